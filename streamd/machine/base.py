@@ -1,0 +1,110 @@
+"""The contract between a group's monitor and its replicated state: `Machine` and `Effects`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from streamd.types import Entry, Index, Msg, Seq
+
+# Block operations, in the order in which the store must carry them out.
+APPEND = 1  # (APPEND, block_no, offset, blob): write `blob` at `offset` of block `block_no`
+SEAL = 2  # (SEAL, block_no, offset, footer): nothing follows in this block but its footer
+DROP = 3  # (DROP, block_no): every record of the block is dead (unlink after the next snapshot)
+
+BLOCK_HEADER_BYTES = 64  # what the store writes at the head of a block file; block 1 starts here
+
+# Facts about a record that ride in the top bits of `ColumnsView.lengths`. A record is far shorter
+# than LENGTH_MASK, and a column of its own would cost a byte for each message ever stored.
+LENGTH_MASK = (1 << 26) - 1
+HAS_HEADERS = 1 << 31  # counts 4 bytes more
+HAS_TTL = 1 << 30  # it may leave before its age is over
+IS_NEVER = 1 << 29  # `Nats-TTL: never`: age does not touch it
+NO_MARKER = 1 << 28  # its expiry leaves no delete marker: it is one itself, or a KV purge
+
+
+class Effects:
+    """What follows from applied entries, collected in order; the monitor carries it out.
+
+    Everything here is a consequence of committed entries, so it is the same on every replica;
+    `outcomes` and `events` are acted upon only by the leader.
+    """
+
+    __slots__ = ("block_ops", "events", "outcomes", "stored_last")
+
+    def __init__(self) -> None:
+        self.block_ops: list[tuple[Any, ...]] = []
+        # (tag, result) for each entry that carried a tag; what `result` is, each command says.
+        self.outcomes: list[tuple[Any, Any]] = []
+        # (kind, fields) advisories and changes that the leader announces: see machine/events.py
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.stored_last: Seq = 0  # highest seq stored since the effects were taken; 0: none
+
+
+class Machine(Protocol):
+    """Replicated state. Same entries in the same order give the same state, effects and digest."""
+
+    applied: Index
+    digest: int
+
+    def apply(self, entry: Entry, out: Effects) -> None:
+        """Apply one committed entry and append what follows from it to `out`.
+
+        Deterministic: no I/O, clock, random number or set order. A rejected request is an outcome
+        in `out`, not an exception.
+        """
+
+    def snapshot(self) -> bytes:
+        """Return the state exactly at `applied`. Does not include block contents."""
+
+
+class RecordCodec(Protocol):
+    """How a block record is laid out. Given to a stream machine by its constructor, because the
+    layout belongs to `store/format.py` and rooms do not import each other."""
+
+    def encode_batch(
+        self, first_seq: Seq, first_ts: int, msgs: list[Msg]
+    ) -> tuple[list[bytes], list[int]]:
+        """Encode `msgs` as records with consecutive seqs and timestamps (one ns apart).
+
+        Returns (records, crcs): each record's bytes and its crc32c.
+        """
+
+    def encode_frame(self, index: Index, ts: int) -> bytes:
+        """A record that says: all before this was applied up to log index `index`."""
+
+    def encode_tombstone(self, seqs: list[tuple[Seq, Seq]], index: Index) -> bytes:
+        """A record that says: the messages of these inclusive ranges are deleted."""
+
+    def encode_skip(self, first: Seq, last: Seq, index: Index) -> bytes:
+        """A record that says: the seqs first..last were used up and hold no message."""
+
+    def encode_footer(self, columns: ColumnsView) -> bytes:
+        """The trailer of a sealed block: its columns, so that nobody need scan it."""
+
+    def decode_footer(self, footer: bytes) -> ColumnsView:
+        """Inverse of `encode_footer`; raises CorruptionError."""
+
+
+class ColumnsView(Protocol):
+    """Per-message columns of one block, in seq order. Concrete class: machine/index.py Columns.
+
+    `seqs` is None when the block's seqs are contiguous from `first_seq`. `subject_ids` index into
+    `subjects`, this block's own dictionary.
+    """
+
+    first_seq: Seq
+    seqs: Any  # array('Q') | None
+    offsets: Any  # array('I'): where each record starts in the block
+    lengths: Any  # array('I'): bytes of each record (low 26 bits) and its flags (see above)
+    ts_deltas: Any  # array('Q'): ns since base_ts
+    base_ts: int
+    crcs: Any  # array('I')
+    subject_ids: Any  # array('I')
+    subjects: list[bytes]
+    end_offset: int  # where the last record ends
+
+
+class ColumnSource(Protocol):
+    """Where a stream machine finds the footer of a sealed block it has not in memory."""
+
+    def load_footer(self, block_no: int) -> bytes: ...

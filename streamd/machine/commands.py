@@ -1,0 +1,102 @@
+"""The vocabulary of log entries: what may be proposed to a stream group or to the meta group.
+
+A command is a plain list, `[KIND, ...]`, stored as msgpack. Lists and ints rather than classes,
+because one entry holds a whole socket chunk of messages and is encoded on the hot path by one C
+call. Times are ns since the epoch and come from the leader that proposed the entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+
+from streamd.types import Entry
+
+Command = list[Any]
+
+# --- stream group -------------------------------------------------------------------------------
+STORE = 1
+"""[STORE, ts, msgs]: publishes of one turn; msgs is a list of (subject, headers, payload).
+Outcome: a list with one item per message, in order, or a `range` when all were simply stored:
+int n > 0 stored as seq n; (DUPLICATE, n) seen before as seq n; JsError refused."""
+STORE_BATCH = 2
+"""[STORE_BATCH, ts, batch_id, msgs]: an atomic batch, committed: all of it or nothing.
+Outcome: (last_seq, count) or JsError."""
+DELIVERED = 3
+"""[DELIVERED, ts, consumer_uid, items, resets]: the leader sent these to a client. items is a list of
+(first_sseq, last_sseq, first_cseq, is_redelivery): inclusive ranges of *live, matching* messages;
+a range of n matching messages uses n consumer seqs, so for a filtered consumer or a stream with
+gaps each range holds only consecutive stored seqs. `resets` is the consumer's count of resets when
+this was planned: deliveries planned before a reset are void after it. No outcome."""
+ACKED = 4
+"""[ACKED, ts, consumer_uid, sseqs]: positive acks (for AckAll each means all up to it).
+Outcome (only if tagged): True."""
+NAKED = 5
+"""[NAKED, ts, consumer_uid, [(sseq, delay_ns)]]: -NAK; redeliver after delay (0 at once)."""
+TERMED = 6
+"""[TERMED, ts, consumer_uid, [(sseq, reason: str)]]: +TERM."""
+PROGRESS = 7
+"""[PROGRESS, ts, consumer_uid, sseqs]: +WPI, the ack clock starts anew."""
+DEAD = 8
+"""[DEAD, ts, consumer_uid, sseqs]: reached max_deliver; leaves pending, stays in the stream."""
+POSITION = 9
+"""[POSITION, ts, consumer_uid, sseq, cseq, resets]: where an AckNone consumer has got to."""
+EXPIRE = 10
+"""[EXPIRE, ts, up_to_seq, seqs]: age is over for every live message up to `up_to_seq` (0: none)
+and for each of `seqs` (per-message TTL); the leader, who holds the clock, named them. Messages
+marked `Nats-TTL: never` survive up_to_seq. May leave delete markers."""
+PURGE = 11
+"""[PURGE, ts, filter: bytes, seq, keep]: remove messages (0 = not given). Outcome: count."""
+DELETE_MSG = 12
+"""[DELETE_MSG, ts, seq, no_erase]. Outcome: True or JsError."""
+CONFIGURE = 13
+"""[CONFIGURE, ts, config: dict, meta_index]: a new stream config, already committed by meta.
+Outcome: True or JsError."""
+CREATE_CONSUMER = 14
+"""[CREATE_CONSUMER, ts, name: str, config: dict, action: str, is_pedantic]: action is "", "create"
+or "update". The consumer's uid is the entry's index. Outcome: Consumer (machine/consumer.py), or
+JsError."""
+DELETE_CONSUMER = 15
+"""[DELETE_CONSUMER, ts, name: str, consumer_uid, reason]: uid 0 = whatever has the name. reason
+"" (asked for) or "inactive". Outcome: True or JsError."""
+PAUSE_CONSUMER = 16
+"""[PAUSE_CONSUMER, ts, name: str, until_ns]: 0 resumes. Outcome: Consumer or JsError."""
+RESET_CONSUMER = 17
+"""[RESET_CONSUMER, ts, name: str, seq]: seq 0 = from the ack floor. Outcome: Consumer or JsError."""
+CHECKPOINT = 18
+"""[CHECKPOINT, ts, index, digest]: the leader's digest at applied index `index`."""
+
+# --- meta group ---------------------------------------------------------------------------------
+CREATE_STREAM = 101
+"""[CREATE_STREAM, ts, config: dict]. The stream's uid is the entry's index. Outcome: StreamAsset
+(machine/meta.py) or JsError; creating what exists with equal config gives the existing asset."""
+UPDATE_STREAM = 102
+"""[UPDATE_STREAM, ts, name: str, config: dict]. Outcome: StreamAsset or JsError."""
+DELETE_STREAM = 103
+"""[DELETE_STREAM, ts, name: str, uid]: uid 0 = whatever has the name. Outcome: True or JsError."""
+
+DUPLICATE = -1
+"""First item of a STORE outcome for a message whose id was seen inside the window."""
+
+_pack = msgpack.Packer(use_bin_type=True).pack
+
+
+def encode(command: Command) -> bytes:
+    """Return the bytes of `command` as they are logged and sent."""
+    packed: bytes = _pack(command)
+    return packed
+
+
+def decode(data: bytes) -> Command:
+    """Inverse of `encode`. Tuples come back as lists; nothing relies on the difference."""
+    command: Command = msgpack.unpackb(data, raw=False, strict_map_key=False, use_list=True)
+    return command
+
+
+def command_of(entry: Entry) -> Command | None:
+    """Return the decoded command of `entry`, or None for Raft's own no-op."""
+    if entry.command is None and entry.data:
+        entry.command = decode(entry.data)
+    command: Command | None = entry.command
+    return command

@@ -1,0 +1,258 @@
+"""One group as a pure state machine: Raft core + replicated machine, advanced by turns.
+
+`turn(now, inbox)` takes every message that has arrived, proposes what they ask for, applies what
+is committed, and returns what the shell must do. No I/O, clock or task in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from streamd import errors, limits
+from streamd.machine.base import Effects
+from streamd.machine.commands import Command, encode
+from streamd.raft.core import RaftCore
+from streamd.types import Entry, HardState, Index, NodeId, Uid
+
+# Messages of the inbox: (kind, a, b, c).
+STOP = 0
+TICK = 1
+DURABLE = 2  # (token): the log has fsynced what the token covers
+SAVED = 3  # (index, term, chain): a snapshot is durable
+PROPOSE = 4  # (command, done | None, is_forced)
+BARRIER = 5  # (done): call when everything posted before is applied
+PUBLISH = 6  # (msgs, replies, sink)
+ACK = 7  # (subject, reply, payload)
+PULL = 8  # (consumer name, reply, (headers, payload))
+FLOW = 9  # (consumer name, subject)
+INTEREST = 10  # (cursor, has_interest)
+READ = 11  # a chunk asked for is in memory now: look at the cursors again
+SNAPSHOT = 12  # the log wants its old segments back
+STEP = 13  # (sender, message): from a peer
+
+
+class BlockPort(Protocol):
+    """The part of a stream's block store that a group and its monitor use."""
+
+    def apply(self, ops: list[tuple[Any, ...]]) -> None: ...
+
+    def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None: ...
+
+    def read_chunk(
+        self, block_no: int, offset: int, min_bytes: int, done: Callable[[], None]
+    ) -> None: ...
+
+
+class NoBlocks:
+    """The block port of a machine without messages (the meta machine)."""
+
+    def apply(self, ops: list[tuple[Any, ...]]) -> None:
+        assert not ops, ops
+
+    def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
+        return None
+
+    def read_chunk(
+        self, block_no: int, offset: int, min_bytes: int, done: Callable[[], None]
+    ) -> None:
+        raise AssertionError("the meta group has no blocks")
+
+
+class Turn:
+    """What one turn asks of the shell, in the order in which it must be done."""
+
+    __slots__ = (
+        "effects",
+        "is_stopping",
+        "more",
+        "ready_callbacks",
+        "send_now",
+        "snapshot_wanted",
+        "writes",
+    )
+
+    def __init__(self) -> None:
+        # ((uid, entries, hard state, truncate_from), token): log them, then post DURABLE(token)
+        self.writes: list[tuple[tuple[Uid, list[Entry], HardState | None, Index], Any]] = []
+        self.send_now: list[tuple[NodeId, Any]] = []
+        self.effects = Effects()
+        self.ready_callbacks: list[Callable[[], None]] = []  # barriers that have been passed
+        self.more = False
+        self.is_stopping = False
+        self.snapshot_wanted = False
+
+
+class Group:
+    """A Raft member and its machine. `StreamGroup` adds what the leader of a stream does."""
+
+    def __init__(
+        self, *, uid: Uid, raft: RaftCore, machine: Any, blocks: BlockPort, snapshot_index: Index
+    ) -> None:
+        self.uid = uid
+        self.raft = raft
+        self.machine: Any = machine
+        self.blocks = blocks
+        self.snapshot_index = snapshot_index
+        self.applied_bytes = 0  # of log entries applied since the last snapshot
+        self.failure = ""  # why this group stopped; empty while it is well
+        self.at_ms = 0
+        self.at_ns = 0
+        self.on_ready: list[Callable[[], None]] = []  # once: this node leads and has applied all
+        # How callbacks of upper rooms are called: apart from the turn, so theirs can't fail ours.
+        self.call_soon: Callable[..., object] = _call
+        self.on_events: Callable[[list[tuple[str, dict[str, Any]]]], None] | None = None
+        self._is_ready = False
+        self._barriers: list[tuple[Index, Callable[[], None]]] = []
+        self._handlers: list[Callable[[Any, Any, Any], None]] = [
+            self._on_stop, self._on_tick, self._on_durable, self._on_saved, self._on_propose,
+            self._on_barrier, self._unexpected, self._unexpected, self._unexpected,
+            self._unexpected, self._unexpected, self._unexpected, self._on_snapshot_wanted,
+            self._on_step,
+        ]  # fmt: skip
+        self._turn_out = Turn()
+
+    # --- the turn ---------------------------------------------------------------------------
+
+    def turn(self, now_ms: int, now_ns: int, inbox: list[tuple[Any, ...]]) -> Turn:
+        """Take `inbox`, propose, apply what is committed; return what the shell must do."""
+        self.at_ms = now_ms
+        self.at_ns = now_ns
+        turn = self._turn_out = Turn()
+        raft = self.raft
+        handlers = self._handlers
+        if raft.deadline_ms and now_ms >= raft.deadline_ms:
+            raft.tick(now_ms)
+        for kind, a, b, c in inbox:
+            handlers[kind](a, b, c)
+        self._propose_collected()
+        self._drain(turn)
+        if not self._is_ready and raft.is_leader and self._is_caught_up():
+            self._is_ready = True
+            self._on_leader_ready()
+            for callback in self.on_ready:
+                turn.ready_callbacks.append(callback)
+            self.on_ready = []
+        if self._barriers:
+            self._pass_barriers(turn)
+        return turn
+
+    def _drain(self, turn: Turn) -> None:
+        """Move what Raft has ready: writes to the log, messages to peers, entries to apply."""
+        raft = self.raft
+        applied_count = 0
+        while True:
+            ready = raft.take(limits.TURN_ENTRIES_MAX, limits.TURN_BYTES_MAX)
+            if ready is None:
+                return
+            if ready.token is not None:
+                turn.writes.append(
+                    (
+                        (self.uid, ready.entries, ready.hard_state, ready.truncate_from),
+                        ready.token,
+                    )
+                )
+            if ready.send_now:
+                turn.send_now.extend(ready.send_now)
+            if ready.committed:
+                apply = self.machine.apply
+                effects = turn.effects
+                for entry in ready.committed:
+                    apply(entry, effects)
+                    self.applied_bytes += len(entry.data) + limits.ENTRY_OVERHEAD_BYTES
+                applied_count += len(ready.committed)
+                self._after_apply(ready.committed, effects)
+            if applied_count >= limits.TURN_ENTRIES_MAX:
+                turn.more = True  # bounded work per turn; the rest is taken in the next
+                return
+
+    def deliver(self) -> bool:
+        """Let cursors send what is stored now; True if there is more to send at once."""
+        return False
+
+    def deadline_ms(self) -> int:
+        """Monotonic ms at which this group wants a TICK; 0: never."""
+        return self.raft.deadline_ms
+
+    def fail(self, error: BaseException) -> None:
+        """Called once when a turn raised: this group does nothing more on this node."""
+        self.failure = f"{type(error).__name__}: {error}"
+
+    def emit_outcomes(
+        self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], None]]
+    ) -> None:
+        """Tell those who proposed what became of it."""
+        for done, result in outcomes:
+            self.call_soon(done, result)
+        for callback in ready_callbacks:
+            self.call_soon(callback)
+
+    def emit_events(self, events: list[tuple[str, dict[str, Any]]]) -> None:
+        if self.on_events is not None and self.raft.is_leader and self._is_ready:
+            self.on_events(events)
+
+    # --- proposing --------------------------------------------------------------------------
+
+    def propose_now(self, command: Command, tag: Any) -> Index:
+        """Append a command to the log; its outcome goes to `tag` after apply."""
+        return self.raft.propose(encode(command), command, tag)
+
+    def _propose_collected(self) -> None:
+        """Subclasses propose what the messages of this turn added up to."""
+
+    def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
+        """Subclasses look at what was just applied."""
+
+    def _on_leader_ready(self) -> None:
+        """This node leads the group and has applied everything before its term."""
+
+    def _is_caught_up(self) -> bool:
+        return bool(self.machine.applied >= self.raft.last_index and self.raft.commit > 0)
+
+    def _pass_barriers(self, turn: Turn) -> None:
+        applied = self.machine.applied
+        waiting = []
+        for index, done in self._barriers:
+            if index <= applied:
+                turn.ready_callbacks.append(done)
+            else:
+                waiting.append((index, done))
+        self._barriers = waiting
+
+    # --- messages ---------------------------------------------------------------------------
+
+    def _on_stop(self, a: Any, b: Any, c: Any) -> None:
+        self._turn_out.is_stopping = True
+
+    def _on_tick(self, a: Any, b: Any, c: Any) -> None:
+        """Nothing by itself: a turn looks at every deadline anyway."""
+
+    def _on_durable(self, token: Any, b: Any, c: Any) -> None:
+        self.raft.persisted(token)
+
+    def _on_saved(self, index: Index, term: int, chain: int) -> None:
+        self.raft.snapshot_saved(index, term, chain)
+
+    def _on_propose(self, command: Command, done: Any, is_forced: Any) -> None:
+        if not self.raft.is_leader:
+            if done is not None:
+                done(errors.CLUSTER_NOT_AVAIL())
+            return
+        self.propose_now(command, done)
+
+    def _on_barrier(self, done: Callable[[], None], b: Any, c: Any) -> None:
+        self._propose_collected()
+        self._barriers.append((self.raft.last_index, done))
+
+    def _on_snapshot_wanted(self, a: Any, b: Any, c: Any) -> None:
+        self._turn_out.snapshot_wanted = True
+
+    def _on_step(self, sender: NodeId, message: Any, c: Any) -> None:
+        self.raft.step(sender, message)
+
+    def _unexpected(self, a: Any, b: Any, c: Any) -> None:
+        raise AssertionError(f"group {self.uid}: a message for streams reached another group")
+
+
+def _call(callback: Callable[..., object], *args: Any) -> object:
+    return callback(*args)

@@ -1,0 +1,184 @@
+"""The shell around one group: one task, one await, and the only writer of its snapshots.
+
+Everything that can happen to a group is a message in the inbox. The monitor wakes, runs one turn
+(a plain function, nothing can interleave inside it) and carries out what the turn asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from streamd import limits
+from streamd.errors import StreamdError
+from streamd.node import group as g
+from streamd.types import Entry, HardState, Index, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.group import Group
+    from streamd.node.ports import Clock
+
+
+class GroupLog(Protocol):
+    """Where a group's entries become durable: the node's WAL, or memory for memory streams."""
+
+    def append(
+        self,
+        writes: list[tuple[Uid, list[Entry], HardState | None, Index]],
+        done: Callable[[], None],
+    ) -> None: ...
+
+    def release(self, group: Uid, index: Index, term: int, chain: int) -> None: ...
+
+
+class Loop(Protocol):
+    """The part of an event loop that a monitor uses; the simulator has its own."""
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> object: ...
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any
+    ) -> asyncio.TimerHandle: ...
+
+
+class SnapshotWriter(Protocol):
+    """Makes (state, index) durable and then calls `done`. Held by the monitor alone."""
+
+    def save(
+        self, group: Group, *, index: Index, term: int, chain: int, done: Callable[[], None]
+    ) -> None: ...
+
+
+class Monitor:
+    """Runs one group. The same class for the meta group and for every stream."""
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        log: GroupLog,
+        clock: Clock,
+        snapshot_writer: SnapshotWriter,
+        on_failed: Callable[[Group, BaseException], None],
+        loop: Loop,
+    ) -> None:
+        self._group = group
+        self._log = log
+        self._clock = clock
+        self._snapshot_writer = snapshot_writer  # reached from _do_snapshot only (test_tidy)
+        self._on_failed = on_failed
+        self._inbox: list[tuple[Any, ...]] = []
+        self._wake = asyncio.Event()
+        self._is_done = False
+        self._is_stopping = False
+        self._is_saving = False
+        self._snapshot_wanted = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+        self._loop = loop
+        group.call_soon = loop.call_soon
+        self.stopped = asyncio.Event()
+
+    def post(self, message: tuple[Any, ...]) -> None:
+        """Put a message in the inbox; the next turn takes it."""
+        self._inbox.append(message)
+        if len(self._inbox) == 1:
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Ask the loop to end; it takes a last snapshot itself, or none. Await `stopped`."""
+        self.post((g.STOP, None, None, None))
+
+    async def run(self) -> None:
+        """Turn until stopped. A failure ends this group, keeps its bytes, and is reported."""
+        try:
+            while not self._is_done:
+                await self._wake.wait()  # the only await in the loop
+                self._wake.clear()
+                self._turn()
+        except (StreamdError, AssertionError, OSError, LookupError, TypeError, ValueError) as err:
+            self._group.fail(err)
+            self._on_failed(self._group, err)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.stopped.set()
+
+    def _turn(self) -> None:
+        inbox, self._inbox = self._inbox, []
+        group = self._group
+        clock = self._clock
+        turn = group.turn(clock.monotonic_ms(), clock.now_ns(), inbox)
+        for write, token in turn.writes:
+            self._log.append([write], self._durable(token))
+        group.blocks.apply(turn.effects.block_ops)  # memory now, files later: the log has it
+        self._emit(turn)
+        has_more = group.deliver()
+        if turn.more or has_more:
+            self._wake.set()
+        if turn.is_stopping:
+            self._is_stopping = True
+        if turn.snapshot_wanted:
+            self._snapshot_wanted = True
+        if self._snapshot_due():
+            self._do_snapshot()
+        if self._is_stopping and not self._is_saving:
+            self._is_done = True
+            return
+        self._arm(group.deadline_ms())
+
+    def _emit(self, turn: g.Turn) -> None:
+        """Hand outcomes to whoever waits and events to the announcer; after apply only (I5)."""
+        effects = turn.effects
+        if effects.outcomes or turn.ready_callbacks:
+            self._group.emit_outcomes(effects.outcomes, turn.ready_callbacks)
+        if effects.events:
+            self._group.emit_events(effects.events)
+
+    def _durable(self, token: Any) -> Callable[[], None]:
+        def done() -> None:
+            self.post((g.DURABLE, token, None, None))
+
+        return done
+
+    def _snapshot_due(self) -> bool:
+        group = self._group
+        if self._is_saving or group.machine.applied <= group.snapshot_index:
+            return False
+        if self._is_stopping:
+            return group.applied_bytes >= limits.SNAPSHOT_AT_STOP_BYTES
+        return self._snapshot_wanted or group.applied_bytes >= limits.SNAPSHOT_EVERY_BYTES
+
+    def _do_snapshot(self) -> None:
+        """Save the state between two turns, so it is exactly that of the applied index (I3)."""
+        group = self._group
+        index = group.machine.applied
+        term, chain = group.raft.log.entry_id(index)
+        self._is_saving = True
+        self._snapshot_wanted = False
+        group.applied_bytes = 0
+
+        def done() -> None:
+            self._is_saving = False
+            group.snapshot_index = index
+            self.post((g.SAVED, index, term, chain))
+            self._log.release(group.uid, index, term, chain)
+
+        self._snapshot_writer.save(group, index=index, term=term, chain=chain, done=done)
+
+    def _arm(self, deadline_ms: int) -> None:
+        """Keep one timer for the earliest deadline; firing early is harmless, so never push out."""
+        if deadline_ms == 0:
+            return
+        if self._timer is not None:
+            if self._timer_at_ms <= deadline_ms:
+                return
+            self._timer.cancel()
+        delay_s = max(0, deadline_ms - self._clock.monotonic_ms()) / 1000
+        self._timer_at_ms = deadline_ms
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.post((g.TICK, None, None, None))

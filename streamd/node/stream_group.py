@@ -1,0 +1,487 @@
+"""A stream's group: what its leader does beside applying. Publishes in, deliveries out.
+
+Publishes of one turn become one entry. Cursors (one per consumer) read what is applied; what they
+deliver and what clients ack is proposed back, together, and without a hurry unless somebody was
+promised an answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from streamd import errors, limits
+from streamd.machine import commands
+from streamd.machine.base import Effects
+from streamd.machine.commands import Command, encode
+from streamd.machine.stream import StreamMachine
+from streamd.node import group as g
+from streamd.node.batches import BatchStager
+from streamd.node.cursor import Cursor
+from streamd.node.group import BlockPort, Group, Turn
+from streamd.node.ports import DeliverSink, PublishSink, Wires
+from streamd.protocol import acks
+from streamd.raft.core import RaftCore
+from streamd.store.format import decode_fields
+from streamd.types import Entry, Index, Msg, Seq, Uid
+
+_CURSOR_KINDS = frozenset(
+    (
+        commands.DELIVERED, commands.ACKED, commands.NAKED, commands.TERMED, commands.PROGRESS,
+        commands.DEAD, commands.POSITION,
+    )
+)  # fmt: skip
+_NAMED_KINDS = frozenset(
+    (commands.CREATE_CONSUMER, commands.PAUSE_CONSUMER, commands.RESET_CONSUMER)
+)
+_REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MSG))
+
+Waiter = tuple[PublishSink, list[bytes]]
+
+
+class CursorTag:
+    """Marks an entry as a cursor's own; carries what the cursor wants back with it."""
+
+    __slots__ = ("tag",)
+
+    def __init__(self, tag: Any) -> None:
+        self.tag = tag
+
+
+class StreamGroup(Group):
+    """Implements `cursor.CursorHost`."""
+
+    machine: StreamMachine
+
+    def __init__(
+        self,
+        *,
+        uid: Uid,
+        raft: RaftCore,
+        machine: StreamMachine,
+        blocks: BlockPort,
+        snapshot_index: Index,
+        wires: Wires,
+        stager: BatchStager,
+        max_payload: int,
+    ) -> None:
+        super().__init__(
+            uid=uid, raft=raft, machine=machine, blocks=blocks, snapshot_index=snapshot_index
+        )
+        self.name_bytes = machine.name.encode()
+        self.decode_fields = decode_fields
+        self.max_payload = max_payload
+        self.post: Callable[[tuple[Any, ...]], None] = lambda message: None
+        self._wires = wires
+        self._stager = stager
+        self._msgs: list[Msg] = []
+        self._waiters: list[Waiter] = []
+        self._unforced: list[tuple[Command, Any]] = []
+        self._unforced_due_ms = 0  # 0: nothing waits
+        self._is_forced = False
+        self._uncommitted_bytes = 0
+        self._next_ts = 0
+        self._cursors: dict[Uid, Cursor] = {}
+        self._by_name: dict[bytes, Cursor] = {}
+        self._dirty: dict[Cursor, None] = {}  # to plan before this turn is over, in order
+        self._acked: dict[Cursor, None] = {}  # hold acks that are not proposed yet
+        self._wakes: list[tuple[int, int, Cursor]] = []  # heap of (ms, tie, cursor)
+        self._wake_of: dict[Cursor, int] = {}
+        self._ties = count()
+        self._watches: dict[Cursor, object] = {}
+        self._planning: Cursor | None = None
+        self._advices: list[tuple[str, dict[str, Any]]] = []
+        self._seen_first = 0
+        self._expiry_at_ns = 0  # 0: not looked up since something changed
+        self._expiry_proposed = False
+        self._is_closed = False
+        handlers = self._handlers
+        handlers[6:12] = [
+            self._on_publish, self._on_ack, self._on_pull, self._on_flow, self._on_interest,
+            self._on_read,
+        ]  # fmt: skip
+
+    # --- the turn ---------------------------------------------------------------------------
+
+    def turn(self, now_ms: int, now_ns: int, inbox: list[tuple[Any, ...]]) -> Turn:
+        """See Group.turn. Cursors are told what was applied; they deliver in `deliver`."""
+        while self._wakes and self._wakes[0][0] <= now_ms:
+            at, _, cursor = heapq.heappop(self._wakes)
+            if self._wake_of.get(cursor) == at:
+                del self._wake_of[cursor]
+                self.at_ms, self.at_ns = now_ms, now_ns
+                cursor.on_tick(now_ms)
+                self._dirty[cursor] = None
+        if self._stager.deadline_ms and now_ms >= self._stager.deadline_ms:
+            self._stager.expire(now_ms, self._advices)
+        turn = super().turn(now_ms, now_ns, inbox)
+        if self._is_ready:
+            self._look_at_expiry(turn)
+        if self._advices:
+            turn.effects.events.extend(self._advices)
+            self._advices = []
+        return turn
+
+    def deliver(self) -> bool:
+        """Plan every cursor that something happened to. True: some have more to send."""
+        dirty = self._dirty
+        if not dirty:
+            return False
+        self._dirty = {}
+        for cursor in dirty:
+            self._planning = cursor
+            if cursor.plan(limits.DELIVER_BUDGET_MSGS):
+                self._dirty[cursor] = None
+        self._planning = None
+        if self._advices:
+            advices, self._advices = self._advices, []
+            self.emit_events(advices)
+        return bool(self._dirty) or self._is_forced
+
+    def deadline_ms(self) -> int:
+        due = [self.raft.deadline_ms, self._unforced_due_ms, self._stager.deadline_ms]
+        if self._wakes:
+            due.append(self._wakes[0][0])
+        if self._expiry_at_ns:
+            behind_ms = max(0, self._expiry_at_ns - self.at_ns) // 1_000_000 + 1
+            due.append(self.at_ms + behind_ms)
+        return min((at for at in due if at), default=0)
+
+    def delete(self) -> None:
+        """The stream is gone (or broken here): cursors tell their clients and end."""
+        self._is_closed = True
+        for cursor in list(self._cursors.values()):
+            self._drop_cursor(cursor, b"409 Consumer Deleted")
+
+    def shut_down(self) -> None:
+        """The server stops: waiting pulls hear of it."""
+        for cursor in list(self._cursors.values()):
+            self._drop_cursor(cursor, b"409 Server Shutdown")
+
+    def fail(self, error: BaseException) -> None:
+        super().fail(error)
+        self.delete()
+
+    # --- publishes --------------------------------------------------------------------------
+
+    def _on_publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+        if not self.raft.is_leader or self._is_closed:
+            return  # nobody may ack; the client's timeout is the honest answer
+        if self._uncommitted_bytes > limits.UNCOMMITTED_BYTES_MAX:
+            refused = [errors.STREAM_TOO_MANY_REQUESTS()] * len(msgs)
+            sink.publish_acks(self.name_bytes, replies, refused)
+            return
+        for msg in msgs:
+            if msg[1] and b"Nats-Batch-" in msg[1]:
+                self._stage(msgs, replies, sink)
+                return
+        collected = self._msgs
+        if collected:
+            collected.extend(msgs)
+        else:
+            self._msgs = list(msgs)
+        self._waiters.append((sink, replies))
+        if len(self._msgs) >= limits.STORE_BATCH_MSGS:
+            self._propose_store()
+
+    def _stage(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+        """Messages of atomic batches go to the stager; what lies between them as usual."""
+        stager = self._stager
+        for msg, reply in zip(msgs, replies, strict=True):
+            if not (msg[1] and b"Nats-Batch-" in msg[1]):
+                self._msgs.append(msg)
+                self._waiters.append((sink, [reply]))
+                continue
+            result = stager.stage(
+                msg, self.machine.config, now_ms=self.at_ms, advices=self._advices
+            )
+            if result is None:
+                if reply:
+                    self._wires.publish(reply, b"", b"", b"")
+            elif isinstance(result, errors.JsError):
+                sink.publish_acks(self.name_bytes, [reply], [result])
+            else:
+                self._propose_store()
+                batch_id, staged = result
+                ts = self._stamp(len(staged))
+                command = [commands.STORE_BATCH, ts, batch_id, staged]
+                self._track(
+                    command, lambda outcome, reply=reply: self._batch_done(sink, reply, outcome)
+                )
+
+    def _batch_done(self, sink: PublishSink, reply: bytes, outcome: Any) -> None:
+        sink.publish_acks(self.name_bytes, [reply], [outcome])
+
+    def _propose_store(self) -> None:
+        if not self._msgs:
+            return
+        msgs, self._msgs = self._msgs, []
+        waiters, self._waiters = self._waiters, []
+        self._track([commands.STORE, self._stamp(len(msgs)), msgs], waiters)
+
+    def _track(self, command: Command, tag: Any) -> None:
+        data = encode(command)
+        self._uncommitted_bytes += len(data)
+        self.raft.propose(data, command, tag)
+
+    def _stamp(self, msg_count: int) -> int:
+        """Return the entry's time; its messages are one ns apart, so no two are ever equal."""
+        ts = max(self.at_ns, self._next_ts)
+        self._next_ts = ts + msg_count
+        return ts
+
+    def _propose_collected(self) -> None:
+        for cursor in self._acked:
+            cursor.flush()
+        self._acked.clear()
+        had_msgs = bool(self._msgs)
+        if self._unforced and (
+            self._is_forced or had_msgs or self.at_ms >= self._unforced_due_ms
+        ):
+            self._propose_unforced()
+        if had_msgs:
+            self._propose_store()
+
+    def _propose_unforced(self) -> None:
+        waiting, self._unforced = self._unforced, []
+        self._unforced_due_ms = 0
+        self._is_forced = False
+        for command, tag in waiting:
+            self.raft.propose(encode(command), command, CursorTag(tag))
+
+    def emit_outcomes(
+        self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], None]]
+    ) -> None:
+        """Acks of publishes to their connections; every other outcome to its callback."""
+        name = self.name_bytes
+        for tag, result in outcomes:
+            if type(tag) is list:
+                if len(tag) == 1:
+                    sink, replies = tag[0]
+                    sink.publish_acks(name, replies, result)
+                else:
+                    at = 0
+                    for sink, replies in tag:
+                        end = at + len(replies)
+                        sink.publish_acks(name, replies, result[at:end])
+                        at = end
+            elif type(tag) is not CursorTag:
+                self.call_soon(tag, result)
+        for callback in ready_callbacks:
+            self.call_soon(callback)
+
+    # --- what was applied -------------------------------------------------------------------
+
+    def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
+        cursors = self._cursors
+        is_removed = False
+        for entry in entries:
+            command = entry.command
+            if command is None:
+                continue
+            kind = command[0]
+            if kind == commands.STORE or kind == commands.STORE_BATCH:
+                if entry.tag is not None:
+                    self._uncommitted_bytes -= len(entry.data)
+            elif not self._is_ready:
+                continue
+            elif kind in _CURSOR_KINDS:
+                cursor = cursors.get(command[2])
+                if cursor is not None:
+                    tag = entry.tag.tag if type(entry.tag) is CursorTag else None
+                    cursor.on_applied(command, tag)
+                    self._dirty[cursor] = None
+                if kind != commands.DELIVERED and kind != commands.POSITION:
+                    is_removed = True  # interest and workqueue streams drop what is acked
+            elif kind in _REMOVING_KINDS:
+                is_removed = True
+                self._expiry_at_ns = 0
+                self._expiry_proposed = False
+            else:
+                self._sync_cursors()
+                if kind in _NAMED_KINDS:
+                    cursor = self._by_name.get(command[2].encode())
+                    if cursor is not None:
+                        cursor.on_applied(command, None)
+                        self._dirty[cursor] = None
+                elif kind == commands.CONFIGURE:
+                    self._expiry_at_ns = 0
+                    self._expiry_proposed = False
+                    is_removed = True
+        if not self._is_ready:
+            return
+        first = self.machine.index.first_seq
+        if is_removed or first != self._seen_first:
+            self._seen_first = first
+            for cursor in cursors.values():
+                cursor.on_removed()
+                self._dirty[cursor] = None
+        if effects.stored_last:
+            for cursor in cursors.values():
+                cursor.on_stored(effects.stored_last)
+                self._dirty[cursor] = None
+
+    def _on_leader_ready(self) -> None:
+        self._next_ts = self.machine.state()["last_ts"] + 1
+        self._seen_first = self.machine.index.first_seq
+        self._sync_cursors()
+
+    def _sync_cursors(self) -> None:
+        """One cursor per consumer: make those that are missing, end those whose consumer is."""
+        consumers = self.machine.consumers_by_uid
+        if self._is_closed or consumers.keys() == self._cursors.keys():
+            return
+        for uid in [uid for uid in self._cursors if uid not in consumers]:
+            self._drop_cursor(self._cursors[uid], b"409 Consumer Deleted")
+        for uid, consumer in list(consumers.items()):
+            if uid not in self._cursors:
+                cursor = Cursor(consumer, self)
+                self._cursors[uid] = cursor
+                self._by_name[consumer.name.encode()] = cursor
+                self._dirty[cursor] = None
+
+    def _drop_cursor(self, cursor: Cursor, status: bytes) -> None:
+        cursor.stop(status)
+        self.unwatch_interest(cursor)
+        consumer = cursor.consumer
+        self._cursors.pop(consumer.uid, None)
+        name = consumer.name.encode()
+        if self._by_name.get(name) is cursor:
+            del self._by_name[name]
+        self._dirty.pop(cursor, None)
+        self._acked.pop(cursor, None)
+        self._wake_of.pop(cursor, None)
+
+    def _look_at_expiry(self, turn: Turn) -> None:
+        """Propose that messages whose time is over expire; the leader alone has the clock."""
+        if self._expiry_proposed:
+            return
+        if self._expiry_at_ns == 0:
+            self._expiry_at_ns = self.machine.next_expiry_ns()
+        if self._expiry_at_ns and self._expiry_at_ns <= self.at_ns:
+            command = self.machine.plan_expiry(self.at_ns)
+            self._expiry_at_ns = 0
+            if command is not None:
+                self._expiry_proposed = True
+                self.propose_now(command, None)
+                turn.more = True
+
+    # --- messages from clients --------------------------------------------------------------
+
+    def _on_ack(self, subject: bytes, reply: bytes, payload: bytes) -> None:
+        parsed = acks.parse_subject(subject)
+        if parsed is None:
+            return
+        _, name, delivered, sseq, cseq = parsed
+        cursor = self._by_name.get(name)
+        if cursor is not None:
+            cursor.on_ack(sseq, cseq, delivered, payload, reply)
+            self._dirty[cursor] = None
+            self._acked[cursor] = None
+
+    def _on_pull(self, name: bytes, reply: bytes, request: tuple[bytes, bytes]) -> None:
+        cursor = self._by_name.get(name)
+        if cursor is not None:
+            cursor.on_pull(reply, request[0], request[1])
+            self._dirty[cursor] = None
+
+    def _on_flow(self, name: bytes, subject: bytes, c: Any) -> None:
+        cursor = self._by_name.get(name)
+        if cursor is not None:
+            cursor.on_flow_reply(subject)
+            self._dirty[cursor] = None
+
+    def _on_interest(self, cursor: Cursor, has_interest: bool, c: Any) -> None:
+        if cursor in self._watches:
+            cursor.on_interest(has_interest)
+            self._dirty[cursor] = None
+
+    def _on_read(self, cursor: Cursor, b: Any, c: Any) -> None:
+        if self._cursors.get(cursor.consumer.uid) is cursor:
+            self._dirty[cursor] = None
+
+    def _on_barrier(self, done: Callable[[], None], b: Any, c: Any) -> None:
+        """A linearizable read: what cursors and clients have done so far is logged first."""
+        for cursor in self._cursors.values():
+            cursor.flush()
+        if self._unforced:
+            self._propose_unforced()
+        self._propose_store()
+        self._barriers.append((self.raft.last_index, done))
+
+    def _on_propose(self, command: Command, done: Any, is_forced: Any) -> None:
+        self._propose_store()  # what was published before comes before
+        if self._is_closed:
+            if done is not None:
+                done(errors.STREAM_NOT_FOUND())
+            return
+        super()._on_propose(command, done, is_forced)
+
+    # --- CursorHost -------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        return self.at_ns
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
+        found = self.blocks.chunk(block_no, offset)
+        if found is None:
+            cursor = self._planning
+            self.blocks.read_chunk(
+                block_no,
+                offset,
+                limits.READ_AHEAD_BYTES,
+                lambda: self.post((g.READ, cursor, None, None)),
+            )
+        return found
+
+    def propose(self, command: Command, *, is_forced: bool, tag: Any = None) -> None:
+        self._unforced.append((command, tag))
+        if is_forced:
+            self._is_forced = True
+        if self._unforced_due_ms == 0:
+            self._unforced_due_ms = self.at_ms + limits.UNFORCED_DELAY_MS
+
+    def sink(self, subject: bytes, queue: bytes = b"") -> DeliverSink | None:
+        return self._wires.sink(subject, queue)
+
+    def watch_interest(self, subject: bytes, queue: bytes, cursor: Cursor) -> None:
+        self._watches[cursor] = None
+        self._watches[cursor] = self._wires.watch(
+            subject, queue, lambda has: self.post((g.INTEREST, cursor, has, None))
+        )
+
+    def unwatch_interest(self, cursor: Cursor) -> None:
+        token = self._watches.pop(cursor, None)
+        if token is not None:
+            self._wires.unwatch(token)
+
+    def advise(self, kind: str, fields: dict[str, Any]) -> None:
+        self._advices.append((kind, fields))
+
+    def wake_at(self, monotonic_ms: int, cursor: Cursor) -> None:
+        """See CursorHost. An earlier wake that stands is kept: it fires, and asks again."""
+        if monotonic_ms == 0:
+            self._wake_of.pop(cursor, None)
+            return
+        standing = self._wake_of.get(cursor)
+        if standing is None or monotonic_ms < standing:
+            self._wake_of[cursor] = monotonic_ms
+            heapq.heappush(self._wakes, (monotonic_ms, next(self._ties), cursor))
+
+    def wake_soon(self, cursor: Cursor) -> None:
+        self._dirty[cursor] = None
+
+    def reply_empty(self, reply: bytes) -> None:
+        self._wires.publish(reply, b"", b"", b"")
+
+    def cursor(self, name: str) -> Cursor | None:
+        """Return the cursor of a consumer, for reports."""
+        return self._by_name.get(name.encode())
+
+    def last_stored(self) -> Seq:
+        return self.machine.index.last_seq

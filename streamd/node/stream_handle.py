@@ -1,0 +1,111 @@
+"""A stream of this node as `net` and `api` hold it: every request becomes an inbox message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamd import limits
+from streamd.errors import CorruptionError
+from streamd.machine.stream import StreamMachine
+from streamd.node import group as g
+from streamd.node.cursor import Cursor
+from streamd.node.monitor import Monitor
+from streamd.node.ports import Done, PublishSink
+from streamd.node.stream_group import StreamGroup
+from streamd.store.format import decode_at
+from streamd.subjects import matches
+from streamd.types import Msg, Seq, StoredMsg
+
+
+class LocalStream:
+    """Implements `ports.StreamHandle`."""
+
+    def __init__(self, group: StreamGroup, monitor: Monitor, store: Any, *, is_file: bool) -> None:
+        self.group = group
+        self.monitor = monitor
+        self.store = store
+        self.is_file = is_file
+        self.is_ready = False
+        self.uid = group.uid
+        self.machine: StreamMachine = group.machine
+        self.name = self.machine.name
+        self.name_bytes = self.name.encode()
+        self._post = monitor.post
+
+    def captures(self, subject: bytes) -> bool:
+        """True if a publish on `subject` belongs in this stream."""
+        return any(
+            matches(pattern.encode(), subject) for pattern in self.machine.config["subjects"] or ()
+        )
+
+    def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+        self._post((g.PUBLISH, msgs, replies, sink))
+
+    def propose(self, command: list[Any], done: Done | None) -> None:
+        self._post((g.PROPOSE, command, done, True))
+
+    def read_barrier(self, done: Callable[[], None]) -> None:
+        self._post((g.BARRIER, done, None, None))
+
+    def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
+        if consumer not in self.machine.consumers:
+            return False
+        self._post((g.PULL, consumer.encode(), reply, (headers, payload)))
+        return True
+
+    def ack(self, subject: bytes, reply: bytes, payload: bytes, headers: bytes = b"") -> None:
+        self._post((g.ACK, subject, reply, payload))
+
+    def flow_reply(self, consumer: str, subject: bytes) -> None:
+        self._post((g.FLOW, consumer.encode(), subject, None))
+
+    def consumer_view(self, consumer: str) -> Cursor | None:
+        return self.group.cursor(consumer)
+
+    def durable_index(self) -> int:
+        return self.group.raft.commit
+
+    def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None]], None]) -> None:
+        """See ports.StreamHandle. Messages not in memory cost one block read each."""
+        _Read(self, seqs, done).advance()
+
+
+class _Read:
+    """One `LocalStream.read` under way."""
+
+    def __init__(
+        self, handle: LocalStream, seqs: list[Seq], done: Callable[[list[StoredMsg | None]], None]
+    ) -> None:
+        self._handle = handle
+        self._seqs = seqs
+        self._done = done
+        self._found: list[StoredMsg | None] = []
+
+    def advance(self) -> None:
+        """Read until all is read, or until a block has to come from the disk."""
+        handle = self._handle
+        index = handle.machine.index
+        found = self._found
+        while len(found) < len(self._seqs):
+            seq = self._seqs[len(found)]
+            loc = index.locate(seq)
+            if loc is None:
+                found.append(None)
+                continue
+            _, block_no, offset, length = loc
+            chunk = handle.store.chunk(block_no, offset)
+            if chunk is None:
+                handle.store.read_chunk(
+                    block_no, offset, max(length, limits.READ_ONE_BYTES), self.advance
+                )
+                return
+            base, blob = chunk
+            message = decode_at(blob, offset - base)
+            if message.seq != seq:
+                raise CorruptionError(
+                    f"stream {handle.name}: block {block_no} offset {offset} holds seq "
+                    f"{message.seq}, the index says {seq}"
+                )
+            found.append(message)
+        self._done(found)

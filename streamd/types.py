@@ -1,0 +1,79 @@
+"""Records and names that several rooms share. Standard library only; no behaviour."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+Seq: TypeAlias = int  # position of a message in its stream, from 1
+Index: TypeAlias = int  # position of an entry in a group's log, from 1
+Term: TypeAlias = int
+Uid: TypeAlias = int  # index of the meta entry that created the asset; 0 is the meta group itself
+NodeId: TypeAlias = str
+
+META_UID: Uid = 0
+
+Msg: TypeAlias = tuple[bytes, bytes, bytes]
+"""One published message: (subject, headers, payload). Headers are the whole `NATS/1.0` block
+with its blank line, or b"" when there are none."""
+
+
+class Entry:
+    """One log entry. `data` is what is stored and sent; `command` is the same thing decoded.
+
+    The proposer of an entry already holds the decoded command, so it rides along and `apply` need
+    not decode what this very process encoded. Entries read from disk or a peer have `command`
+    None until someone decodes them (`machine.commands.decode`).
+    """
+
+    __slots__ = ("chain", "command", "data", "index", "tag", "term")
+
+    def __init__(
+        self,
+        term: Term,
+        index: Index,
+        data: bytes,
+        command: Any = None,
+        tag: Any = None,
+        chain: int = 0,
+    ) -> None:
+        self.term = term
+        self.index = index
+        self.data = data  # b"" is Raft's own no-op at the start of a term
+        self.command = command
+        self.tag = tag  # the proposer's: who waits for the outcome; never stored or sent
+        self.chain = chain  # crc32c over (previous chain, term, index, data)
+
+    def __repr__(self) -> str:
+        return f"Entry(term={self.term}, index={self.index}, {len(self.data)} bytes)"
+
+
+class HardState(NamedTuple):
+    """What a Raft member must not forget: the term it is in and whom it voted for in it."""
+
+    term: Term = 0
+    vote: NodeId = ""
+    commit: Index = 0  # a hint only: everything up to here was committed when this was written
+
+
+class LogState(NamedTuple):
+    """What the write-ahead log knew of one group when the process started.
+
+    Entries run from `first_index` to `last_index` without gaps (`last_index == first_index - 1`
+    means none). `prev_*` describe the entry before the first: the snapshot's.
+    """
+
+    hard_state: HardState
+    first_index: Index
+    last_index: Index
+    prev_term: Term
+    prev_chain: int
+
+
+class StoredMsg(NamedTuple):
+    """A message as read back from a stream."""
+
+    seq: Seq
+    ts: int  # ns since the epoch
+    subject: bytes
+    headers: bytes
+    payload: bytes
