@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamd import limits
-from streamd.errors import StreamdError
 from streamd.node import group as g
 from streamd.types import Entry, HardState, Index, Uid
 
@@ -32,6 +31,10 @@ class GroupLog(Protocol):
     def release(self, group: Uid, index: Index, term: int, chain: int) -> None: ...
 
 
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
 class Loop(Protocol):
     """The part of an event loop that a monitor uses; the simulator has its own."""
 
@@ -39,7 +42,7 @@ class Loop(Protocol):
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any
-    ) -> asyncio.TimerHandle: ...
+    ) -> Timer: ...
 
 
 class SnapshotWriter(Protocol):
@@ -74,7 +77,7 @@ class Monitor:
         self._is_stopping = False
         self._is_saving = False
         self._snapshot_wanted = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._timer_at_ms = 0
         self._loop = loop
         group.call_soon = loop.call_soon
@@ -90,6 +93,15 @@ class Monitor:
         """Ask the loop to end; it takes a last snapshot itself, or none. Await `stopped`."""
         self.post((g.STOP, None, None, None))
 
+    def is_awake(self) -> bool:
+        """True if a turn is due."""
+        return self._wake.is_set() and not self._is_done
+
+    def step(self) -> None:
+        """One round of `run`, for who drives monitors without an event loop."""
+        self._wake.clear()
+        self._turn()
+
     async def run(self) -> None:
         """Turn until stopped. A failure ends this group, keeps its bytes, and is reported."""
         try:
@@ -97,7 +109,7 @@ class Monitor:
                 await self._wake.wait()  # the only await in the loop
                 self._wake.clear()
                 self._turn()
-        except (StreamdError, AssertionError, OSError, LookupError, TypeError, ValueError) as err:
+        except Exception as err:  # noqa: BLE001 - whatever it was, it ends this group and no other
             self._group.fail(err)
             self._on_failed(self._group, err)
         finally:

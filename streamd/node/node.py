@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import traceback
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from streamd import errors, limits
@@ -20,7 +22,7 @@ from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
 from streamd.node import storedir
-from streamd.node.batches import BatchStager
+from streamd.node.batches import BatchBudget, BatchStager
 from streamd.node.clock import SystemClock
 from streamd.node.group import Group, NoBlocks
 from streamd.node.memory_log import MemoryLog
@@ -138,6 +140,7 @@ class Node:
         self._meta_group: Group | None = None
         self._meta_monitor: Monitor | None = None
         self._codec = BlockCodec()
+        self._batch_budget = BatchBudget()
 
     # --- life -------------------------------------------------------------------------------
 
@@ -239,12 +242,13 @@ class Node:
     def _raft(self, uid: Uid, index: Index, term: int, chain: int) -> RaftCore:
         """Build the Raft member of a group whose newest snapshot is at `index` (0: none)."""
         found = self._wal.groups.get(uid)
-        log = _log_from_snapshot(uid, found, index=index, term=term, chain=chain)
+        log = log_from_snapshot(uid, found, index=index, term=term, chain=chain)
         wal = self._wal
 
         class Reader:
             def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Any]:
-                return wal.read(uid, lo, hi, max_bytes)
+                entries: list[Any] = wal.read(uid, lo, hi, max_bytes)
+                return entries
 
         return RaftCore(
             group=uid,
@@ -294,7 +298,7 @@ class Node:
         for kind, fields in events:
             if kind == "stream_created":
                 asset = fields["asset"]
-                self._open_stream(asset, lambda asset=asset: self._settle(asset.uid))
+                self._open_stream(asset, partial(self._settle, asset.uid))
             elif kind == "stream_deleted":
                 self._close_stream(fields["asset"])
             elif kind == "stream_updated":
@@ -342,7 +346,8 @@ class Node:
             try:
                 if isinstance(result, BaseException):
                     raise result
-                self._run_stream(asset, *result, on_ready=on_ready)
+                store, snapshot, machine = result
+                self._run_stream(asset, store, snapshot, machine, on_ready)
             except (StreamdError, OSError, AssertionError, LookupError, ValueError) as err:
                 self._stream_failed(asset, err)
                 on_ready()
@@ -381,7 +386,7 @@ class Node:
             blocks=store,
             snapshot_index=index,
             wires=self._wires,
-            stager=BatchStager(),
+            stager=BatchStager(self._batch_budget),
             max_payload=self._max_payload,
         )
         monitor = Monitor(
@@ -477,7 +482,10 @@ class Node:
             handle.group.delete()
         self._changed()
         if self._log is not None:
-            self._log.error("stream stopped", stream=asset.name, uid=asset.uid, reason=str(err))
+            where = "".join(traceback.format_exception(err)[-3:]).strip()
+            self._log.error(
+                "stream stopped", stream=asset.name, uid=asset.uid, reason=str(err), where=where
+            )
 
     def _on_stream_events(
         self, handle: LocalStream, events: list[tuple[str, dict[str, Any]]]
@@ -579,7 +587,7 @@ def _first_error(outcome: Any, otherwise: Any) -> Any:
     return outcome if isinstance(outcome, errors.JsError) else otherwise
 
 
-def _log_from_snapshot(
+def log_from_snapshot(
     uid: Uid, found: LogState | None, *, index: Index, term: int, chain: int
 ) -> LogState:
     """Join what the log knows with the snapshot: entries after the snapshot, or none.

@@ -5,7 +5,7 @@ Upward talk is a value or one of these; `node` never imports `net` or `api`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from streamd.machine.meta import MetaMachine
@@ -70,10 +70,18 @@ class Wires(Protocol):
 class StreamHandle(Protocol):
     """One stream of this node, for net and api. Present exactly while the stream exists."""
 
-    uid: Uid
-    name: str
-    name_bytes: bytes
-    machine: StreamMachine  # read-only outside the group's turn
+    @property
+    def uid(self) -> Uid: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def name_bytes(self) -> bytes: ...
+
+    @property
+    def machine(self) -> StreamMachine:
+        """Read-only outside the group's turn."""
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """Store `msgs` (one chunk of one connection); outcomes go to `sink` after apply."""
@@ -103,16 +111,26 @@ class StreamHandle(Protocol):
 
 
 class ConsumerView(Protocol):
-    num_waiting: int
-    is_push_bound: bool
-    last_delivered_ns: int  # 0: never
-    last_acked_ns: int
+    @property
+    def num_waiting(self) -> int: ...
+
+    @property
+    def is_push_bound(self) -> bool: ...
+
+    @property
+    def last_delivered_ns(self) -> int:
+        """0: never."""
+
+    @property
+    def last_acked_ns(self) -> int: ...
 
 
 class NodeHandle(Protocol):
     """The node, for net, api and the monitoring endpoint."""
 
-    meta: MetaMachine
+    @property
+    def meta(self) -> MetaMachine: ...
+
     server_id: str
     server_name: str
     store_dir: str
@@ -125,7 +143,7 @@ class NodeHandle(Protocol):
 
     def stream(self, name: str) -> StreamHandle | None: ...
 
-    def streams(self) -> list[StreamHandle]:
+    def streams(self) -> Sequence[StreamHandle]:
         """All streams, sorted by name."""
 
     def streams_for(self, subject: bytes) -> tuple[StreamHandle, ...]:

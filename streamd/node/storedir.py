@@ -21,7 +21,7 @@ FORMAT = 1
 _OURS = {"node.json", "node.json.tmp", "LOCK", "wal", "meta", "streams", "trash"}
 
 
-def prepare(store_dir: str, disk: Any) -> tuple[str, object]:
+def prepare(store_dir: str, disk: Any) -> tuple[str, int]:
     """Create or check `store_dir`; return (root of our data, lock token).
 
     Raises ConfigError when the directory is somebody else's, in use or not writable, and

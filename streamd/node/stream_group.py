@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -39,6 +40,7 @@ _NAMED_KINDS = frozenset(
 _REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MSG))
 
 Waiter = tuple[PublishSink, list[bytes]]
+Fields = tuple[Seq, int, bytes, bytes, bytes]
 
 
 class CursorTag:
@@ -71,7 +73,7 @@ class StreamGroup(Group):
             uid=uid, raft=raft, machine=machine, blocks=blocks, snapshot_index=snapshot_index
         )
         self.name_bytes = machine.name.encode()
-        self.decode_fields = decode_fields
+        self.decode_fields: Callable[[bytes, int], Fields] = decode_fields
         self.max_payload = max_payload
         self.post: Callable[[tuple[Any, ...]], None] = lambda message: None
         self._wires = wires
@@ -152,6 +154,7 @@ class StreamGroup(Group):
     def delete(self) -> None:
         """The stream is gone (or broken here): cursors tell their clients and end."""
         self._is_closed = True
+        self._stager.clear()
         for cursor in list(self._cursors.values()):
             self._drop_cursor(cursor, b"409 Consumer Deleted")
 
@@ -169,7 +172,7 @@ class StreamGroup(Group):
     def _on_publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         if not self.raft.is_leader or self._is_closed:
             return  # nobody may ack; the client's timeout is the honest answer
-        if self._uncommitted_bytes > limits.UNCOMMITTED_BYTES_MAX:
+        if self._uncommitted_bytes > limits.PUBLISH_BACKLOG_BYTES_MAX:
             refused = [errors.STREAM_TOO_MANY_REQUESTS()] * len(msgs)
             sink.publish_acks(self.name_bytes, replies, refused)
             return
@@ -184,7 +187,7 @@ class StreamGroup(Group):
             self._msgs = list(msgs)
         self._waiters.append((sink, replies))
         if len(self._msgs) >= limits.STORE_BATCH_MSGS:
-            self._propose_store()
+            self._propose_store()  # which also counts it, so the backlog above is honest
 
     def _stage(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """Messages of atomic batches go to the stager; what lies between them as usual."""
@@ -202,16 +205,19 @@ class StreamGroup(Group):
                     self._wires.publish(reply, b"", b"", b"")
             elif isinstance(result, errors.JsError):
                 sink.publish_acks(self.name_bytes, [reply], [result])
+            elif not result[0]:
+                self._msgs.append(msg)
+                self._waiters.append((sink, [reply]))
             else:
                 self._propose_store()
                 batch_id, staged = result
                 ts = self._stamp(len(staged))
-                command = [commands.STORE_BATCH, ts, batch_id, staged]
-                self._track(
-                    command, lambda outcome, reply=reply: self._batch_done(sink, reply, outcome)
-                )
+                done = partial(self._batch_done, sink, reply, batch_id)
+                self._track([commands.STORE_BATCH, ts, batch_id, staged], done)
 
-    def _batch_done(self, sink: PublishSink, reply: bytes, outcome: Any) -> None:
+    def _batch_done(self, sink: PublishSink, reply: bytes, batch_id: str, outcome: Any) -> None:
+        if not isinstance(outcome, errors.JsError):
+            outcome = (outcome[0], outcome[1], batch_id)
         sink.publish_acks(self.name_bytes, [reply], [outcome])
 
     def _propose_store(self) -> None:
@@ -482,6 +488,3 @@ class StreamGroup(Group):
     def cursor(self, name: str) -> Cursor | None:
         """Return the cursor of a consumer, for reports."""
         return self._by_name.get(name.encode())
-
-    def last_stored(self) -> Seq:
-        return self.machine.index.last_seq

@@ -1,0 +1,38 @@
+# Everything sets itself up: the first target that needs `.venv` builds it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+ARGS ?=
+
+.PHONY: setup run test lint bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml tools/make_venv.py
+	$(PYTHON) tools/make_venv.py $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--config-settings editable_mode=compat --editable ".[dev,demo]"
+	$(BIN)/python -m compileall -q streamd
+	touch $@
+
+run: $(STAMP)
+	$(BIN)/python -m streamd.cli.demo $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.suite $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+		.hypothesis .import_linter_cache node_modules tests/e2e/js/node_modules
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

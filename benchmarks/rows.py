@@ -1,0 +1,98 @@
+"""What is measured: one `Row` each, with what we mean to reach against the peer in the same run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. `call` names a function of `load`, or a special row of `suite`.
+
+    `measure` is the figure that is compared: a rate (more is better) or a time (less is better).
+    `reach_lazy` and `reach_always` are ratios ours/peer we mean to reach (peer/ours for times),
+    against the peer with its default flushing and with `sync_interval: always`.
+    """
+
+    name: str
+    title: str
+    call: str
+    args: dict[str, Any] = field(default_factory=dict)
+    fill: int = 0
+    fill_size: int = 0
+    measure: str = "rate"
+    reach_lazy: float = 0.0
+    reach_always: float = 0.0
+    is_jetstream: bool = True
+
+    @property
+    def is_time(self) -> bool:
+        return self.measure != "rate"
+
+
+SIZES = {"128": 128, "1k": 1024, "16k": 16384}
+FILLS = {"128": 400_000, "1k": 150_000, "16k": 15_000}
+SIZE_NAMES = {"128": "128 B", "1k": "1 KiB", "16k": "16 KiB"}
+
+
+def _rows() -> list[Row]:
+    rows: list[Row] = []
+    for key, size in SIZES.items():
+        named = SIZE_NAMES[key]
+        is_small = key == "128"
+        lazy = {"128": 0.9, "1k": 0.0, "16k": 0.7}[key]
+        rows += [
+            Row(f"pub_async_{key}", f"publish async, window 1000, {named}", "publish",
+                {"size": size, "window": 1000}, reach_lazy=lazy,
+                reach_always=30.0 if is_small else 0.0),
+            Row(f"pub_async8_{key}", f"publish async, 8 connections x 500, {named}", "publish",
+                {"size": size, "window": 500, "connections": 8},
+                reach_lazy=1.0 if is_small else 0.0),
+            Row(f"pub_sync_{key}", f"publish, one in flight, {named}", "publish",
+                {"size": size, "window": 1}, measure="p50_us",
+                reach_always=1.0 if is_small else 0.0),
+            Row(f"pub_sync16_{key}", f"publish, 16 connections, one in flight each, {named}",
+                "publish", {"size": size, "window": 1, "connections": 16},
+                reach_always=3.0 if is_small else 0.0),
+            Row(f"fetch_{key}", f"pull, fetch 500, explicit acks, {named}", "fetch",
+                {"size": size}, fill=FILLS[key], fill_size=size,
+                reach_lazy=0.7 if is_small else 0.0),
+            Row(f"ordered_{key}", f"ordered consumer, replay, {named}", "push",
+                {"size": size, "is_ordered": True}, fill=FILLS[key], fill_size=size,
+                reach_lazy=0.7 if is_small else 0.0),
+            Row(f"push_{key}", f"push without acks, {named}", "push",
+                {"size": size, "is_ordered": False}, fill=FILLS[key], fill_size=size,
+                reach_lazy=0.6 if is_small else 0.0),
+        ]  # fmt: skip
+    rows += [
+        Row("get_last_128", "direct get, last of one of 1,000 subjects, one in flight", "get_last",
+            {"size": 128}, measure="p50_us"),
+        Row("get_last16_128", "direct get, last per subject, 16 connections", "get_last",
+            {"size": 128, "connections": 16}),
+    ]  # fmt: skip
+    for key, size in SIZES.items():
+        named = SIZE_NAMES[key]
+        for subscribers in (1, 4):
+            reach = 0.5 if key == "128" and subscribers == 1 else 0.0
+            rows.append(
+                Row(f"core_1_{subscribers}_{key}", f"core pub/sub, 1 -> {subscribers}, {named}",
+                    "core", {"size": size, "subscribers": subscribers}, is_jetstream=False,
+                    reach_lazy=reach)
+            )  # fmt: skip
+    rows += [
+        Row("request_128", "core request/reply, one in flight", "request_reply", {"size": 128},
+            measure="p50_us", is_jetstream=False),
+        Row("request16_128", "core request/reply, 16 in flight", "request_reply",
+            {"size": 128, "window": 16}, is_jetstream=False),
+        Row("restart_1m", "restart after SIGKILL, 1 M messages of 128 B", "restart",
+            {"count": 1_000_000, "size": 128}, measure="start_s"),
+        Row("restart_5m", "restart after SIGKILL, 5 M messages of 128 B", "restart",
+            {"count": 5_000_000, "size": 128}, measure="start_s"),
+        Row("idle_1000", "idle with 1,000 streams, CPU share", "idle",
+            {"count": 1000, "seconds": 5.0}, measure="cpu_percent"),
+    ]  # fmt: skip
+    return rows
+
+
+ROWS = {row.name: row for row in _rows()}

@@ -1,0 +1,201 @@
+"""A server process on loopback: started, watched, measured, stopped. Ours or a nats-server.
+
+Both take the same flags and configuration, so nothing here asks which one it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+STARTED_WITHIN_S = 30.0
+STOPPED_WITHIN_S = 15.0
+
+
+class ServerDied(Exception):
+    """The process ended, or never answered; the text is the end of what it logged."""
+
+
+def free_port() -> int:
+    """Return a TCP port of loopback that was free a moment ago.
+
+    Below the range that the kernel hands out for outgoing connections, lest one of those takes
+    the port while a server restarts.
+    """
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+class ServerProcess:
+    """One server, which may be stopped, killed and started again on the same directory and ports.
+
+    `sync` is "" for the server's own default, else the value of `jetstream.sync_interval`.
+    `extra` is appended to the configuration as it is.
+    """
+
+    def __init__(
+        self,
+        binary: str | Path,
+        *,
+        directory: str | Path | None = None,
+        sync: str = "",
+        extra: str = "",
+        env: dict[str, str] | None = None,
+        is_jetstream: bool = True,
+    ) -> None:
+        self.binary = str(binary)
+        self.sync = sync
+        self.port = free_port()
+        self.http_port = free_port()
+        self.env = {**os.environ, **(env or {})}
+        self._is_temporary = directory is None
+        self._directory = Path(directory or tempfile.mkdtemp(prefix="streamd-bench-"))
+        self._extra = extra
+        self._is_jetstream = is_jetstream
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def store_dir(self) -> Path:
+        return self._directory / "store"
+
+    @property
+    def log_file(self) -> Path:
+        return self._directory / "server.log"
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def configure(self, *, sync: str | None = None, extra: str | None = None) -> None:
+        """Change what the next start uses."""
+        if sync is not None:
+            self.sync = sync
+        if extra is not None:
+            self._extra = extra
+
+    def start(self, within_s: float = STARTED_WITHIN_S) -> float:
+        """Start and wait until clients are answered; return the seconds it took."""
+        assert self._process is None
+        self._directory.mkdir(parents=True, exist_ok=True)
+        lines = [f"listen: 127.0.0.1:{self.port}", f"http: 127.0.0.1:{self.http_port}"]
+        if self._is_jetstream:
+            sync = f"\n  sync_interval: {self.sync}" if self.sync else ""
+            lines.append(f'jetstream {{\n  store_dir: "{self.store_dir}"{sync}\n}}')
+        config = self._directory / "server.conf"
+        config.write_text("\n".join([*lines, self._extra]) + "\n")
+        began = time.perf_counter()
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self.binary, "-c", str(config)], stdout=log, stderr=log, env=self.env
+            )
+        deadline = began + within_s
+        while not self._answers():
+            if self._process.poll() is not None:
+                self._process = None
+                raise ServerDied(self.log_tail())
+            if time.perf_counter() > deadline:
+                self.kill()
+                raise ServerDied(f"no answer within {within_s} s\n{self.log_tail()}")
+            time.sleep(0.003)
+        return time.perf_counter() - began
+
+    def _answers(self) -> bool:
+        """True if a client gets INFO and PONG (and with JetStream an account info)."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1.0) as client:
+                client.settimeout(0.5)
+                ask = b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nPING\r\n'
+                if self._is_jetstream:
+                    ask += b"SUB _INBOX.up 1\r\nPUB $JS.API.INFO _INBOX.up 0\r\n\r\n"
+                client.sendall(ask)
+                wanted = b"account_info_response" if self._is_jetstream else b"PONG"
+                seen = b""
+                while wanted not in seen:
+                    chunk = client.recv(65536)
+                    if not chunk or b"-ERR 'Auth" in chunk:
+                        return b"-ERR 'Auth" in chunk
+                    seen += chunk
+                    if b"503" in seen and b"\r\n\r\n" in seen:
+                        return False
+                return True
+        except OSError:
+            return False
+
+    def stop(self) -> int:
+        """SIGTERM and wait; return the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL and wait."""
+        return self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(how)
+        try:
+            return process.wait(STOPPED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise ServerDied(f"did not stop within {STOPPED_WITHIN_S} s of {how.name}") from None
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log_tail(self, lines: int = 30) -> str:
+        """Return the last lines of the log."""
+        if not self.log_file.exists():
+            return ""
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+
+    def cpu_s(self) -> float:
+        """CPU seconds used so far by all threads of the process."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_mb(self) -> tuple[float, float]:
+        """Resident memory now and at its highest, MiB."""
+        found = {"VmRSS": 0.0, "VmHWM": 0.0}
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in found:
+                found[name] = int(value.split()[0]) / 1024
+        return found["VmRSS"], found["VmHWM"]
+
+    def disk_mb(self) -> float:
+        """Bytes allocated below the store directory, MiB."""
+        total = 0
+        for path in self.store_dir.rglob("*"):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_blocks * 512
+        return total / 2**20
+
+    def close(self) -> None:
+        """Kill what runs and remove a temporary directory."""
+        self.kill()
+        if self._is_temporary:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

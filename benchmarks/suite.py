@@ -1,0 +1,175 @@
+"""Runs rows against our server and, with `--peer`, a nats-server in two modes, interleaved.
+
+    python -m benchmarks.suite --peer PATH                    # everything; writes RESULTS.md
+    python -m benchmarks.suite --rows pub_async_128,fetch_128 --runs 1 --peer PATH
+    python -m benchmarks.suite --list
+
+Every measurement has a fresh server and a fresh directory, and the load generator is a process of
+its own. Runs of the servers alternate, so what the machine does meanwhile hits all alike; the
+table shows medians and ratios of one run of this program, never figures of different days.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from benchmarks.rows import ROWS, Row
+from benchmarks.servers import ServerDied, ServerProcess
+
+HERE = Path(__file__).parent
+GENERATOR_WITHIN_S = 600.0
+
+Figures = dict[str, float]
+
+
+class RunFailed(Exception):
+    """One measurement gave no figures; the table shows a gap."""
+
+
+def generate(port: int, call: str, args: dict[str, Any]) -> Figures:
+    """Run one function of the load generator in its own process."""
+    command = [sys.executable, "-m", "benchmarks.load", "--port", str(port), "--row", call]
+    done = subprocess.run(
+        [*command, "--args", json.dumps(args)],
+        capture_output=True,
+        text=True,
+        timeout=GENERATOR_WITHIN_S,
+        cwd=HERE.parent,
+        check=False,
+    )
+    lines = done.stdout.strip().splitlines()
+    found: dict[str, Any] = json.loads(lines[-1]) if lines else {"error": done.stderr[-500:]}
+    if "error" in found:
+        raise RunFailed(found["error"])
+    return found
+
+
+def measure(row: Row, target: str, binary: str, seconds: float) -> Figures:
+    """One run of one row against one server. `target` is ours, ours_lazy, lazy or always."""
+    sync = {"always": "always", "ours_lazy": "2m"}.get(target, "")
+    with ServerProcess(binary, is_jetstream=row.is_jetstream) as server:
+        if row.call == "restart":
+            return _restart(server, row.args, sync)
+        if row.call == "idle":
+            return _idle(server, row.args, sync)
+        if row.fill:
+            server.start()  # the peer would take minutes to fill in its `always` mode
+            generate(server.port, "fill", {"size": row.fill_size, "count": row.fill})
+            server.stop()
+        server.configure(sync=sync)
+        server.start()
+        cpu_before = server.cpu_s()
+        found = generate(server.port, row.call, {"seconds": seconds} | row.args)
+        cpu = server.cpu_s() - cpu_before
+        found["cpu_s_per_m"] = cpu / found["count"] * 1e6
+        found["memory_mb"] = server.memory_mb()[1]
+        return found
+
+
+def _restart(server: ServerProcess, args: dict[str, Any], sync: str) -> Figures:
+    server.start()
+    generate(server.port, "fill", args)
+    server.kill()
+    server.configure(sync=sync)
+    took = server.start(within_s=120)
+    time.sleep(1.0)  # what is freed or loaded just after the start belongs to the figure
+    now, peak = server.memory_mb()
+    found = {"start_s": took, "rss_mb": now, "memory_mb": peak, "disk_mb": server.disk_mb()}
+    server.stop()
+    return found | {"clean_start_s": server.start(within_s=120)}
+
+
+def _idle(server: ServerProcess, args: dict[str, Any], sync: str) -> Figures:
+    server.configure(sync=sync)
+    server.start()
+    created = generate(server.port, "create_streams", {"count": args["count"]})
+    time.sleep(2.0)
+    before, began = server.cpu_s(), time.perf_counter()
+    time.sleep(args["seconds"])
+    share = (server.cpu_s() - before) / (time.perf_counter() - began)
+    found = {"cpu_percent": max(share * 100, 0.1), "memory_mb": server.memory_mb()[1]}
+    return found | {"creates_per_s": created["rate"]}
+
+
+def median(runs: list[Figures]) -> Figures:
+    """Return the median of every figure that all runs have."""
+    names = [name for name in runs[0] if all(name in run for run in runs)]
+    return {name: statistics.median(run[name] for run in runs) for name in names}
+
+
+def run(
+    rows: list[Row], targets: dict[str, str], *, runs: int, seconds: float
+) -> dict[str, dict[str, Figures]]:
+    """Measure; return the medians by row name and target, printing lines as they are known."""
+    results: dict[str, dict[str, Figures]] = {}
+    for row in rows:
+        found: dict[str, list[Figures]] = {target: [] for target in targets}
+        for _ in range(runs):
+            for target, binary in targets.items():
+                try:
+                    found[target].append(measure(row, target, binary, seconds))
+                except (RunFailed, ServerDied, subprocess.TimeoutExpired) as err:
+                    print(f"{row.name} {target}: FAILED: {err}", file=sys.stderr, flush=True)
+        results[row.name] = {target: median(each) for target, each in found.items() if each}
+        print(report.line(row, results[row.name]), flush=True)
+    return results
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", default="", help="names or patterns, by comma (default: all)")
+    parser.add_argument("--list", action="store_true", help="show the rows and stop")
+    parser.add_argument("--ours", default=str(Path(sys.executable).parent / "streamd"))
+    parser.add_argument("--peer", default="", help="path of a nats-server to compare with")
+    parser.add_argument("--no-always", action="store_true", help="leave the peer's always mode out")
+    parser.add_argument("--ours-lazy", action="store_true", help="also ours with sync_interval 2m")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of load per measurement")
+    parser.add_argument("--out", default="", help="Markdown file for the table")
+    parser.add_argument("--json", default="", help="also write all medians to this file")
+    options = parser.parse_args(argv)
+    if options.list:
+        for row in ROWS.values():
+            print(f"{row.name:20} {row.title}")
+        return 0
+    patterns = [name.strip() for name in options.rows.split(",") if name.strip()]
+    rows = [
+        row
+        for row in ROWS.values()
+        if not patterns or any(fnmatch.fnmatchcase(row.name, one) for one in patterns)
+    ]
+    if not rows:
+        parser.error(f"no row is named like {options.rows!r}; --list shows them")
+    targets: dict[str, str] = {}
+    if options.ours != "none":
+        targets["ours"] = options.ours
+    if options.ours_lazy:
+        targets["ours_lazy"] = options.ours
+    if options.peer:
+        targets["lazy"] = options.peer
+        if not options.no_always:
+            targets["always"] = options.peer
+    results = run(rows, targets, runs=options.runs, seconds=options.seconds)
+    if options.json:
+        Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+    out = options.out or ("" if patterns else str(HERE / "RESULTS.md"))
+    if out:
+        text = report.table(rows, results, targets, runs=options.runs, seconds=options.seconds)
+        Path(out).write_text(text)
+        print(f"written: {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,204 @@
+"""Advisories and metrics: JSON messages that tell whoever listens what happened.
+
+Best effort, core NATS, made only if somebody listens. What they report comes from applied entries
+(`on_stream_event`), from the leader's own observations through the same door, and from the API.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import string
+from typing import TYPE_CHECKING, Any, Final
+
+from streamd import limits
+from streamd.api import times
+from streamd.api.transforms import Transform
+from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
+
+if TYPE_CHECKING:
+    from streamd.api.request import Request
+
+_PREFIX: Final = "$JS.EVENT.ADVISORY."
+_TYPE: Final = "io.nats.jetstream.advisory.v1."
+_AUDIT: Final = b"$JS.EVENT.ADVISORY.API"
+_ALPHABET: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_ID_LENGTH: Final = 22
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+# Event kind -> (subject before the stream and consumer names, type, fields in order).
+_CONSUMER_EVENTS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
+    "consumer_max_deliver": (
+        "CONSUMER.MAX_DELIVERIES",
+        "max_deliver",
+        ("stream_seq", "deliveries"),
+    ),
+    "consumer_naked": (
+        "CONSUMER.MSG_NAKED",
+        "nak",
+        ("consumer_seq", "stream_seq", "deliveries"),
+    ),
+    "consumer_terminated": (
+        "CONSUMER.MSG_TERMINATED",
+        "terminated",
+        ("consumer_seq", "stream_seq", "deliveries", "reason"),
+    ),
+    "consumer_pinned": ("CONSUMER.PINNED", "consumer_group_pinned", ("group", "pinned_id")),
+    "consumer_unpinned": ("CONSUMER.UNPINNED", "consumer_group_unpinned", ("group", "reason")),
+}
+
+
+class Advisories:
+    """Makes advisories and publishes them from the server itself."""
+
+    def __init__(self, node: NodeHandle, wires: Wires, clock: Clock) -> None:
+        self._node = node
+        self._wires = wires
+        self._clock = clock
+        self._transforms: dict[tuple[str, str], Transform] = {}
+
+    # --- what streams and consumers report ------------------------------------------------------
+
+    def on_stream_event(self, handle: StreamHandle, kind: str, fields: dict[str, Any]) -> None:
+        """Publish what follows from one event of a stream's machine or leader; most are advisories,
+        but a republished message is a message."""
+        if kind == "republish":
+            self._republish(handle, fields)
+        elif kind in _CONSUMER_EVENTS:
+            self._consumer_event(handle.name, kind, fields)
+        elif kind == "consumer_ack":
+            self._ack_metric(handle.name, fields)
+        elif kind == "consumer_created":
+            self.consumer_action("CREATED", "create", handle.name, fields["consumer"])
+        elif kind == "consumer_deleted":
+            self.consumer_action("DELETED", "delete", handle.name, fields["consumer"])
+        elif kind == "consumer_paused":
+            self.consumer_paused(handle.name, fields["consumer"], fields.get("until_ns", 0))
+        elif kind == "batch_abandoned":
+            self._publish(
+                f"STREAM.BATCH_ABANDONED.{handle.name}",
+                "stream_batch_abandoned",
+                {"stream": handle.name, "batch": fields["batch"], "reason": fields["reason"]},
+            )
+
+    def stream_action(self, subject: str, action: str, stream: str) -> None:
+        """A stream was made, changed or deleted."""
+        self._publish(
+            f"STREAM.{subject}.{stream}", "stream_action", {"stream": stream, "action": action}
+        )
+
+    def consumer_action(self, subject: str, action: str, stream: str, consumer: str) -> None:
+        """A consumer was made or deleted."""
+        self._publish(
+            f"CONSUMER.{subject}.{stream}.{consumer}",
+            "consumer_action",
+            {"stream": stream, "consumer": consumer, "action": action},
+        )
+
+    def consumer_paused(self, stream: str, consumer: str, until_ns: int) -> None:
+        """A consumer was paused, or resumed (`until_ns` not in the future)."""
+        self._publish(
+            f"CONSUMER.PAUSE.{stream}.{consumer}",
+            "consumer_pause",
+            {
+                "stream": stream,
+                "consumer": consumer,
+                "paused": until_ns > self._clock.now_ns(),
+                "pause_until": times.format_ns(until_ns),
+            },
+        )
+
+    def _consumer_event(self, stream: str, kind: str, fields: dict[str, Any]) -> None:
+        subject, type_name, wanted = _CONSUMER_EVENTS[kind]
+        body = {"stream": stream, "consumer": fields["consumer"]}
+        body |= {field: fields[field] for field in wanted if field in fields}
+        self._publish(f"{subject}.{stream}.{fields['consumer']}", type_name, body)
+
+    def _ack_metric(self, stream: str, fields: dict[str, Any]) -> None:
+        subject = f"$JS.EVENT.METRIC.CONSUMER.ACK.{stream}.{fields['consumer']}"
+        body = {
+            "stream": stream,
+            "consumer": fields["consumer"],
+            "consumer_seq": fields["consumer_seq"],
+            "stream_seq": fields["stream_seq"],
+            "ack_time": fields["ack_time"],
+            "deliveries": fields["deliveries"],
+        }
+        self._send(subject, "io.nats.jetstream.metric.v1.consumer_ack", body)
+
+    def _republish(self, handle: StreamHandle, fields: dict[str, Any]) -> None:
+        config = handle.machine.config["republish"]
+        if not config:
+            return  # configured away between apply and now
+        key = (config["src"], config["dest"])
+        transform = self._transforms.get(key)
+        if transform is None:
+            if len(self._transforms) >= limits.TRANSFORM_CACHE_MAX:
+                self._transforms.clear()
+            transform = Transform(key[0].encode(), key[1].encode())
+            self._transforms[key] = transform
+        subject = transform.apply(fields["subject"])
+        if subject is None or not self._wires.has_interest(subject):
+            return
+        headers, payload = fields["headers"], fields["payload"]
+        block = (
+            b"%bNats-Stream: %b\r\nNats-Subject: %b\r\nNats-Sequence: %d\r\n"
+            b"Nats-Time-Stamp: %b\r\nNats-Last-Sequence: %d\r\n"
+            % (
+                headers[:-2] if headers else b"NATS/1.0\r\n",
+                handle.name_bytes,
+                fields["subject"],
+                fields["seq"],
+                times.format_ns(fields["ts"]).encode(),
+                fields["last_seq"],
+            )
+        )
+        if config.get("headers_only"):
+            block += b"Nats-Msg-Size: %d\r\n" % len(payload)
+            payload = b""
+        self._wires.publish(subject, b"", block + b"\r\n", payload)
+
+    # --- the API itself -------------------------------------------------------------------------
+
+    def audit(self, request: Request, response: bytes) -> None:
+        """Report a served API request with its response."""
+        if not self._wires.has_interest(_AUDIT):
+            return
+        body: dict[str, Any] = {
+            "server": self._node.server_name,
+            "client": self._client(request.client),
+            "subject": request.subject.decode("utf-8", "replace"),
+        }
+        if request.payload:
+            body["request"] = request.payload.decode("utf-8", "replace")
+        body["response"] = response.decode("utf-8", "replace")
+        self._publish("API", "api_audit", body)
+
+    def limit_reached(self, dropped: int) -> None:
+        """Report that requests were dropped because too many wait."""
+        body = {"server": self._node.server_name, "dropped": dropped}
+        self._publish("API.LIMIT_REACHED", "api_limit_reached", body)
+
+    def _client(self, client: Any) -> dict[str, Any]:
+        describe = getattr(client, "client_info", None)
+        facts: dict[str, Any] = {"acc": "$G", "server": self._node.server_name, "kind": "Client"}
+        if describe is not None:
+            facts |= describe()
+        return facts
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    def _publish(self, subject: str, type_name: str, body: dict[str, Any]) -> None:
+        self._send(_PREFIX + subject, _TYPE + type_name, body)
+
+    def _send(self, subject: str, type_name: str, body: dict[str, Any]) -> None:
+        where = subject.encode()
+        if not self._wires.has_interest(where):
+            return
+        envelope = {
+            "type": type_name,
+            "id": "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH)),
+            "timestamp": times.format_ns(self._clock.now_ns()),
+        }
+        document = _encode(envelope | body).encode("utf-8", "replace")
+        self._wires.publish(where, b"", b"", document)

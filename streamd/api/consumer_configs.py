@@ -1,0 +1,340 @@
+"""Consumer configurations: defaults, the checks that need no consumer state, how they are shown.
+
+`normalise` gives the form that is proposed and stored: every default applied; optional fields that
+are not set stay absent, so that equal configs are equal dicts. Order and words of the refusals are
+nats-server's.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from typing import Any, Final
+
+from streamd import errors, limits, subjects
+from streamd.api import times
+from streamd.api.shapes import CONSUMER_CONFIG_FIELDS
+from streamd.api.stream_configs import is_valid_name, metadata_bytes, static_metadata
+from streamd.errors import JsError
+
+Config = dict[str, Any]
+
+_ALWAYS_SHOWN: Final[Config] = {
+    "deliver_policy": "all",
+    "ack_policy": "none",
+    "replay_policy": "instant",
+    "max_deliver": -1,
+    "num_replicas": 0,
+}
+_ALPHABET: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_GROUP_NAME = re.compile(rf"[a-zA-Z0-9/_=-]{{1,{limits.PRIORITY_GROUP_NAME_MAX}}}")
+_NAME_REFUSAL: Final = "consumer name can not contain '.', '*', '>', '\\', '/'"
+_POLICY_WORDS: Final = {
+    "all": "all",
+    "last": "last",
+    "new": "new",
+    "by_start_sequence": "by start sequence",
+    "by_start_time": "by start time",
+    "last_per_subject": "last per subject",
+}
+
+
+def new_name() -> str:
+    """Return a name for a consumer that was given none."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(8))
+
+
+def normalise(given: Config, stream: Config, *, is_pedantic: bool = False) -> Config:
+    """Return the config of a new consumer of a stream that has config `stream`.
+
+    The name must have been settled already. Raises JsError if the config makes no sense.
+    """
+    config: Config = {
+        field: given.get(field, _ALWAYS_SHOWN.get(field))
+        for field in CONSUMER_CONFIG_FIELDS
+        if field in given or field in _ALWAYS_SHOWN
+    }
+    _apply_defaults(config, stream, is_pedantic)
+    _check_replicas(config, stream)
+    _check_texts(config)
+    if config.get("deliver_subject"):
+        _check_push(config, stream)
+    else:
+        _check_pull(config)
+    _check_flow_control_acks(config)
+    _check_filters(config)
+    _check_start(config)
+    _check_retention(config, stream)
+    _check_limits(config, stream)
+    _check_priority(config)
+    metadata = static_metadata(config.get("metadata", {}), required_level(config))
+    config["metadata"] = metadata
+    return {
+        field: config[field]
+        for field in CONSUMER_CONFIG_FIELDS
+        if field in config and (field in _ALWAYS_SHOWN or config[field])
+    }
+
+
+def shown(config: Config) -> Config:
+    """Return `config` as it is shown to clients."""
+    return {
+        field: config[field]
+        for field in CONSUMER_CONFIG_FIELDS
+        if field in config and (field in _ALWAYS_SHOWN or config[field])
+    }
+
+
+def required_level(config: Config) -> int:
+    """Return the lowest API level that knows all features this config uses."""
+    if config.get("ack_policy") == "flow_control":
+        return 4
+    if config.get("priority_policy", "none") != "none" or config.get("priority_groups"):
+        return 1
+    pause_until = config.get("pause_until")
+    return 1 if pause_until and pause_until != times.ZERO_TIME else 0
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot name a consumer."""
+    if any(character in name for character in "\\/"):
+        raise errors.CONSUMER_NAME_CONTAINS_PATH_SEPARATORS()
+    if not is_valid_name(name):
+        raise errors.STREAM_INVALID_CONFIG(err=_NAME_REFUSAL)
+    if len(name.encode()) > limits.ASSET_NAME_BYTES_MAX:
+        raise errors.CONSUMER_NAME_TOO_LONG(max=limits.ASSET_NAME_BYTES_MAX)
+
+
+# --- defaults -----------------------------------------------------------------------------------
+
+
+def _apply_defaults(config: Config, stream: Config, is_pedantic: bool) -> None:
+    is_push = bool(config.get("deliver_subject"))
+    has_acks = config["ack_policy"] in ("explicit", "all")
+    if config.get("max_waiting", 0) < 0:
+        if is_pedantic:
+            raise errors.PEDANTIC(err="max_waiting must not be negative")
+        config["max_waiting"] = 0
+    if not is_push and not config.get("max_waiting"):
+        config["max_waiting"] = limits.MAX_WAITING
+    if has_acks and not config.get("ack_wait"):
+        config["ack_wait"] = limits.ACK_WAIT_NS
+    if config["max_deliver"] < -1 and is_pedantic:
+        raise errors.PEDANTIC(err="max_deliver must be set to -1")
+    if config["max_deliver"] == 0 or config["max_deliver"] < -1:
+        config["max_deliver"] = -1
+    backoff = config.get("backoff")
+    if backoff:
+        if is_pedantic and config.get("ack_wait") != backoff[0]:
+            raise errors.PEDANTIC(err="first backoff value has to equal batch AckWait")
+        if min(backoff) < 0:
+            raise errors.CONSUMER_BACK_OFF_NEGATIVE()
+        config["ack_wait"] = backoff[0]
+    _apply_ack_pending(config, stream, has_acks, is_pedantic)
+    stream_limits = stream.get("consumer_limits") or {}
+    if config.get("inactive_threshold", 0) < 0:
+        config["inactive_threshold"] = 0
+    if not config.get("inactive_threshold"):
+        if stream_limits.get("inactive_threshold", 0) > 0:
+            config["inactive_threshold"] = stream_limits["inactive_threshold"]
+        elif not config.get("durable_name"):
+            config["inactive_threshold"] = limits.EPHEMERAL_INACTIVE_NS
+    if config.get("priority_policy") == "none":
+        del config["priority_policy"]
+    if config.get("priority_policy") == "pinned_client" and not config.get("priority_timeout"):
+        config["priority_timeout"] = limits.PRIORITY_TIMEOUT_NS
+    for field in ("max_batch", "max_expires", "max_bytes", "idle_heartbeat"):
+        if config.get(field, 0) < 0:
+            config[field] = 0
+    if config["ack_policy"] == "flow_control" and is_push and not is_pedantic:
+        config["flow_control"] = True
+        config.setdefault("idle_heartbeat", 1_000_000_000)
+
+
+def _apply_ack_pending(config: Config, stream: Config, has_acks: bool, is_pedantic: bool) -> None:
+    wanted = config.get("max_ack_pending", 0)
+    if wanted < -1:
+        if is_pedantic:
+            raise errors.PEDANTIC(err="max_ack_pending must be set to -1")
+        wanted = -1
+    if wanted == 0:
+        stream_limit = (stream.get("consumer_limits") or {}).get("max_ack_pending", 0)
+        if stream_limit > 0:
+            wanted = stream_limit
+        elif has_acks:
+            wanted = limits.MAX_ACK_PENDING
+    config["max_ack_pending"] = wanted
+
+
+# --- checks, in the order in which nats-server makes them ---------------------------------------
+
+
+def _check_replicas(config: Config, stream: Config) -> None:
+    replicas = config["num_replicas"]
+    if replicas < 0:
+        raise errors.REPLICAS_COUNT_CANNOT_BE_NEGATIVE()
+    if replicas > 1 and stream["num_replicas"] == 1:
+        raise errors.STREAM_REPLICAS_NOT_SUPPORTED()
+    if replicas > stream["num_replicas"]:
+        raise errors.CONSUMER_REPLICAS_EXCEEDS_STREAM()
+    if replicas and stream["retention"] != "limits" and replicas != stream["num_replicas"]:
+        raise errors.CONSUMER_REPLICAS_SHOULD_MATCH_STREAM()
+
+
+def _check_texts(config: Config) -> None:
+    backoff = config.get("backoff")
+    if backoff and config["max_deliver"] != -1 and len(backoff) > config["max_deliver"]:
+        raise errors.CONSUMER_MAX_DELIVER_BACKOFF()
+    if len(config.get("description", "").encode()) > limits.DESCRIPTION_BYTES_MAX:
+        raise errors.CONSUMER_DESCRIPTION_TOO_LONG(max=limits.DESCRIPTION_BYTES_MAX)
+    if metadata_bytes(config.get("metadata", {})) > limits.METADATA_BYTES_MAX:
+        kilobytes = limits.METADATA_BYTES_MAX // 1024
+        raise errors.CONSUMER_METADATA_LENGTH(limit=f"{kilobytes}KB")
+    if config.get("ack_wait", 0) < 0:
+        raise errors.CONSUMER_ACK_WAIT_NEGATIVE()
+    sampling = config.get("sample_freq", "")
+    if sampling:
+        digits = sampling.removesuffix("%")
+        if not re.fullmatch(r"[+-]?\d+", digits, re.ASCII):
+            raise errors.CONSUMER_INVALID_SAMPLING(
+                err=f'strconv.Atoi: parsing "{digits}": invalid syntax'
+            )
+        if int(digits) < 0:
+            raise errors.CONSUMER_INVALID_SAMPLING(err="<nil>")
+
+
+def _check_push(config: Config, stream: Config) -> None:
+    deliver = config["deliver_subject"].encode()
+    if not subjects.is_literal(deliver):
+        raise errors.CONSUMER_DELIVER_TO_WILDCARDS()
+    if not subjects.is_valid(deliver):
+        raise errors.CONSUMER_INVALID_DELIVER_SUBJECT()
+    if any(subjects.matches(own.encode(), deliver) for own in stream["subjects"]):
+        raise errors.CONSUMER_DELIVER_CYCLE()
+    if config.get("max_waiting"):
+        raise errors.CONSUMER_PUSH_MAX_WAITING()
+    if config["max_ack_pending"] > 0 and config["ack_policy"] == "none":
+        raise errors.CONSUMER_MAX_PENDING_ACK_POLICY_REQUIRED()
+    heartbeat = config.get("idle_heartbeat", 0)
+    if 0 < heartbeat < limits.SHORT_DURATION_NS_MIN:
+        raise errors.CONSUMER_SMALL_HEARTBEAT()
+    if config.get("flow_control") and not heartbeat:
+        raise errors.CONSUMER_WITH_FLOW_CONTROL_NEEDS_HEARTBEATS()
+    if config.get("priority_groups") or config.get("priority_policy"):
+        raise errors.CONSUMER_PUSH_WITH_PRIORITY_GROUP()
+
+
+def _check_pull(config: Config) -> None:
+    if config.get("rate_limit_bps"):
+        raise errors.CONSUMER_PULL_WITH_RATE_LIMIT()
+    if config.get("idle_heartbeat"):
+        raise errors.CONSUMER_HB_REQUIRES_PUSH()
+    if config.get("flow_control"):
+        raise errors.CONSUMER_FC_REQUIRES_PUSH()
+    if 0 < config.get("max_expires", 0) < limits.REQUEST_EXPIRES_NS_MIN:
+        raise errors.CONSUMER_MAX_REQUEST_EXPIRES_TOO_SMALL()
+    if config.get("direct"):
+        raise errors.CONSUMER_DIRECT_REQUIRES_PUSH()
+
+
+def _check_flow_control_acks(config: Config) -> None:
+    if config.get("direct") and config.get("durable_name"):
+        raise errors.CONSUMER_DIRECT_REQUIRES_EPHEMERAL()
+    if config["ack_policy"] != "flow_control":
+        return
+    if not config.get("deliver_subject"):
+        raise errors.CONSUMER_ACK_FC_REQUIRES_PUSH()
+    if not config.get("flow_control"):
+        raise errors.CONSUMER_ACK_FC_REQUIRES_FC()
+    if config["max_ack_pending"] <= 0:
+        raise errors.CONSUMER_ACK_FC_REQUIRES_MAX_ACK_PENDING()
+    if config.get("ack_wait") or config.get("backoff"):
+        raise errors.CONSUMER_ACK_FC_REQUIRES_NO_ACK_WAIT()
+    if config["max_deliver"] != -1:
+        raise errors.CONSUMER_ACK_FC_REQUIRES_NO_MAX_DELIVER()
+
+
+def _check_filters(config: Config) -> None:
+    single, many = config.get("filter_subject", ""), config.get("filter_subjects") or []
+    if single and many:
+        raise errors.CONSUMER_DUPLICATE_FILTER_SUBJECTS()
+    if single and not subjects.is_valid(single.encode()):
+        raise errors.STREAM_INVALID_CONFIG(err="invalid subject")
+    filters = [text.encode() for text in many]
+    for position, pattern in enumerate(filters):
+        if not pattern:
+            raise errors.CONSUMER_EMPTY_FILTER()
+        if not subjects.is_valid(pattern):
+            raise errors.STREAM_INVALID_CONFIG(err="invalid subject")
+        for earlier in filters[:position]:
+            if subjects.is_subset(earlier, pattern) or subjects.is_subset(pattern, earlier):
+                raise errors.CONSUMER_OVERLAPPING_SUBJECT_FILTERS()
+
+
+def _check_start(config: Config) -> None:
+    policy = config["deliver_policy"]
+    words = _POLICY_WORDS[policy]
+    has_seq, has_time = bool(config.get("opt_start_seq")), bool(config.get("opt_start_time"))
+
+    def refusal(what: str, state: str) -> JsError:
+        return errors.CONSUMER_INVALID_POLICY(
+            err=f"consumer delivery policy is deliver {words}, but optional {what} is {state} set"
+        )
+
+    if policy == "by_start_sequence":
+        if not has_seq:
+            raise refusal("start sequence", "not")
+        if has_time:
+            raise refusal("start time", "also")
+    elif policy == "by_start_time":
+        if not has_time:
+            raise refusal("start time", "not")
+        if has_seq:
+            raise refusal("start sequence", "also")
+    else:
+        if has_seq:
+            raise refusal("start sequence", "also")
+        if has_time:
+            raise refusal("start time", "also")
+        if policy == "last_per_subject":
+            if not config.get("filter_subject") and not config.get("filter_subjects"):
+                raise refusal("filter subject", "not")
+
+
+def _check_retention(config: Config, stream: Config) -> None:
+    if stream["retention"] != "workqueue":
+        return
+    if config["ack_policy"] != "explicit":
+        if config["ack_policy"] == "none" and not config.get("deliver_subject"):
+            raise errors.CONSUMER_PULL_REQUIRES_ACK()
+        raise errors.CONSUMER_WQ_REQUIRES_EXPLICIT_ACK()
+    if config["deliver_policy"] != "all":
+        raise errors.CONSUMER_WQ_CONSUMER_NOT_DELIVER_ALL()
+
+
+def _check_limits(config: Config, stream: Config) -> None:
+    stream_limits = stream.get("consumer_limits") or {}
+    ack_pending_max = stream_limits.get("max_ack_pending", 0)
+    if 0 < ack_pending_max < config["max_ack_pending"]:
+        raise errors.CONSUMER_MAX_PENDING_ACK_EXCESS(limit=ack_pending_max)
+    inactive_max = stream_limits.get("inactive_threshold", 0)
+    if 0 < inactive_max < config.get("inactive_threshold", 0):
+        raise errors.CONSUMER_INACTIVE_THRESHOLD_EXCESS(limit=times.format_duration(inactive_max))
+
+
+def _check_priority(config: Config) -> None:
+    policy, groups = config.get("priority_policy", "none"), config.get("priority_groups") or []
+    if policy == "none":
+        if groups:
+            raise errors.CONSUMER_PRIORITY_GROUP_WITH_POLICY_NONE()
+        if config.get("priority_timeout"):
+            raise errors.CONSUMER_PINNED_TTL_WITHOUT_PRIORITY_POLICY_NONE()
+        return
+    if not groups:
+        raise errors.CONSUMER_PRIORITY_POLICY_WITHOUT_GROUP()
+    for group in groups:
+        if not group:
+            raise errors.CONSUMER_EMPTY_GROUP_NAME()
+        if not _GROUP_NAME.fullmatch(group):
+            raise errors.CONSUMER_INVALID_GROUP_NAME()

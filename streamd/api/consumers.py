@@ -1,0 +1,237 @@
+"""The `CONSUMER.*` endpoints, but for acks, which have subjects of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd import errors, limits
+from streamd.api import consumer_configs, decoding, infos, shapes, times
+from streamd.api.decoding import decode
+from streamd.api.paging import page, page_offset
+from streamd.api.request import Request
+from streamd.api.stream_configs import static_metadata
+from streamd.machine import commands
+from streamd.machine.consumer import Consumer
+from streamd.node.ports import StreamHandle
+
+
+def create(request: Request) -> None:
+    """`CONSUMER.CREATE.<stream>[.<consumer>[.<filter>]]`: make or update a consumer.
+
+    Without a name in the subject this is the old way of making an ephemeral one.
+    """
+    given = decode(request.payload, shapes.CREATE_CONSUMER)
+    config = given.get("config", {})
+    stream_name = request.names[0]
+    if given.get("stream_name", "") != stream_name:
+        raise errors.STREAM_MISMATCH()
+    if len(request.names) == 1:
+        if config.get("durable_name"):
+            raise errors.CONSUMER_EPHEMERAL_WITH_DURABLE_NAME()
+        _create(request, given, config)
+        return
+    name = request.names[1]
+    if "/" in name or "\\" in name:
+        raise errors.CONSUMER_NAME_CONTAINS_PATH_SEPARATORS()
+    if config.get("durable_name") and config["durable_name"] != name:
+        raise errors.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT()
+    config["name"] = name
+    if len(request.names) > 2:
+        if config.get("filter_subjects"):
+            raise errors.CONSUMER_MULTIPLE_FILTERS_NOT_ALLOWED()
+        if config.get("filter_subject", "") != ".".join(request.names[2:]):
+            raise errors.CONSUMER_CREATE_FILTER_SUBJECT_MISMATCH()
+    _create(request, given, config)
+
+
+def create_durable(request: Request) -> None:
+    """`CONSUMER.DURABLE.CREATE.<stream>.<consumer>`: the old way of making a durable one."""
+    given = decode(request.payload, shapes.CREATE_CONSUMER)
+    config = given.get("config", {})
+    stream_name, name = request.names
+    if given.get("stream_name", "") != stream_name:
+        raise errors.STREAM_MISMATCH()
+    if "/" in name or "\\" in name:
+        raise errors.CONSUMER_NAME_CONTAINS_PATH_SEPARATORS()
+    if not config.get("durable_name"):
+        raise errors.CONSUMER_DURABLE_NAME_NOT_SET()
+    if config["durable_name"] != name:
+        raise errors.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT()
+    _create(request, given, config)
+
+
+def _create(request: Request, given: dict[str, Any], config: dict[str, Any]) -> None:
+    handle = request.stream()
+    is_pedantic = given.get("pedantic", False)
+    action = given.get("action", "")
+    durable, name = config.get("durable_name", ""), config.get("name", "")
+    if durable and name and durable != name:
+        raise errors.CONSUMER_CREATE_DURABLE_AND_NAME_MISMATCH()
+    name = name or durable
+    if name:
+        consumer_configs.check_name(name)
+        config["name"] = name
+    else:
+        name = _unused_name(handle)  # shown as the consumer's name, but not as part of its config
+    normal = consumer_configs.normalise(config, handle.machine.config, is_pedantic=is_pedantic)
+    existing = handle.machine.consumers.get(name)
+    if existing is not None:
+        _keep_pause(normal, existing)
+        _check_name_in_use(handle, normal, existing)
+
+    def created(consumer: Consumer) -> None:
+        request.answer(infos.consumer_info(request.context, handle, consumer))
+
+    now_ns = request.context.clock.now_ns()
+    command = [commands.CREATE_CONSUMER, now_ns, name, normal, action, is_pedantic]
+    request.propose(handle, command, created)
+
+
+def _unused_name(handle: StreamHandle) -> str:
+    while True:
+        name = consumer_configs.new_name()
+        if name not in handle.machine.consumers:
+            return name
+
+
+def _keep_pause(config: dict[str, Any], existing: Consumer) -> None:
+    """An existing consumer is paused and resumed by its own endpoint only."""
+    config.pop("pause_until", None)
+    if existing.config.get("pause_until"):
+        config["pause_until"] = existing.config["pause_until"]
+    level = consumer_configs.required_level(config)
+    config["metadata"] = static_metadata(config.get("metadata", {}), level)
+
+
+def _check_name_in_use(handle: StreamHandle, config: dict[str, Any], existing: Consumer) -> None:
+    """A push consumer that somebody listens to cannot be pointed elsewhere."""
+    old, new = existing.config.get("deliver_subject"), config.get("deliver_subject")
+    if old and new and old != new:
+        view = handle.consumer_view(existing.name)
+        if view is not None and view.is_push_bound:
+            raise errors.CONSUMER_NAME_EXIST()
+
+
+def _consumer(request: Request) -> tuple[StreamHandle, Consumer]:
+    handle = request.stream()
+    consumer = handle.machine.consumers.get(request.names[1])
+    if consumer is None:
+        raise errors.CONSUMER_NOT_FOUND()
+    return handle, consumer
+
+
+def info(request: Request) -> None:
+    """`CONSUMER.INFO.<stream>.<consumer>`."""
+    if not decoding.is_empty_request(request.payload):
+        raise errors.NOT_EMPTY_REQUEST()
+
+    def show() -> None:
+        handle, consumer = _consumer(request)
+        request.answer(infos.consumer_info(request.context, handle, consumer))
+
+    request.stream().read_barrier(lambda: request.guard(show))
+
+
+def names(request: Request) -> None:
+    """`CONSUMER.NAMES.<stream>`."""
+    found, offset = _found(request)
+    shown = page(found, offset, limits.STREAM_NAME_PAGE)
+    request.answer(
+        {
+            "total": len(found),
+            "offset": offset,
+            "limit": limits.STREAM_NAME_PAGE,
+            "consumers": [consumer.name for consumer in shown],
+        }
+    )
+
+
+def list_infos(request: Request) -> None:
+    """`CONSUMER.LIST.<stream>`."""
+    found, offset = _found(request)
+    handle = request.stream()
+    request.answer(
+        {
+            "total": len(found),
+            "offset": offset,
+            "limit": limits.LIST_PAGE,
+            "consumers": [
+                infos.consumer_info(request.context, handle, consumer, is_listed=True)
+                for consumer in page(found, offset, limits.LIST_PAGE)
+            ],
+        }
+    )
+
+
+def _found(request: Request) -> tuple[list[Consumer], int]:
+    wanted: dict[str, Any] = {}
+    if decoding.is_json_document(request.payload):
+        wanted = decode(request.payload, shapes.CONSUMERS)
+    by_name = request.stream().machine.consumers
+    found = [by_name[name] for name in sorted(by_name) if not by_name[name].config.get("direct")]
+    return found, page_offset(wanted.get("offset", 0), len(found))
+
+
+def delete(request: Request) -> None:
+    """`CONSUMER.DELETE.<stream>.<consumer>`."""
+    if not decoding.is_empty_request(request.payload):
+        raise errors.NOT_EMPTY_REQUEST()
+    handle, consumer = _consumer(request)
+    name = consumer.name
+
+    def deleted(_: Any) -> None:
+        request.answer({"success": True})
+
+    now_ns = request.context.clock.now_ns()
+    request.propose(handle, [commands.DELETE_CONSUMER, now_ns, name, consumer.uid, ""], deleted)
+
+
+def pause(request: Request) -> None:
+    """`CONSUMER.PAUSE.<stream>.<consumer>`: pause until a time, or resume."""
+    wanted: dict[str, Any] = {}
+    if decoding.is_json_document(request.payload):
+        wanted = decode(request.payload, shapes.CONSUMER_PAUSE)
+    handle, consumer = _consumer(request)
+    until_ns = max(0, times.parse_ns(wanted.get("pause_until", "")))
+
+    def paused(_: Any) -> None:
+        remaining = until_ns - request.context.clock.now_ns()
+        answer: dict[str, Any] = {
+            "paused": remaining > 0,
+            "pause_until": times.format_ns(until_ns),
+        }
+        if remaining > 0:
+            answer["pause_remaining"] = remaining
+        request.answer(answer)
+
+    now_ns = request.context.clock.now_ns()
+    request.propose(handle, [commands.PAUSE_CONSUMER, now_ns, consumer.name, until_ns], paused)
+
+
+def reset(request: Request) -> None:
+    """`CONSUMER.RESET.<stream>.<consumer>`: deliver again from a seq, or from the ack floor."""
+    try:
+        handle, consumer = _consumer(request)
+    except errors.JsError:
+        request.no_responders()
+        return
+    wanted: dict[str, Any] = {}
+    if decoding.is_json_document(request.payload):
+        wanted = decode(request.payload, shapes.CONSUMER_RESET, is_strict=False)
+
+    def done(outcome: Consumer) -> None:
+        shown = infos.consumer_info(request.context, handle, outcome)
+        request.answer(shown | {"reset_seq": outcome.next_sseq})
+
+    now_ns = request.context.clock.now_ns()
+    command = [commands.RESET_CONSUMER, now_ns, consumer.name, wanted.get("seq", 0)]
+    request.propose(handle, command, done)
+
+
+def next_msgs(request: Request) -> None:
+    """`CONSUMER.MSG.NEXT.<stream>.<consumer>`: a pull; the consumer answers with messages."""
+    handle = request.context.node.stream(request.names[0])
+    if handle is None or not handle.pull(
+        request.names[1], request.reply, request.headers, request.payload
+    ):
+        request.no_responders()

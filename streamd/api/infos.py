@@ -1,0 +1,91 @@
+"""StreamInfo and ConsumerInfo: how assets and their state are shown to clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd import limits
+from streamd.api import consumer_configs, stream_configs, times
+from streamd.api.request import ApiContext
+from streamd.machine.consumer import Consumer
+from streamd.node.ports import StreamHandle
+
+Document = dict[str, Any]
+
+
+def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = False) -> Document:
+    """Return the StreamInfo of a stream. In lists the server's dynamic metadata is left out."""
+    machine = handle.machine
+    config = stream_configs.shown(machine.config)
+    if not is_listed:
+        config["metadata"] = with_dynamic_metadata(context, config.get("metadata", {}))
+    return {
+        "config": config,
+        "created": times.format_ns(machine.created_ns),
+        "state": stream_state(machine.state(), machine.config),
+        "ts": times.format_ns(context.clock.now_ns()),
+    }
+
+
+def stream_state(state: Document, config: Document) -> Document:
+    """Return the StreamState for a machine's numbers."""
+    first_seq, last_seq = state["first_seq"], state["last_seq"]
+    if not state["messages"] and not last_seq and not config.get("first_seq"):
+        first_seq = 0  # nothing was ever stored, purged or skipped
+    shown: Document = {
+        "messages": state["messages"],
+        "bytes": state["bytes"],
+        "first_seq": first_seq,
+        "first_ts": times.format_ns(state["first_ts"]),
+        "last_seq": last_seq,
+        "last_ts": times.format_ns(state["last_ts"]),
+    }
+    for field in ("num_subjects", "num_deleted"):
+        if state.get(field):
+            shown[field] = state[field]
+    shown["consumer_count"] = state["consumer_count"]
+    return shown
+
+
+def consumer_info(
+    context: ApiContext, handle: StreamHandle, consumer: Consumer, *, is_listed: bool = False
+) -> Document:
+    """Return the ConsumerInfo of a consumer."""
+    numbers = consumer.info()
+    view = handle.consumer_view(consumer.name)
+    now_ns = context.clock.now_ns()
+    config = consumer_configs.shown(consumer.config)
+    if not is_listed:
+        config["metadata"] = with_dynamic_metadata(context, config.get("metadata", {}))
+    delivered, floor = dict(numbers["delivered"]), dict(numbers["ack_floor"])
+    if view is not None and view.last_delivered_ns:
+        delivered["last_active"] = times.format_ns(view.last_delivered_ns)
+    if view is not None and view.last_acked_ns:
+        floor["last_active"] = times.format_ns(view.last_acked_ns)
+    info: Document = {
+        "stream_name": handle.name,
+        "name": consumer.name,
+        "created": times.format_ns(consumer.created_ns),
+        "config": config,
+        "delivered": delivered,
+        "ack_floor": floor,
+        "num_ack_pending": numbers["num_ack_pending"],
+        "num_redelivered": numbers["num_redelivered"],
+        "num_waiting": view.num_waiting if view is not None else 0,
+        "num_pending": numbers["num_pending"],
+    }
+    if view is not None and view.is_push_bound:
+        info["push_bound"] = True
+    if consumer.paused_until_ns > now_ns:
+        info["paused"] = True
+        info["pause_remaining"] = consumer.paused_until_ns - now_ns
+    info["ts"] = times.format_ns(now_ns)
+    return info
+
+
+def with_dynamic_metadata(context: ApiContext, metadata: dict[str, str]) -> dict[str, str]:
+    """Return `metadata` with what is true of this server rather than of the asset."""
+    shown = dict(metadata)
+    shown["_nats.ver"] = context.server_version
+    shown["_nats.level"] = str(limits.API_LEVEL)
+    return dict(sorted(shown.items()))

@@ -1,0 +1,178 @@
+"""One request of the JetStream API, and what every endpoint has at hand to answer it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from streamd import errors
+from streamd.errors import JsError
+from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
+
+if TYPE_CHECKING:
+    from streamd.api.advisories import Advisories
+
+_TYPE_PREFIX: Final = "io.nats.jetstream.api.v1."
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def to_json(document: dict[str, Any]) -> bytes:
+    """Return `document` as JSON bytes."""
+    return _encode(document).encode("utf-8", "replace")
+
+
+class ApiCounts:
+    """What `INFO` and the monitoring endpoint show of the API's use."""
+
+    __slots__ = ("errors", "pending", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.errors = 0
+        self.pending = 0  # requests that wait for their outcome
+
+
+class ApiContext:
+    """What the endpoints share; one per server."""
+
+    __slots__ = ("advisories", "clock", "counts", "node", "server_version", "wires")
+
+    def __init__(
+        self,
+        node: NodeHandle,
+        wires: Wires,
+        clock: Clock,
+        *,
+        server_version: str,
+        advisories: Advisories,
+    ) -> None:
+        self.node = node
+        self.wires = wires
+        self.clock = clock
+        self.server_version = server_version
+        self.advisories = advisories
+        self.counts = ApiCounts()
+
+
+class Endpoint:
+    """A row of the router's table: who answers a subject, and the shape of the answer."""
+
+    __slots__ = ("blank", "has_rest", "is_json", "name_count", "serve", "type_name")
+
+    def __init__(
+        self,
+        type_name: str,
+        serve: Callable[[Request], None],
+        *,
+        name_count: int = 0,
+        has_rest: bool = False,
+        blank: dict[str, Any] | None = None,
+    ) -> None:
+        self.type_name = type_name  # "" if the answers are messages, not JSON
+        self.is_json = bool(type_name)
+        self.serve = serve
+        self.name_count = name_count  # tokens after the verb: stream, consumer
+        self.has_rest = has_rest  # and any number more
+        self.blank = blank or {}  # what an error response holds beside the error
+
+
+class Request:
+    """A request on its way to its answer; answered or refused exactly once."""
+
+    __slots__ = ("client", "context", "endpoint", "headers", "names", "payload", "reply", "subject")
+
+    def __init__(
+        self,
+        context: ApiContext,
+        endpoint: Endpoint,
+        subject: bytes,
+        names: list[str],
+        reply: bytes,
+        headers: bytes,
+        payload: bytes,
+        client: Any,
+    ) -> None:
+        self.context = context
+        self.endpoint = endpoint
+        self.subject = subject
+        self.names = names
+        self.reply = reply
+        self.headers = headers
+        self.payload = payload
+        self.client = client
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def answer(self, fields: dict[str, Any]) -> None:
+        """Send the success response made of `fields`."""
+        self._send({"type": _TYPE_PREFIX + self.endpoint.type_name} | fields)
+
+    def refuse(self, error: JsError) -> None:
+        """Send the error response."""
+        self.context.counts.errors += 1
+        head = {"type": _TYPE_PREFIX + self.endpoint.type_name, "error": error.as_json()}
+        self._send(head | self.endpoint.blank)
+
+    def status(self, block: bytes) -> None:
+        """Send a header-only message: for requests whose answers are messages."""
+        if self.reply:
+            self.context.wires.publish(self.reply, b"", block, b"")
+
+    def no_responders(self) -> None:
+        """Answer as if nobody listened on the subject."""
+        self.status(b"NATS/1.0 503\r\nNats-Subject: " + self.subject + b"\r\n\r\n")
+
+    def _send(self, document: dict[str, Any]) -> None:
+        body = to_json(document)
+        if self.reply:
+            self.context.wires.publish(self.reply, b"", b"", body)
+        self.context.advisories.audit(self, body)
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def stream(self) -> StreamHandle:
+        """Return the stream the subject names; refuses the request if there is none."""
+        handle = self.context.node.stream(self.names[0])
+        if handle is None:
+            raise errors.STREAM_NOT_FOUND()
+        return handle
+
+    def propose(
+        self,
+        handle: StreamHandle,
+        command: list[Any],
+        then: Callable[[Any], None],
+        *,
+        explain: Callable[[JsError], JsError] | None = None,
+    ) -> None:
+        """Propose `command` to a stream; `then` gets its outcome unless that is an error, which
+        refuses the request, in other words if `explain` has them."""
+        self.context.counts.pending += 1
+        handle.propose(command, self._settled(then, explain))
+
+    def propose_meta(self, command: list[Any], then: Callable[[Any], None]) -> None:
+        """Propose `command` to the meta group; as `propose`."""
+        self.context.counts.pending += 1
+        self.context.node.propose_meta(command, self._settled(then))
+
+    def _settled(
+        self,
+        then: Callable[[Any], None],
+        explain: Callable[[JsError], JsError] | None = None,
+    ) -> Callable[[Any], None]:
+        def settle(outcome: Any) -> None:
+            self.context.counts.pending -= 1
+            if isinstance(outcome, JsError):
+                self.refuse(explain(outcome) if explain is not None else outcome)
+            else:
+                self.guard(then, outcome)
+
+        return settle
+
+    def guard(self, step: Callable[..., None], *args: Any) -> None:
+        """Run a step that happens after the endpoint returned; its JsError refuses the request."""
+        try:
+            step(*args)
+        except JsError as error:
+            self.refuse(error)

@@ -1,0 +1,445 @@
+"""Stream configurations: defaults, the checks that need no state, and how they are shown.
+
+`normalise` turns what a client sent into the form that is proposed and stored: every field
+present, every default applied. `check_update` says what an update may not change. Order and words
+of the refusals are nats-server's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streamd import errors, limits, subjects
+from streamd.api import shapes, times
+from streamd.api.transforms import Transform
+from streamd.errors import JsError
+
+Config = dict[str, Any]
+
+_DEFAULTS: Final[Config] = {
+    "name": "",
+    "description": "",
+    "subjects": [],
+    "retention": "limits",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "discard": "old",
+    "storage": "file",
+    "num_replicas": 1,
+    "no_ack": False,
+    "duplicate_window": 0,
+    "placement": None,
+    "mirror": None,
+    "sources": [],
+    "compression": "none",
+    "first_seq": 0,
+    "subject_transform": None,
+    "republish": None,
+    "allow_direct": False,
+    "mirror_direct": False,
+    "discard_new_per_subject": False,
+    "sealed": False,
+    "deny_delete": False,
+    "deny_purge": False,
+    "allow_rollup_hdrs": False,
+    "consumer_limits": {},
+    "allow_msg_ttl": False,
+    "subject_delete_marker_ttl": 0,
+    "allow_msg_counter": False,
+    "allow_atomic": False,
+    "allow_msg_schedules": False,
+    "allow_batched": False,
+    "persist_mode": "default",
+    "metadata": {},
+}
+assert list(_DEFAULTS) == list(shapes.STREAM_CONFIG_FIELDS)  # one order, one set of fields
+
+_SHOWN_ONLY_IF_SET: Final = frozenset(
+    (
+        "description",
+        "subjects",
+        "no_ack",
+        "duplicate_window",
+        "placement",
+        "mirror",
+        "sources",
+        "first_seq",
+        "subject_transform",
+        "republish",
+        "discard_new_per_subject",
+        "subject_delete_marker_ttl",
+        "allow_msg_counter",
+        "allow_atomic",
+        "allow_msg_schedules",
+        "allow_batched",
+    )
+)
+
+_UNSERVED: Final = (
+    ("mirror", "mirrors are not supported by this server"),
+    ("sources", "sources are not supported by this server"),
+    ("subject_transform", "subject transforms are not supported by this server"),
+    ("allow_msg_counter", "message counters are not supported by this server"),
+    ("allow_msg_schedules", "message schedules are not supported by this server"),
+    ("allow_batched", "fast batch publishing is not supported by this server"),
+)
+"""What a stream would promise and this server does not do: refused, never silently ignored."""
+
+_NAME_REFUSAL: Final = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
+DYNAMIC_METADATA: Final = ("_nats.ver", "_nats.level")
+REQUIRED_LEVEL: Final = "_nats.req.level"
+
+
+def normalise(
+    given: Config, *, duplicate_window_max_ns: int = 0, is_pedantic: bool = False
+) -> Config:
+    """Return the full config for what a client sent; raises JsError if it makes no sense.
+
+    Pedantic: refuse where a value would be replaced silently.
+    """
+    _check_names(given)
+    config: Config = {field: given.get(field, default) for field, default in _DEFAULTS.items()}
+    for field in ("subjects", "sources"):
+        config[field] = list(config[field])
+    _apply_number_defaults(config, is_pedantic)
+    _apply_window(config, duplicate_window_max_ns, is_pedantic)
+    _check_policies(config)
+    _check_markers(config, is_pedantic)
+    _check_features(config, is_pedantic)
+    _check_mirror_and_sources(config)
+    if not config["subjects"] and not config["mirror"] and not config["sources"]:
+        config["subjects"] = [config["name"]]
+    _check_subjects(config)
+    _check_republish(config)
+    _check_transform(config)
+    for field, refusal in _UNSERVED:
+        if config[field]:
+            raise _invalid(refusal)
+    config["consumer_limits"] = {k: v for k, v in config["consumer_limits"].items() if v}
+    config["metadata"] = static_metadata(config["metadata"], required_level(config))
+    return config
+
+
+def check_create(config: Config) -> None:
+    """Refuse what may be set later but not at creation."""
+    if config["sealed"]:
+        raise _invalid("stream configuration for create can not be sealed")
+
+
+def check_update(old: Config, new: Config) -> Config:
+    """Return the config that `new` makes of a stream that has `old`; raises JsError if it may not.
+
+    What depends on messages or consumers is checked when the command is applied.
+    """
+    if (old["mirror"] or None) != (new["mirror"] or None) and new["mirror"]:
+        raise errors.STREAM_MIRROR_NOT_UPDATABLE()
+    if old["storage"] != new["storage"]:
+        raise _invalid("stream configuration update can not change storage type")
+    if old["retention"] != new["retention"] and "workqueue" in (old["retention"], new["retention"]):
+        raise _invalid(
+            "stream configuration update can not change retention policy to/from workqueue"
+        )
+    if old["sealed"] and not new["sealed"]:
+        raise _invalid("stream configuration update can not unseal a sealed stream")
+    if old["deny_delete"] and not new["deny_delete"]:
+        raise _invalid("stream configuration update can not cancel deny message deletes")
+    if old["deny_purge"] and not new["deny_purge"]:
+        raise _invalid("stream configuration update can not cancel deny purge")
+    if old["allow_msg_counter"] != new["allow_msg_counter"]:
+        raise _invalid("stream configuration update can not change message counter setting")
+    if old["allow_msg_ttl"] and not new["allow_msg_ttl"]:
+        raise _invalid("message TTL status can not be disabled")
+    if old["allow_msg_schedules"] and not new["allow_msg_schedules"]:
+        raise _invalid("message schedules can not be disabled")
+    if old["persist_mode"] != new["persist_mode"]:
+        raise _invalid("stream configuration update can not change persist mode")
+    if new["sealed"] and not old["sealed"]:
+        new = dict(new)
+        new.update(
+            max_age=0, discard="new", deny_delete=True, deny_purge=True, allow_rollup_hdrs=False
+        )
+    return new
+
+
+def shown(config: Config) -> Config:
+    """Return `config` as it is shown to clients: optional fields only if they are set."""
+    return {
+        field: config.get(field, default)
+        for field, default in _DEFAULTS.items()
+        if (field not in _SHOWN_ONLY_IF_SET or config.get(field))
+        and (field != "persist_mode" or config.get(field, default) != "default")
+        and (field != "metadata" or config.get(field))
+    }
+
+
+def required_level(config: Config) -> int:
+    """Return the lowest API level that knows all features this config uses."""
+    if config["allow_batched"]:
+        return 4
+    if (
+        config["allow_msg_counter"]
+        or config["allow_atomic"]
+        or config["allow_msg_schedules"]
+        or config["persist_mode"] == "async"
+    ):
+        return 2
+    if config["allow_msg_ttl"] or config["subject_delete_marker_ttl"]:
+        return 1
+    return 0
+
+
+def static_metadata(metadata: dict[str, str], level: int) -> dict[str, str]:
+    """Return the metadata to store: without the server's dynamic keys, with the level needed."""
+    kept = {key: value for key, value in metadata.items() if key not in DYNAMIC_METADATA}
+    kept[REQUIRED_LEVEL] = str(level)
+    return dict(sorted(kept.items()))
+
+
+def is_valid_name(name: str) -> bool:
+    """True if `name` may name a stream or consumer. Length is another matter."""
+    return bool(name) and not any(
+        character in ".*>\\/" or character.isspace() or character < " " or character == "\x7f"
+        for character in name
+    )
+
+
+def _invalid(text: str) -> JsError:
+    return errors.STREAM_INVALID_CONFIG(err=text)
+
+
+# --- checks, in the order in which nats-server makes them ---------------------------------------
+
+
+def _check_names(given: Config) -> None:
+    name = given.get("name", "")
+    if not is_valid_name(name):
+        raise _invalid(_NAME_REFUSAL)
+    if len(name.encode()) > limits.ASSET_NAME_BYTES_MAX:
+        raise _invalid(f"stream name is too long, maximum allowed is {limits.ASSET_NAME_BYTES_MAX}")
+    if len(given.get("description", "").encode()) > limits.DESCRIPTION_BYTES_MAX:
+        raise _invalid(
+            f"stream description is too long, maximum allowed is {limits.DESCRIPTION_BYTES_MAX}"
+        )
+    if metadata_bytes(given.get("metadata", {})) > limits.METADATA_BYTES_MAX:
+        raise _invalid(f"stream metadata exceeds maximum size of {limits.METADATA_BYTES_MAX} bytes")
+
+
+def metadata_bytes(metadata: dict[str, str]) -> int:
+    """Return what `metadata` counts for against its limit."""
+    return sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
+
+
+def _apply_number_defaults(config: Config, is_pedantic: bool) -> None:
+    if config["num_replicas"] == 0:
+        config["num_replicas"] = 1
+    if config["num_replicas"] > limits.REPLICAS_MAX:
+        raise _invalid(f"maximum replicas is {limits.REPLICAS_MAX}")
+    if config["num_replicas"] < 0:
+        raise errors.REPLICAS_COUNT_CANNOT_BE_NEGATIVE()
+    for field in (
+        "max_msgs",
+        "max_msgs_per_subject",
+        "max_bytes",
+        "max_msg_size",
+        "max_consumers",
+    ):
+        if config[field] < -1 and is_pedantic:
+            raise errors.PEDANTIC(err=f"{field} must be set to -1")
+        if config[field] == 0 or config[field] < -1:
+            config[field] = -1
+
+
+def _apply_window(config: Config, window_max_ns: int, is_pedantic: bool) -> None:
+    age, window = config["max_age"], config["duplicate_window"]
+    if window == 0 and not config["mirror"] and not config["sources"]:
+        window = limits.DUPLICATE_WINDOW_NS
+        if 0 < window_max_ns < window:
+            window = window_max_ns
+        if 0 < age < window:
+            if is_pedantic:
+                raise errors.PEDANTIC(err="duplicate window cannot be bigger than max age")
+            window = age
+        config["duplicate_window"] = window
+    if age < 0:
+        raise _invalid("max age can not be negative")
+    if 0 < age < limits.SHORT_DURATION_NS_MIN:
+        raise _invalid("max age needs to be >= 100ms")
+    if window < 0:
+        raise _invalid("duplicates window can not be negative")
+    if age and window > age:
+        raise _invalid("duplicates window can not be larger then max age")
+    if 0 < window_max_ns < window:
+        limit = times.format_duration(window_max_ns)
+        raise _invalid(f"duplicates window can not be larger then server limit of {limit}")
+    if 0 < window < limits.SHORT_DURATION_NS_MIN:
+        raise _invalid("duplicates window needs to be >= 100ms")
+
+
+def _check_policies(config: Config) -> None:
+    if config["deny_purge"] and config["allow_rollup_hdrs"]:
+        raise _invalid("roll-ups require the purge permission")
+    if config["discard_new_per_subject"]:
+        if config["discard"] != "new":
+            raise _invalid("discard new per subject requires discard new policy to be set")
+        if config["max_msgs_per_subject"] <= 0:
+            raise _invalid("discard new per subject requires max msgs per subject > 0")
+    if (config["placement"] or {}).get("preferred"):
+        raise _invalid("preferred server not permitted in placement")
+    if not any((config["placement"] or {}).values()):
+        config["placement"] = None
+
+
+def _check_markers(config: Config, is_pedantic: bool) -> None:
+    ttl = config["subject_delete_marker_ttl"]
+    if ttl < 0:
+        raise _invalid("subject delete marker TTL must not be negative")
+    if ttl == 0:
+        return
+    if config["mirror"]:
+        raise _invalid("subject delete markers forbidden on mirrors")
+    if ttl < limits.MARKER_TTL_NS_MIN:
+        raise _invalid("subject delete marker TTL must be at least 1 second")
+    if is_pedantic and not config["allow_msg_ttl"]:
+        raise _invalid("subject delete marker cannot be set if message TTLs are disabled")
+    if is_pedantic and not config["allow_rollup_hdrs"]:
+        raise _invalid("subject delete marker cannot be set if roll-ups are disabled")
+    config["allow_msg_ttl"] = True
+    config["allow_rollup_hdrs"] = True
+    config["deny_purge"] = False  # markers purge what they stand for
+
+
+def _check_features(config: Config, is_pedantic: bool) -> None:
+    if config["allow_msg_counter"]:
+        if config["discard"] == "new":
+            raise _invalid("counter stream cannot use discard new")
+        if config["allow_msg_ttl"]:
+            raise _invalid("counter stream cannot use message TTLs")
+        if config["allow_msg_schedules"]:
+            raise _invalid("counter stream cannot use message schedules")
+        if config["retention"] != "limits":
+            raise _invalid("counter stream can only use limits retention")
+    if config["allow_msg_schedules"]:
+        if config["discard"] == "new":
+            raise _invalid("message scheduling cannot use discard new")
+        if is_pedantic and not config["allow_rollup_hdrs"]:
+            raise _invalid("message scheduling cannot be set if roll-ups are disabled")
+        config["allow_rollup_hdrs"] = True
+        config["deny_purge"] = False
+    if config["persist_mode"] == "async":
+        if config["storage"] != "file":
+            raise _invalid("async persist mode is only supported on file storage")
+        if config["num_replicas"] > 1:
+            raise _invalid("async persist mode is not supported on replicated streams")
+        if config["allow_atomic"]:
+            raise _invalid("async persist mode is not supported with atomic batch publish")
+
+
+def _check_mirror_and_sources(config: Config) -> None:
+    mirror = config["mirror"]
+    if mirror is None:
+        if config["mirror_direct"]:
+            raise _invalid("stream has no mirror but does have mirror direct")
+    else:
+        if config["first_seq"]:
+            raise errors.MIRROR_WITH_FIRST_SEQ()
+        if config["subjects"]:
+            raise errors.MIRROR_WITH_SUBJECTS()
+        if config["sources"]:
+            raise errors.MIRROR_WITH_SOURCES()
+        for field, kind in (
+            ("allow_msg_counter", errors.MIRROR_WITH_COUNTERS),
+            ("allow_atomic", errors.MIRROR_WITH_ATOMIC_PUBLISH),
+            ("allow_batched", errors.MIRROR_WITH_BATCH_PUBLISH),
+            ("allow_msg_schedules", errors.MIRROR_WITH_MSG_SCHEDULES),
+        ):
+            if config[field]:
+                raise kind()
+        if not is_valid_name(mirror.get("name", "")):
+            raise errors.MIRROR_INVALID_STREAM_NAME()
+        if mirror.get("opt_start_seq") and mirror.get("opt_start_time"):
+            raise errors.MIRROR_WITH_START_SEQ_AND_TIME()
+        if mirror.get("filter_subject") and mirror.get("subject_transforms"):
+            raise errors.MIRROR_MULTIPLE_FILTERS_NOT_ALLOWED()
+    seen: list[Config] = []
+    for source in config["sources"]:
+        if not is_valid_name(source.get("name", "")):
+            raise errors.SOURCE_INVALID_STREAM_NAME()
+        if source.get("filter_subject") and source.get("subject_transforms"):
+            raise errors.SOURCE_MULTIPLE_FILTERS_NOT_ALLOWED()
+        identity = {
+            key: source.get(key)
+            for key in ("name", "filter_subject", "subject_transforms", "external")
+        }
+        if identity in seen:
+            raise errors.SOURCE_DUPLICATE_DETECTED()
+        seen.append(identity)
+
+
+def _check_subjects(config: Config) -> None:
+    own = [subject.encode() for subject in config["subjects"]]
+    for position, subject in enumerate(own):
+        if not subjects.is_valid(subject):
+            raise _invalid("invalid subject")
+        if not config["no_ack"]:
+            _check_reserved(subject)
+        if subject == b">" and config["num_replicas"] > 1:
+            raise _invalid("capturing all subjects requires replicas of 1")
+        for earlier in own[:position]:
+            if subjects.collides(earlier, subject):
+                raise _invalid(f'subject "{earlier.decode()}" overlaps with "{subject.decode()}"')
+
+
+def _check_reserved(subject: bytes) -> None:
+    """Acks of a stream that captures replies or API traffic would feed it for ever."""
+    if subject == b">":
+        raise _invalid("capturing all subjects requires no-ack to be true")
+    for space in (b"$JS.>", b"$JSC.>", b"$NRG.>"):
+        if subjects.collides(subject, space):
+            if not subjects.is_subset(subject, b"$JS.EVENT.>"):
+                raise _invalid("subjects that overlap with jetstream api require no-ack to be true")
+    if subjects.collides(subject, b"$SYS.>"):
+        if not subjects.is_subset(subject, b"$SYS.ACCOUNT.>"):
+            raise _invalid("subjects that overlap with system api require no-ack to be true")
+
+
+def _check_republish(config: Config) -> None:
+    republish = config["republish"]
+    if republish is None:
+        return
+    source = republish.get("src") or ">"
+    destination = republish.get("dest", "")
+    config["republish"] = {"src": source, "dest": destination}
+    if republish.get("headers_only"):
+        config["republish"]["headers_only"] = True
+    if destination:
+        for subject in config["subjects"]:
+            if subjects.collides(destination.encode(), subject.encode()):
+                raise _invalid("stream configuration for republish destination forms a cycle")
+    if not _is_valid_transform(source, destination):
+        raise _invalid(
+            f"stream configuration for republish with transform from '{source}' to "
+            f"'{destination}' not valid"
+        )
+
+
+def _is_valid_transform(source: str, destination: str) -> bool:
+    try:
+        Transform(source.encode(), destination.encode())
+    except ValueError:
+        return False
+    return True
+
+
+def _check_transform(config: Config) -> None:
+    transform = config["subject_transform"]
+    if transform is None:
+        return
+    source, destination = transform.get("src", ""), transform.get("dest", "")
+    if source and not subjects.is_valid(source.encode()):
+        raise errors.STREAM_TRANSFORM_INVALID_SOURCE(err=f"invalid subject {source}")
+    if not _is_valid_transform(source or ">", destination):
+        raise errors.STREAM_TRANSFORM_INVALID_DESTINATION(err="invalid subject")

@@ -1,0 +1,403 @@
+"""One running server: builds its parts, joins them, obeys signals and takes them down again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import signal
+import socket
+import time
+from functools import partial
+from typing import Any
+
+from streamd import NATS_LEVEL
+from streamd.cli import runfiles
+from streamd.config import flags
+from streamd.config.durations import format_duration
+from streamd.config.options import Options
+from streamd.errors import ConfigError, CorruptionError, DiskError
+from streamd.limits import SHUTDOWN_S
+from streamd.net import facts
+from streamd.net.http import HttpServer, listening_socket
+from streamd.net.listener import Listener
+from streamd.net.monitoring import JetStreamSources, Monitoring, Sources
+from streamd.net.pubsub import PubSub
+from streamd.obs.log import Log
+
+_NKEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_SIGNAL_WORDS = {  # as Go names them: tools read these lines
+    signal.SIGINT: "interrupt",
+    signal.SIGTERM: "terminated",
+    signal.SIGQUIT: "quit",
+    signal.SIGHUP: "hangup",
+    signal.SIGUSR1: "user defined signal 1",
+    signal.SIGUSR2: "user defined signal 2",
+}
+# A reload can't change these: sockets, data and identity stand on them.
+_FIXED = ("host", "port", "http_host", "http_port", "server_name", "ports_file_dir", "pid_file")
+
+
+class StartError(Exception):
+    """The server can't start; the text goes to the log as the reason."""
+
+
+class ServerProcess:
+    """Owns everything a server consists of. `run` returns the exit status."""
+
+    def __init__(self, line: flags.CommandLine, options: Options, log: Log, program: str) -> None:
+        self._line = line
+        self._options = options
+        self._log = log
+        self._program = program
+        self._server_id = "N" + "".join(secrets.choice(_NKEY_ALPHABET) for _ in range(55))
+        self._server_name = options.server_name or _default_name(options)
+        self._node: Any = None
+        self._listener: Listener | None = None
+        self._http: HttpServer | None = None
+        self._ports_file = ""
+        self._exit_status = 0
+        self._is_started = False
+        self._is_stopping = False
+        self._is_lame_duck = False
+
+    def run(self) -> int:
+        """Serve until told to stop."""
+        try:
+            import uvloop
+        except ImportError:
+            return asyncio.run(self._main())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(self._main())
+
+    async def _main(self) -> int:
+        self._stop_wanted = asyncio.Event()
+        self._log.info(f"  Name:     {self._server_name}")
+        self._log.info(f"  ID:       {self._server_id}")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._install_signals()
+                try:
+                    await self._start()
+                    await self._stop_wanted.wait()
+                finally:
+                    await self._stop()
+        except* StartError as failures:
+            self._log.fatal(str(failures.exceptions[0]))
+            self._exit_status = 1
+        else:
+            self._log.info("Server Exiting..")
+        return self._exit_status
+
+    # --- start --------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        options, log = self._options, self._log
+        pubsub = PubSub(options, server_id=self._server_id, server_name=self._server_name, log=log)
+        self._pubsub = pubsub
+        self._monitoring = Monitoring(
+            options,
+            sources=_sources(pubsub),
+            server_id=self._server_id,
+            server_name=self._server_name,
+        )
+        if options.has_http:
+            self._start_http()
+        if options.jetstream.is_enabled:
+            await self._start_jetstream()
+        self._listener = Listener(options, pubsub, self._node, log=log)
+        try:
+            if options.port > 65535:  # uvloop would take it modulo 65536
+                raise OverflowError(options.port)
+            await self._listener.start()
+        except (OSError, OverflowError) as err:
+            raise StartError(_listen_error("port", options.host, options.port, err)) from err
+        self._is_started = True
+        self._monitoring.is_ready = True
+        self._monitoring.client_port = self._listener.port
+        log.info(f"Listening for client connections on {_join(options.host, self._listener.port)}")
+        if options.ports_file_dir:
+            self._write_ports()
+        log.info("Server is ready")
+
+    def _start_http(self) -> None:
+        """Listen at once; the HTTP library itself is loaded when somebody connects."""
+        options = self._options
+        host = options.http_host or options.host
+        try:
+            listening = listening_socket(host, options.http_port)
+        except (OSError, OverflowError) as err:
+            text = _listen_error("monitoring port", host, options.http_port, err)
+            raise StartError(f"Can't start monitoring: {text}") from err
+        self._http = HttpServer(listening, self._monitoring, self._log, options.http_base_path)
+        self._http.start(self._tasks)
+        self._monitoring.http_port = self._http.port
+        self._log.info(f"Starting http monitor on {_join(host, self._http.port)}")
+
+    async def _start_jetstream(self) -> None:
+        options, log = self._options, self._log
+        js = options.jetstream
+        started = time.perf_counter()
+        # These rooms are not needed, hence not imported, by a server without streams.
+        from streamd.api.router import Router
+        from streamd.node.node import Node
+
+        store_dir = js.store_dir or os.path.join(os.environ.get("TMPDIR", "/tmp"), "streamd")
+        memory_max = js.max_memory if js.max_memory >= 0 else _memory_share()
+        storage_max = js.max_storage if js.max_storage >= 0 else _storage_share(store_dir)
+        log.info("Starting JetStream")
+        sync = "always" if js.is_sync_always else js.sync_interval_ns / 1e9
+        self._node = node = Node(
+            store_dir=store_dir,
+            wires=self._pubsub,
+            server_id=self._server_id,
+            server_name=self._server_name,
+            sync=sync,
+            max_payload=options.max_payload,
+            memory_max=memory_max,
+            storage_max=storage_max,
+            log=log,
+            on_fatal=self._on_fatal,
+        )
+        try:
+            await node.start()
+        except (ConfigError, CorruptionError, DiskError) as err:
+            raise StartError(f"Can't start JetStream: {err}") from err
+        self._pubsub.attach(node)
+        router = Router(node, self._pubsub, server_version=NATS_LEVEL)
+        router.attach(self._pubsub)
+        if js.domain:
+            _serve_domain(js.domain, router, self._pubsub)
+        node.on_stream_event = router.advisories.on_stream_event
+        self._monitoring.attach(JetStreamSources(node, router))
+        log.info("---------------- JETSTREAM ----------------")
+        log.info(f"  Max Memory:      {_amount(memory_max)}")
+        log.info(f"  Max Storage:     {_amount(storage_max)}")
+        log.info(f'  Store Directory: "{node.store_dir}"')
+        always = "before every ack"
+        log.info(
+            "  Fsync:           "
+            + (always if js.is_sync_always else f"every {format_duration(js.sync_interval_ns)}")
+        )
+        log.info("-------------------------------------------")
+        if not js.is_sync_always:
+            log.warning(
+                "sync_interval is not 'always': a power failure can lose acked messages",
+                sync_interval=format_duration(js.sync_interval_ns),
+            )
+        log.info(f"Took {_took(started)} to start JetStream")
+
+    def _write_ports(self) -> None:
+        options = self._options
+        assert self._listener is not None
+        path = runfiles.ports_path(options.ports_file_dir, self._program)
+        services = {"nats": ("nats", options.host, self._listener.port)}
+        if self._http is not None:
+            services["monitoring"] = (
+                "http",
+                options.http_host or options.host,
+                self._http.port,
+            )
+        try:
+            runfiles.write_ports(path, services)
+        except OSError as err:
+            reason = (err.strerror or "").lower()
+            self._log.error(f"Error writing ports file ({path}): open {path}: {reason}")
+            return
+        self._ports_file = path
+
+    # --- stop ---------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        """Listeners first, then connections, groups (last snapshots) and the disk."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        self._log.info("Initiating Shutdown...")
+        try:
+            async with asyncio.timeout(SHUTDOWN_S):
+                if self._listener is not None:
+                    await self._listener.close()
+                if self._node is not None:
+                    await self._node.stop()
+        except TimeoutError:
+            # All that was acked is in the log; the next start replays what a snapshot would save.
+            self._log.warning("shutdown takes too long and is cut short", seconds=SHUTDOWN_S)
+            self._remove_files()
+            os._exit(self._exit_status)
+        if self._http is not None:
+            await self._http.close()
+        self._remove_files()
+
+    def _remove_files(self) -> None:
+        if self._ports_file:
+            runfiles.remove(self._ports_file)
+        if self._options.pid_file:
+            runfiles.remove(self._options.pid_file)
+
+    def _on_fatal(self, err: BaseException) -> None:
+        """The log of all groups failed: nothing can be promised any more."""
+        self._log.fatal(f"JetStream stopped: {err}")
+        self._exit_status = 1
+        self._stop_wanted.set()
+
+    # --- signals ------------------------------------------------------------------------------
+
+    def _install_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        actions = {
+            signal.SIGINT: self._stop_wanted.set,
+            signal.SIGTERM: self._stop_wanted.set,
+            signal.SIGQUIT: self._stop_wanted.set,
+            signal.SIGHUP: self._reload,
+            signal.SIGUSR1: self._reopen_log,
+            signal.SIGUSR2: self._lame_duck,
+        }
+        for number, action in actions.items():
+            loop.add_signal_handler(number, self._trapped, number, action)
+
+    def _trapped(self, number: signal.Signals, action: Any) -> None:
+        self._log.info(f'Trapped "{_SIGNAL_WORDS[number]}" signal')
+        if action == self._stop_wanted.set and (self._is_stopping or not self._is_started):
+            # Asked twice, or while recovering: at once. Acked data is in the log, and a recovery
+            # may be broken off anywhere.
+            self._remove_files()
+            self._log.info("Server Exiting..")
+            os._exit(self._exit_status)
+        if self._is_started:
+            action()
+
+    def _reopen_log(self) -> None:
+        if not self._options.log_file:
+            self._log.info("File log re-open ignored, not a file logger")
+            return
+        try:
+            self._log.reopen()
+        except OSError as err:
+            self._log.error("can't re-open the log file", reason=err.strerror)
+            return
+        self._log.info("File log re-opened")
+
+    def _reload(self) -> None:
+        """Read the configuration again and apply what can change while serving."""
+        if not self._options.config_file:
+            self._log.error(
+                "Failed to reload server configuration: can only reload config when a file is"
+                " provided using -c or --config"
+            )
+            return
+        try:
+            fresh = flags.options_from(self._line)
+            _refuse_fixed(self._options, fresh)
+        except ConfigError as err:
+            self._log.error(f"Failed to reload server configuration: {err}")
+            return
+        for warning in fresh.warnings:
+            self._log.warning(warning)
+        self._log.is_debug, self._log.is_trace = fresh.is_debug, fresh.is_trace
+        self._options = fresh
+        self._monitoring.reloaded(fresh)
+        assert self._listener is not None
+        self._listener.reload(fresh)
+        self._log.info(f"Reloaded server configuration ({fresh.config_digest})")
+
+    def _lame_duck(self) -> None:
+        """No new clients; those here are told, sent away one by one, and then the server stops."""
+        if self._is_lame_duck or self._listener is None:
+            return
+        self._is_lame_duck = True
+        self._log.info("Entering lame duck mode, stop accepting new clients")
+        self._tasks.create_task(self._drain(self._listener), name="lame-duck")
+
+    async def _drain(self, listener: Listener) -> None:
+        await listener.lame_duck()
+        self._stop_wanted.set()
+
+
+def _sources(pubsub: PubSub) -> Sources:
+    return Sources(
+        traffic=partial(facts.traffic, pubsub),
+        open_connections=partial(facts.open_connections, pubsub),
+        closed_connections=partial(facts.closed_connections, pubsub),
+        sublist=partial(facts.sublist_facts, pubsub),
+        subscriptions=partial(facts.subscriptions, pubsub),
+        matches=facts.matches,
+    )
+
+
+def _serve_domain(domain: str, router: Any, pubsub: PubSub) -> None:
+    """Answer `$JS.<domain>.API.>` as well: what clients use that name the domain."""
+    prefix = b"$JS.%b.API." % domain.encode()
+
+    def handle(subject: bytes, reply: bytes, headers: bytes, payload: bytes, conn: Any) -> None:
+        router.handle(b"$JS.API." + subject[len(prefix) :], reply, headers, payload, conn)
+
+    pubsub.subscribe_internal(prefix + b">", handle)
+
+
+def _refuse_fixed(old: Options, new: Options) -> None:
+    for name in _FIXED:
+        if getattr(old, name) != getattr(new, name):
+            raise ConfigError(
+                f"config reload not supported for {name}:"
+                f" old={getattr(old, name)!r}, new={getattr(new, name)!r}"
+            )
+    if old.jetstream != new.jetstream:
+        raise ConfigError("config reload not supported for JetStream")
+
+
+def _default_name(options: Options) -> str:
+    """A name that stays the same over restarts on the same data."""
+    if options.jetstream.is_enabled:
+        place = os.path.abspath(options.jetstream.store_dir or "streamd")
+        seed = f"{socket.gethostname()}|{place}"
+    else:
+        seed = secrets.token_hex(8)
+    return "streamd-" + hashlib.sha256(seed.encode()).hexdigest()[:8]
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _listen_error(what: str, host: str, port: int, err: BaseException) -> str:
+    if isinstance(err, OverflowError) or port > 65535:
+        reason = f"listen tcp: address {port}: invalid port"
+    else:
+        number = getattr(err, "errno", None)
+        words = os.strerror(number).lower() if number and number > 0 else str(err)
+        reason = f"listen tcp {_join(host, max(port, 0))}: bind: {words}"
+    return f'Error listening on {what}: {_join(host, max(port, 0))}, "{reason}"'
+
+
+def _memory_share() -> int:
+    """Three quarters of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+
+
+def _storage_share(directory: str) -> int:
+    """Three quarters of what is free where the store is (or will be); 1 TB if unknown."""
+    path = os.path.abspath(directory)
+    while not os.path.isdir(path) and path != "/":
+        path = os.path.dirname(path)
+    try:
+        free = os.statvfs(path)
+    except OSError:
+        return 1 << 40
+    return free.f_bavail * free.f_frsize * 3 // 4
+
+
+def _amount(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "KB", "MB", "GB"):
+        if amount < 1024:
+            return f"{amount:.2f} {unit}" if unit != "B" else f"{size} B"
+        amount /= 1024
+    return f"{amount:.2f} TB"
+
+
+def _took(start: float) -> str:
+    """The time since `start` (of time.perf_counter), as Go prints it."""
+    return format_duration(round((time.perf_counter() - start) * 1e6) * 1000)

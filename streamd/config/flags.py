@@ -1,0 +1,246 @@
+"""nats-server's command line: flags with one or two dashes, `-f v` and `-f=v`, laid over a file.
+
+Go's flag package is what tools were written against, so its rules hold: a boolean flag takes its
+value only after `=`, a flag may be given twice (the last one wins) and the first word that is not
+a flag ends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamd.config import reader
+from streamd.config.options import Options, finish
+from streamd.errors import ConfigError
+
+USAGE = """
+Usage: {program} [options]
+
+Server Options:
+    -a, --addr, --net <host>         Bind to host address (default: 0.0.0.0)
+    -p, --port <port>                Use port for clients (default: 4222, -1: any free one)
+    -n, --name
+        --server_name <server_name>  Server name (default: auto)
+    -P, --pid <file>                 File to store PID
+    -m, --http_port <port>           Use port for http monitoring
+    -c, --config <file>              Configuration file
+    -t                               Test configuration and exit
+    -sl,--signal <signal>[=<pid>]    Send signal to a server process
+                                     (ldm, stop, quit, term, reopen, reload)
+                                     <pid> can be either a PID (e.g. 1) or the path to a PID file
+        --client_advertise <string>  Client URL to advertise to other servers
+        --ports_file_dir <dir>       Creates a ports file in the specified directory
+                                     (<executable_name>_<pid>.ports).
+
+Logging Options:
+    -l, --log <file>                 File to redirect log output
+    -T, --logtime                    Timestamp log entries (default: true)
+        --logtime_utc                Timestamps in UTC instead of local timezone (default: false)
+    -D, --debug                      Enable debugging output
+    -V, --trace                      Trace the raw protocol
+    -VV                              Verbose trace
+    -DV                              Debug and trace
+    -DVV                             Debug and verbose trace
+        --log_size_limit <limit>     Logfile size limit (default: none)
+        --max_traced_msg_len <len>   Maximum printable length for traced messages
+                                     (default: unlimited)
+
+JetStream Options:
+    -js, --jetstream                 Enable JetStream functionality
+    -sd, --store_dir <dir>           Set the storage directory
+
+Authorization Options:
+        --user <user>                User required for connections
+        --pass <password>            Password required for connections
+        --auth <token>               Authorization token required for connections
+
+Accepted with a warning, not served by this version:
+    -ms -s -r --tls --tlscert --tlskey --tlsverify --tlscacert --routes --cluster --cluster_name
+    --cluster_listen --cluster_advertise --no_advertise --connect_retries --profile
+
+Common Options:
+    -h, --help                       Show this message
+    -v, --version                    Show version
+"""
+
+
+class UsageError(ConfigError):
+    """A command line that cannot be understood: the usage text should follow the message."""
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """What the command line asks for, before the configuration file is read."""
+
+    wants_help: bool = False
+    wants_version: bool = False
+    is_test: bool = False  # -t: check the configuration and exit
+    signal: str = ""  # -sl: `signal[=pid]`
+    config_file: str = ""
+    settings: list[tuple[str, Any]] = field(default_factory=list)  # canonical flag, value
+    rest: list[str] = field(default_factory=list)
+
+
+# canonical name -> (aliases, kind); a kind converts the text or is None for a boolean.
+_TEXT, _NUMBER, _BOOLEAN = "text", "number", "boolean"
+_FLAGS: dict[str, tuple[str, str]] = {
+    "addr": ("a addr net host", _TEXT),
+    "port": ("p port", _NUMBER),
+    "server_name": ("n name server_name", _TEXT),
+    "pid": ("P pid", _TEXT),
+    "http_port": ("m http_port", _NUMBER),
+    "config": ("c config", _TEXT),
+    "t": ("t", _BOOLEAN),
+    "signal": ("sl signal", _TEXT),
+    "client_advertise": ("client_advertise", _TEXT),
+    "ports_file_dir": ("ports_file_dir", _TEXT),
+    "log": ("l log", _TEXT),
+    "logtime": ("T logtime", _BOOLEAN),
+    "logtime_utc": ("logtime_utc", _BOOLEAN),
+    "debug": ("D debug", _BOOLEAN),
+    "trace": ("V trace", _BOOLEAN),
+    "VV": ("VV", _BOOLEAN),
+    "DV": ("DV", _BOOLEAN),
+    "DVV": ("DVV", _BOOLEAN),
+    "log_size_limit": ("log_size_limit", _NUMBER),
+    "max_traced_msg_len": ("max_traced_msg_len", _NUMBER),
+    "jetstream": ("js jetstream", _BOOLEAN),
+    "store_dir": ("sd store_dir", _TEXT),
+    "user": ("user", _TEXT),
+    "pass": ("pass", _TEXT),
+    "auth": ("auth", _TEXT),
+    "help": ("h help", _BOOLEAN),
+    "help_tls": ("help_tls", _BOOLEAN),
+    "version": ("v version", _BOOLEAN),
+    # Known to nats-server, not served here yet.
+    "https_port": ("ms https_port", _NUMBER),
+    "syslog": ("s syslog", _BOOLEAN),
+    "remote_syslog": ("r remote_syslog", _TEXT),
+    "tls": ("tls", _BOOLEAN),
+    "tlscert": ("tlscert", _TEXT),
+    "tlskey": ("tlskey", _TEXT),
+    "tlsverify": ("tlsverify", _BOOLEAN),
+    "tlscacert": ("tlscacert", _TEXT),
+    "routes": ("routes", _TEXT),
+    "cluster": ("cluster", _TEXT),
+    "cluster_name": ("cluster_name", _TEXT),
+    "cluster_listen": ("cluster_listen", _TEXT),
+    "cluster_advertise": ("cluster_advertise", _TEXT),
+    "no_advertise": ("no_advertise", _BOOLEAN),
+    "connect_retries": ("connect_retries", _NUMBER),
+    "profile": ("profile", _NUMBER),
+}
+_BY_NAME = {
+    alias: (name, kind) for name, (aliases, kind) in _FLAGS.items() for alias in aliases.split()
+}
+_TRUE = ("1", "t", "T", "TRUE", "true", "True")
+_FALSE = ("0", "f", "F", "FALSE", "false", "False")
+
+
+def parse(arguments: list[str]) -> CommandLine:
+    """Read the command line (without the program's name). Raises UsageError."""
+    line = CommandLine()
+    at = 0
+    while at < len(arguments):
+        word = arguments[at]
+        if len(word) < 2 or word[0] != "-":
+            break
+        at += 1
+        if word == "--":
+            break
+        name, equals, text = word[2 if word.startswith("--") else 1 :].partition("=")
+        if not name or name[0] == "-":
+            raise UsageError(f"bad flag syntax: {word}")
+        if name not in _BY_NAME:
+            raise UsageError(f"flag provided but not defined: -{name}")
+        canonical, kind = _BY_NAME[name]
+        if kind is not _BOOLEAN and not equals:
+            if at == len(arguments):
+                raise UsageError(f"flag needs an argument: -{name}")
+            text = arguments[at]
+            at += 1
+        _take(line, canonical, _convert(kind, name, text if equals or kind != _BOOLEAN else "true"))
+    line.rest = arguments[at:]
+    return line
+
+
+def _convert(kind: str, name: str, text: str) -> Any:
+    if kind is _BOOLEAN:
+        if text not in _TRUE + _FALSE:
+            raise UsageError(f'invalid boolean value "{text}" for -{name}: parse error')
+        return text in _TRUE
+    if kind is _NUMBER:
+        try:
+            return int(text, 10)
+        except ValueError as err:
+            raise UsageError(f'invalid value "{text}" for flag -{name}: parse error') from err
+    return text
+
+
+def _take(line: CommandLine, name: str, value: Any) -> None:
+    if name == "help" or name == "help_tls":
+        line.wants_help = value
+    elif name == "version":
+        line.wants_version = value
+    elif name == "t":
+        line.is_test = value
+    elif name == "signal":
+        line.signal = value
+    elif name == "config":
+        line.config_file = value
+    else:
+        line.settings.append((name, value))
+
+
+def _set(*attributes: str) -> Callable[[Options, Any], None]:
+    def apply(options: Options, value: Any) -> None:
+        for attribute in attributes:
+            setattr(options, attribute, value)
+
+    return apply
+
+
+def _set_jetstream(attribute: str) -> Callable[[Options, Any], None]:
+    return lambda options, value: setattr(options.jetstream, attribute, value)
+
+
+_APPLY: dict[str, Callable[[Options, Any], None]] = {
+    "addr": _set("host"),
+    "port": _set("port"),
+    "server_name": _set("server_name"),
+    "pid": _set("pid_file"),
+    "http_port": _set("http_port"),
+    "client_advertise": _set("client_advertise"),
+    "ports_file_dir": _set("ports_file_dir"),
+    "log": _set("log_file"),
+    "logtime": _set("has_logtime"),
+    "logtime_utc": _set("is_logtime_utc"),
+    "debug": _set("is_debug"),
+    "trace": _set("is_trace"),
+    "VV": _set("is_trace", "is_trace_verbose"),
+    "DV": _set("is_debug", "is_trace"),
+    "DVV": _set("is_debug", "is_trace", "is_trace_verbose"),
+    "log_size_limit": _set("log_size_limit"),
+    "max_traced_msg_len": _set("max_traced_msg_len"),
+    "jetstream": _set_jetstream("is_enabled"),
+    "store_dir": _set_jetstream("store_dir"),
+    "user": _set("username"),
+    "pass": _set("password"),
+    "auth": _set("token"),
+}
+
+
+def options_from(line: CommandLine) -> Options:
+    """Return the finished options: defaults, then the configuration file, then the flags."""
+    options = reader.load(line.config_file) if line.config_file else Options()
+    credentials = {"user", "pass", "auth"}
+    if options.users and any(name in credentials for name, _ in line.settings):
+        options.users = []  # as in nats-server, credentials on the command line replace the file's
+    for name, value in line.settings:
+        if name in _APPLY:
+            _APPLY[name](options, value)
+        else:
+            options.warnings.append(f"flag -{name} is not served by this version and is ignored")
+    return finish(options)

@@ -1,0 +1,183 @@
+"""What a server is told to do: `Options`, defaults applied.
+
+`reader.py` fills them from a configuration file, `flags.py` lays the command line over that, and
+`finish` checks what only makes sense as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from streamd.config.durations import SECOND_NS, format_duration
+from streamd.errors import ConfigError
+
+DEFAULT_PORT = 4222
+DEFAULT_HOST = "0.0.0.0"
+DEFAULT_HTTP_PORT = 8222
+RANDOM_PORT = -1
+
+
+@dataclass(slots=True)
+class ResponsePermission:
+    """A user may publish to reply subjects it was sent: so many times, for so long."""
+
+    max_msgs: int = 1  # -1: any number
+    ttl_ns: int = 120 * SECOND_NS  # -1: for ever
+
+
+@dataclass(slots=True)
+class Permissions:
+    """Subjects a user may and may not use; None for an allow list means every subject.
+
+    Entries of the subscribe lists may name a queue group after a space.
+    """
+
+    publish_allow: list[bytes] | None = None
+    publish_deny: list[bytes] = field(default_factory=list)
+    subscribe_allow: list[bytes] | None = None
+    subscribe_deny: list[bytes] = field(default_factory=list)
+    allow_responses: ResponsePermission | None = None
+
+
+@dataclass(slots=True)
+class User:
+    name: str
+    password: str = ""  # plain, or a bcrypt hash ($2a$...)
+    permissions: Permissions | None = None
+    account: str = "$G"
+
+
+@dataclass(slots=True)
+class JetStreamOptions:
+    is_enabled: bool = False
+    store_dir: str = ""  # "": a directory below the system's temporary one
+    domain: str = ""
+    max_memory: int = -1  # bytes; -1: three quarters of the machine's memory
+    max_storage: int = -1  # bytes; -1: three quarters of the free disk
+    sync_interval_ns: int = 0  # 0: fsync before every ack
+    is_strict: bool = True
+    max_ack_pending: int = -1
+    duplicate_window_ns: int = 0
+    max_batches_per_stream: int = 0  # 0: the default of limits.py
+    max_batches_total: int = 0
+    max_batch_msgs: int = 0
+    batch_timeout_ns: int = 0
+
+    @property
+    def is_sync_always(self) -> bool:
+        return self.sync_interval_ns == 0
+
+
+@dataclass(slots=True)
+class Options:
+    """All settings of one server process, defaults applied. Times are ns, sizes are bytes."""
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    server_name: str = ""
+    client_advertise: str = ""
+    server_tags: list[str] = field(default_factory=list)
+    server_metadata: dict[str, str] = field(default_factory=dict)
+
+    http_host: str = ""  # "": as `host`
+    http_port: int = 0  # 0: no monitoring
+    http_base_path: str = ""
+
+    is_debug: bool = False
+    is_trace: bool = False
+    is_trace_verbose: bool = False
+    has_logtime: bool = True
+    is_logtime_utc: bool = False
+    log_file: str = ""
+    log_size_limit: int = 0
+    log_files_max: int = 0
+    max_traced_msg_len: int = 0
+
+    pid_file: str = ""
+    ports_file_dir: str = ""
+
+    max_control_line: int = 4096
+    max_payload: int = 1024 * 1024
+    max_pending: int = 64 * 1024 * 1024
+    max_connections: int = 64 * 1024
+    max_subscriptions: int = 0  # per connection; 0: any number
+    max_sub_tokens: int = 0
+    max_closed_clients: int = 10_000
+    ping_interval_ns: int = 120 * SECOND_NS
+    ping_max: int = 2
+    write_deadline_ns: int = 10 * SECOND_NS
+    lame_duck_duration_ns: int = 120 * SECOND_NS
+    lame_duck_grace_ns: int = 10 * SECOND_NS
+    has_header_support: bool = True
+
+    username: str = ""
+    password: str = ""
+    token: str = ""
+    auth_timeout_s: float = 2.0
+    users: list[User] = field(default_factory=list)
+    default_permissions: Permissions | None = None
+    no_auth_user: str = ""
+
+    jetstream: JetStreamOptions = field(default_factory=JetStreamOptions)
+
+    config_file: str = ""
+    config_digest: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def is_auth_required(self) -> bool:
+        """True if a client must prove who it is (there may still be a `no_auth_user`)."""
+        return bool(self.users or self.username or self.token)
+
+    @property
+    def has_http(self) -> bool:
+        return self.http_port != 0
+
+
+# Settings that are read and checked, but that no part of this version acts upon.
+_UNSERVED = {
+    "client_advertise": "client_advertise",
+    "is_trace": "trace",
+    "max_traced_msg_len": "max_traced_msg_len",
+}
+_UNSERVED_JETSTREAM = {
+    "max_ack_pending": "jetstream.limits.max_ack_pending",
+    "duplicate_window_ns": "jetstream.limits.duplicate_window",
+    "max_batches_per_stream": "jetstream.limits.batch.max_inflight_per_stream",
+    "max_batches_total": "jetstream.limits.batch.max_inflight_total",
+    "max_batch_msgs": "jetstream.limits.batch.max_msgs",
+    "batch_timeout_ns": "jetstream.limits.batch.timeout",
+}
+
+
+def finish(options: Options) -> Options:
+    """Check and complete settings that depend on each other, once flags are applied too.
+
+    Raises ConfigError; adds a warning for each setting that is known but not served.
+    """
+    for given, default, names in (
+        (options, Options(), _UNSERVED),
+        (options.jetstream, JetStreamOptions(), _UNSERVED_JETSTREAM),
+    ):
+        for attribute, key in names.items():
+            if getattr(given, attribute) != getattr(default, attribute):
+                options.warnings.append(f'"{key}" is not served by this version and is ignored')
+    if " " in options.server_name:
+        raise ConfigError("server name cannot contain spaces")
+    if options.max_payload > options.max_pending:
+        raise ConfigError(
+            f"max_payload ({options.max_payload}) cannot be higher than"
+            f" max_pending ({options.max_pending})"
+        )
+    if options.lame_duck_grace_ns >= options.lame_duck_duration_ns:
+        raise ConfigError(
+            f"lame duck grace period ({format_duration(options.lame_duck_grace_ns)}) should be"
+            " strictly lower than lame duck duration"
+            f" ({format_duration(options.lame_duck_duration_ns)})"
+        )
+    if options.no_auth_user and options.no_auth_user not in {u.name for u in options.users}:
+        raise ConfigError(
+            f'no_auth_user: "{options.no_auth_user}" not present as user or nkey in'
+            " authorization block or account configuration"
+        )
+    return options

@@ -1,0 +1,117 @@
+"""Every bound of the server, each with its reason. Standard library only; no behaviour.
+
+Grouped by room. A queue, loop or window without a bound here is a bug.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- JetStream API: names and documents (the values clients and tools know) ---------------------
+
+ASSET_NAME_BYTES_MAX: Final = 255  # becomes a file name and a subject token elsewhere
+DESCRIPTION_BYTES_MAX: Final = 4 * 1024
+METADATA_BYTES_MAX: Final = 128 * 1024  # sum of key and value lengths of one asset
+REPLICAS_MAX: Final = 5
+STREAM_NAME_PAGE: Final = 1024  # names per STREAM.NAMES / CONSUMER.NAMES page
+LIST_PAGE: Final = 256  # infos per STREAM.LIST / CONSUMER.LIST page
+SUBJECT_DETAIL_PAGE: Final = 100_000  # subjects per STREAM.INFO page
+API_PENDING_MAX: Final = 10_000  # requests waiting for their outcome before new ones are dropped
+API_SUBJECT_CACHE_MAX: Final = 4096  # parsed API subjects; pulls of one consumer repeat theirs
+TRANSFORM_CACHE_MAX: Final = 1024  # compiled republish transforms; about one per stream
+API_LEVEL: Final = 4  # JetStream API level of 2.14, which this server speaks
+PRIORITY_GROUP_NAME_MAX: Final = 16
+
+# --- JetStream API: reads -----------------------------------------------------------------------
+
+DIRECT_MULTI_SUBJECTS_MAX: Final = 1024  # more is `413 Too Many Results`
+DIRECT_BATCH_BYTES_MAX: Final = 64 * 1024 * 1024  # as the connection's own pending limit
+DIRECT_SCAN: Final = 65_536  # messages one step of a filtered get looks at
+DIRECT_READ_CHUNK: Final = 256  # messages read at once for a batched get; bounds its memory
+
+# --- JetStream API: defaults of configurations (ns where a time) --------------------------------
+
+DUPLICATE_WINDOW_NS: Final = 120 * 1_000_000_000
+SHORT_DURATION_NS_MIN: Final = 100_000_000  # smallest max_age, duplicate_window and heartbeat
+MARKER_TTL_NS_MIN: Final = 1_000_000_000
+ACK_WAIT_NS: Final = 30 * 1_000_000_000
+MAX_WAITING: Final = 512  # pull requests one consumer holds
+MAX_ACK_PENDING: Final = 1000
+EPHEMERAL_INACTIVE_NS: Final = 5 * 1_000_000_000
+PRIORITY_TIMEOUT_NS: Final = 120 * 1_000_000_000
+REQUEST_EXPIRES_NS_MIN: Final = 1_000_000  # smallest max_expires a consumer may demand
+
+# --- atomic batches -----------------------------------------------------------------------------
+
+BATCH_ID_BYTES_MAX: Final = 64
+BATCH_MSGS_MAX: Final = 1000
+BATCHES_PER_STREAM_MAX: Final = 50
+BATCHES_PER_SERVER_MAX: Final = 1000
+BATCH_IDLE_MS_MAX: Final = 10_000  # an abandoned batch holds memory no longer than this
+BATCH_BYTES_MAX: Final = 64 * 1024 * 1024  # staged bytes of one stream, all batches together
+
+# --- configuration ------------------------------------------------------------------------------
+# Blocks and includes nested deeper are a mistake or an attack on the parser's stack.
+CONFIG_DEPTH_MAX: Final = 64
+
+# --- node: turns, snapshots, buffers ------------------------------------------------------------
+
+TURN_ENTRIES_MAX: Final = 256  # entries applied in one turn; then the loop serves others
+TURN_BYTES_MAX: Final = 4 * 1024 * 1024  # of entries taken from the log at once
+ENTRY_OVERHEAD_BYTES: Final = 64  # what an entry costs in the log beside its payload
+SNAPSHOT_EVERY_BYTES: Final = 96 * 1024 * 1024  # bounds what a restart replays: about a second
+SNAPSHOT_AT_STOP_BYTES: Final = 256 * 1024  # less is replayed faster than it is saved
+STORE_BATCH_MSGS: Final = 4096  # messages of one log entry; a turn may make several
+STORE_BATCH_BYTES: Final = 1024 * 1024  # of payloads, per log entry
+PUBLISH_BACKLOG_BYTES_MAX: Final = 128 * 1024 * 1024  # then publishes get 10167: disk is behind
+UNCOMMITTED_BYTES_MAX: Final = 512 * 1024 * 1024  # of anything, per group; never reached by then
+UNFORCED_DELAY_MS: Final = 10  # how long deliveries and plain acks wait for company
+DELIVER_BUDGET_MSGS: Final = 512  # one cursor's share of a turn
+READ_AHEAD_BYTES: Final = 256 * 1024  # of one block read for a cursor
+READ_ONE_BYTES: Final = 16 * 1024  # of one block read for a single message
+WAL_SEGMENT_BYTES: Final = 64 * 1024 * 1024
+STRAGGLER_CHECK_S: Final = 15.0  # how often groups that pin old log segments are snapshotted
+"""Also the longest a freed stream keeps its share of the log."""
+ROUTE_CACHE_MAX: Final = 65_536  # subjects whose streams a node remembers
+
+# --- raft ---------------------------------------------------------------------------------------
+
+RAFT_LOAD_BYTES: Final = 16 * 1024 * 1024  # a log up to this is read once at start, then kept
+RAFT_READ_BYTES: Final = 1024 * 1024  # of the durable log at once, when it is walked at start
+RAFT_TRAILING_ENTRIES: Final = 8192  # kept in memory for followers a little behind the leader
+RAFT_TRAILING_BYTES: Final = 32 * 1024 * 1024  # the same window, in bytes, per group with peers
+RAFT_APPEND_BYTES: Final = 1024 * 1024  # of one append message; larger ones delay heartbeats
+RAFT_APPEND_ENTRIES: Final = 1024  # of one append message
+RAFT_INFLIGHT_APPENDS: Final = 64  # unanswered appends per peer; with the bytes bounds its link
+RAFT_READS_MAX: Final = 65_536  # reads waiting for a leader's confirmation, per group
+
+# --- protocol -----------------------------------------------------------------------------------
+
+PARSER_BULK_BYTES_MIN: Final = 512  # smaller chunks hold too few messages to gain from columns
+PARSER_BULK_PAYLOAD_MAX: Final = 2048  # above it, searching a payload for CRLF costs more
+PARSER_BULK_RETRY_MAX: Final = 64  # chunks until a parser tries columns again after failures
+PARSER_SIZES_MAX: Final = 512  # size fields a connection remembers; about 50 KB at most
+
+# --- process and monitoring ---------------------------------------------------------------------
+
+SHUTDOWN_S: Final = 4.0  # what waits for a server to end waits 5 s; all acked is in the log anyway
+HTTP_BACKLOG: Final = 128  # connections that wait while the HTTP library is being loaded
+MONITORING_PAGE: Final = 1024  # connections or subscriptions in one answer, unless asked for more
+MONITORING_ACCOUNTS_MAX: Final = 1024
+
+# --- net ----------------------------------------------------------------------------------------
+
+NET_ROUTE_CACHE_MAX: Final = 16_384  # subjects, and as many reply prefixes, with known routes
+RIGHTS_CACHE_MAX: Final = 4096  # verdicts on subjects, per connection of a user with permissions
+REPLY_GRANTS_MAX: Final = 16_384  # replies a connection may answer; the oldest lapse first
+CONGESTED_BYTES: Final = 1024 * 1024  # buffered for one receiver; then deliveries to it pause
+STALL_S: Final = 0.01  # how long a publisher rests when a receiver is 3/4 of the way to eviction
+
+# --- consumers ----------------------------------------------------------------------------------
+
+FLOW_WINDOW_BYTES_MIN: Final = 2 * 1024 * 1024  # first flow-control window of a push consumer
+FLOW_WINDOW_BYTES_MAX: Final = 32 * 1024 * 1024  # it doubles up to here with each answer
+POSITION_EVERY_MS: Final = 1000  # how often a consumer without acks logs where it is
+SCAN_MSGS_MAX: Final = 8192  # messages one plan looks through for a rare filter
+CONGESTED_RETRY_MS: Final = 10  # a receiver's buffer is full: look again, should nobody ring
+CLOSED_PULL_CHECK_MS: Final = 5000  # how often pulls without an end are checked for listeners

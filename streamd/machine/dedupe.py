@@ -1,0 +1,66 @@
+"""The duplicate window: message ids seen lately, and the seq each was stored as.
+
+Time is the entries' time, so replicas forget the same ids at the same index.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import Any
+
+from streamd.types import Seq
+
+
+class DedupeWindow:
+    """Ids of the last `window_ns`. A window of 0 remembers nothing."""
+
+    __slots__ = ("_arrivals", "_seqs", "window_ns")
+
+    def __init__(self, window_ns: int) -> None:
+        self.window_ns = window_ns
+        self._seqs: dict[bytes, Seq] = {}
+        self._arrivals: deque[tuple[int, bytes, Seq]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._seqs)
+
+    def find(self, msg_id: bytes) -> Seq:
+        """The seq `msg_id` was stored as; 0 if it was not seen. Call `forget_before` first."""
+        return self._seqs.get(msg_id, 0)
+
+    def remember(self, msg_id: bytes, *, seq: Seq, ts: int) -> None:
+        """`msg_id` was stored as `seq` at `ts`."""
+        if self.window_ns > 0:
+            self._seqs[msg_id] = seq
+            self._arrivals.append((ts, msg_id, seq))
+
+    def forget_before(self, now_ts: int) -> None:
+        """Forget what arrived longer than the window before `now_ts`."""
+        arrivals = self._arrivals
+        limit = now_ts - self.window_ns
+        while arrivals and arrivals[0][0] <= limit:
+            _, msg_id, seq = arrivals.popleft()
+            if self._seqs.get(msg_id) == seq:
+                del self._seqs[msg_id]
+
+    def resize(self, window_ns: int) -> None:
+        """Use another window from now on."""
+        self.window_ns = window_ns
+        if window_ns <= 0:
+            self._seqs.clear()
+            self._arrivals.clear()
+
+    def to_state(self) -> list[Any]:
+        return [
+            [msg_id for _, msg_id, _ in self._arrivals],
+            array("Q", [ts for ts, _, _ in self._arrivals]).tobytes(),
+            array("Q", [seq for _, _, seq in self._arrivals]).tobytes(),
+        ]
+
+    def load(self, state: list[Any]) -> None:
+        """Take over `to_state` of another window of the same size."""
+        ids, times, seqs = state
+        rows = zip(array("Q", times), ids, array("Q", seqs), strict=True)
+        self._arrivals = deque(rows)
+        self._seqs = {msg_id: seq for _, msg_id, seq in self._arrivals}

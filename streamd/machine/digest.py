@@ -1,0 +1,38 @@
+"""The content digest: one 64-bit number that tells whether two replicas hold the same messages.
+
+It is the sum, modulo 2^64, of `mix64(seq, crc)` over all live messages, so storing and deleting
+cost O(1) and the order of deletes does not matter. The record's crc already covers seq, time,
+subject, headers and payload; multiplying by the seq makes two swapped or doubled changes show.
+The product form lets a run of consecutive seqs be summed by C code at about 50 ns each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import mul
+from typing import Final
+
+from streamd.types import Seq
+
+MASK64: Final = (1 << 64) - 1
+_CRC_ADD: Final = 0x9E3779B97F4A7C15
+_SEQ_ADD: Final = 0xD1B54A32D192ED03
+
+
+def mix64(seq: Seq, crc: int) -> int:
+    """The share of one message in the digest."""
+    return (crc + _CRC_ADD) * (seq + _SEQ_ADD) & MASK64
+
+
+def mix_run(first_seq: Seq, crcs: Sequence[int]) -> int:
+    """The sum of `mix64` over consecutive seqs from `first_seq`, modulo 2^64."""
+    count = len(crcs)
+    seq_sum = (2 * first_seq + count - 1) * count // 2
+    # (crc + C) * (seq + S) summed, multiplied out so that only one product per message remains.
+    total: int = (
+        sum(map(mul, crcs, range(first_seq, first_seq + count)))
+        + _SEQ_ADD * sum(crcs)
+        + _CRC_ADD * seq_sum
+        + count * _CRC_ADD * _SEQ_ADD
+    )
+    return total & MASK64

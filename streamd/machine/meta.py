@@ -1,0 +1,189 @@
+"""`MetaMachine`: which streams exist. The replicated state of the meta group.
+
+An asset's uid is the index of the entry that created it, so a name may come back but a uid never
+does (I6). What a config may say by itself is checked before it is proposed; here is checked what
+depends on other streams, because only the log's order decides who was first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from streamd import errors, subjects
+from streamd.errors import CorruptionError, JsError
+from streamd.machine import commands
+from streamd.machine.base import Effects
+from streamd.machine.commands import Command
+from streamd.machine.digest import MASK64
+from streamd.types import Entry, Index, Uid
+
+_STATE_VERSION: Final = 1
+_DYNAMIC_METADATA: Final = ("_nats.ver", "_nats.level", "_nats.req.level")
+
+
+class StreamAsset(NamedTuple):
+    """One stream as the meta group knows it."""
+
+    uid: Uid
+    name: str
+    config: dict[str, Any]
+    created_ns: int
+    update_index: Index  # of the meta entry that set `config`
+    created_config: dict[str, Any]
+    """The config at creation: what a machine that replays its log from the start begins with. With
+    a later one it would judge old entries by new limits, and drop what was acked."""
+
+
+class MetaMachine:
+    """Implements machine.base.Machine for the meta group."""
+
+    def __init__(self, *, max_streams: int = -1) -> None:
+        self.applied: Index = 0
+        self.digest = 0
+        self.max_streams = max_streams
+        self.streams_by_name: dict[str, StreamAsset] = {}
+        self._handlers: dict[int, Callable[[Entry, Command, Effects], Any]] = {
+            commands.CREATE_STREAM: self._apply_create,
+            commands.UPDATE_STREAM: self._apply_update,
+            commands.DELETE_STREAM: self._apply_delete,
+        }
+
+    def apply(self, entry: Entry, out: Effects) -> None:
+        """See machine.base.Machine. Outcomes: machine/commands.py."""
+        assert entry.index == self.applied + 1, (entry.index, self.applied)
+        command = commands.command_of(entry)
+        if command is not None:
+            outcome = self._handlers[command[0]](entry, command, out)
+            if entry.tag is not None:
+                out.outcomes.append((entry.tag, outcome))
+        self.applied = entry.index
+
+    def snapshot(self) -> bytes:
+        """See machine.base.Machine. Inverse: `restore`."""
+        assets = [list(asset) for asset in self.streams_by_name.values()]
+        packed: bytes = msgpack.packb(
+            [_STATE_VERSION, self.applied, self.digest, self.max_streams, assets],
+            use_bin_type=True,
+        )
+        return packed
+
+    @classmethod
+    def restore(cls, state: bytes) -> MetaMachine:
+        """The machine as `snapshot` saw it."""
+        values = msgpack.unpackb(state, raw=False, strict_map_key=False)
+        if values[0] != _STATE_VERSION:
+            raise CorruptionError(f"meta snapshot has unknown version {values[0]}")
+        _, applied, digest, max_streams, assets = values
+        machine = cls(max_streams=max_streams)
+        machine.applied = applied
+        machine.digest = digest
+        for row in assets:
+            asset = StreamAsset(*row)
+            machine.streams_by_name[asset.name] = asset
+        return machine
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def _apply_create(self, entry: Entry, command: Command, out: Effects) -> StreamAsset | JsError:
+        _, ts, config = command
+        name = config["name"]
+        existing = self.streams_by_name.get(name)
+        if existing is not None:
+            if is_same(existing.config, config):
+                return existing
+            return errors.STREAM_NAME_EXIST()
+        if 0 <= self.max_streams <= len(self.streams_by_name):
+            return errors.MAXIMUM_STREAMS_LIMIT()
+        if self._overlaps(name, config):
+            return errors.STREAM_SUBJECT_OVERLAP()
+        asset = StreamAsset(entry.index, name, config, ts, entry.index, config)
+        self._put(asset)
+        out.events.append(("stream_created", {"asset": asset}))
+        return asset
+
+    def _apply_update(self, entry: Entry, command: Command, out: Effects) -> StreamAsset | JsError:
+        _, _, name, config = command
+        existing = self.streams_by_name.get(name)
+        if existing is None:
+            return errors.STREAM_NOT_FOUND()
+        if config["name"] != name:
+            return errors.STREAM_INVALID_CONFIG(err="stream name can not be changed")
+        refused = _check_update(existing.config, config)
+        if refused is not None:
+            return refused
+        if self._overlaps(name, config):
+            return errors.STREAM_SUBJECT_OVERLAP()
+        asset = existing._replace(config=config, update_index=entry.index)
+        self._put(asset)
+        out.events.append(("stream_updated", {"asset": asset}))
+        return asset
+
+    def _apply_delete(self, entry: Entry, command: Command, out: Effects) -> bool | JsError:
+        _, _, name, uid = command
+        existing = self.streams_by_name.get(name)
+        if existing is None or uid not in (0, existing.uid):
+            return errors.STREAM_NOT_FOUND()
+        del self.streams_by_name[name]
+        self.digest = (self.digest - _mix(existing)) & MASK64
+        out.events.append(("stream_deleted", {"asset": existing}))
+        return True
+
+    def _put(self, asset: StreamAsset) -> None:
+        before = self.streams_by_name.get(asset.name)
+        if before is not None:
+            self.digest = (self.digest - _mix(before)) & MASK64
+        self.streams_by_name[asset.name] = asset
+        self.digest = (self.digest + _mix(asset)) & MASK64
+
+    def _overlaps(self, name: str, config: dict[str, Any]) -> bool:
+        """True if another stream captures a subject that this config captures."""
+        mine = [subject.encode() for subject in config.get("subjects") or ()]
+        if not mine:
+            return False
+        return any(
+            subjects.collides(one, theirs.encode())
+            for other in self.streams_by_name.values()
+            if other.name != name
+            for theirs in other.config.get("subjects") or ()
+            for one in mine
+        )
+
+
+def _check_update(old: dict[str, Any], new: dict[str, Any]) -> JsError | None:
+    """What no update may change, whoever was first: the machine's own ground."""
+    if old.get("storage", "file") != new.get("storage", "file"):
+        return errors.STREAM_INVALID_CONFIG(
+            err="stream configuration update can not change storage type"
+        )
+    kinds = (old.get("retention", "limits"), new.get("retention", "limits"))
+    if kinds[0] != kinds[1] and "workqueue" in kinds:
+        return errors.STREAM_INVALID_CONFIG(
+            err="stream configuration update can not change retention policy to/from workqueue"
+        )
+    if old.get("sealed") and not new.get("sealed"):
+        return errors.STREAM_INVALID_CONFIG(
+            err="stream configuration update can not unseal a sealed stream"
+        )
+    return None
+
+
+def is_same(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    """True if two normalised configs ask for the same stream (metadata the server adds aside)."""
+    return _comparable(left) == _comparable(right)
+
+
+def _comparable(config: dict[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in config.items() if value is not None}
+    metadata = dict(plain.get("metadata") or {})
+    for key in _DYNAMIC_METADATA:
+        metadata.pop(key, None)
+    plain["metadata"] = metadata
+    return plain
+
+
+def _mix(asset: StreamAsset) -> int:
+    """The share of one asset in the digest: which config it has, by the entry that set it."""
+    return (asset.uid * 0x9E3779B97F4A7C15 + asset.update_index * 0xD1B54A32D192ED03 + 1) & MASK64

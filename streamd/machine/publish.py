@@ -1,0 +1,337 @@
+"""Whether one publish may be stored: the header checks of JetStream, in their documented order.
+
+Only messages with `Nats-` headers, or streams with room to check, come here; everything else takes
+the machine's short way. Checks read the state that all earlier messages of the entry have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from streamd import errors
+from streamd.errors import JsError
+from streamd.machine import msgheaders
+from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER
+from streamd.machine.commands import DUPLICATE
+from streamd.subjects import Matcher
+from streamd.types import Msg, Seq
+
+if TYPE_CHECKING:
+    from streamd.machine.stream import StreamMachine
+
+MSG_ID: Final = b"Nats-Msg-Id"
+EXPECTED_STREAM: Final = b"Nats-Expected-Stream"
+EXPECTED_LAST_SEQ: Final = b"Nats-Expected-Last-Sequence"
+EXPECTED_SUBJECT_SEQ: Final = b"Nats-Expected-Last-Subject-Sequence"
+EXPECTED_SUBJECT: Final = b"Nats-Expected-Last-Subject-Sequence-Subject"
+EXPECTED_MSG_ID: Final = b"Nats-Expected-Last-Msg-Id"
+ROLLUP: Final = b"Nats-Rollup"
+TTL: Final = b"Nats-TTL"
+MARKER_REASON: Final = b"Nats-Marker-Reason"
+HEADERS_BYTES_MAX: Final = 65535  # what one message's headers may be: NATS' own limit
+RECORD_BYTES_MAX: Final = 32 * 1024 * 1024  # a record must fit its length field and a block read
+
+Fields = dict[bytes, bytes]
+
+
+class Admitted:
+    """A publish that will be stored, and what follows from its headers."""
+
+    __slots__ = ("flags", "msg", "msg_id", "rollup", "ttl_ns")
+
+    def __init__(self, msg: Msg) -> None:
+        self.msg = msg
+        self.flags = HAS_HEADERS if msg[1] else 0
+        self.msg_id = b""
+        self.ttl_ns = 0
+        self.rollup = b""
+
+
+_ID_HEAD: Final = b"NATS/1.0\r\nNats-Msg-Id: "
+_SIMPLE_BYTES_MAX: Final = 4096
+
+
+def simple_id(headers: bytes) -> bytes | None:
+    """Return the message id if the id is the only header the server cares about (b"" if not even
+    that); None if `check` must look."""
+    if len(headers) > _SIMPLE_BYTES_MAX:
+        return None
+    if headers.startswith(_ID_HEAD) and headers.count(b"\r\n") == 3:
+        return headers[23:-4].strip()
+    if b"Nats-" in headers or b"KV-Operation" in headers:
+        return None
+    return b""
+
+
+def needs_state(fields: Fields) -> bool:
+    """True if these headers ask for, or change, more than the dedupe window and the last seq: all
+    that came before must be stored first."""
+    return (
+        EXPECTED_SUBJECT_SEQ in fields
+        or EXPECTED_SUBJECT in fields
+        or ROLLUP in fields
+        or EXPECTED_MSG_ID in fields
+    )
+
+
+def check(
+    machine: StreamMachine, msg: Msg, fields: Fields, *, last_seq: Seq, last_msg_id: bytes
+) -> Admitted | JsError | tuple[int, Seq]:
+    """Decide about one publish. `last_seq` and `last_msg_id` are what they will be once all
+    before it is stored."""
+    limits = machine.limits
+    subject, headers, payload = msg
+    size = len(headers) + len(payload)
+    if size + len(subject) > RECORD_BYTES_MAX:
+        return errors.STREAM_STORE_FAILED(err="message too large")
+    if limits.is_sealed:
+        return errors.STREAM_SEALED()
+    admitted = Admitted(msg)
+    if fields:
+        refused = _check_expectations(machine, subject, fields, last_seq)
+        if refused is not None:
+            return refused
+        msg_id = fields.get(MSG_ID, b"")
+        if msg_id and machine.dedupe.window_ns > 0:
+            seen = machine.dedupe.find(msg_id)
+            if seen:
+                return DUPLICATE, seen
+        admitted.msg_id = msg_id
+        expected_id = fields.get(EXPECTED_MSG_ID)
+        if expected_id and expected_id != last_msg_id:
+            return errors.STREAM_WRONG_LAST_MSG_ID(id=last_msg_id.decode("utf-8", "replace"))
+        refused = _check_rollup(machine, fields, admitted)
+        if refused is not None:
+            return refused
+    if 0 <= limits.max_msg_size < size:
+        return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
+    if len(headers) > HEADERS_BYTES_MAX:
+        return errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
+    if TTL in fields:
+        refused = _check_ttl(machine, fields, admitted)
+        if refused is not None:
+            return refused
+    if headers:
+        admitted.flags |= marker_flags(headers)
+    if limits.checks_room:
+        refused = check_room(machine, subject, size)
+        if refused is not None:
+            return refused
+    return admitted
+
+
+def _check_expectations(
+    machine: StreamMachine, subject: bytes, fields: Fields, last_seq: Seq
+) -> JsError | None:
+    if b"Nats-Incr" in fields:
+        return errors.MESSAGE_INCR_DISABLED()
+    expected = fields.get(EXPECTED_STREAM)
+    if expected and expected != machine.name_bytes:
+        return errors.STREAM_NOT_MATCH()
+    if TTL in fields and not machine.limits.allows_ttl:
+        return errors.MESSAGE_TTL_DISABLED()
+    refused = check_subject_seq(machine, subject, fields)
+    if refused is not None:
+        return refused
+    expected = fields.get(EXPECTED_LAST_SEQ)
+    if expected and msgheaders.parse_seq(expected) != last_seq:
+        return errors.STREAM_WRONG_LAST_SEQUENCE(seq=last_seq)
+    if b"Nats-Schedule" in fields:
+        return errors.MESSAGE_SCHEDULES_DISABLED()
+    if b"Nats-Stream-Source" in fields:
+        return errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
+    return None
+
+
+def check_subject_seq(machine: StreamMachine, subject: bytes, fields: Fields) -> JsError | None:
+    """`Nats-Expected-Last-Subject-Sequence`, for the message's own subject or a given filter."""
+    expected = fields.get(EXPECTED_SUBJECT_SEQ)
+    pattern = fields.get(EXPECTED_SUBJECT)
+    if expected:
+        if pattern and pattern != subject:
+            found = machine.index.last_match(Matcher([pattern]))
+        else:
+            found = machine.index.last_of(subject)
+        if msgheaders.parse_seq(expected) != found:
+            return errors.STREAM_WRONG_LAST_SEQUENCE(seq=found)
+    elif pattern:
+        return errors.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_INVALID()
+    return None
+
+
+def _check_rollup(machine: StreamMachine, fields: Fields, admitted: Admitted) -> JsError | None:
+    rollup = fields.get(ROLLUP)
+    if not rollup:
+        return None
+    limits = machine.limits
+    if not limits.allows_rollup or limits.denies_purge:
+        return errors.STREAM_ROLLUP_FAILED(err="rollup not permitted")
+    value = rollup.lower()
+    if value not in (b"sub", b"all"):
+        text = value.decode("utf-8", "replace")
+        return errors.STREAM_ROLLUP_FAILED(err=f'rollup value invalid: "{text}"')
+    admitted.rollup = value
+    return None
+
+
+def _check_ttl(machine: StreamMachine, fields: Fields, admitted: Admitted) -> JsError | None:
+    value = fields[TTL]
+    if not value:
+        return None
+    ttl_ns = msgheaders.parse_ttl(value)
+    if ttl_ns is None:
+        return errors.MESSAGE_TTL_INVALID()
+    if ttl_ns == msgheaders.NEVER:
+        admitted.flags |= IS_NEVER
+        return None
+    floor_ns = machine.limits.marker_ttl_ns
+    if ttl_ns < floor_ns and machine.limits.max_per_subject != 1:
+        # Else the message would leave before its marker could, and an older one show again.
+        ttl_ns = floor_ns
+        subject, headers, payload = admitted.msg
+        text = msgheaders.go_duration(ttl_ns).encode()
+        headers = msgheaders.with_header(msgheaders.without(headers, TTL), TTL, text)
+        admitted.msg = subject, headers, payload
+    admitted.flags |= HAS_TTL
+    admitted.ttl_ns = ttl_ns
+    return None
+
+
+def marker_flags(headers: bytes) -> int:
+    """NO_MARKER if the expiry of a message with these headers leaves no delete marker."""
+    if MARKER_REASON in headers and msgheaders.get(headers, MARKER_REASON):
+        return NO_MARKER
+    if b"KV-Operation" in headers and msgheaders.get(headers, b"KV-Operation") == b"PURGE":
+        return NO_MARKER
+    return 0
+
+
+def flags_from(headers: bytes) -> int:
+    """The flags of a stored message, from its record: what `check` gave it."""
+    if not headers:
+        return 0
+    flags = HAS_HEADERS | marker_flags(headers)
+    value = msgheaders.get(headers, TTL) if TTL in headers else None
+    if value:
+        ttl_ns = msgheaders.parse_ttl(value)
+        if ttl_ns == msgheaders.NEVER:
+            flags |= IS_NEVER
+        elif ttl_ns is not None:
+            flags |= HAS_TTL
+    return flags
+
+
+def check_room(
+    machine: StreamMachine, subject: bytes, size: int, *, count: int = 0, more_bytes: int = 0
+) -> JsError | None:
+    """Discard new: is there room for one more message of `size` (headers and payload), when
+    `count` messages of `more_bytes` are already promised theirs? As nats-server: a message that
+    will push out an older one of its own subject needs no room of its own."""
+    limits, index = machine.limits, machine.index
+    replaces = 0 < limits.max_per_subject <= index.count_of(subject)
+    if replaces and limits.is_discard_new_per_subject:
+        return errors.STREAM_STORE_FAILED(err="maximum messages per subject exceeded")
+    if 0 < limits.max_msgs <= index.count + count and not replaces:
+        return errors.STREAM_STORE_FAILED(err="maximum messages exceeded")
+    if 0 < limits.max_bytes <= index.bytes + more_bytes + size:
+        if not replaces or index.size_of(index.first_of(subject)) <= size:
+            return errors.STREAM_STORE_FAILED(err="maximum bytes exceeded")
+    return None
+
+
+def check_batch(
+    machine: StreamMachine, msgs: Sequence[Msg]
+) -> tuple[list[Admitted], JsError | None]:
+    """Decide about an atomic batch as a whole, against the state before it."""
+    index = machine.index
+    admitted: list[Admitted] = []
+    ids: set[bytes] = set()
+    written: set[bytes] = set()
+    rolled: set[bytes] = set()
+    more_bytes = 0
+    for position, msg in enumerate(msgs):
+        subject, headers, payload = msg
+        fields = msgheaders.server_headers(headers) if headers else {}
+        refused = _check_in_batch(machine, msg, fields, position, ids, written)
+        if refused is not None:
+            return [], refused
+        one = Admitted(msg)
+        one.msg_id = fields.get(MSG_ID, b"")
+        if one.msg_id:
+            ids.add(one.msg_id)
+        refused = _check_rollup(machine, fields, one)
+        if refused is None and one.rollup == b"all" and len(msgs) > 1:
+            refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup all not allowed")
+        if refused is None and one.rollup and (subject in written or subject in rolled):
+            refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup sub invalid")
+        if refused is None and TTL in fields:
+            refused = _check_ttl(machine, fields, one)
+        size = len(headers) + len(payload)
+        if refused is None and 0 <= machine.limits.max_msg_size < size:
+            refused = errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
+        if refused is None and len(headers) > HEADERS_BYTES_MAX:
+            refused = errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
+        if refused is None and machine.limits.checks_room:
+            refused = check_room(
+                machine, subject, size, count=position, more_bytes=more_bytes
+            )
+        if refused is not None:
+            return [], refused
+        more_bytes += size
+        written.add(subject)
+        if one.rollup:
+            rolled.add(subject)
+        one.flags |= marker_flags(headers) if headers else 0
+        admitted.append(one)
+    assert len(admitted) == len(msgs), (len(admitted), index.last_seq)
+    return admitted, None
+
+
+def _check_in_batch(
+    machine: StreamMachine,
+    msg: Msg,
+    fields: Fields,
+    position: int,
+    ids: set[bytes],
+    written: set[bytes],
+) -> JsError | None:
+    """The header checks of one message of an atomic batch."""
+    subject = msg[0]
+    if machine.limits.is_sealed:
+        return errors.STREAM_SEALED()
+    if b"Nats-Incr" in fields:
+        return errors.MESSAGE_INCR_DISABLED()
+    expected = fields.get(EXPECTED_STREAM)
+    if expected and expected != machine.name_bytes:
+        return errors.STREAM_NOT_MATCH()
+    if fields.get(EXPECTED_MSG_ID):
+        return errors.ATOMIC_PUBLISH_UNSUPPORTED_HEADER_BATCH(
+            header=EXPECTED_MSG_ID.decode()
+        )
+    if TTL in fields and not machine.limits.allows_ttl:
+        return errors.MESSAGE_TTL_DISABLED()
+    msg_id = fields.get(MSG_ID)
+    if msg_id and (msg_id in ids or machine.dedupe.find(msg_id)):
+        return errors.ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE()
+    expected = fields.get(EXPECTED_LAST_SEQ)
+    if expected:
+        last_seq = machine.index.last_seq
+        if position:
+            return errors.STREAM_WRONG_LAST_SEQUENCE_CONSTANT()
+        if msgheaders.parse_seq(expected) != last_seq:
+            return errors.STREAM_WRONG_LAST_SEQUENCE(seq=last_seq)
+    if fields.get(EXPECTED_SUBJECT_SEQ):
+        named = fields.get(EXPECTED_SUBJECT) or subject
+        pattern = Matcher([named])
+        if any(map(pattern.matches, written)):
+            return errors.STREAM_WRONG_LAST_SEQUENCE_CONSTANT()
+    refused = check_subject_seq(machine, subject, fields)
+    if refused is not None:
+        return refused
+    if b"Nats-Schedule" in fields:
+        return errors.MESSAGE_SCHEDULES_DISABLED()
+    if b"Nats-Stream-Source" in fields:
+        return errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
+    return None
+

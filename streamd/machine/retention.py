@@ -1,0 +1,135 @@
+"""What a stream's config says about keeping messages, and which messages it no longer keeps.
+
+`Limits` is the config read once, as ints and flags, because a publish looks at all of them.
+The functions return seqs; removing them is the machine's doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from streamd.machine.consumer import Consumer
+from streamd.machine.index import SEQ_LIST_MAX, StreamIndex
+from streamd.subjects import Matcher
+from streamd.types import Seq
+
+LIMITS: Final = "limits"
+INTEREST: Final = "interest"
+WORKQUEUE: Final = "workqueue"
+
+
+class Limits:
+    """A stream config as the hot path wants it. 0 or less means no limit."""
+
+    __slots__ = (
+        "allows_rollup",
+        "allows_ttl",
+        "checks_room",
+        "denies_delete",
+        "denies_purge",
+        "is_discard_new",
+        "is_discard_new_per_subject",
+        "is_interest",
+        "is_plain",
+        "is_sealed",
+        "is_workqueue",
+        "marker_ttl_ns",
+        "max_age_ns",
+        "max_bytes",
+        "max_msg_size",
+        "max_msgs",
+        "max_per_subject",
+        "republish",
+    )
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.max_msgs = _limit(config, "max_msgs")
+        self.max_bytes = _limit(config, "max_bytes")
+        self.max_age_ns = int(config.get("max_age") or 0)
+        self.max_per_subject = _limit(config, "max_msgs_per_subject")
+        self.max_msg_size = _limit(config, "max_msg_size")
+        self.is_discard_new = config.get("discard", "old") == "new"
+        self.is_discard_new_per_subject = self.is_discard_new and bool(
+            config.get("discard_new_per_subject")
+        )
+        self.is_interest = config.get("retention", LIMITS) == INTEREST
+        self.is_workqueue = config.get("retention", LIMITS) == WORKQUEUE
+        self.is_sealed = bool(config.get("sealed"))
+        self.denies_delete = bool(config.get("deny_delete"))
+        self.denies_purge = bool(config.get("deny_purge"))
+        self.allows_rollup = bool(config.get("allow_rollup_hdrs"))
+        self.allows_ttl = bool(config.get("allow_msg_ttl"))
+        self.marker_ttl_ns = int(config.get("subject_delete_marker_ttl") or 0)
+        self.republish: dict[str, Any] | None = config.get("republish") or None
+        # Publishes may be refused for want of room, so each must see the one before it stored.
+        self.checks_room = self.is_discard_new and (
+            self.max_msgs > 0 or self.max_bytes > 0 or self.is_discard_new_per_subject
+        )
+        # Nothing but headers can make a message special: whole batches go the short way.
+        self.is_plain = not (
+            self.is_sealed
+            or self.is_interest
+            or self.checks_room
+            or self.republish
+            or config.get("allow_msg_counter")
+        )
+
+    @property
+    def tracks_seqs(self) -> bool:
+        """Whether subjects keep the list of their seqs: small histories only. With a limit of one
+        first and last say all; with a big one the next seq is found by a scan, once per removal."""
+        return 1 < self.max_per_subject <= SEQ_LIST_MAX
+
+
+def _limit(config: dict[str, Any], key: str) -> int:
+    value = config.get(key)
+    return -1 if value is None else int(value)
+
+
+def over_limits(index: StreamIndex, limits: Limits) -> list[Seq]:
+    """The oldest messages that max_msgs and max_bytes no longer allow."""
+    over: list[Seq] = []
+    excess = index.count - limits.max_msgs if limits.max_msgs > 0 else 0
+    seq = index.first_seq
+    while excess > 0:
+        over.append(seq)
+        excess -= 1
+        seq = index.next_live(seq + 1)
+    if limits.max_bytes > 0 and index.bytes > limits.max_bytes:
+        too_much = index.bytes - limits.max_bytes - sum(map(index.size_of, over))
+        while too_much > 0 and seq <= index.last_seq:
+            over.append(seq)
+            too_much -= index.size_of(seq)
+            seq = index.next_live(seq + 1)
+    return over
+
+
+def subject_seqs(index: StreamIndex, subject: bytes, count: int) -> list[Seq]:
+    """The oldest `count` live seqs of `subject`."""
+    row = index.subjects[subject]
+    if row[5] is not None:
+        held = row[5]
+        return [held[at] for at in range(count)]
+    if count == 1:
+        return [index.first_of(subject)]
+    found, _ = index.select(index.first_of(subject), Matcher([subject]), count, 1 << 62)
+    return [loc[0] for loc in found]
+
+
+def is_wanted(
+    seq: Seq, subject: bytes, consumers: Iterable[Consumer], but: Consumer | None = None
+) -> bool:
+    """True if a consumer (other than `but`) still needs the message."""
+    return any(each is not but and each.needs(seq, subject) for each in consumers)
+
+
+def has_interest(subject: bytes, consumers: Iterable[Consumer]) -> bool:
+    """True if some consumer would get a new message on `subject`."""
+    return any(each.matcher is None or each.matcher.matches(subject) for each in consumers)
+
+
+def unwanted(index: StreamIndex, consumers: Iterable[Consumer]) -> list[Seq]:
+    """Live messages that no consumer needs. Walks the whole stream; asked when interest ends."""
+    held = list(consumers)
+    return [seq for seq, subject in index.live_subjects() if not is_wanted(seq, subject, held)]

@@ -1,0 +1,61 @@
+"""Times as JetStream writes them: RFC 3339 to and from ns, and durations in Go's notation."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+UNSET = "0001-01-01T00:00:00Z"
+"""How Go writes a time that was never set; `parse_ns` gives 0 for it."""
+
+_NS = 1_000_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PATTERN = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+
+
+def parse_ns(text: str) -> int:
+    """Return ns since the epoch (0 for the unset time). Raises ValueError for anything else."""
+    found = _PATTERN.fullmatch(text)
+    if found is None:
+        raise ValueError(f"not an RFC 3339 time: {text!r}")
+    day, clock, fraction, zone = found.groups()
+    if day == "0001-01-01":
+        return 0
+    zone = "+00:00" if zone in "Zz" else zone
+    since = datetime.fromisoformat(f"{day}T{clock}{zone}") - _EPOCH
+    return (since.days * 86400 + since.seconds) * _NS + int((fraction or "").ljust(9, "0"))
+
+
+def format_ns(ns: int) -> str:
+    """Return `ns` since the epoch as Go prints it: UTC, no trailing zeros; 0 is the unset time."""
+    if ns <= 0:
+        return UNSET
+    seconds, fraction = divmod(ns, _NS)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{fraction:09d}".rstrip("0").rstrip(".") + "Z"
+
+
+def go_duration(ns: int) -> str:
+    """`ns` as Go prints a duration: 1.5s, 2m0s, 300ms."""
+    if ns < 1_000_000_000:
+        for unit_ns, unit in ((1_000_000, "ms"), (1_000, "µs"), (1, "ns")):
+            if ns >= unit_ns:
+                return f"{_decimal(ns, unit_ns)}{unit}"
+        return "0s"
+    minutes, rest = divmod(ns, 60_000_000_000)
+    text = f"{_decimal(rest, 1_000_000_000)}s"
+    if minutes:
+        hours, minutes = divmod(minutes, 60)
+        text = f"{minutes}m{text}"
+        if hours:
+            text = f"{hours}h{text}"
+    return text
+
+
+def _decimal(value: int, unit: int) -> str:
+    whole, rest = divmod(value, unit)
+    if not rest:
+        return str(whole)
+    return f"{whole}.{str(rest).rjust(len(str(unit)) - 1, '0').rstrip('0')}"

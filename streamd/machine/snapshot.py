@@ -1,0 +1,147 @@
+"""A stream machine as bytes: `state` (the truth) and `index.db` (a cache of what blocks say).
+
+The state holds everything that is not in the blocks, including which seqs are deleted and how far
+each block reaches. The cache carries a stamp of the state it belongs to and is ignored if that
+differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgpack
+
+from streamd.errors import CorruptionError
+from streamd.machine.columns import Columns
+from streamd.machine.consumer import Consumer
+from streamd.machine.publish import flags_from
+from streamd.types import Index, Seq, Uid
+
+if TYPE_CHECKING:
+    from streamd.machine.stream import StreamMachine
+
+_STATE_VERSION: Final = 1
+_INDEX_VERSION: Final = 1
+_MSG_RECORD: Final = 1  # type of a block record that is a message: see store/README.md
+
+
+class StreamState(NamedTuple):
+    """A decoded `state`."""
+
+    uid: Uid
+    config: dict[str, Any]
+    created_ns: int
+    applied: Index
+    config_meta_index: Index
+    messages: list[Any]
+    dedupe: list[Any]
+    last_msg_id: bytes
+    ttl: list[list[int]]
+    consumers: list[list[Any]]
+
+
+def encode_stream(machine: StreamMachine) -> bytes:
+    """The machine's state exactly at `applied`; equal on all replicas."""
+    return _pack(
+        [
+            _STATE_VERSION,
+            machine.uid,
+            machine.config,
+            machine.created_ns,
+            machine.applied,
+            machine.config_meta_index,
+            machine.index.to_state(),
+            machine.dedupe.to_state(),
+            machine.last_msg_id,
+            machine.ttl_state(),
+            [consumer.to_state() for consumer in machine.consumers.values()],
+        ]
+    )
+
+
+def encode_index(machine: StreamMachine) -> bytes:
+    """The machine's `index.db`."""
+    return _pack([_INDEX_VERSION, *_stamp(machine), machine.index.to_cache()])
+
+
+def _stamp(machine: StreamMachine) -> list[int]:
+    return [machine.uid, machine.applied, *machine.tail]
+
+
+def _pack(value: Any) -> bytes:
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def _unpack(data: bytes) -> Any:
+    return msgpack.unpackb(data, raw=False, strict_map_key=False)
+
+
+def decode_stream(state: bytes) -> StreamState:
+    """Inverse of `encode_stream`, as far as a new machine's constructor needs it."""
+    values = _unpack(state)
+    if values[0] != _STATE_VERSION:
+        raise CorruptionError(f"stream snapshot has unknown version {values[0]}")
+    return StreamState(*values[1:])
+
+
+def fill(machine: StreamMachine, state: StreamState, index_db: bytes | None) -> None:
+    """Give a new machine the rest of `state`."""
+    machine.applied = state.applied
+    machine.config_meta_index = state.config_meta_index
+    tail = state.messages[-1][-1]  # the last block's row
+    stamp = [state.uid, state.applied, tail[0], tail[8]]
+    machine.index.load(state.messages, _cache_of(index_db, stamp))
+    machine.index.track_seqs(False)
+    machine.index.track_seqs(machine.limits.tracks_seqs)
+    machine.load_ttl(state.ttl)
+    machine.dedupe.load(state.dedupe)
+    machine.last_msg_id = state.last_msg_id
+    for each in state.consumers:
+        consumer = Consumer.from_state(each, machine)
+        machine.consumers[consumer.name] = machine.consumers_by_uid[consumer.uid] = consumer
+
+
+def _cache_of(index_db: bytes | None, stamp: list[int]) -> list[Any] | None:
+    """What `index_db` holds, if it was written at `stamp`."""
+    if not index_db:
+        return None
+    values = _unpack(index_db)
+    if values[:-1] != [_INDEX_VERSION, *stamp]:
+        return None
+    cache: list[Any] = values[-1]
+    return cache
+
+
+def columns_from(records: Iterable[Any]) -> Columns:
+    """Columns of a block from its records (store.format.Record), in order."""
+    columns = Columns()
+    ids: dict[bytes, int] = {}
+    next_seq: Seq = 0
+    for record in records:
+        if record.type != _MSG_RECORD:
+            columns.end_offset = record.offset + record.length
+            continue
+        if not len(columns):
+            columns.first_seq = next_seq = record.seq
+            columns.base_ts = record.ts
+        if record.seq != next_seq:
+            columns.use_gaps()
+        if columns.seqs is not None:
+            columns.seqs.append(record.seq)
+        local = ids.get(record.subject)
+        if local is None:
+            local = ids[record.subject] = len(columns.subjects)
+            columns.subjects.append(record.subject)
+        flags = flags_from(record.headers)
+        if flags:
+            columns.has_flags = True
+        columns.offsets.append(record.offset)
+        columns.lengths.append(record.length | flags)
+        columns.ts_deltas.append(record.ts - columns.base_ts)
+        columns.crcs.append(record.crc)
+        columns.subject_ids.append(local)
+        columns.end_offset = record.offset + record.length
+        next_seq = record.seq + 1
+    return columns

@@ -1,0 +1,224 @@
+"""Who may connect, and what they may publish and subscribe to.
+
+`Authenticator` judges a CONNECT; `UserRights` is what a user with permissions may do, with its
+verdicts cached, since the same subjects come over and over. A connection without permissions has
+no rights object and pays nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import bcrypt
+
+from streamd.config.options import Options, Permissions, User
+from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
+from streamd.subjects import is_subset, matches
+
+_BCRYPT: Final = re.compile(r"^\$2[abxy]\$\d{2}\$")
+
+
+@dataclass(slots=True)
+class Identity:
+    """Whom a connection turned out to be."""
+
+    user: str = ""
+    account: str = "$G"
+    permissions: Permissions | None = None
+
+
+class Check:
+    """An undecided CONNECT: the password has to be tried against bcrypt hashes, which takes long
+    enough that it must not happen on the event loop. `run` may be called on any thread."""
+
+    __slots__ = ("_auth", "_hash", "_identity", "_secret")
+
+    def __init__(self, auth: Authenticator, identity: Identity, secret: str, hashed: str) -> None:
+        self._auth = auth
+        self._identity = identity
+        self._secret = secret
+        self._hash = hashed
+
+    def run(self) -> Identity | None:
+        """Return who it is; None if the secret is wrong."""
+        try:
+            # bcrypt looks at 72 bytes; nats-server refuses longer ones, so none is stored.
+            is_good = bcrypt.checkpw(self._secret.encode()[:72], self._hash.encode())
+        except ValueError:  # a hash that only looks like one
+            return None
+        if not is_good:
+            return None
+        self._auth.remember(self._hash, self._secret)
+        return self._identity
+
+
+class Authenticator:
+    """Judges CONNECT options against the configured token, user or users."""
+
+    def __init__(self, options: Options) -> None:
+        self.is_required = options.is_auth_required
+        self._token = options.token
+        self._users: dict[str, User] = {user.name: user for user in options.users}
+        if options.username and options.username not in self._users:
+            self._users[options.username] = User(
+                options.username, options.password, options.default_permissions
+            )
+        self._default_permissions = options.default_permissions
+        self._no_auth_user = options.no_auth_user
+        # Secrets that passed bcrypt, as (hash, digest): a reconnect storm costs no second check.
+        self._passed: dict[str, bytes] = {}
+        self._salt = bcrypt.gensalt(4)
+
+    @property
+    def no_auth_identity(self) -> Identity | None:
+        """Who a connection is that says nothing at all; None: it must say something."""
+        if not self.is_required:
+            return Identity()
+        user = self._users.get(self._no_auth_user) if self._no_auth_user else None
+        return self._identity(user) if user is not None else None
+
+    def judge(self, connect: dict[str, Any]) -> Identity | Check | None:
+        """Return who it is, None for a refusal, or a `Check` that still has to run."""
+        if not self.is_required:
+            return Identity()
+        name = _text(connect, "user")
+        password = _text(connect, "pass")
+        token = _text(connect, "auth_token")
+        if not (name or password or token or connect.get("nkey") or connect.get("jwt")):
+            return self.no_auth_identity
+        if self._users:
+            user = self._users.get(name)
+            if user is None:
+                return None
+            return self._compare(self._identity(user), password, user.password)
+        if not token and not password:
+            token = name  # `nats://token@host` of some clients arrives as a user name
+        return self._compare(Identity(), token, self._token)
+
+    def remember(self, hashed: str, secret: str) -> None:
+        """Note that `secret` passed the bcrypt check against `hashed`."""
+        self._passed[hashed] = self._digest(secret)
+
+    def _digest(self, secret: str) -> bytes:
+        return hashlib.sha256(self._salt + secret.encode()).digest()
+
+    def _compare(self, identity: Identity, secret: str, wanted: str) -> Identity | Check | None:
+        if _BCRYPT.match(wanted):
+            known = self._passed.get(wanted)
+            if known is not None and hmac.compare_digest(known, self._digest(secret)):
+                return identity
+            return Check(self, identity, secret, wanted)
+        if hmac.compare_digest(wanted.encode(), secret.encode()):
+            return identity
+        return None
+
+    def _identity(self, user: User) -> Identity:
+        permissions = user.permissions or self._default_permissions
+        return Identity(user.name, user.account, permissions)
+
+
+def _text(connect: dict[str, Any], key: str) -> str:
+    value = connect.get(key)
+    return value if isinstance(value, str) else ""
+
+
+class UserRights:
+    """What one connection may do, from its user's permissions."""
+
+    __slots__ = (
+        "_deny_cache",
+        "_grants",
+        "_may_publish",
+        "_permissions",
+        "has_subscribe_deny",
+        "is_granting_replies",
+    )
+
+    def __init__(self, permissions: Permissions) -> None:
+        self._permissions = permissions
+        self._may_publish: dict[bytes, bool] = {}
+        self._deny_cache: dict[bytes, bool] = {}
+        self.has_subscribe_deny = bool(permissions.subscribe_deny)
+        self.is_granting_replies = permissions.allow_responses is not None
+        # Reply subjects this connection was sent: how often, and until when (ns), it may use them.
+        self._grants: dict[bytes, tuple[int, int]] = {}
+
+    def may_publish(self, subject: bytes, *, now_ns: int) -> bool:
+        """True if publishing to `subject` is allowed. Uses up a reply grant if that is why."""
+        verdict = self._may_publish.get(subject)
+        if verdict is None:
+            verdict = self._decide_publish(subject)
+            if len(self._may_publish) >= RIGHTS_CACHE_MAX:
+                self._may_publish.clear()
+            self._may_publish[subject] = verdict
+        return verdict or (self.is_granting_replies and self._use_grant(subject, now_ns))
+
+    def _decide_publish(self, subject: bytes) -> bool:
+        allow = self._permissions.publish_allow
+        if allow is None:
+            # `allow_responses` turns the blanket permission off: replies only, unless more is said.
+            if self.is_granting_replies:
+                return False
+        elif not any(matches(pattern, subject) for pattern in allow):
+            return False
+        return not any(matches(pattern, subject) for pattern in self._permissions.publish_deny)
+
+    def may_subscribe(self, pattern: bytes, queue: bytes) -> bool:
+        """True if a subscription to `pattern`, in `queue` if not b"", is allowed."""
+        allow = self._permissions.subscribe_allow
+        if allow is not None and not any(_covers(entry, pattern, queue) for entry in allow):
+            return False
+        return not any(_covers(entry, pattern, queue) for entry in self._permissions.subscribe_deny)
+
+    def is_denied_delivery(self, subject: bytes) -> bool:
+        """True if a message on `subject` must not reach this connection: its subscription was
+        wider than what is denied."""
+        verdict = self._deny_cache.get(subject)
+        if verdict is None:
+            verdict = any(
+                matches(entry, subject)
+                for entry in self._permissions.subscribe_deny
+                if b" " not in entry
+            )
+            if len(self._deny_cache) >= RIGHTS_CACHE_MAX:
+                self._deny_cache.clear()
+            self._deny_cache[subject] = verdict
+        return verdict
+
+    def grant_reply(self, reply: bytes, *, now_ns: int) -> None:
+        """A message with `reply` was delivered, so answering it is allowed for a while."""
+        response = self._permissions.allow_responses
+        assert response is not None
+        grants = self._grants
+        grants.pop(reply, None)  # so that it moves to the young end
+        while len(grants) >= REPLY_GRANTS_MAX:
+            del grants[next(iter(grants))]
+        until = now_ns + response.ttl_ns if response.ttl_ns > 0 else 0
+        grants[reply] = (response.max_msgs, until)
+
+    def _use_grant(self, subject: bytes, now_ns: int) -> bool:
+        grant = self._grants.get(subject)
+        if grant is None:
+            return False
+        left, until = grant
+        if until and now_ns > until:
+            del self._grants[subject]
+            return False
+        if left == 1:
+            del self._grants[subject]
+        elif left > 1:
+            self._grants[subject] = (left - 1, until)
+        return True
+
+
+def _covers(entry: bytes, pattern: bytes, queue: bytes) -> bool:
+    """True if a permission entry, `subject` or `subject queue`, covers a whole subscription."""
+    subject, _, group = entry.partition(b" ")
+    if not is_subset(pattern, subject):
+        return False
+    group = group.strip()
+    return not group or (bool(queue) and matches(group, queue))

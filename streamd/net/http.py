@@ -1,0 +1,204 @@
+"""The monitoring port: aiohttp in front of `Monitoring`.
+
+The socket listens from the first moment of a start, so its port is known and nobody is refused;
+aiohttp itself is imported when the first client connects. It costs a quarter of a second and
+megabytes that a server nobody watches need not spend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from streamd.limits import HTTP_BACKLOG
+from streamd.net.monitoring import BadQuery, Monitoring
+from streamd.obs.log import Log
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+Handler = Callable[["web.Request"], "web.StreamResponse | Awaitable[web.StreamResponse]"]
+
+_CALLBACK = re.compile(r"[\w.$]+\Z", re.ASCII)
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Bind and listen on `host:port` (port -1: any free one). Raises OSError, OverflowError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, max(port, 0)))
+        bound.listen(HTTP_BACKLOG)
+        bound.setblocking(False)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+class HttpServer:
+    """Serves the monitoring documents on a listening socket."""
+
+    def __init__(
+        self, listening: socket.socket, monitoring: Monitoring, log: Log, base_path: str = ""
+    ) -> None:
+        self._socket = listening
+        self._monitoring = monitoring
+        self._log = log
+        self._base = "/" + base_path.strip("/") if base_path.strip("/") else ""
+        self._runner: web.AppRunner | None = None
+        self._is_closed = False
+        self._last_failure = ""
+        self.port: int = listening.getsockname()[1]
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Wait for the first client; `tasks` owns the task that then brings up the library."""
+        loop = asyncio.get_running_loop()
+
+        def first_client() -> None:
+            loop.remove_reader(self._socket.fileno())
+            tasks.create_task(self._serve(), name="http-start")
+
+        loop.add_reader(self._socket.fileno(), first_client)
+
+    async def _serve(self) -> None:
+        await asyncio.to_thread(_import_library)
+        from aiohttp import web
+
+        if self._is_closed:
+            return
+        app = web.Application(middlewares=[_not_found()])
+        for path, handler in self._routes().items():
+            app.router.add_get(self._base + path, self._counted(path, handler))
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        self._runner = runner
+        await web.SockSite(runner, self._socket, backlog=HTTP_BACKLOG).start()
+
+    async def close(self) -> None:
+        """Stop listening and end open requests."""
+        self._is_closed = True
+        if self._runner is not None:
+            await self._runner.cleanup()
+        else:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        self._socket.close()
+
+    # --- routes ---------------------------------------------------------------------------------
+
+    def _routes(self) -> dict[str, Handler]:
+        m = self._monitoring
+        documents = {
+            "/varz": m.varz,
+            "/connz": m.connz,
+            "/subsz": m.subsz,
+            "/subscriptionsz": m.subsz,
+            "/jsz": m.jsz,
+            "/accountz": m.accountz,
+            "/accstatz": m.accstatz,
+            "/routez": m.routez,
+            "/gatewayz": m.gatewayz,
+            "/leafz": m.leafz,
+        }
+        routes: dict[str, Handler] = {
+            path: self._document(build) for path, build in documents.items()
+        }
+        routes["/healthz"] = self._healthz
+        routes["/metrics"] = self._metrics
+        routes["/"] = self._index
+        return routes
+
+    def _counted(
+        self, path: str, handler: Handler
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        from aiohttp import web
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            self._monitoring.count_request(path)
+            try:
+                answer = handler(request)
+                return await answer if isinstance(answer, Awaitable) else answer
+            except BadQuery as err:
+                return web.Response(status=400, text=str(err))
+
+        return handle
+
+    def _document(self, build: Callable[[Any], dict[str, Any]]) -> Handler:
+        def handle(request: web.Request) -> web.StreamResponse:
+            return _json(request, build(request.query), indent=2)
+
+        return handle
+
+    def _healthz(self, request: web.Request) -> web.StreamResponse:
+        status, document = self._monitoring.healthz(request.query)
+        failure = "" if status == 200 else json.dumps(document, ensure_ascii=False)
+        if failure and failure != self._last_failure:  # once per change, however often it is asked
+            self._log.warning("Healthcheck failed", answer=failure)
+        self._last_failure = failure
+        return _json(request, document, status=status)
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.to_thread(_import_metrics)
+        from aiohttp import web
+
+        from streamd.obs.metrics import CONTENT_TYPE, render
+
+        text = render(self._monitoring.varz({}), self._monitoring.jsz({"consumers": "1"}))
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+
+    def _index(self, request: web.Request) -> web.StreamResponse:
+        from aiohttp import web
+
+        links = "".join(
+            f"<li><a href='.{path}'>{path}</a></li>" for path in self._routes() if path != "/"
+        )
+        page = f"<html lang='en'><body><h1>streamd</h1><ul>{links}</ul></body></html>"
+        return web.Response(text=page, content_type="text/html")
+
+
+def _not_found() -> Any:
+    """A middleware that answers unknown paths in nats-server's words."""
+    from aiohttp import web
+
+    @web.middleware
+    async def middleware(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPNotFound:
+            return web.Response(status=404, text="404 page not found\n")
+
+    return middleware
+
+
+def _json(
+    request: web.Request, document: dict[str, Any], *, indent: int | None = None, status: int = 200
+) -> web.StreamResponse:
+    from aiohttp import web
+
+    separators = (",", ": ") if indent else (",", ":")
+    text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=False)
+    callback = request.query.get("callback", "")
+    if callback:
+        if not _CALLBACK.match(callback):
+            raise BadQuery("callback is not a JavaScript name")
+        return web.Response(text=f"{callback}({text})", content_type="application/javascript")
+    return web.Response(
+        body=text.encode(),
+        status=status,
+        headers={"Content-Type": "application/json", "Access-Control-Allow-Origin": "*"},
+    )
+
+
+def _import_library() -> None:
+    import aiohttp.web  # noqa: F401
+
+
+def _import_metrics() -> None:
+    import streamd.obs.metrics  # noqa: F401

@@ -1,0 +1,160 @@
+"""The TCP listener for clients: accepts, registers, introduces the server, and sends away.
+
+Owns what all client connections share: options, the authenticator, the INFO document.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from streamd import API_LEVEL, NATS_LEVEL, __version__
+from streamd.config.options import Options
+from streamd.net.auth import Authenticator
+from streamd.net.client_conn import ClientConn
+from streamd.net.pubsub import PubSub
+from streamd.obs.log import Log
+
+_ACCOUNT = "$G"
+
+
+class Listener:
+    """Serves the client protocol on one address."""
+
+    def __init__(
+        self, options: Options, pubsub: PubSub, node: Any | None, *, log: Log | None = None
+    ) -> None:
+        self.options = options
+        self.pubsub = pubsub
+        self.auth = Authenticator(options)
+        self.host = options.host
+        self.port = options.port
+        self._log = log
+        self._server: asyncio.Server | None = None
+        self._is_lame_duck = False
+        self._all_gone = asyncio.Event()
+        # Sockets not yet let go of; a closed connection stays here while its last bytes go out.
+        self._open: set[ClientConn] = set()
+        self._info: dict[str, Any] = {
+            "server_id": pubsub.server_id,
+            "server_name": pubsub.server_name,
+            "version": NATS_LEVEL,
+            "proto": 1,
+            "git_commit": f"streamd-{__version__}",
+            "go": f"python{sys.version.split()[0]}",
+            "host": options.host,
+            "port": options.port,
+            "headers": options.has_header_support,
+        }
+        if options.is_auth_required:
+            self._info["auth_required"] = True
+        self._info["max_payload"] = options.max_payload
+        if node is not None:
+            self._info["jetstream"] = True
+            self._info["api_lvl"] = API_LEVEL
+            if options.jetstream.domain:
+                self._info["domain"] = options.jetstream.domain
+
+    async def start(self) -> None:
+        """Listen. Raises OSError. `port` is the real one afterwards."""
+        loop = asyncio.get_running_loop()
+        port = 0 if self.options.port < 0 else self.options.port
+        # The empty host means all interfaces, of both families.
+        self._server = await loop.create_server(
+            lambda: ClientConn(self), self.options.host or None, port, backlog=1024
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._info["port"] = self.port
+
+    async def close(self) -> None:
+        """Stop listening and end all connections, their buffered output first."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for conn in list(self._open):
+            conn.close("Server Shutdown")
+        if self._open:
+            self._all_gone.clear()
+            await self._all_gone.wait()
+
+    async def lame_duck(self) -> None:
+        """Accept no more, tell clients to go elsewhere, then end their connections one by one.
+
+        Returns when all are gone. The caller then stops the server.
+        """
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self._is_lame_duck = True
+        for conn in list(self._open):
+            conn.send_info(is_lame_duck=True)
+        if not self._open:
+            return
+        await asyncio.sleep(self.options.lame_duck_grace_ns / 1e9)
+        total_s = (self.options.lame_duck_duration_ns - self.options.lame_duck_grace_ns) / 1e9
+        between_s = min(1.0, total_s / max(1, len(self._open)))
+        while self._open:
+            conn = next(iter(self._open))
+            conn.close("Server Shutdown")
+            self._open.discard(conn)
+            await asyncio.sleep(between_s)
+
+    def reload(self, options: Options) -> None:
+        """Use new options: for new connections, and limits at once for those that are here."""
+        self.options = options
+        self.auth = Authenticator(options)
+        self.pubsub.options = options
+        self._info.pop("auth_required", None)
+        if options.is_auth_required:
+            self._info["auth_required"] = True
+        if self._info["max_payload"] != options.max_payload:
+            self._info["max_payload"] = options.max_payload
+            for conn in list(self._open):
+                conn.send_info()
+
+    # --- for connections ------------------------------------------------------------------------
+
+    def register(self, conn: ClientConn) -> bytes:
+        """Take in a new connection; returns why not, as the text of its `-ERR`."""
+        self.pubsub.connections_total += 1
+        conn.cid = self.pubsub.connections_total
+        self._open.add(conn)
+        limit = self.options.max_connections
+        if limit > 0 and len(self.pubsub.conns) >= limit:
+            return b"maximum connections exceeded"
+        self.pubsub.conns[conn.cid] = conn
+        return b""
+
+    def closing(self, conn: ClientConn) -> None:
+        """A connection ends; its subscriptions are still there to be looked at."""
+        self.pubsub.conn_closing(conn)
+
+    def gone(self, conn: ClientConn) -> None:
+        """A connection's socket is closed."""
+        self._open.discard(conn)
+        if not self._open:
+            self._all_gone.set()
+
+    def on_auth_refused(self, conn: ClientConn) -> None:
+        if self._log is not None:
+            self._log.error("authentication error", cid=conn.cid, ip=conn.ip, user=conn.user)
+
+    def on_slow_consumer(self, conn: ClientConn, reason: str) -> None:
+        if self._log is not None:
+            self._log.warning(
+                reason, cid=conn.cid, ip=conn.ip, name=conn.name, pending=conn.pending_bytes
+            )
+
+    def info_line(
+        self, conn: ClientConn, *, is_connect_info: bool = False, is_lame_duck: bool = False
+    ) -> bytes:
+        """Return the INFO line for `conn`, without CRLF."""
+        info = {**self._info, "client_id": conn.cid, "client_ip": conn.ip}
+        if is_connect_info:
+            info["connect_info"] = True
+            info["remote_account"] = _ACCOUNT
+        if is_lame_duck or self._is_lame_duck:
+            info["ldm"] = True
+        return b"INFO %b " % json.dumps(info, separators=(",", ":")).encode()

@@ -1,0 +1,150 @@
+"""Where a subject leads right now: `Route`, and the cache of them, `RouteTable`.
+
+A route joins subscriptions (plain, and queue groups) and streams that capture the subject. It is
+good until interest or the set of streams changes; then the table drops what may be affected.
+Reply subjects are many and short-lived, so they share one route per inbox prefix where the
+subscriptions allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamd.limits import NET_ROUTE_CACHE_MAX
+from streamd.net.sublist import Match, Sublist, Subscription
+from streamd.subjects import collides, is_literal
+
+INBOX = b"_INBOX."
+_FORBIDDEN = (b"_GR_.", b"$GR.", b"$NRG.")
+"""Subjects of a cluster's own traffic; no client may publish there."""
+
+
+class Route:
+    """What a published subject leads to."""
+
+    __slots__ = ("is_forbidden", "only_stream", "plain", "queues", "sole", "start", "streams")
+
+    def __init__(
+        self,
+        match: Match,
+        streams: tuple[Any, ...],
+        subject: bytes = b"",
+        is_forbidden: bool = False,
+    ) -> None:
+        self.plain: list[Subscription] = match.plain
+        self.queues: list[list[Subscription]] = match.queues
+        self.streams = streams
+        self.is_forbidden = is_forbidden
+        # The stream, when it is the only one who wants the subject: the commonest hot path.
+        self.only_stream: Any = (
+            streams[0] if len(streams) == 1 and not (match.plain or match.queues) else None
+        )
+        # The subscription, when it alone gets the subject, and how its messages begin.
+        self.sole: Subscription | None = None
+        self.start = b""
+        if len(match.plain) == 1 and subject and not (match.queues or streams or is_forbidden):
+            sub = match.plain[0]
+            if sub.callback is None and not sub.is_filtered:
+                self.sole = sub
+                self.start = b"MSG %b %b " % (subject, sub.sid)
+
+    def has_subscribers(self, queue: bytes = b"") -> bool:
+        """True if a subscription (a member of `queue`, if given) would receive a message."""
+        if queue:
+            return any(members[0].queue == queue for members in self.queues)
+        return bool(self.plain or self.queues)
+
+
+class RouteTable:
+    """Routes by subject, cached, bounded, and never stale."""
+
+    __slots__ = ("_by_prefix", "_captured", "_streams_for", "_sublist", "routes")
+
+    def __init__(self, sublist: Sublist) -> None:
+        self._sublist = sublist
+        self._streams_for: Callable[[bytes], tuple[Any, ...]] = _no_streams
+        self._captured: list[bytes] = []
+        # Read directly by the hot path; `find` on a miss.
+        self.routes: dict[bytes, Route] = {}
+        self._by_prefix: dict[bytes, Route | None] = {}  # None: no common route
+
+    def set_streams(
+        self, streams_for: Callable[[bytes], tuple[Any, ...]], patterns: list[bytes]
+    ) -> None:
+        """The set of streams changed. `patterns` are all subjects that streams capture."""
+        self._streams_for = streams_for
+        self._captured = patterns
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.routes.clear()
+        self._by_prefix.clear()
+
+    def find(self, subject: bytes) -> Route:
+        """Return the route of `subject`."""
+        route = self.routes.get(subject)
+        if route is not None:
+            return route
+        if subject.startswith(INBOX):
+            shared = self.find_under(subject[: subject.rfind(b".") + 1])
+            if shared is not None:
+                return shared
+        route = Route(
+            self._sublist.match(subject),
+            self._streams_for(subject),
+            subject,
+            is_forbidden=subject.startswith(_FORBIDDEN),
+        )
+        if len(self.routes) >= NET_ROUTE_CACHE_MAX:
+            self.routes.clear()
+        self.routes[subject] = route
+        return route
+
+    def find_under(self, prefix: bytes) -> Route | None:
+        """Return the route that all subjects of `prefix` (ends with a dot) and one more token
+        have in common; None if they differ, or a stream may capture some."""
+        try:
+            return self._by_prefix[prefix]
+        except KeyError:
+            pass
+        match = None
+        if not any(collides(pattern, prefix + b"*") for pattern in self._captured):
+            match = self._sublist.match_under(prefix)
+        shared = None if match is None else Route(match, ())
+        if len(self._by_prefix) >= NET_ROUTE_CACHE_MAX:
+            self._by_prefix.clear()
+        self._by_prefix[prefix] = shared
+        return shared
+
+    def on_interest_changed(self, pattern: bytes) -> None:
+        """Forget routes that a new or ended subscription to `pattern` may change."""
+        if is_literal(pattern):
+            self.routes.pop(pattern, None)
+            self._by_prefix.pop(pattern[: pattern.rfind(b".") + 1], None)
+            return
+        fixed = _fixed_prefix(pattern)
+        if not fixed:
+            self.clear()
+            return
+        for subject in [key for key in self.routes if key.startswith(fixed)]:
+            del self.routes[subject]
+        # A prefix may also be shorter than the pattern's: the pattern then sees some of its
+        # subjects only, as `a.b.*` does of those under `a.`. Never deeper than one token, though.
+        for prefix in [key for key in self._by_prefix if key.startswith(fixed)]:
+            del self._by_prefix[prefix]
+
+
+def _fixed_prefix(pattern: bytes) -> bytes:
+    """Return the leading bytes that every subject matching `pattern` begins with."""
+    tokens: list[bytes] = []
+    for token in pattern.split(b"."):
+        if token == b"*" or token == b">":
+            break
+        tokens.append(token)
+    return b".".join(tokens) + b"." if tokens else b""
+
+
+def _no_streams(_subject: bytes) -> tuple[Any, ...]:
+    return ()

@@ -1,0 +1,126 @@
+"""Where the messages of consumers go, and where the server's own publishes get their acks."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from streamd.net.pubacks import ack_body
+from streamd.net.sublist import Subscription
+
+if TYPE_CHECKING:
+    from streamd.net.pubsub import PubSub
+
+Delivery = tuple[bytes, bytes, bytes, bytes]
+
+
+class InboxSink:
+    """A deliver subject or a pull's inbox. Follows what subscribes to it from call to call."""
+
+    __slots__ = ("_pubsub", "_queue", "_subject")
+
+    def __init__(self, pubsub: PubSub, subject: bytes, queue: bytes) -> None:
+        self._pubsub = pubsub
+        self._subject = subject
+        self._queue = queue
+
+    def deliver(self, batch: list[Delivery]) -> None:
+        """Send messages under their own subjects to whoever subscribes to the sink's subject."""
+        route = self._pubsub.table.find(self._subject)
+        if len(route.plain) == 1 and not route.queues:
+            self._deliver_to(route.plain[0], batch)
+            return
+        for sub in list(route.plain):
+            self._deliver_to(sub, batch)
+        for members in list(route.queues):
+            if len(members) == 1:
+                self._deliver_to(members[0], batch)
+                continue
+            for message in batch:
+                self._deliver_to(self._pubsub.pick_member(members), [message])
+
+    def _deliver_to(self, sub: Subscription, batch: list[Delivery]) -> None:
+        if sub.callback is not None:
+            for subject, reply, headers, payload in batch:
+                sub.callback(subject, reply, headers, payload, None)
+            return
+        if not sub.is_open:
+            return
+        receiver = sub.conn
+        if sub.max_msgs:
+            batch = batch[: sub.max_msgs - sub.delivered_count]
+        if not receiver.has_headers:
+            batch = [(subject, reply, b"", payload) for subject, reply, _, payload in batch]
+        start = b"MSG "
+        gap = b" " + sub.sid + b" "
+        end = b"\r\n"
+        parts: list[bytes] = []
+        extend = parts.extend
+        length, size_text = -1, b""  # of the message before: most have one and the same size
+        for subject, reply, headers, payload in batch:
+            if headers:
+                size = len(headers)
+                if reply:
+                    extend((b"H", start, subject, gap, reply))
+                    total = size + len(payload)
+                    extend((b" %d %d\r\n" % (size, total), headers, payload, b"\r\n"))
+                else:
+                    extend((b"H", start, subject, gap))
+                    total = size + len(payload)
+                    extend((b"%d %d\r\n" % (size, total), headers, payload, b"\r\n"))
+                continue
+            if len(payload) != length:
+                length = len(payload)
+                size_text = b" %d\r\n" % length
+            if reply:
+                extend((start, subject, gap, reply, size_text, payload, end))
+            else:
+                extend((start, subject, gap[:-1], size_text, payload, end))
+        count = len(batch)
+        receiver.out_msgs += count
+        receiver.out_bytes += sum(len(item[2]) + len(item[3]) for item in batch)
+        receiver.send_blob(b"".join(parts))
+        if receiver.is_granting_replies:
+            now_ns = time.monotonic_ns()
+            for item in batch:
+                if item[1]:
+                    receiver.rights.grant_reply(item[1], now_ns=now_ns)
+        sub.delivered_count += count
+        if sub.max_msgs and sub.delivered_count >= sub.max_msgs:
+            receiver.drop_subscription(sub)
+
+    def status(self, headers: bytes, reply: bytes = b"") -> None:
+        """Send a header-only message on the sink's own subject."""
+        pubsub = self._pubsub
+        pubsub.route_one(None, pubsub.table.find(self._subject), self._subject, reply, headers, b"")
+        pubsub.flush_if_idle()
+
+    def is_open(self) -> bool:
+        """True while somebody subscribes to the sink's subject."""
+        return self._pubsub.table.find(self._subject).has_subscribers(self._queue)
+
+    def is_congested(self) -> bool:
+        """True while a connection behind the sink has more buffered than it should."""
+        route = self._pubsub.table.find(self._subject)
+        for sub in route.plain:
+            if sub.callback is None and sub.conn.is_congested:
+                return True
+        return any(
+            sub.callback is None and sub.conn.is_congested
+            for members in route.queues
+            for sub in members
+        )
+
+
+class ServerSink:
+    """Takes the acks of what the server itself published into streams."""
+
+    __slots__ = ("_pubsub",)
+
+    def __init__(self, pubsub: PubSub) -> None:
+        self._pubsub = pubsub
+
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        for reply, outcome in zip(replies, outcomes, strict=True):
+            if reply:
+                self._pubsub.publish(reply, b"", b"", ack_body(stream, outcome))

@@ -1,0 +1,178 @@
+"""Atomic batches on their way in: messages wait here, on the leader, until their batch commits.
+
+A batch is a run of messages with one `Nats-Batch-Id` and `Nats-Batch-Sequence` 1, 2, 3 ...; the
+last carries `Nats-Batch-Commit`. Nothing of it is logged before the commit; then all of it goes
+into one log entry, so it is stored as a whole or not at all. What waits here is lost with the
+leader, as a client that has no ack for its commit must assume.
+
+Whether the messages are acceptable (expectations, duplicates, limits) is decided when the entry is
+applied, against the state before the batch; here only the framing is checked. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from streamd import errors, limits
+from streamd.errors import JsError
+from streamd.machine.msgheaders import get
+from streamd.types import Msg
+
+Staged: TypeAlias = tuple[str, list[Msg]]
+"""(batch id, messages) of a batch that commits."""
+
+Advices: TypeAlias = list[tuple[str, dict[str, Any]]]
+
+_COMMIT = b"Nats-Batch-Commit"
+
+
+class BatchBudget:
+    """How many batches may wait at once in the whole server; shared by its streams' stagers."""
+
+    def __init__(self, batch_count_max: int = limits.BATCHES_PER_SERVER_MAX) -> None:
+        self.left = batch_count_max
+
+
+class _Batch:
+    __slots__ = ("byte_count", "due_ms", "msgs")
+
+    def __init__(self, due_ms: int) -> None:
+        self.msgs: list[Msg] = []
+        self.byte_count = 0
+        self.due_ms = due_ms
+
+
+class BatchStager:
+    """The open batches of one stream."""
+
+    def __init__(self, budget: BatchBudget | None = None) -> None:
+        self.deadline_ms = 0  # when the first batch is given up; 0: none waits
+        self._budget = budget or BatchBudget()
+        self._batches: dict[bytes, _Batch] = {}  # the one longest idle first
+        self._byte_count = 0
+
+    def stage(
+        self, msg: Msg, config: dict[str, Any], *, now_ms: int, advices: Advices
+    ) -> Staged | JsError | None:
+        """Take one message that has batch headers.
+
+        Returns None if it waits (its reply gets an empty message), the batch if this commits it,
+        or why it was refused; then its batch is given up as well.
+        """
+        headers = msg[1]
+        batch_id = get(headers, b"Nats-Batch-Id")
+        if not batch_id:
+            return "", [msg]  # a plain message, whatever other batch headers say
+        refusal = self._check_framing(msg, batch_id, config, advices)
+        if refusal is not None:
+            return refusal
+        seq = _parse_seq(get(headers, b"Nats-Batch-Sequence"))
+        batch = self._batches.get(batch_id)
+        commit = get(headers, _COMMIT)
+        if seq == 1 and batch is None:
+            if commit == b"eob":
+                return errors.ATOMIC_PUBLISH_INCOMPLETE_BATCH()  # a batch of nothing
+            if (
+                len(self._batches) >= limits.BATCHES_PER_STREAM_MAX or self._budget.left <= 0
+            ) and not commit:
+                return errors.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT()
+            batch = self._open(batch_id)
+        elif batch is None or seq != len(batch.msgs) + 1:
+            self._give_up(batch_id, "incomplete", advices)
+            return errors.ATOMIC_PUBLISH_INCOMPLETE_BATCH()
+        if commit == b"eob":
+            subject, last_headers, payload = batch.msgs[-1]
+            batch.msgs[-1] = (subject, _mark_last(last_headers), payload)
+        else:
+            batch.msgs.append(msg)
+            size = len(msg[0]) + len(headers) + len(msg[2])
+            batch.byte_count += size
+            self._byte_count += size
+            if self._byte_count > limits.BATCH_BYTES_MAX and not commit:
+                self._give_up(batch_id, "large", advices)
+                return errors.ATOMIC_PUBLISH_TOO_LARGE_BATCH(size=limits.BATCH_MSGS_MAX)
+        if commit:
+            self._close(batch_id)
+            return batch_id.decode("utf-8", "replace"), batch.msgs
+        # To the end: the dict is ordered by when a batch was last added to.
+        del self._batches[batch_id]
+        self._batches[batch_id] = batch
+        batch.due_ms = now_ms + limits.BATCH_IDLE_MS_MAX
+        self._set_deadline()
+        return None
+
+    def expire(self, now_ms: int, advices: Advices) -> None:
+        """Give up batches that nothing was added to for too long; nobody is told but by advice."""
+        for batch_id in [key for key, batch in self._batches.items() if batch.due_ms <= now_ms]:
+            self._give_up(batch_id, "timeout", advices)
+
+    def clear(self) -> None:
+        """Forget all batches: the stream is gone, or no longer led here."""
+        for batch_id in list(self._batches):
+            self._close(batch_id)
+
+    # --- checks ---------------------------------------------------------------------------------
+
+    def _check_framing(
+        self, msg: Msg, batch_id: bytes, config: dict[str, Any], advices: Advices
+    ) -> JsError | None:
+        headers = msg[1]
+        if not config.get("allow_atomic"):
+            return errors.ATOMIC_PUBLISH_DISABLED()
+        level = get(headers, b"Nats-Required-Api-Level")
+        if level is not None and not (level.isdigit() and int(level) <= limits.API_LEVEL):
+            self._give_up(batch_id, "unsupported", advices)
+            return errors.REQUIRED_API_LEVEL()
+        size_max = config.get("max_msg_size", -1)
+        if 0 <= size_max < len(headers) + len(msg[2]):
+            self._give_up(batch_id, "incomplete", advices)
+            return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
+        if len(batch_id) > limits.BATCH_ID_BYTES_MAX:
+            return errors.ATOMIC_PUBLISH_INVALID_BATCH_ID()
+        seq = _parse_seq(get(headers, b"Nats-Batch-Sequence"))
+        if seq < 0:
+            self._give_up(batch_id, "incomplete", advices)
+            return errors.ATOMIC_PUBLISH_MISSING_SEQ()
+        if seq > limits.BATCH_MSGS_MAX:
+            self._give_up(batch_id, "large", advices)
+            return errors.ATOMIC_PUBLISH_TOO_LARGE_BATCH(size=limits.BATCH_MSGS_MAX)
+        commit = get(headers, _COMMIT)
+        if commit is not None and commit not in (b"1", b"eob"):
+            self._give_up(batch_id, "incomplete", advices)
+            return errors.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT()
+        return None
+
+    # --- the table ------------------------------------------------------------------------------
+
+    def _open(self, batch_id: bytes) -> _Batch:
+        batch = _Batch(0)
+        self._batches[batch_id] = batch
+        self._budget.left -= 1
+        return batch
+
+    def _close(self, batch_id: bytes) -> None:
+        batch = self._batches.pop(batch_id)
+        self._byte_count -= batch.byte_count
+        self._budget.left += 1
+        self._set_deadline()
+
+    def _give_up(self, batch_id: bytes, reason: str, advices: Advices) -> None:
+        if batch_id not in self._batches:
+            return
+        self._close(batch_id)
+        fields = {"batch": batch_id.decode("utf-8", "replace"), "reason": reason}
+        advices.append(("batch_abandoned", fields))
+
+    def _set_deadline(self) -> None:
+        first = next(iter(self._batches.values()), None)
+        self.deadline_ms = 0 if first is None else first.due_ms
+
+
+def _parse_seq(text: bytes | None) -> int:
+    """Return the sequence, or -1 if there is none."""
+    return int(text) if text is not None and text.isdigit() and len(text) < 20 else -1
+
+
+def _mark_last(headers: bytes) -> bytes:
+    """Return `headers` as of a message that commits: the commit itself was not to be stored."""
+    return headers[:-2] + _COMMIT + b": 1\r\n\r\n"

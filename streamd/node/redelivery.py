@@ -1,0 +1,161 @@
+"""When delivered messages must be delivered again: ack timers, -NAKs, and what is due now.
+
+The leader's view, rebuilt from the consumer's replicated state by whoever leads next. A timer
+covers a whole run of messages and is checked against the consumer's pending table when it rings,
+so an ack that arrives in time costs nothing here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection
+from typing import Any
+
+from streamd.machine.consumer import Consumer
+from streamd.types import Seq
+
+_MS = 1_000_000  # ns
+_UNAPPLIED_RETRY_MS = 50  # a timer rang before its delivery was applied: the log is slow
+_NAK = -1  # stamp of a timer that stands for a -NAK
+
+
+class Redelivery:
+    """Timers and the queue of due messages of one consumer."""
+
+    __slots__ = (
+        "_backoff_ms",
+        "_consumer",
+        "_due",
+        "_nak_due_ms",
+        "_queued",
+        "_timers",
+        "_wait_ms",
+    )
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._wait_ms = 0
+        self._backoff_ms: list[int] = []
+        # Heap of (due_ms, first, last, stamp): stamp is the time in the DELIVERED (or PROGRESS)
+        # command; a pending entry with a later time has a later timer of its own.
+        self._timers: list[tuple[int, Seq, Seq, int]] = []
+        self._nak_due_ms: dict[Seq, int] = {}
+        self._due: list[Seq] = []  # heap, lowest first
+        self._queued: set[Seq] = set()
+        self.configure()
+
+    def configure(self) -> None:
+        """Take ack_wait and backoff from the consumer's present config."""
+        config = self._consumer.config
+        self._wait_ms = max(1, (config.get("ack_wait") or 30_000 * _MS) // _MS)
+        self._backoff_ms = [max(1, ns // _MS) for ns in config.get("backoff") or ()]
+
+    def restore(self, *, now_ns: int, now_ms: int) -> None:
+        """Set timers for all that is pending: this node leads from now on."""
+        run: list[Any] = []  # [first, last, ts, deliveries]
+        redelivered = self._consumer.redelivered
+        naked = self._consumer.naked
+        for sseq, (_, ts) in self._consumer.pending.items():
+            if sseq in naked:
+                self.nak(sseq, now_ms + max(0, naked[sseq] - now_ns) // _MS)
+                continue
+            deliveries = redelivered.get(sseq, 1)
+            if run and run[1] + 1 == sseq and run[2] == ts and run[3] == deliveries:
+                run[1] = sseq
+                continue
+            self._restore_run(run, now_ns, now_ms)
+            run = [sseq, sseq, ts, deliveries]
+        self._restore_run(run, now_ns, now_ms)
+
+    def _restore_run(self, run: list[Any], now_ns: int, now_ms: int) -> None:
+        if run:
+            first, last, ts, deliveries = run
+            passed_ms = max(0, now_ns - ts) // _MS
+            due_ms = now_ms + max(0, self.wait_ms(deliveries) - passed_ms)
+            heapq.heappush(self._timers, (due_ms, first, last, ts))
+
+    def wait_ms(self, deliveries: int) -> int:
+        """How long the ack of a message may take that was delivered so many times."""
+        backoff = self._backoff_ms
+        if backoff:
+            return backoff[min(deliveries, len(backoff)) - 1]
+        return self._wait_ms
+
+    def delivered(self, first: Seq, last: Seq, *, stamp: int, now_ms: int, deliveries: int) -> None:
+        """Set a timer for messages that were just sent (or, deliveries unchanged, are in work)."""
+        heapq.heappush(self._timers, (now_ms + self.wait_ms(deliveries), first, last, stamp))
+        if self._nak_due_ms:
+            for sseq in range(first, last + 1):
+                self._nak_due_ms.pop(sseq, None)
+
+    def nak(self, sseq: Seq, due_ms: int) -> None:
+        """Deliver `sseq` again at `due_ms`, whatever its ack timer says."""
+        if sseq not in self._queued:
+            self._nak_due_ms[sseq] = due_ms
+            heapq.heappush(self._timers, (due_ms, sseq, sseq, _NAK))
+
+    @property
+    def next_ms(self) -> int:
+        """When `ring` should be called next; 0: never."""
+        return self._timers[0][0] if self._timers else 0
+
+    @property
+    def has_due(self) -> bool:
+        return bool(self._due)
+
+    @property
+    def due_count(self) -> int:
+        return len(self._due)
+
+    def ring(self, now_ms: int, acking: Collection[Seq]) -> list[Seq]:
+        """Return the messages whose time has come, ascending; they are not queued yet."""
+        timers = self._timers
+        pending = self._consumer.pending
+        expired: list[Seq] = []
+        while timers and timers[0][0] <= now_ms:
+            due_ms, first, last, stamp = heapq.heappop(timers)
+            if stamp == _NAK:
+                if self._nak_due_ms.get(first) == due_ms:
+                    del self._nak_due_ms[first]
+                    if first not in acking:
+                        expired.append(first)
+                continue
+            if last <= self._consumer.floor_sseq:
+                continue
+            retry: list[Seq] = []
+            for sseq in range(first, last + 1):
+                if sseq in acking or sseq in self._queued or sseq in self._nak_due_ms:
+                    continue
+                held = pending.get(sseq)
+                if held is None:
+                    if sseq > self._consumer.delivered_sseq:
+                        retry.append(sseq)
+                elif held[1] == stamp:
+                    expired.append(sseq)
+                elif held[1] < stamp:
+                    retry.append(sseq)
+            if retry:
+                again = (now_ms + _UNAPPLIED_RETRY_MS, retry[0], retry[-1], stamp)
+                heapq.heappush(timers, again)
+        expired.sort()
+        return expired
+
+    def queue(self, sseqs: Collection[Seq]) -> None:
+        """These are due: `pop_due` gives them out, lowest first."""
+        for sseq in sseqs:
+            if sseq not in self._queued:
+                self._queued.add(sseq)
+                heapq.heappush(self._due, sseq)
+
+    def peek_due(self) -> Seq:
+        return self._due[0]
+
+    def pop_due(self) -> None:
+        self._queued.discard(heapq.heappop(self._due))
+
+    def clear(self) -> None:
+        """Forget everything (the consumer was reset)."""
+        self._timers.clear()
+        self._nak_due_ms.clear()
+        self._due.clear()
+        self._queued.clear()

@@ -1,0 +1,145 @@
+"""The log, in nats-server's line format: `[pid] 2026/01/02 15:04:05.000000 [INF] text key=value`.
+
+Tools wait for certain lines of it, so format and level names are part of the interface. A call is
+a fixed phrase plus key=value fields. Nothing here is called per message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any, TextIO
+
+
+class Log:
+    """Writes log lines to stderr or a file. One per process, handed to whoever logs."""
+
+    __slots__ = (
+        "_file",
+        "_files_max",
+        "_is_utc",
+        "_limit",
+        "_path",
+        "_prefix",
+        "_size",
+        "_stream",
+        "has_time",
+        "is_debug",
+        "is_trace",
+    )
+
+    def __init__(
+        self,
+        *,
+        path: str = "",
+        stream: TextIO | None = None,
+        is_debug: bool = False,
+        is_trace: bool = False,
+        has_time: bool = True,
+        is_utc: bool = False,
+        size_limit: int = 0,
+        files_max: int = 0,
+    ) -> None:
+        self._path = path
+        self._stream = stream if stream is not None else sys.stderr
+        self._file: TextIO | None = None
+        self._prefix = f"[{os.getpid()}] "
+        self._is_utc = is_utc
+        self._limit = size_limit
+        self._files_max = files_max
+        self._size = 0
+        self.has_time = has_time
+        self.is_debug = is_debug
+        self.is_trace = is_trace
+        if path:
+            self._open()
+
+    def info(self, text: str, **fields: Any) -> None:
+        """A change of state that an operator acts on."""
+        self._write("INF", text, fields)
+
+    def warning(self, text: str, **fields: Any) -> None:
+        """Something is degraded."""
+        self._write("WRN", text, fields)
+
+    def error(self, text: str, **fields: Any) -> None:
+        """Something stopped."""
+        self._write("ERR", text, fields)
+
+    def fatal(self, text: str, **fields: Any) -> None:
+        """The reason why the process ends; the caller ends it."""
+        self._write("FTL", text, fields)
+
+    def debug(self, text: str, **fields: Any) -> None:
+        if self.is_debug:
+            self._write("DBG", text, fields)
+
+    def trace(self, text: str, **fields: Any) -> None:
+        if self.is_trace:
+            self._write("TRC", text, fields)
+
+    def reopen(self) -> None:
+        """Open the log file anew, after somebody moved it away."""
+        if self._path:
+            self._open()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> None:
+        # Line buffering: a line reaches the file when it is written, and a crash loses none.
+        opened = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        self.close()
+        self._file = opened
+        self._size = os.fstat(opened.fileno()).st_size
+
+    def _write(self, level: str, text: str, fields: dict[str, Any]) -> None:
+        stamp = ""
+        if self.has_time:
+            now = time.time()
+            parts = time.gmtime(now) if self._is_utc else time.localtime(now)
+            stamp = f"{time.strftime('%Y/%m/%d %H:%M:%S', parts)}.{int(now % 1 * 1e6):06d} "
+        tail = "".join(f" {key}={_field(value)}" for key, value in fields.items())
+        line = f"{self._prefix}{stamp}[{level}] {text}{tail}\n"
+        target = self._file or self._stream
+        try:
+            target.write(line)
+            if self._file is None:
+                target.flush()
+        except (OSError, ValueError):
+            return  # a closed terminal or a full disk must not stop the server
+        if self._file is not None and self._limit:
+            self._size += len(line)
+            if self._size > self._limit:
+                self._rotate()
+
+    def _rotate(self) -> None:
+        """Move the full file aside under its time, as nats-server does, and keep `files_max`."""
+        assert self._file is not None
+        self._file.close()
+        self._file = None
+        now = time.time()
+        stamp = time.strftime("%Y.%m.%d.%H.%M.%S", time.localtime(now))
+        os.replace(self._path, f"{self._path}.{stamp}.{int(now % 1 * 1e9):09d}")
+        self._open()
+        if self._files_max > 0:
+            directory, base = os.path.split(self._path)
+            backups = sorted(
+                name for name in os.listdir(directory or ".") if name.startswith(base + ".")
+            )
+            for name in backups[: max(0, len(backups) - self._files_max + 1)]:
+                os.unlink(os.path.join(directory, name))
+
+
+def _field(value: Any) -> str:
+    """A value as text: quoted when it would not read as one word."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    text = str(value)
+    if text and all(char.isprintable() and char not in ' "=' for char in text):
+        return text
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,325 @@
+"""The consensus core of one group, pure: inputs are calls, the output is `take() -> Ready`.
+
+Inputs never do I/O and nothing is sent by them; they only change state. A sole voter needs
+nobody: it leads from construction on, and what it proposes is committed as soon as it is durable.
+A group with peers also wants `tick(now_ms)` before the messages of a turn, because leases and
+signs of life are measured by the latest time the core was told.
+
+Promises to others (votes, append replies) are held until the write they rest on is reported by
+`persisted`. Appends and heartbeats of a leader are not: its term is durable before it leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from streamd.limits import UNCOMMITTED_BYTES_MAX
+from streamd.raft import membership
+from streamd.raft.log import LogReader
+from streamd.raft.member import NEVER, Member
+from streamd.raft.membership import Membership
+from streamd.raft.messages import AppendReply, ReadQuery
+from streamd.raft.ready import NotLeader, ProposalRejected, ReadState, Ready, Token, Write
+from streamd.raft.replication import membership_refusal
+from streamd.types import Entry, HardState, Index, NodeId, Term
+
+COMMIT_HINT_EVERY = 4096  # entries; how far the durable commit hint may lag behind
+
+__all__ = ["NEVER", "LogReader", "NotLeader", "ProposalRejected", "RaftCore", "Ready"]
+
+
+class RaftCore(Member):
+    """One member of one group. Not thread-safe; owned by the group's turn."""
+
+    __slots__ = ()
+
+    # --- facts ----------------------------------------------------------------------------------
+
+    @property
+    def last_index(self) -> Index:
+        return self.log.last_index
+
+    @property
+    def commit(self) -> Index:
+        return self.log.commit
+
+    @property
+    def applied(self) -> Index:
+        """The last entry given out as committed; the shell applies those at once."""
+        return self.log.emitted
+
+    @property
+    def members(self) -> Membership:
+        """The membership in force; `log.membership_at(index)` is what a snapshot stores."""
+        return self.log.membership
+
+    @property
+    def has_ready(self) -> bool:
+        """True if `take` would return something."""
+        log = self.log
+        return (
+            log.written < log.last_index
+            or log.emitted < self._emit_to
+            or self._hard_state_changed
+            or self._role_changed
+            or bool(self._outbox or self._held or self._read_states)
+            or log.truncated_from > 0
+            or (self._leadership is not None and not self._is_sole and self._has_sends_due())
+            or self._has_news
+        )
+
+    # --- proposals ------------------------------------------------------------------------------
+
+    def propose(self, data: bytes, command: Any = None, tag: Any = None) -> Index:
+        """Append an entry; return its index. Its fate is known when the index is committed.
+
+        Raises NotLeader, or ProposalRejected when the backlog is full or leadership is on its
+        way to another member. `data` is a command: not empty, not a membership's.
+        """
+        if not self.is_leader:
+            raise NotLeader(self.leader_id)
+        if self._uncommitted_bytes >= UNCOMMITTED_BYTES_MAX:
+            raise ProposalRejected(f"{self._uncommitted_bytes} bytes are not committed yet")
+        if not self._is_sole:
+            self._assert_takes_proposals()
+        assert data and data[:1] != membership.MARK, data[:1]
+        self._uncommitted_bytes += len(data)
+        return self._append(data, command, tag)
+
+    def propose_membership(
+        self, voters: Iterable[NodeId], learners: Iterable[NodeId] = ()
+    ) -> Index:
+        """Start to change the members to `voters` and `learners`; return the entry's index.
+
+        One change at a time: ProposalRejected while another is under way or this term has
+        nothing committed yet. A joint phase, if one is needed, ends by itself. A learner should
+        be caught up (`lag`) before it is made a voter: the core does not insist.
+        """
+        leadership = self._leadership
+        if leadership is None:
+            raise NotLeader(self.leader_id)
+        self._assert_takes_proposals()
+        wanted = membership.simple(voters, learners)
+        if self.log.commit < leadership.term_start:
+            raise ProposalRejected("nothing of this leader's term is committed yet")
+        refusal = membership_refusal(self.log, wanted)
+        if refusal:
+            raise ProposalRejected(refusal)
+        changed = self.log.membership.changed_to(wanted.voters, wanted.learners)
+        return self._append_membership(changed)
+
+    def lag(self, node_id: NodeId) -> int:
+        """How many entries `node_id` is known to lack (the leader's view); -1: not a peer."""
+        peer = self._leadership.peers.get(node_id) if self._leadership else None
+        return -1 if peer is None else self.log.last_index - peer.match
+
+    def transfer(self, node_id: NodeId) -> None:
+        """Hand leadership to `node_id`; given up after one election timeout."""
+        leadership = self._leadership
+        if leadership is None:
+            raise NotLeader(self.leader_id)
+        self._assert_takes_proposals()
+        leadership.start_transfer(node_id, by_ms=self.now_ms + self._election_ms)
+        self._arm_leader()
+
+    def read_index(self, context: int) -> None:
+        """Ask which index a linearizable read must see; a ReadState with `context` answers.
+
+        On a follower the leader is asked. Index 0: no leader, or its term ended meanwhile. An
+        answer may also be lost with its message: the shell bounds its own wait.
+        """
+        leadership = self._leadership
+        if leadership is not None:
+            leadership.add_read(self.node_id, context)
+            self._settle_reads()
+        elif self.leader_id is not None:
+            self._outbox.append((self.leader_id, ReadQuery(self.term, context)))
+        else:
+            self._read_states.append(ReadState(context, 0))
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Tell the time; acts only at `deadline_ms`, so more calls than needed are harmless."""
+        self.now_ms = now_ms
+        if not self.deadline_ms or now_ms < self.deadline_ms:
+            return
+        leadership = self._leadership
+        if leadership is None:
+            self._arm_election()
+            if not self._has_diverged:
+                self._campaign()
+            return
+        if not leadership.quorum_at_ms:
+            leadership.expect_signs_from(now_ms)
+            leadership.quorum_at_ms = now_ms + self._election_ms
+        if now_ms >= leadership.quorum_at_ms:
+            if not leadership.has_heard_quorum(now_ms - self._election_ms):
+                self._become_follower(self.term, None)
+                return
+            leadership.quorum_at_ms = now_ms + self._election_ms
+        if leadership.transfer_to and now_ms >= leadership.transfer_by_ms:
+            leadership.transfer_to = ""  # it did not take over in time: lead on
+        if now_ms >= leadership.heartbeat_at_ms:
+            leadership.send_heartbeats()
+            leadership.heartbeat_at_ms = now_ms + self._heartbeat_ms
+        self._arm_leader()
+
+    # --- storage --------------------------------------------------------------------------------
+
+    def persisted(self, token: Token) -> None:
+        """The write `token`, and so every one before it, is durable. Unknown tokens are ignored.
+
+        What a later truncation voided does not count, even if equal entries were appended again
+        since: they are in a later write.
+        """
+        writes = self._writes
+        log = self.log
+        while writes and writes[0].token <= token:
+            write = writes.popleft()
+            if write.last_index > log.stable:
+                log.stable = write.last_index
+            for receiver, message in write.held:
+                if message.term < self.term:
+                    continue  # a promise of a term that is over; what it rests on may be void
+                if receiver == self.node_id:
+                    self.step(receiver, message)  # our own vote, now that it is durable
+                else:
+                    self._outbox.append((receiver, message))
+        leadership = self._leadership
+        if leadership is not None and self._is_sole:
+            # The same as `_advance_commit`, on the path every publish of a lone node takes.
+            if log.stable >= leadership.term_start:
+                log.commit = self._emit_to = log.stable
+                if leadership.has_reads:
+                    self._settle_reads()
+            return
+        self._emit_to = min(log.commit, log.stable)
+        if leadership is not None:
+            self._advance_commit()
+
+    def snapshot_saved(self, index: Index, term: Term, chain: int) -> None:
+        """A snapshot at `index` is durable: entries up to it may be gone from the reader."""
+        self.log.compact(index, term, chain)
+
+    def snapshot_installed(self, index: Index, term: Term, chain: int, members: Membership) -> None:
+        """The offered snapshot is durable here and the machine restored from it.
+
+        The log is replaced unless it already contains that entry; either way entries are given
+        out from `index` + 1 on. The shell tells storage of it before the next `take`'s write.
+        """
+        self._snapshot_wanted = None
+        log = self.log
+        if index <= log.commit:
+            return
+        if index <= log.last_index and log.term_at(index) == term and index <= log.stable:
+            log.commit = log.emitted = index
+            log.compact(index, term, chain)
+        else:
+            log.reset(index, term, chain, members)
+            self._has_diverged = False  # whatever was rotten is gone
+            for write in self._writes:
+                write.last_index = min(write.last_index, index)
+        self._emit_to = min(log.commit, log.stable)
+        self._follow_membership()
+        if self.leader_id is not None and self.leader_id != self.node_id:
+            self._held.append((self.leader_id, AppendReply(self.term, True, index)))
+
+    def unreachable(self, node_id: NodeId) -> None:
+        """The link to `node_id` broke: what was under way to it may be lost."""
+        if self._leadership is not None:
+            self._leadership.on_unreachable(node_id)
+
+    # --- output ---------------------------------------------------------------------------------
+
+    def take(self, max_entries: int, max_bytes: int) -> Ready | None:
+        """Return what follows from the inputs since the last call; None if nothing does."""
+        if not self.has_ready:
+            return None
+        log = self.log
+        leadership = self._leadership
+        ready = Ready()
+        if leadership is not None and not self._is_sole:
+            leadership.send_appends(self.now_ms)
+            if leadership.is_round_due:
+                leadership.send_heartbeats()
+        if log.emitted < self._emit_to:
+            self._emit(ready, max_entries, max_bytes)
+        if log.written < log.last_index or self._hard_state_changed or log.truncated_from:
+            self._write(ready)
+        elif self._held:
+            if self._writes:
+                self._writes[-1].held.extend(self._held)
+            else:
+                self._outbox.extend(self._held)  # all they rest on is durable already
+            self._held = []
+        if self._outbox:
+            ready.send_now = self._outbox[:]
+            self._outbox.clear()  # the same list: the leadership writes into it as well
+        if self._read_states:
+            ready.read_states, self._read_states = self._read_states, []
+        if self._role_changed:
+            ready.role_changed = True
+            self._role_changed = False
+        if self._has_news:
+            ready.dropped, self._dropped = self._dropped, []
+            ready.alerts, self._alerts = self._alerts, []
+            ready.snapshot_wanted, self._snapshot_wanted = self._snapshot_wanted, None
+            self._has_news = False
+        ready.is_leader_ready = self.is_leader_ready
+        return ready
+
+    def _write(self, ready: Ready) -> None:
+        log = self.log
+        ready.truncate_from = log.truncated_from
+        log.truncated_from = 0
+        if log.written < log.last_index:
+            ready.entries = log.unwritten()
+            log.written = log.last_index
+            if not self._is_sole and log.commit - self._hinted >= COMMIT_HINT_EVERY:
+                self._hard_state_changed = True
+        if self._hard_state_changed:
+            ready.hard_state = HardState(self.term, self.vote, log.commit)
+            self._hinted = log.commit
+            self._hard_state_changed = False
+        self._token += 1
+        ready.token = self._token
+        self._writes.append(Write(self._token, log.written, self._held))
+        self._held = []
+
+    def _emit(self, ready: Ready, max_entries: int, max_bytes: int) -> None:
+        log = self.log
+        last = self._emit_to
+        assert log.emitted < last <= log.stable, (log.emitted, last, log.stable)
+        entries = log.slice(
+            log.emitted + 1, last=last, max_entries=max_entries, max_bytes=max_bytes
+        )
+        log.emitted = entries[-1].index
+        ready.more = log.emitted < last
+        leadership = self._leadership
+        if leadership is not None:
+            size = 0
+            for entry in entries:
+                size += len(entry.data)
+            # Entries of earlier leaders were never added; they can only make this too small.
+            self._uncommitted_bytes = max(self._uncommitted_bytes - size, 0)
+            if log.emitted >= leadership.term_start:
+                self.is_leader_ready = True
+        log.forget_emitted()
+        ready.committed = entries
+        for position, entry in enumerate(entries):
+            # 0xc1 is membership.MARK: a machine is shown a no-op, the change was for the core.
+            if entry.data and entry.data[0] == 0xC1:
+                entries[position] = Entry(entry.term, entry.index, b"", chain=entry.chain)
+
+    # --- helpers --------------------------------------------------------------------------------
+
+    def _assert_takes_proposals(self) -> None:
+        if self._leadership is not None and self._leadership.transfer_to:
+            target = self._leadership.transfer_to
+            raise ProposalRejected(f"leadership is being handed to {target}")
+
+    def _has_sends_due(self) -> bool:
+        leadership = self._leadership
+        return leadership is not None and (leadership.is_round_due or leadership.has_appends_due())

@@ -1,0 +1,376 @@
+"""The log of one group as its core sees it: a tail in memory, the rest through `LogReader`.
+
+Holds entries that storage has not reported yet, those not yet emitted as committed, and (for a
+group with peers) a trailing window for slow followers. Of every other entry it knows the term,
+by runs, and reads the rest when asked. Does not write anything.
+
+Cursors, all inclusive: base <= emitted <= min(commit, stable), stable <= written <= last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from struct import Struct
+from typing import Protocol
+
+from crc32c import crc32c
+
+from streamd.errors import CorruptionError
+from streamd.limits import (
+    RAFT_LOAD_BYTES,
+    RAFT_READ_BYTES,
+    RAFT_TRAILING_BYTES,
+    RAFT_TRAILING_ENTRIES,
+)
+from streamd.raft.membership import Membership, decode, is_membership
+from streamd.types import Entry, Index, LogState, Term
+
+pack_identity = Struct("<IQQ").pack  # previous chain, term, index
+
+
+class LogReader(Protocol):
+    """Durable entries of this group, wherever the shell keeps them."""
+
+    def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
+        """Entries lo <= index < hi, without gaps; at least one, then up to `max_bytes`."""
+
+
+def next_chain(previous: int, term: Term, index: Index, data: bytes) -> int:
+    """The hash chain: equal chains at an index mean equal logs up to it."""
+    chain: int = crc32c(data, crc32c(pack_identity(previous, term, index)))
+    return chain
+
+
+class RaftLog:
+    """See the module. `commit` and the cursors are moved by the core, never here alone."""
+
+    __slots__ = (
+        "_first",
+        "_first_prev",
+        "_memory_bytes",
+        "_reader",
+        "_run_starts",
+        "_run_terms",
+        "base_chain",
+        "base_index",
+        "base_term",
+        "commit",
+        "emitted",
+        "entries",
+        "is_sole",
+        "last_chain",
+        "last_index",
+        "last_term",
+        "memberships",
+        "snapshot_chain",
+        "snapshot_index",
+        "snapshot_term",
+        "stable",
+        "truncated_from",
+        "written",
+    )
+
+    def __init__(
+        self, state: LogState, reader: LogReader, *, applied: Index, membership: Membership
+    ) -> None:
+        self._reader = reader
+        base = state.first_index - 1
+        if state.last_index < applied:
+            raise CorruptionError(
+                f"the log ends at index {state.last_index}, before the snapshot at {applied}"
+            )
+        if base > applied:
+            raise CorruptionError(
+                f"the log starts at index {state.first_index}, the snapshot ends at {applied}"
+            )
+        # The entry before the first that can be had; peers that need it need a snapshot.
+        self.base_index: Index = base
+        self.base_term: Term = state.prev_term
+        self.base_chain = state.prev_chain
+        self.last_index: Index = base
+        self.last_term: Term = state.prev_term
+        self.last_chain = state.prev_chain
+        # entries[i].index == _first + i; _first_prev is the identity of the entry before.
+        self.entries: list[Entry] = []
+        self._first: Index = base + 1
+        self._first_prev = (state.prev_term, state.prev_chain)
+        self._memory_bytes = 0
+        # Runs of one term: run i holds _run_starts[i] and what follows, up to the next run.
+        self._run_starts: list[Index] = []
+        self._run_terms: list[Term] = []
+        # Memberships by the index that brought each; the first is the snapshot's.
+        self.memberships: list[tuple[Index, Membership]] = [(applied, membership)]
+        self.is_sole = False
+        self.truncated_from: Index = 0  # lowest index voided since the last write; 0: none
+        self.snapshot_index: Index = applied
+        self.snapshot_term, self.snapshot_chain = state.prev_term, state.prev_chain
+        self._load(state.last_index, applied)
+        self.written = self.stable = self.last_index
+        self.emitted: Index = applied
+        self.commit: Index = max(applied, min(state.hard_state.commit, self.last_index))
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def term_at(self, index: Index) -> Term:
+        """The term of the entry at `index`, base_index <= index <= last_index. Never reads."""
+        assert self.base_index <= index <= self.last_index, (
+            index,
+            self.base_index,
+            self.last_index,
+        )
+        if index == self.base_index:
+            return self.base_term
+        return self._run_terms[bisect_right(self._run_starts, index) - 1]
+
+    def entry_id(self, index: Index) -> tuple[Term, int]:
+        """(term, chain) of the entry at `index`, base_index <= index <= last_index."""
+        if index == self.last_index:
+            return self.last_term, self.last_chain
+        if index == self.base_index:
+            return self.base_term, self.base_chain
+        first = self._first
+        if index >= first:
+            entry = self.entries[index - first]
+            return entry.term, entry.chain
+        if index == first - 1:
+            return self._first_prev
+        entry = self._read(index, index + 1, 0)[0]
+        return entry.term, entry.chain
+
+    def last_with_term_up_to(self, index: Index, term: Term) -> Index:
+        """The highest index <= `index` whose term is <= `term`; base_index if there is none."""
+        index = min(index, self.last_index)
+        while index > self.base_index and self.term_at(index) > term:
+            run = bisect_right(self._run_starts, index) - 1
+            index = self._run_starts[run] - 1
+        return max(index, self.base_index)
+
+    def slice(self, lo: Index, *, last: Index, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Entries from `lo` to `last` inclusive, bounded; at least one if there is one."""
+        if lo > last:
+            return []
+        first = self._first
+        if lo < first:
+            return self._read(lo, min(last + 1, first, lo + max_entries), max_bytes)
+        start = lo - first
+        stop = min(start + max_entries, last + 1 - first)
+        memory = self.entries
+        size = 0
+        position = start
+        for position in range(start, stop):
+            size += len(memory[position].data)
+            if size > max_bytes and position > start:
+                return memory[start:position]
+        return memory[start:stop]
+
+    def unwritten(self) -> list[Entry]:
+        """Entries that no write has carried yet."""
+        start = self.written + 1 - self._first
+        return self.entries[start:] if start else self.entries[:]
+
+    @property
+    def membership(self) -> Membership:
+        """The one in force: the last appended, committed or not."""
+        return self.memberships[-1][1]
+
+    @property
+    def membership_index(self) -> Index:
+        """Which entry brought the membership in force."""
+        return self.memberships[-1][0]
+
+    def membership_at(self, index: Index) -> Membership:
+        """What was in force at `index`; a snapshot at `index` must hold this."""
+        found = self.memberships[0][1]
+        for since, membership in self.memberships:
+            if since > index:
+                break
+            found = membership
+        return found
+
+    def open_memberships(self) -> list[Membership]:
+        """The last one known to be committed, and all after it."""
+        later = [members for since, members in self.memberships if since > self.commit]
+        return [self.membership_at(self.commit), *later]
+
+    # --- changes --------------------------------------------------------------------------------
+
+    def append(self, entry: Entry) -> None:
+        """Add the next entry, whose term, index and chain are set."""
+        assert entry.index == self.last_index + 1, (entry.index, self.last_index)
+        if entry.term != self.last_term or not self._run_terms:
+            self._start_run(entry.index, entry.term)
+        self.entries.append(entry)
+        self._memory_bytes += len(entry.data)
+        self.last_index = entry.index
+        self.last_term = entry.term
+        self.last_chain = entry.chain
+        if is_membership(entry.data):
+            self.memberships.append((entry.index, decode(entry.data)))
+
+    def truncate(self, from_index: Index) -> list[Entry]:
+        """Void the entries from `from_index` on; return those that were in memory."""
+        assert from_index > self.commit, (from_index, self.commit)
+        assert from_index <= self.last_index, (from_index, self.last_index)
+        term, chain = self.entry_id(from_index - 1)
+        if from_index >= self._first:
+            voided = self.entries[from_index - self._first :]
+            del self.entries[from_index - self._first :]
+        else:
+            voided = self.entries
+            self.entries = []
+            self._first = from_index
+            self._first_prev = (term, chain)
+        self._memory_bytes -= sum(len(entry.data) for entry in voided)
+        self.last_index, self.last_term, self.last_chain = from_index - 1, term, chain
+        while self._run_starts and self._run_starts[-1] >= from_index:
+            self._run_starts.pop()
+            self._run_terms.pop()
+        while len(self.memberships) > 1 and self.memberships[-1][0] >= from_index:
+            self.memberships.pop()
+        if from_index <= self.written:
+            # Storage has (or will have) the voided entries: the next write must void them there.
+            self.written = from_index - 1
+            if not self.truncated_from or from_index < self.truncated_from:
+                self.truncated_from = from_index
+        self.stable = min(self.stable, from_index - 1)
+        return voided
+
+    def forget_emitted(self) -> None:
+        """Drop from memory what is emitted, but for the trailing window of a group with peers."""
+        count = self.emitted + 1 - self._first
+        if count <= 0:
+            return
+        if not self.is_sole:
+            memory = self.entries
+            window = RAFT_TRAILING_ENTRIES
+            if len(memory) <= window and self._memory_bytes <= RAFT_TRAILING_BYTES:
+                return
+            # Down to half of the window, so that this is rare.
+            window //= 2
+            excess = self._memory_bytes - RAFT_TRAILING_BYTES // 2
+            position = 0
+            while position < count and (excess > 0 or len(memory) - position > window):
+                excess -= len(memory[position].data)
+                position += 1
+            count = position
+        self._drop_first(count)
+
+    def compact(self, index: Index, term: Term, chain: int) -> None:
+        """The snapshot covers all up to `index`: the reader may no longer have it."""
+        assert index <= self.emitted, (index, self.emitted)
+        if index <= self.snapshot_index:
+            return
+        if index >= self._first:  # below, it may be gone from the reader already
+            assert self.entry_id(index) == (term, chain), (index, term, chain)
+        later = [brought for brought in self.memberships if brought[0] > index]
+        self.memberships = [(index, self.membership_at(index)), *later]
+        self.snapshot_index, self.snapshot_term, self.snapshot_chain = index, term, chain
+        if self._first == index + 1:
+            self._first_prev = (term, chain)
+        if self.is_sole:
+            self._drop_first(index + 1 - self._first)
+        self._raise_base()  # memory still serves peers that are a little behind
+
+    def reset(self, index: Index, term: Term, chain: int, membership: Membership) -> None:
+        """A snapshot replaces the whole log; the next write voids what storage has beyond it."""
+        has_more = self.truncated_from > 0 or self.written > index
+        self.entries = []
+        self._memory_bytes = 0
+        self._first, self._first_prev = index + 1, (term, chain)
+        self._run_starts, self._run_terms = [], []
+        self.base_index = self.last_index = self.snapshot_index = index
+        self.base_term = self.last_term = self.snapshot_term = term
+        self.base_chain = self.last_chain = self.snapshot_chain = chain
+        self.memberships = [(index, membership)]
+        self.written = self.stable = self.commit = self.emitted = index
+        self.truncated_from = index + 1 if has_more else 0
+
+    # --- helpers --------------------------------------------------------------------------------
+
+    def _drop_first(self, count: int) -> None:
+        """Drop the `count` oldest entries from memory."""
+        if count <= 0:
+            return
+        memory = self.entries
+        if count == len(memory):
+            dropped = memory
+            self.entries = []
+            self._memory_bytes = 0
+        else:
+            dropped = memory[:count]
+            del memory[:count]
+            for entry in dropped:
+                self._memory_bytes -= len(entry.data)
+        newest = dropped[-1]
+        self._first_prev = (newest.term, newest.chain)
+        self._first = newest.index + 1
+        if self.base_index < self.snapshot_index:
+            self._raise_base()  # what was compacted could be had from memory only
+
+    def _read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
+        entries = self._reader.read(lo, hi, max_bytes)
+        if not entries or entries[0].index != lo or entries[-1].index >= hi:
+            got = [entry.index for entry in entries]
+            raise CorruptionError(f"entries {lo}..{hi - 1} asked of the log, got {got[:3]}")
+        return entries
+
+    def _load(self, last: Index, applied: Index) -> None:
+        """Walk the durable log once: check its chain, learn terms and memberships.
+
+        A small log stays in memory, so that recovery reads it once; of a large one nothing does.
+        """
+        kept: list[Entry] | None = []
+        kept_bytes = 0
+        kept_prev = (self.base_term, self.base_chain)
+        index = self.base_index
+        term, chain = kept_prev
+        while index < last:
+            for entry in self._read(index + 1, last + 1, RAFT_READ_BYTES):
+                index += 1
+                chain = next_chain(chain, entry.term, index, entry.data)
+                if entry.index != index or entry.chain != chain or entry.term < term:
+                    raise CorruptionError(
+                        f"log entry {index}: term {entry.term} after {term}, chain "
+                        f"{entry.chain:#010x}, expected {chain:#010x}"
+                    )
+                if entry.term != term or not self._run_terms:
+                    term = entry.term
+                    self._start_run(index, term)
+                if is_membership(entry.data) and index > applied:
+                    self.memberships.append((index, decode(entry.data)))
+                if index <= applied:
+                    kept_prev = (term, chain)
+                    self.snapshot_term, self.snapshot_chain = term, chain
+                elif kept is not None:
+                    kept.append(entry)
+                    kept_bytes += len(entry.data)
+                    if kept_bytes > RAFT_LOAD_BYTES:
+                        kept = None
+        self.last_index, self.last_term, self.last_chain = index, term, chain
+        if kept is None:
+            self._first, self._first_prev = index + 1, (term, chain)
+        else:
+            self.entries = kept
+            self._memory_bytes = kept_bytes
+            self._first = index + 1 - len(kept)
+            self._first_prev = kept_prev
+
+    def _start_run(self, index: Index, term: Term) -> None:
+        self._run_starts.append(index)
+        self._run_terms.append(term)
+
+    def _raise_base(self) -> None:
+        """Entries up to the snapshot are to be had only as far as memory reaches back."""
+        if self._first <= self.snapshot_index:
+            self.base_index = self._first - 1
+            self.base_term, self.base_chain = self._first_prev
+        else:
+            self.base_index = self.snapshot_index
+            self.base_term, self.base_chain = self.snapshot_term, self.snapshot_chain
+        # Forget runs that end at or before the base.
+        keep = max(bisect_right(self._run_starts, self.base_index + 1) - 1, 0)
+        del self._run_starts[:keep]
+        del self._run_terms[:keep]
+        if self.base_index == self.last_index:
+            self._run_starts.clear()
+            self._run_terms.clear()

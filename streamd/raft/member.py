@@ -1,0 +1,557 @@
+"""One member's conduct: how it answers messages, changes its role, and what it then commits.
+
+`Member` is the half of the core that other members see; `core.RaftCore` is the half that the
+shell calls. Both work on one set of fields, which are all named here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from crc32c import crc32c
+
+from streamd.errors import CorruptionError
+from streamd.raft import election, membership
+from streamd.raft.election import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE, Ballot, Dice
+from streamd.raft.log import LogReader, RaftLog, next_chain, pack_identity
+from streamd.raft.membership import Membership
+from streamd.raft.messages import (
+    Append,
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    ReadAnswer,
+    ReadQuery,
+    SnapshotOffer,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
+from streamd.raft.ready import Alert, Outgoing, ProposalRejected, ReadState, Token, Write
+from streamd.raft.replication import Leadership
+from streamd.types import Entry, Index, LogState, NodeId, Term, Uid
+
+NEVER = 0
+"""`deadline_ms` of a core that no passing of time can move."""
+
+
+class Member:
+    """State and conduct of one member of one group. Used only as the base of `RaftCore`."""
+
+    __slots__ = (
+        "_alerts",
+        "_ballot",
+        "_dice",
+        "_dropped",
+        "_election_ms",
+        "_emit_to",
+        "_hard_state_changed",
+        "_has_diverged",
+        "_has_news",
+        "_heartbeat_ms",
+        "_held",
+        "_hinted",
+        "_is_sole",
+        "_leadership",
+        "_outbox",
+        "_read_states",
+        "_role_changed",
+        "_snapshot_wanted",
+        "_token",
+        "_uncommitted_bytes",
+        "_writes",
+        "deadline_ms",
+        "group",
+        "heard_ms",
+        "is_leader",
+        "is_leader_ready",
+        "leader_id",
+        "log",
+        "node_id",
+        "now_ms",
+        "role",
+        "term",
+        "vote",
+    )
+
+    def __init__(
+        self,
+        *,
+        group: Uid,
+        node_id: NodeId,
+        voters: Sequence[NodeId],
+        log: LogState,
+        reader: LogReader,
+        now_ms: int,
+        seed: int,
+        applied: Index = 0,
+        election_ms: int = 1000,
+        heartbeat_ms: int = 250,
+        learners: Sequence[NodeId] = (),
+        members: Membership | None = None,
+    ) -> None:
+        """Start from what storage has: `log`, and a snapshot at `applied` whose members were
+        `voters` and `learners` (or `members`, if it was taken amid a joint change).
+
+        Reads the durable log once, and raises CorruptionError if it does not fit together.
+        """
+        self.group = group
+        self.node_id = node_id
+        self.log = RaftLog(
+            log,
+            reader,
+            applied=applied,
+            membership=members or membership.simple(voters, learners),
+        )
+        self.term: Term = log.hard_state.term
+        self.vote: NodeId = log.hard_state.vote
+        if self.term < self.log.last_term:
+            # Its vote is lost as well: it could vote twice in a term (I12).
+            raise CorruptionError(
+                f"hard state has term {self.term}, the log already term {self.log.last_term}"
+            )
+        self.leader_id: NodeId | None = None
+        self.role = FOLLOWER
+        self.is_leader = False
+        self.is_leader_ready = False  # the no-op of this term was given out as committed
+        self.now_ms = now_ms  # as last told; see the module
+        self.heard_ms = now_ms - election_ms  # last sign of a leader; none yet
+        self.deadline_ms = NEVER
+        self._election_ms = election_ms
+        self._heartbeat_ms = heartbeat_ms
+        self._dice = Dice(seed)
+        self._ballot = Ballot()
+        self._leadership: Leadership | None = None
+        self._is_sole = False
+        self._has_diverged = False
+        self._token: Token = 0
+        self._writes: deque[Write] = deque()  # handed out, not reported
+        self._held: list[Outgoing] = []  # rest on what the next write carries
+        self._outbox: list[Outgoing] = []
+        self._hard_state_changed = False
+        self._hinted: Index = log.hard_state.commit
+        self._emit_to: Index = min(self.log.commit, self.log.stable)
+        self._uncommitted_bytes = 0
+        self._read_states: list[ReadState] = []
+        self._role_changed = False
+        self._dropped: list[Entry] = []
+        self._alerts: list[Alert] = []
+        self._snapshot_wanted: tuple[NodeId, SnapshotOffer] | None = None
+        self._has_news = False  # any of the three above
+        self._follow_membership()
+        if self.log.membership.voters == (node_id,):
+            self._campaign()  # nobody else to wait for
+        else:
+            self._arm_election()
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def step(self, sender: NodeId, message: Message) -> None:
+        """Take a message of `sender`. Old terms are refused, newer ones followed."""
+        term = message.term
+        if term > self.term:
+            if type(message) is Vote:
+                if not message.is_transfer and self._hears_leader():
+                    return  # silence, not a refusal: the term of a disturber is not ours
+                if not message.is_pre:
+                    self._become_follower(term, None)
+            elif not (type(message) is VoteReply and message.is_pre and message.is_granted):
+                is_leaders = type(message) in (Append, Heartbeat, SnapshotOffer)
+                self._become_follower(term, sender if is_leaders else None)
+        elif term < self.term:
+            self._refuse_old_term(sender, message)
+            return
+        _HANDLERS[type(message)](self, sender, message)
+
+    def _refuse_old_term(self, sender: NodeId, message: Message) -> None:
+        """Tell a leader or candidate of an old term that it is one; ignore the rest."""
+        if type(message) is Vote:
+            self._held.append((sender, VoteReply(self.term, message.is_pre, False)))
+        elif type(message) in (Append, Heartbeat, SnapshotOffer):
+            self._held.append((sender, AppendReply(self.term, False, 0)))
+
+    def _on_vote(self, sender: NodeId, vote: Vote) -> None:
+        log = self.log
+        is_granted = (
+            not self._has_diverged
+            and election.may_vote(
+                vote, sender, term=self.term, voted_for=self.vote, leader_id=self.leader_id
+            )
+            and election.is_up_to_date(vote, last_term=log.last_term, last_index=log.last_index)
+        )
+        if vote.is_pre:
+            term = vote.term if is_granted else self.term
+            self._outbox.append((sender, VoteReply(term, True, is_granted)))
+            return
+        if is_granted and self.vote != sender:
+            self.vote = sender
+            self._hard_state_changed = True
+        if is_granted:
+            self._arm_election()
+        self._held.append((sender, VoteReply(self.term, False, is_granted)))
+
+    def _on_vote_reply(self, sender: NodeId, reply: VoteReply) -> None:
+        wanted_role, wanted_term = (
+            (PRE_CANDIDATE, self.term + 1) if reply.is_pre else (CANDIDATE, self.term)
+        )
+        if self.role != wanted_role or (reply.is_granted and reply.term != wanted_term):
+            return
+        self._ballot.record(sender, is_granted=reply.is_granted)
+        self._count_votes()
+
+    def _on_append(self, sender: NodeId, append: Append) -> None:
+        self._follow(sender)
+        if self._has_diverged:
+            return
+        log = self.log
+        previous = append.prev_index
+        if previous < log.base_index:
+            # Compacted here, hence committed, hence equal.
+            self._held.append((sender, AppendReply(self.term, True, log.commit)))
+            return
+        if previous > log.last_index or log.term_at(previous) != append.prev_term:
+            hint = log.last_with_term_up_to(previous, append.prev_term)
+            reply = AppendReply(self.term, False, previous, hint, log.term_at(hint))
+            self._held.append((sender, reply))
+            return
+        chain = log.entry_id(previous)[1]
+        if chain != append.prev_chain:
+            self._diverge(sender, previous, chain, append.prev_chain)
+            return
+        last = previous + len(append.entries)
+        if not self._append_foreign(sender, append):
+            return
+        self._held.append((sender, AppendReply(self.term, True, last)))
+        self._commit_to(min(append.commit, last))
+
+    def _append_foreign(self, sender: NodeId, append: Append) -> bool:
+        """Append what is new of a leader's entries; False if they can't follow our log."""
+        log = self.log
+        chain = append.prev_chain
+        index = append.prev_index
+        has_members_changed = False
+        for entry in append.entries:
+            index += 1
+            chain = next_chain(chain, entry.term, index, entry.data)
+            if entry.index != index or entry.chain != chain:
+                # Not what the leader logged: damaged on its way, or in its memory. Not acked.
+                text = f"append from {sender}: entry {index} does not continue its hash chain"
+                self._alert(Alert(text, sender, index, entry.term))
+                return False
+            if index <= log.last_index:
+                if log.term_at(index) == entry.term:
+                    continue
+                self._truncate(index)
+                has_members_changed = True
+            log.append(entry)
+            has_members_changed |= entry.data[:1] == membership.MARK
+        if has_members_changed:
+            self._follow_membership()
+        return True
+
+    def _on_append_reply(self, sender: NodeId, reply: AppendReply) -> None:
+        leadership = self._leadership
+        if leadership is None or sender not in leadership.peers:
+            return
+        leadership.peers[sender].heard_ms = self.now_ms
+        if reply.is_diverged:
+            text = f"the log of {sender} has other content than ours at index {reply.index}"
+            self._alert(Alert(text, sender, reply.index, self.term))
+        if reply.is_ok and reply.index > self.log.last_index:
+            text = f"{sender} acks index {reply.index}, our log ends at {self.log.last_index}"
+            self._alert(Alert(text, sender, reply.index, self.term))
+            return
+        if leadership.on_append_reply(sender, reply):
+            self._advance_commit()
+
+    def _on_heartbeat(self, sender: NodeId, beat: Heartbeat) -> None:
+        self._follow(sender)
+        if not self._has_diverged:
+            self._commit_to(min(beat.commit, self.log.last_index))
+        # No promise rests on a sign of life, so it does not wait for the disk.
+        self._outbox.append((sender, HeartbeatReply(self.term, beat.round_no)))
+
+    def _on_heartbeat_reply(self, sender: NodeId, reply: HeartbeatReply) -> None:
+        leadership = self._leadership
+        if leadership is None or sender not in leadership.peers:
+            return
+        leadership.peers[sender].heard_ms = self.now_ms
+        leadership.on_heartbeat_reply(sender, reply.round_no, self.now_ms, self._election_ms)
+        self._settle_reads()
+
+    def _on_snapshot_offer(self, sender: NodeId, offer: SnapshotOffer) -> None:
+        self._follow(sender)
+        if offer.index <= self.log.commit:
+            self._held.append((sender, AppendReply(self.term, True, self.log.commit)))
+        else:
+            self._snapshot_wanted = (sender, offer)
+            self._has_news = True
+
+    def _on_timeout_now(self, sender: NodeId, message: TimeoutNow) -> None:
+        if self.role != LEADER and not self._has_diverged:
+            self._campaign(is_transfer=True)
+
+    def _on_read_query(self, sender: NodeId, query: ReadQuery) -> None:
+        leadership = self._leadership
+        if leadership is None:
+            self._outbox.append((sender, ReadAnswer(self.term, query.context, 0)))
+            return
+        try:
+            leadership.add_read(sender, query.context)
+        except ProposalRejected:
+            leadership.answer(sender, query.context, 0)
+        self._settle_reads()
+
+    def _on_read_answer(self, sender: NodeId, answer: ReadAnswer) -> None:
+        self._read_states.append(ReadState(answer.context, answer.index))
+
+    # --- roles ----------------------------------------------------------------------------------
+
+    def _hears_leader(self) -> bool:
+        """True while a leader may be alive: nobody is helped to depose it."""
+        if self.is_leader:
+            return True  # check-quorum makes us step down when nobody follows us any more
+        return self.leader_id is not None and self.now_ms < self.heard_ms + self._election_ms
+
+    def _follow(self, leader: NodeId) -> None:
+        assert not self.is_leader, f"{leader} and {self.node_id} both lead term {self.term}"
+        if self.role != FOLLOWER or self.leader_id != leader:
+            self._become_follower(self.term, leader)
+        self.heard_ms = self.now_ms
+        self._arm_election()
+
+    def _become_follower(self, term: Term, leader: NodeId | None) -> None:
+        assert term >= self.term, (term, self.term)
+        if term > self.term:
+            self.term = term
+            self.vote = ""  # and only here: a vote lasts as long as its term
+            self._held.clear()  # promises of a term that is over
+            self._hard_state_changed = True
+        self._end_leadership()
+        self.role = FOLLOWER
+        self.leader_id = leader
+        self._role_changed = True
+        self._arm_election()
+
+    def _end_leadership(self) -> None:
+        leadership = self._leadership
+        self.is_leader = self.is_leader_ready = False
+        self._leadership = None
+        self._uncommitted_bytes = 0
+        if leadership is None:
+            return
+        for requester, context in leadership.unconfirmed_reads():
+            if requester == self.node_id:
+                self._read_states.append(ReadState(context, 0))
+            else:
+                leadership.answer(requester, context, 0)
+
+    def _campaign(self, *, is_transfer: bool = False) -> None:
+        """Stand for election: for the term at once if nobody else has a say, or the leader
+        asked for it; else ask first whether it could be won."""
+        log = self.log
+        if not self._may_stand():
+            return
+        self._ballot = Ballot()
+        self._role_changed = True
+        self.leader_id = None
+        if not is_transfer and not self._is_sole:
+            self.role = PRE_CANDIDATE
+            self._ask_for_votes(Vote(self.term + 1, True, log.last_index, log.last_term))
+            self._ballot.record(self.node_id, is_granted=True)  # promises nothing
+            self._count_votes()
+            return
+        self._stand(is_transfer=is_transfer)
+
+    def _stand(self, *, is_transfer: bool) -> None:
+        """Raise the term and ask for real votes, our own included."""
+        log = self.log
+        self.term += 1
+        self.vote = self.node_id
+        self._hard_state_changed = True
+        self.role = CANDIDATE
+        self._ballot = Ballot()
+        self._arm_election()
+        if self._is_sole:
+            # Term, vote and no-op go into one write, and nothing leaves before it is durable.
+            self._become_leader()
+            return
+        # Requests wait for the disk as well: they claim a log and a term that must survive us,
+        # or a grant could be counted by a later incarnation that has less.
+        self._ask_for_votes(Vote(self.term, False, log.last_index, log.last_term, is_transfer))
+        self._held.append((self.node_id, VoteReply(self.term, False, True)))
+
+    def _ask_for_votes(self, vote: Vote) -> None:
+        channel = self._outbox if vote.is_pre else self._held
+        log_members = self.log.membership
+        for node_id in sorted({*log_members.voters, *log_members.voters_out}):
+            if node_id != self.node_id:
+                channel.append((node_id, vote))
+
+    def _count_votes(self) -> None:
+        members = self.log.membership
+        if self._ballot.is_won(members):
+            if self.role == PRE_CANDIDATE:
+                self._stand(is_transfer=False)
+            else:
+                self._become_leader()
+        elif self._ballot.is_lost(members):
+            self._become_follower(self.term, None)
+
+    def _become_leader(self) -> None:
+        self.role = LEADER
+        self.is_leader = True
+        self.leader_id = self.node_id
+        self._role_changed = True
+        self._uncommitted_bytes = 0
+        self._leadership = Leadership(
+            node_id=self.node_id,
+            term=self.term,
+            log=self.log,
+            outbox=self._outbox,
+            now_ms=self.now_ms,
+        )
+        self._leadership.quorum_at_ms = self.now_ms + self._election_ms
+        self._append(b"", None, None)  # commits what earlier terms left, once it is committed
+        if not self._is_sole:
+            self._leadership.send_heartbeats()
+            self._leadership.heartbeat_at_ms = self.now_ms + self._heartbeat_ms
+        self._arm_leader()
+
+    def _diverge(self, leader: NodeId, index: Index, ours: int, theirs: int) -> None:
+        """Same term at `index`, other chain: one log is rotten. Take no part until repaired."""
+        self._has_diverged = True
+        text = f"log chain at index {index} is {ours:#010x} here, {theirs:#010x} at {leader}"
+        self._alert(Alert(text, leader, index, self.log.term_at(index)))
+        reply = AppendReply(self.term, False, index, is_diverged=True)
+        self._held.append((leader, reply))
+
+    # --- log and commit -------------------------------------------------------------------------
+
+    def _append(self, data: bytes, command: Any, tag: Any) -> Index:
+        log = self.log
+        index = log.last_index + 1
+        term = self.term
+        chain = crc32c(data, crc32c(pack_identity(log.last_chain, term, index)))
+        log.append(Entry(term, index, data, command, tag, chain))
+        return index
+
+    def _append_membership(self, members: Membership) -> Index:
+        index = self._append(membership.encode(members), None, None)
+        self._follow_membership()
+        return index
+
+    def _truncate(self, from_index: Index) -> None:
+        """Void uncommitted entries that the leader does not have."""
+        voided = self.log.truncate(from_index)
+        self._dropped.extend(entry for entry in voided if entry.tag is not None)
+        self._has_news = True
+        for write in self._writes:  # what they report durable from here on is void on disk too
+            write.last_index = min(write.last_index, from_index - 1)
+
+    def _follow_membership(self) -> None:
+        """Take the membership in force into account, here and in the leadership."""
+        members = self.log.membership
+        self._is_sole = members.voters == (self.node_id,) and not (
+            members.voters_out or members.learners
+        )
+        self.log.is_sole = self._is_sole
+        if self._leadership is not None:
+            self._leadership.follow_membership(self.now_ms)
+            if self.deadline_ms == NEVER:
+                # A sole voter is not told the time; count others' silence from the next tick.
+                self._leadership.quorum_at_ms = 0
+            self._arm_leader()
+        elif self.deadline_ms == NEVER:
+            self._arm_election()  # a voter now
+
+    def _commit_to(self, index: Index) -> None:
+        log = self.log
+        if index > log.commit:
+            assert index <= log.last_index, (index, log.last_index)
+            log.commit = index
+            self._emit_to = min(index, log.stable)
+
+    def _advance_commit(self) -> None:
+        """Commit what a majority has durable; only ever by an entry of this term."""
+        leadership = self._leadership
+        assert leadership is not None
+        log = self.log
+        index = leadership.quorum_match()
+        if index <= log.commit or index < leadership.term_start:
+            return
+        log.commit = index
+        self._emit_to = min(index, log.stable)
+        self._settle_reads()
+        if log.membership_index <= index:
+            self._on_membership_committed()
+
+    def _on_membership_committed(self) -> None:
+        """Leave a joint membership; step down if the group has moved on without us."""
+        leadership = self._leadership
+        assert leadership is not None
+        members = self.log.membership
+        if members.is_joint:
+            self._append_membership(members.left_joint())
+        elif not members.is_voter(self.node_id):
+            leadership.send_appends(self.now_ms)  # so that the others learn of this commit
+            self._become_follower(self.term, None)
+
+    def _settle_reads(self) -> None:
+        leadership = self._leadership
+        if leadership is None:
+            return
+        for requester, context, index in leadership.confirmed_reads():
+            if requester == self.node_id:
+                self._read_states.append(ReadState(context, index))
+            else:
+                leadership.answer(requester, context, index)
+
+    # --- small helpers --------------------------------------------------------------------------
+
+    def _alert(self, alert: Alert) -> None:
+        self._alerts.append(alert)
+        self._has_news = True
+
+    def _may_stand(self) -> bool:
+        """True for a voter, also for one whose removal is not known to be committed: until it is,
+        the group may need the longer log that only the removed member has."""
+        return any(members.is_voter(self.node_id) for members in self.log.open_memberships())
+
+    def _arm_election(self) -> None:
+        """Restart the patience of a member that may stand for election."""
+        if self.is_leader:
+            return
+        if not self._may_stand():
+            self.deadline_ms = NEVER
+            return
+        patience_ms = self._election_ms + self._dice.below(self._election_ms)
+        self.deadline_ms = self.now_ms + patience_ms
+
+    def _arm_leader(self) -> None:
+        leadership = self._leadership
+        assert leadership is not None
+        if self._is_sole:
+            self.deadline_ms = NEVER
+            return
+        deadline_ms = max(min(leadership.heartbeat_at_ms, leadership.quorum_at_ms), 1)
+        if leadership.transfer_to:
+            deadline_ms = min(deadline_ms, leadership.transfer_by_ms)
+        self.deadline_ms = deadline_ms
+
+
+_HANDLERS: dict[type, Callable[[Member, NodeId, Any], None]] = {
+    Vote: Member._on_vote,
+    VoteReply: Member._on_vote_reply,
+    Append: Member._on_append,
+    AppendReply: Member._on_append_reply,
+    Heartbeat: Member._on_heartbeat,
+    HeartbeatReply: Member._on_heartbeat_reply,
+    SnapshotOffer: Member._on_snapshot_offer,
+    TimeoutNow: Member._on_timeout_now,
+    ReadQuery: Member._on_read_query,
+    ReadAnswer: Member._on_read_answer,
+}

@@ -1,0 +1,403 @@
+"""The leader's side: what each peer holds, what to send it next, what is thereby committed.
+
+A peer is *probed* with one append at a time until a common entry is found, then *replicated* to
+with a window of unanswered appends, and sent to the *snapshot* when what it needs is compacted.
+A peer whose log has other content under the same term is *diverged*: it gets nothing more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from streamd.limits import (
+    RAFT_APPEND_BYTES,
+    RAFT_APPEND_ENTRIES,
+    RAFT_INFLIGHT_APPENDS,
+    RAFT_READS_MAX,
+)
+from streamd.raft.log import RaftLog
+from streamd.raft.membership import Membership
+from streamd.raft.messages import (
+    Append,
+    AppendReply,
+    Heartbeat,
+    ReadAnswer,
+    SnapshotOffer,
+    TimeoutNow,
+)
+from streamd.raft.ready import Outgoing, ProposalRejected
+from streamd.types import Index, NodeId, Term
+
+PROBE = 0
+REPLICATE = 1
+SNAPSHOT = 2
+DIVERGED = 3
+
+STATE_NAMES = ("probe", "replicate", "snapshot", "diverged")
+
+
+class Peer:
+    """What the leader knows of one other member.
+
+    `match`: known to hold, durable. `next`: first entry not yet sent. match < next always.
+    """
+
+    __slots__ = (
+        "commit_sent",
+        "heard_ms",
+        "inflight",
+        "is_paused",
+        "match",
+        "next",
+        "offered_ms",
+        "probe_round",
+        "round_no",
+        "state",
+    )
+
+    def __init__(self, next_index: Index, now_ms: int) -> None:
+        self.state = PROBE
+        self.match: Index = 0
+        self.next: Index = next_index
+        self.commit_sent: Index = 0
+        self.inflight: deque[Index] = deque()  # last index of each unanswered append
+        self.is_paused = False  # a probe is under way
+        self.probe_round = 0  # heartbeat round before the probe; a later answer proves it lost
+        self.heard_ms = now_ms
+        self.round_no = 0  # last heartbeat round it answered
+        self.offered_ms = 0
+
+    def probe(self) -> None:
+        """Doubt what was sent: start again after the last entry known to be there."""
+        self.state = PROBE
+        self.next = self.match + 1
+        self.commit_sent = 0
+        self.inflight.clear()
+        self.is_paused = False
+
+    def replicate(self) -> None:
+        """A common entry is known: stream what follows it."""
+        self.state = REPLICATE
+        self.next = self.match + 1
+        self.inflight.clear()
+        self.is_paused = False
+
+    def __repr__(self) -> str:
+        return f"{STATE_NAMES[self.state]} match={self.match} next={self.next}"
+
+
+class Leadership:
+    """One term of leading: peers, reads to confirm, a hand-over under way.
+
+    Created when an election is won and thrown away when the term is over, so nothing of an old
+    term can leak into a new one.
+    """
+
+    __slots__ = (
+        "_confirmed_round",
+        "_early_reads",
+        "_log",
+        "_node_id",
+        "_outbox",
+        "_reads",
+        "_round_no",
+        "heartbeat_at_ms",
+        "is_round_due",
+        "peers",
+        "quorum_at_ms",
+        "term",
+        "term_start",
+        "transfer_by_ms",
+        "transfer_sent",
+        "transfer_to",
+    )
+
+    def __init__(
+        self, *, node_id: NodeId, term: Term, log: RaftLog, outbox: list[Outgoing], now_ms: int
+    ) -> None:
+        self._node_id = node_id
+        self._log = log
+        self._outbox = outbox
+        self.term = term
+        self.term_start: Index = log.last_index + 1  # the no-op; nothing below commits by count
+        self.peers: dict[NodeId, Peer] = {}
+        self._reads: deque[tuple[int, Index, NodeId, int]] = deque()  # round, index, who, context
+        self._early_reads: list[tuple[NodeId, int]] = []  # asked before the no-op was committed
+        self._round_no = 0
+        self._confirmed_round = 0
+        self.is_round_due = False
+        self.heartbeat_at_ms = now_ms
+        self.quorum_at_ms = now_ms
+        self.transfer_to: NodeId = ""
+        self.transfer_by_ms = 0
+        self.transfer_sent = False
+        self.follow_membership(now_ms)
+
+    # --- members --------------------------------------------------------------------------------
+
+    def follow_membership(self, now_ms: int) -> None:
+        """Have exactly one `Peer` for each other member of the membership in force."""
+        members = self._log.membership.members()
+        for node_id in list(self.peers):
+            if node_id not in members:
+                del self.peers[node_id]
+        for node_id in members:
+            if node_id != self._node_id and node_id not in self.peers:
+                self.peers[node_id] = Peer(self._log.last_index + 1, now_ms)
+
+    def expect_signs_from(self, now_ms: int) -> None:
+        """Count every peer's silence from now on, not from before."""
+        for peer in self.peers.values():
+            peer.heard_ms = max(peer.heard_ms, now_ms)
+
+    def has_heard_quorum(self, since_ms: int) -> bool:
+        """True if a majority, ourselves included, gave a sign of life since then."""
+        peers = self.peers
+
+        def is_heard(node_id: NodeId) -> bool:
+            peer = peers.get(node_id)
+            return node_id == self._node_id or (peer is not None and peer.heard_ms >= since_ms)
+
+        return self._log.membership.has_quorum(is_heard)
+
+    def quorum_match(self) -> Index:
+        """The highest index that is durable on a majority."""
+        return self._log.membership.quorum_index(self._match_of)
+
+    def _match_of(self, node_id: NodeId) -> Index:
+        if node_id == self._node_id:
+            return self._log.stable  # our own fsync counts like everybody's: when it is done
+        peer = self.peers.get(node_id)
+        return peer.match if peer is not None else 0
+
+    # --- appends --------------------------------------------------------------------------------
+
+    def has_appends_due(self) -> bool:
+        """True if `send_appends` would send something."""
+        log = self._log
+        last = log.last_index
+        commit = log.commit
+        for peer in self.peers.values():
+            if peer.state == REPLICATE:
+                if len(peer.inflight) >= RAFT_INFLIGHT_APPENDS:
+                    continue
+                if peer.next <= last or peer.commit_sent < min(commit, peer.next - 1):
+                    return True
+            elif peer.state == PROBE and not peer.is_paused:
+                return True
+        return False
+
+    def send_appends(self, now_ms: int) -> None:
+        """Send each peer what it lacks, as far as its window allows."""
+        for node_id, peer in self.peers.items():
+            if peer.state == PROBE:
+                if not peer.is_paused:
+                    self._send_append(node_id, peer, now_ms)
+                    peer.is_paused = True
+                    peer.probe_round = self._round_no
+            elif peer.state == REPLICATE:
+                while len(peer.inflight) < RAFT_INFLIGHT_APPENDS:
+                    if peer.next > self._log.last_index and peer.commit_sent >= min(
+                        self._log.commit, peer.next - 1
+                    ):
+                        break
+                    if not self._send_append(node_id, peer, now_ms):
+                        break
+
+    def _send_append(self, node_id: NodeId, peer: Peer, now_ms: int) -> bool:
+        log = self._log
+        previous = peer.next - 1
+        if previous < log.base_index:
+            self._offer_snapshot(node_id, peer, now_ms)
+            return False
+        prev_term, prev_chain = log.entry_id(previous)
+        entries = log.slice(
+            peer.next,
+            last=log.last_index,
+            max_entries=RAFT_APPEND_ENTRIES,
+            max_bytes=RAFT_APPEND_BYTES,
+        )
+        self._outbox.append(
+            (node_id, Append(self.term, previous, prev_term, prev_chain, entries, log.commit))
+        )
+        if peer.state == REPLICATE and entries:
+            peer.next = entries[-1].index + 1
+            peer.inflight.append(peer.next - 1)
+        peer.commit_sent = min(log.commit, previous + len(entries))
+        return True
+
+    def _offer_snapshot(self, node_id: NodeId, peer: Peer, now_ms: int) -> None:
+        log = self._log
+        peer.state = SNAPSHOT
+        peer.offered_ms = now_ms
+        peer.inflight.clear()
+        offer = SnapshotOffer(
+            self.term,
+            log.snapshot_index,
+            log.snapshot_term,
+            log.snapshot_chain,
+            log.membership_at(log.snapshot_index),
+        )
+        self._outbox.append((node_id, offer))
+
+    def on_append_reply(self, node_id: NodeId, reply: AppendReply) -> bool:
+        """Take a peer's answer; True if its match grew, so that more may be committed."""
+        peer = self.peers[node_id]
+        if reply.is_ok:
+            return self._on_accepted(node_id, peer, reply.index)
+        if reply.is_diverged:
+            peer.state = DIVERGED
+            peer.inflight.clear()
+            return False
+        if peer.state == REPLICATE:
+            if reply.index > peer.match:  # else an answer to something older than what it has
+                peer.probe()
+        elif peer.state == PROBE and reply.index == peer.next - 1:
+            hint = self._log.last_with_term_up_to(reply.hint_index, reply.hint_term)
+            if reply.hint_index < self._log.base_index:
+                hint = reply.hint_index  # what it has is compacted here: a snapshot follows
+            peer.next = max(peer.match + 1, min(reply.index, hint + 1))
+            peer.is_paused = False
+        return False
+
+    def _on_accepted(self, node_id: NodeId, peer: Peer, index: Index) -> bool:
+        assert index <= self._log.last_index, (node_id, index, self._log.last_index)
+        has_grown = index > peer.match
+        if has_grown:
+            peer.match = index
+            peer.next = max(peer.next, index + 1)
+        inflight = peer.inflight
+        while inflight and inflight[0] <= index:
+            inflight.popleft()
+        if peer.state == PROBE:
+            if index >= peer.next - 1:
+                peer.replicate()
+        elif peer.state == SNAPSHOT and peer.match >= self._log.base_index:
+            peer.replicate()
+        if node_id == self.transfer_to:
+            self.advance_transfer()
+        return has_grown
+
+    def on_unreachable(self, node_id: NodeId) -> None:
+        """The link broke: what was under way may be lost."""
+        peer = self.peers.get(node_id)
+        if peer is not None and peer.state in (REPLICATE, SNAPSHOT):
+            peer.probe()
+        elif peer is not None and peer.state == PROBE:
+            peer.is_paused = False
+
+    # --- heartbeats and reads -------------------------------------------------------------------
+
+    def send_heartbeats(self) -> None:
+        """Start a round: one heartbeat to every peer."""
+        self._round_no += 1
+        self.is_round_due = False
+        commit = self._log.commit
+        for node_id, peer in self.peers.items():
+            beat = Heartbeat(self.term, min(commit, peer.match), self._round_no)
+            self._outbox.append((node_id, beat))
+
+    def on_heartbeat_reply(
+        self, node_id: NodeId, round_no: int, now_ms: int, election_ms: int
+    ) -> None:
+        """The peer still follows us; also the moment to notice appends that got lost."""
+        peer = self.peers[node_id]
+        peer.round_no = max(peer.round_no, round_no)
+        if round_no > peer.probe_round:
+            peer.is_paused = False
+        if peer.state == REPLICATE and peer.match < self._log.last_index:
+            if len(peer.inflight) >= RAFT_INFLIGHT_APPENDS:
+                peer.inflight.popleft()
+            # An append now, empty if all was sent: refused if one before it was lost.
+            self._send_append(node_id, peer, now_ms)
+        elif peer.state == SNAPSHOT and now_ms - peer.offered_ms >= election_ms:
+            self._offer_snapshot(node_id, peer, now_ms)
+        self._confirm_rounds()
+
+    def _confirm_rounds(self) -> None:
+        peers = self.peers
+        round_no = self._log.membership.quorum_index(
+            lambda node_id: (
+                self._round_no
+                if node_id == self._node_id
+                else peers[node_id].round_no
+                if node_id in peers
+                else 0
+            )
+        )
+        self._confirmed_round = max(self._confirmed_round, round_no)
+
+    @property
+    def has_reads(self) -> bool:
+        """True if a read waits for a confirmation."""
+        return bool(self._reads or self._early_reads)
+
+    def add_read(self, requester: NodeId, context: int) -> None:
+        """Note the commit index a read must see; `confirmed_reads` gives it back once a round of
+        heartbeats that starts from now on has shown that no later leader can have been."""
+        if len(self._reads) + len(self._early_reads) >= RAFT_READS_MAX:
+            raise ProposalRejected("too many reads wait for the leader's confirmation")
+        if self._log.commit < self.term_start:
+            self._early_reads.append((requester, context))
+            return
+        self._reads.append((self._round_no + 1, self._log.commit, requester, context))
+        self.is_round_due = True
+
+    def confirmed_reads(self) -> list[tuple[NodeId, int, Index]]:
+        """Reads that may be answered: (requester, context, index), in the order they came."""
+        if self._early_reads and self._log.commit >= self.term_start:
+            early, self._early_reads = self._early_reads, []
+            for requester, context in early:
+                self.add_read(requester, context)
+        reads = self._reads
+        if not reads:
+            return []
+        if self._log.is_sole:
+            # Nobody else could lead: the majority that must agree is this member.
+            self.is_round_due = False
+            self._confirmed_round = self._round_no + 1
+        confirmed = []
+        while reads and reads[0][0] <= self._confirmed_round:
+            _, index, requester, context = reads.popleft()
+            confirmed.append((requester, context, index))
+        return confirmed
+
+    def unconfirmed_reads(self) -> list[tuple[NodeId, int]]:
+        """The reads that this leadership, now over, leaves unanswered."""
+        return [*self._early_reads, *((who, context) for _, _, who, context in self._reads)]
+
+    def answer(self, requester: NodeId, context: int, index: Index) -> None:
+        """Send a follower the answer to its read."""
+        self._outbox.append((requester, ReadAnswer(self.term, context, index)))
+
+    # --- hand-over ------------------------------------------------------------------------------
+
+    def start_transfer(self, node_id: NodeId, *, by_ms: int) -> None:
+        """Take no more proposals, bring `node_id` up to date, then have it campaign."""
+        peer = self.peers.get(node_id)
+        if peer is None or not self._log.membership.is_voter(node_id):
+            raise ProposalRejected(f"{node_id} is no other voter of this group")
+        self.transfer_to = node_id
+        self.transfer_by_ms = by_ms
+        self.transfer_sent = False
+        self.advance_transfer()
+
+    def advance_transfer(self) -> None:
+        """Say "now" once the target holds everything."""
+        peer = self.peers.get(self.transfer_to)
+        if peer is None:
+            self.transfer_to = ""
+        elif peer.match == self._log.last_index and not self.transfer_sent:
+            self._outbox.append((self.transfer_to, TimeoutNow(self.term)))
+            self.transfer_sent = True
+
+
+def membership_refusal(log: RaftLog, wanted: Membership) -> str:
+    """Why the membership may not change now; "" if it may."""
+    if log.membership_index > log.commit:
+        return "another change of members is not committed yet"
+    if log.membership.is_joint:
+        return "the group is still leaving a joint membership"
+    if not wanted.voters:
+        return "a group needs a voter"
+    return ""

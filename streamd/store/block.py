@@ -1,0 +1,161 @@
+"""Block files of one stream, as the block thread sees them: `N.blk`. Synchronous; no policy."""
+
+from __future__ import annotations
+
+import os
+
+from streamd.errors import CorruptionError
+from streamd.store import format as fmt
+from streamd.store.disk import Buffer, Disk
+from streamd.types import Uid
+
+SUFFIX = ".blk"
+HEADER_BYTES = 64
+
+Write = tuple[int, int, bytes, bool]
+"""(block_no, offset, blob, is_seal): write `blob`; with is_seal it is the footer."""
+
+
+def block_name(block_no: int) -> str:
+    """`17.blk`"""
+    return f"{block_no}{SUFFIX}"
+
+
+class BlockFiles:
+    """Reads and writes block files. Files written since the last sync stay open for it."""
+
+    def __init__(self, disk: Disk, directory: str, uid: Uid) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._uid = uid
+        self._unsynced: dict[int, int] = {}  # block_no -> fd
+        self._is_dir_unsynced = False
+
+    def path(self, block_no: int) -> str:
+        return os.path.join(self._directory, block_name(block_no))
+
+    def sizes(self) -> dict[int, int]:
+        """Bytes of every block file there is."""
+        found: dict[int, int] = {}
+        for name in self._disk.listdir(self._directory):
+            stem = name[: -len(SUFFIX)]
+            if name.endswith(SUFFIX) and stem.isdigit():
+                fd = self._disk.open(os.path.join(self._directory, name))
+                found[int(stem)] = self._disk.size(fd)
+                self._disk.close(fd)
+        return found
+
+    def write(self, writes: list[Write]) -> None:
+        """Carry out `writes` in order: neighbours of one block in one system call."""
+        disk = self._disk
+        at = 0
+        while at < len(writes):
+            block_no, offset, _, is_seal = writes[at]
+            buffers: list[Buffer] = []
+            end = offset
+            while at < len(writes) and writes[at][0] == block_no and writes[at][1] == end:
+                _, _, blob, is_seal = writes[at]
+                buffers.append(blob)
+                end += len(blob)
+                at += 1
+            fd = self._open_to_write(block_no)
+            disk.writev(fd, buffers, offset)
+            if is_seal:
+                disk.crash_point("BLOCK_SEALED")
+                disk.fdatasync(fd)
+                del self._unsynced[block_no]
+                disk.close(fd)
+
+    def sync(self) -> None:
+        """Everything written so far is durable when this returns."""
+        disk = self._disk
+        for block_no, fd in list(self._unsynced.items()):
+            disk.fdatasync(fd)
+            del self._unsynced[block_no]
+            disk.close(fd)
+        disk.crash_point("BLOCKS_SYNCED")
+        if self._is_dir_unsynced:
+            disk.sync_dir(self._directory)
+            self._is_dir_unsynced = False
+        disk.crash_point("BLOCKS_DIR_SYNCED")
+
+    def read(self, block_no: int, offset: int, size: int) -> bytes:
+        """Read up to `size` bytes and return the whole, valid records they begin with."""
+        fd = self._disk.open(self.path(block_no))
+        try:
+            blob = self._disk.pread(fd, size, offset)
+        finally:
+            self._disk.close(fd)
+        valid = fmt.verified_length(blob)
+        if not valid:
+            raise CorruptionError(
+                f"{self.path(block_no)}: offset {offset}: the record there is damaged"
+            )
+        return blob if valid == len(blob) else blob[:valid]
+
+    def read_all(self, block_no: int, end_offset: int) -> bytes:
+        """Return the block up to `end_offset` (0: all of it), its header checked and included."""
+        fd = self._disk.open(self.path(block_no))
+        try:
+            blob = self._disk.pread(fd, end_offset or self._disk.size(fd), 0)
+        finally:
+            self._disk.close(fd)
+        fmt.check_block_header(blob, self._uid, block_no)
+        if len(blob) < end_offset:
+            raise CorruptionError(
+                f"{self.path(block_no)}: has {len(blob)} bytes, should have {end_offset}"
+            )
+        return blob
+
+    def read_footer(self, block_no: int) -> bytes:
+        """Return the footer of a sealed block, unchecked but for its frame."""
+        fd = self._disk.open(self.path(block_no))
+        try:
+            size = self._disk.size(fd)
+            trailer_at = max(0, size - fmt.TRAILER_BYTES)
+            length = fmt.footer_length(self._disk.pread(fd, fmt.TRAILER_BYTES, trailer_at))
+            if not HEADER_BYTES <= size - length < size:
+                raise CorruptionError(f"{self.path(block_no)}: offset {trailer_at}: no footer")
+            return self._disk.pread(fd, length, size - length)
+        finally:
+            self._disk.close(fd)
+
+    def truncate(self, block_no: int, offset: int) -> None:
+        """Cut the block at `offset`; CorruptionError if it does not reach that far."""
+        fd = self._disk.open(self.path(block_no))
+        try:
+            size = self._disk.size(fd)
+            if size < offset:
+                raise CorruptionError(
+                    f"{self.path(block_no)}: has {size} bytes, the snapshot says {offset}"
+                )
+            if size > offset:
+                self._disk.truncate(fd, offset)
+        finally:
+            self._disk.close(fd)
+
+    def remove(self, block_no: int) -> None:
+        """Remove the file, if it is there."""
+        fd = self._unsynced.pop(block_no, None)
+        if fd is not None:
+            self._disk.close(fd)
+        if self._disk.exists(self.path(block_no)):
+            self._disk.unlink(self.path(block_no))
+            self._is_dir_unsynced = True
+
+    def close(self) -> None:
+        for fd in self._unsynced.values():
+            self._disk.close(fd)
+        self._unsynced.clear()
+
+    def _open_to_write(self, block_no: int) -> int:
+        fd = self._unsynced.get(block_no)
+        if fd is None:
+            path = self.path(block_no)
+            is_new = not self._disk.exists(path)
+            fd = self._disk.open(path, create=True)
+            if is_new or self._disk.size(fd) < HEADER_BYTES:
+                self._disk.pwrite(fd, fmt.encode_block_header(self._uid, block_no), 0)
+                self._is_dir_unsynced = True
+            self._unsynced[block_no] = fd
+        return fd

@@ -1,0 +1,430 @@
+"""The blocks, snapshots and `index.db` of one stream: `StreamStore`.
+
+The stream machine decides what goes where; this carries it out. Appends are in memory at once and
+in their files later, without a sync of their own: the log holds them until a snapshot does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any, NamedTuple
+
+from crc32c import crc32c
+
+from streamd.errors import CorruptionError, DiskError, StreamdError
+from streamd.store import format as fmt
+from streamd.store.block import HEADER_BYTES, BlockFiles, Write, block_name
+from streamd.store.disk import Disk, Thread, disk_error
+from streamd.store.hot_tail import ChunkCache, HotBudget, HotTail
+from streamd.store.snapshots import SnapshotFile, read_file
+from streamd.types import Index, Term, Uid
+
+APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import each other
+FLUSH_BYTES = 1024 * 1024  # gathered before a write
+READ_BYTES = 256 * 1024  # read at once: about what one turn delivers
+_NAME = "stream"
+_INDEX_NAME = "index.db"
+_INDEX_HEADER = Struct("<8sQQQII")
+_INDEX_MAGIC = b"STRDIDX1"
+
+
+class LoadedSnapshot(NamedTuple):
+    """What recovery starts from."""
+
+    index: Index  # type: ignore[assignment]
+    term: Term
+    chain: int
+    state: bytes
+    index_db: bytes | None  # None: scan the blocks instead
+    tail: tuple[int, int]
+    is_fallback: bool = False  # the newest generation was damaged; this is the one before
+
+
+class StreamStore:
+    """One stream's directory, `streams/<uid>/`. Used on the event loop, except that `open`,
+    recovery, `close` and `move_to_trash` may also be called in a job of the block thread."""
+
+    def __init__(
+        self, disk: Disk, directory: str, uid: Uid, thread: Thread, budget: HotBudget
+    ) -> None:
+        self.uid = uid
+        self.directory = directory
+        self.failure: StreamdError | None = None
+        self.on_error: Callable[[StreamdError], None] = lambda err: None
+        self._disk = disk
+        self._thread = thread
+        self._files = BlockFiles(disk, directory, uid)
+        self._sizes = self._files.sizes()
+        self._bytes = sum(self._sizes.values())
+        self._tail = HotTail(budget)
+        self._chunks = ChunkCache()
+        self._pending: list[Write] = []
+        self._pending_bytes = 0
+        self._footers: dict[int, bytes] = {}  # of sealed blocks, until they are written
+        self._dead: list[int] = []  # since the newest snapshot
+        self._doomed: list[int] = []  # before it: removed when the next one is durable
+        self._sealed_tail = (0, 0)  # newest sealed block and where its footer ends
+        self._reads: dict[tuple[int, int], list[Callable[[], None]]] = {}
+        self._damaged: dict[tuple[int, int], StreamdError] = {}
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        uid: Uid,
+        thread: Thread,
+        codec: Any = None,
+        *,
+        budget: HotBudget | None = None,
+        on_error: Callable[[StreamdError], None] | None = None,
+    ) -> StreamStore:
+        """Open or make the directory. `codec` is the machine's concern; here it is the format.
+
+        Then: `load_snapshot`, `truncate_to` its tail ((0, 0) without one), replay the log.
+        """
+        try:
+            if not disk.exists(directory):
+                disk.mkdir(directory)
+                disk.sync_dir(os.path.dirname(directory))
+            SnapshotFile.remove_strays(disk, directory)
+            store = cls(disk, directory, uid, thread, budget or HotBudget())
+        except OSError as err:
+            raise disk_error("opening a stream", directory, err) from err
+        if on_error is not None:
+            store.on_error = on_error
+        return store
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What the block files take, once all is written."""
+        return self._bytes
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def apply(self, ops: list[tuple[Any, ...]]) -> None:
+        """Carry out block operations, in order. In memory at once, in the files later.
+
+        Raises the first error of an earlier write: it is final (I10).
+        """
+        if self.failure is not None:
+            raise self.failure
+        pending = self._pending
+        for op in ops:
+            kind = op[0]
+            if kind == APPEND:
+                _, block_no, offset, blob = op
+                self._tail.append(block_no, offset, blob)
+                self._grow(block_no, offset, len(blob))
+                pending.append((block_no, offset, blob, False))
+                self._pending_bytes += len(blob)
+            elif kind == SEAL:
+                _, block_no, offset, footer = op
+                self._footers[block_no] = footer
+                self._grow(block_no, offset, len(footer))
+                self._sealed_tail = (block_no, offset + len(footer))
+                pending.append((block_no, offset, footer, True))
+                self._pending_bytes += len(footer)
+            else:
+                assert kind == DROP, op
+                self._drop(op[1])
+        if self._pending_bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand what waits to the block thread."""
+        if not self._pending:
+            return
+        writes, self._pending, self._pending_bytes = self._pending, [], 0
+        files = self._files
+
+        def job() -> list[Write]:
+            if self.failure is not None:
+                raise self.failure
+            try:
+                files.write(writes)
+            except OSError as err:
+                # Set here: a later job of this store must not build on a write that failed.
+                self.failure = disk_error("writing blocks", self.directory, err)
+                raise self.failure from err
+            return writes
+
+        self._submit(job, self._wrote)
+
+    def _grow(self, block_no: int, offset: int, size: int) -> None:
+        before = self._sizes.get(block_no, 0)
+        after = max(before, offset + size)
+        self._sizes[block_no] = after
+        self._bytes += after - before
+
+    def _drop(self, block_no: int) -> None:
+        self._tail.drop(block_no)
+        self._chunks.drop(block_no)
+        self._footers.pop(block_no, None)
+        self._bytes -= self._sizes.pop(block_no, 0)
+        self._dead.append(block_no)
+
+    def _wrote(self, result: Any) -> None:
+        if isinstance(result, BaseException):
+            self._fail(result)
+            return
+        for write in result:
+            if write[3]:
+                self._footers.pop(write[0], None)
+        block_no, offset, blob, _ = result[-1]
+        self._tail.wrote(block_no, offset + len(blob))
+
+    def _submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if self._thread.is_current():  # recovery and closing run in a job of their own
+            try:
+                result = job()
+            except StreamdError as err:
+                result = err
+            done(result)
+        else:
+            self._thread.submit(job, done)
+
+    def _fail(self, err: BaseException) -> None:
+        is_first = self.failure is None or err is self.failure
+        if not isinstance(err, StreamdError):
+            err = DiskError(f"{self.directory}: {err!r}")
+        self.failure = self.failure or err
+        if is_first:
+            self.on_error(err)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
+        """Return (base, blob): bytes in memory that hold the whole record at `offset`.
+
+        None: not in memory, `read_chunk` it. Raises CorruptionError or DiskError if that was
+        tried and the record cannot be had.
+        """
+        found = self._tail.find(block_no, offset) or self._chunks.find(block_no, offset)
+        if found is None and self._damaged:
+            failure = self._damaged.get((block_no, offset))
+            if failure is not None:
+                raise failure
+        return found
+
+    def read_chunk(
+        self, block_no: int, offset: int, min_bytes: int, done: Callable[[], None]
+    ) -> None:
+        """Read from `offset` on, at least the record there; then `done`, and ask `chunk` again.
+
+        Every record read is verified. Reads of the same place share one.
+        """
+        key = (block_no, offset)
+        waiting = self._reads.get(key)
+        if waiting is not None:
+            waiting.append(done)
+            return
+        self._reads[key] = [done]
+        self._damaged.pop(key, None)
+        size = max(min_bytes, READ_BYTES)
+        files = self._files
+
+        def job() -> bytes:
+            try:
+                return files.read(block_no, offset, size)
+            except OSError as err:
+                raise disk_error("reading a block", files.path(block_no), err) from err
+
+        def read(result: Any) -> None:
+            if isinstance(result, StreamdError):
+                self._damaged[key] = result
+            elif isinstance(result, BaseException):
+                self._damaged[key] = DiskError(f"{files.path(block_no)}: {result!r}")
+            else:
+                self._chunks.add(block_no, offset, result)
+            for waiting in self._reads.pop(key):
+                waiting()
+
+        self._submit(job, read)
+
+    def load_footer(self, block_no: int) -> bytes:
+        """Return the footer of a sealed block (machine.base.ColumnSource). Synchronous."""
+        footer = self._footers.get(block_no)
+        if footer is not None:
+            return footer
+        try:
+            return self._files.read_footer(block_no)
+        except OSError as err:
+            raise disk_error("reading a footer", self._files.path(block_no), err) from err
+
+    def scan(self, block_no: int, end_offset: int = 0) -> Iterator[fmt.Record]:
+        """Yield the records of a block in order, verified; for rebuilding an index.
+
+        Reads up to `end_offset`, or up to the footer or the file's end if it is 0. Raises
+        CorruptionError if a record before `end_offset` is damaged or missing.
+        """
+        try:
+            blob = self._files.read_all(block_no, end_offset)
+        except OSError as err:
+            raise disk_error("scanning a block", self._files.path(block_no), err) from err
+        end = HEADER_BYTES
+        for record in fmt.scan(blob[HEADER_BYTES:], HEADER_BYTES):
+            if record.type == fmt.FOOTER:
+                break
+            end = record.offset + record.length
+            yield record
+        if end < end_offset:
+            raise CorruptionError(
+                f"{block_name(block_no)}: offset {end}: a record is damaged, the block goes on "
+                f"to {end_offset}"
+            )
+
+    # --- snapshots and recovery -------------------------------------------------------------
+
+    def save_snapshot(
+        self,
+        *,
+        index: Index,
+        term: Term,
+        chain: int,
+        state: bytes,
+        index_db: bytes,
+        tail: tuple[int, int],
+        done: Callable[[], None],
+    ) -> None:
+        """Make the state at `index` durable: blocks first, then the snapshot, then `index.db`.
+
+        `done` runs on the loop when it is. Files of blocks that were dead before the previous
+        snapshot go only now: both generations can be started from.
+        """
+        self.flush()
+        doomed, self._doomed, self._dead = self._doomed, self._dead, []
+        kept = tuple(self._doomed)
+        if tail[0] == self._sealed_tail[0]:
+            tail = self._sealed_tail  # its footer is part of it
+        files, disk, directory = self._files, self._disk, self.directory
+
+        def job() -> None:
+            if self.failure is not None:
+                raise self.failure
+            try:
+                files.sync()  # I2: what the snapshot's tail names is durable before it is
+                SnapshotFile.save(
+                    disk,
+                    directory,
+                    _NAME,
+                    group=self.uid,
+                    index=index,
+                    term=term,
+                    chain=chain,
+                    state=state,
+                    tail=tail,
+                    doomed=kept,
+                )
+                self._save_index(index, index_db)
+                for block_no in doomed:  # I11: the record that makes them dead is durable twice
+                    files.remove(block_no)
+                disk.crash_point("SNAPSHOT_BLOCKS_REMOVED")
+            except OSError as err:
+                self.failure = disk_error("saving a snapshot", directory, err)
+                raise self.failure from err
+
+        def saved(result: Any) -> None:
+            if isinstance(result, BaseException):
+                self._fail(result)
+            else:
+                done()
+
+        self._submit(job, saved)
+
+    def _save_index(self, index: Index, index_db: bytes) -> None:
+        """A cache: not synced, but a torn or stale one is told by its header."""
+        header = _INDEX_HEADER.pack(
+            _INDEX_MAGIC, self.uid, index, len(index_db), crc32c(index_db), 0
+        )
+        path = os.path.join(self.directory, _INDEX_NAME)
+        fd = self._disk.open(path + ".tmp", create=True)
+        try:
+            self._disk.truncate(fd, 0)
+            self._disk.writev(fd, [header, index_db], 0)
+        finally:
+            self._disk.close(fd)
+        self._disk.replace(path + ".tmp", path)
+        self._disk.crash_point("INDEX_RENAMED")
+
+    def _load_index(self, index: Index) -> bytes | None:
+        try:
+            blob = read_file(self._disk, os.path.join(self.directory, _INDEX_NAME))
+        except FileNotFoundError:
+            return None
+        if len(blob) < _INDEX_HEADER.size:
+            return None
+        magic, uid, stamp, size, crc, _ = _INDEX_HEADER.unpack_from(blob)
+        body = blob[_INDEX_HEADER.size :]
+        if (magic, uid, stamp, size) != (_INDEX_MAGIC, self.uid, index, len(body)):
+            return None
+        return body if crc32c(body) == crc else None
+
+    def load_snapshot(self) -> LoadedSnapshot | None:
+        """Return the newest snapshot that verifies, or None if there never was one.
+
+        Raises CorruptionError if there are some and none verifies.
+        """
+        try:
+            found = SnapshotFile.load(self._disk, self.directory, _NAME, group=self.uid)
+            if found is None:
+                return None
+            self._dead, self._doomed = [], list(found.doomed)
+            newest = SnapshotFile.names(self._disk, self.directory, _NAME)[0]
+            return LoadedSnapshot(
+                found.index,
+                found.term,
+                found.chain,
+                found.state,
+                self._load_index(found.index),
+                found.tail,
+                is_fallback=f"-{found.index:016x}." not in newest,
+            )
+        except OSError as err:
+            raise disk_error("loading a snapshot", self.directory, err) from err
+
+    def truncate_to(self, tail: tuple[int, int]) -> None:
+        """Remove what was written after `tail`; replaying the log writes it again.
+
+        Raises CorruptionError if the blocks do not reach `tail`.
+        """
+        block_no, offset = tail
+        try:
+            for found in sorted(self._sizes):
+                if found > block_no:
+                    self._files.remove(found)
+            if block_no in self._sizes:
+                self._files.truncate(block_no, offset)
+            elif offset > HEADER_BYTES:
+                raise CorruptionError(f"{self._files.path(block_no)}: the file is missing")
+            self._sizes = self._files.sizes()
+        except OSError as err:
+            raise disk_error("truncating blocks", self.directory, err) from err
+        for doomed in self._doomed:
+            self._sizes.pop(doomed, None)
+        self._bytes = sum(self._sizes.values())
+        self._disk.crash_point("BLOCKS_TRUNCATED")
+
+    def close(self) -> None:
+        """Write what waits and let go of the files. Nothing is synced: the log has it."""
+        self.flush()
+
+        def job() -> None:
+            self._files.close()
+
+        self._submit(job, lambda result: None)
+        self._tail.clear()
+        self._chunks.clear()
+
+    def move_to_trash(self, trash_dir: str) -> None:
+        """Move the directory of a closed store to `trash_dir/<uid>`, durably. Synchronous."""
+        target = os.path.join(trash_dir, str(self.uid))
+        try:
+            self._disk.remove_tree(target)
+            self._disk.replace(self.directory, target)
+            self._disk.sync_dir(trash_dir)
+            self._disk.sync_dir(os.path.dirname(self.directory))
+        except OSError as err:
+            raise disk_error("moving a stream to trash", self.directory, err) from err

@@ -1,0 +1,308 @@
+"""The one seam to the file system, and the only threads: `Disk`, `OsDisk`, `DiskThread`.
+
+All file access of the server goes through a `Disk`; tests give one that loses or tears what was
+not synced. A node has two threads: *log* (the write-ahead log and nothing else, so that an ack
+never waits behind block I/O) and *block* (blocks, snapshots, reads).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, TypeVar
+
+from streamd.errors import DiskError
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+Post = Callable[[Callable[[], None]], Any]
+
+_IOV_MAX = 1024
+_ZEROS = bytes(1 << 20)
+
+
+class Disk(Protocol):
+    """File operations of the store. Failures are OSError, as the operating system tells them.
+
+    Two promises, no more: bytes survive a power cut once `fdatasync` of their file returned, and
+    a created, renamed or removed name once `sync_dir` of its directory returned.
+    """
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing; `create` makes an empty file if there is none."""
+
+    def close(self, fd: int) -> None: ...
+
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
+        """Write all of `data`."""
+
+    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all `buffers`, one after the other, from `offset` on."""
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+
+    def fdatasync(self, fd: int) -> None: ...
+
+    def preallocate(self, fd: int, *, offset: int, size: int) -> None:
+        """Write zeros, so that later writes there change no metadata. Not synced."""
+
+    def truncate(self, fd: int, size: int) -> None: ...
+
+    def size(self, fd: int) -> int: ...
+
+    def replace(self, source: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def mkdir(self, path: str) -> None:
+        """Make `path` and its parents; no error if it exists."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Sorted names; [] if there is no such directory."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all in it; no error if it does not exist."""
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> int:
+        """Take the lock file `path` for this process or raise BlockingIOError."""
+
+    def unlock(self, fd: int) -> None: ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def random_bytes(self, size: int) -> bytes: ...
+
+    def crash_point(self, name: str) -> None:
+        """Name the moment between two durable steps. Only a simulated disk does something."""
+
+
+class OsDisk:
+    """The operating system's files."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return os.open(path, flags, 0o640)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
+        written = os.pwrite(fd, data, offset)
+        if written != len(data):
+            view = memoryview(data)
+            while written < len(view):
+                # A short write is how a full disk begins; the next call says ENOSPC.
+                count = os.pwrite(fd, view[written:], offset + written)
+                if count <= 0:
+                    raise OSError(errno.EIO, "a write made no progress")
+                written += count
+
+    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+        if len(buffers) > _IOV_MAX:
+            self.pwrite(fd, b"".join(buffers), offset)
+            return
+        written = os.pwritev(fd, buffers, offset)
+        if written != sum(map(len, buffers)):
+            self.pwrite(fd, memoryview(b"".join(buffers))[written:], offset + written)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        found = os.pread(fd, size, offset)
+        if len(found) == size or not found:
+            return found
+        parts = [found]
+        have = len(found)
+        while have < size:
+            part = os.pread(fd, size - have, offset + have)
+            if not part:
+                break
+            parts.append(part)
+            have += len(part)
+        return b"".join(parts)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def preallocate(self, fd: int, *, offset: int, size: int) -> None:
+        end = offset + size
+        while offset < end:
+            count = min(len(_ZEROS), end - offset)
+            self.pwrite(fd, memoryview(_ZEROS)[:count], offset)
+            offset += count
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        os.makedirs(path, mode=0o750, exist_ok=True)
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def remove_tree(self, path: str) -> None:
+        for root, directories, names in os.walk(path, topdown=False):
+            for name in names:
+                os.unlink(os.path.join(root, name))
+            for name in directories:
+                os.rmdir(os.path.join(root, name))
+        if os.path.isdir(path):
+            os.rmdir(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def unlock(self, fd: int) -> None:
+        os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def random_bytes(self, size: int) -> bytes:
+        return os.urandom(size)
+
+    def crash_point(self, name: str) -> None:
+        """Nothing: a real disk needs no help to fail."""
+
+
+def default_disk() -> OsDisk:
+    """The disk of this process: `OverlayDisk` if STREAMD_DROP_UNSYNCED=1, for crash tests."""
+    if os.environ.get("STREAMD_DROP_UNSYNCED") == "1":
+        from streamd.store.overlay import OverlayDisk
+
+        return OverlayDisk()
+    return OsDisk()
+
+
+def disk_error(what: str, path: str, err: OSError) -> DiskError:
+    """Say which file an OSError is about, in one line an operator understands."""
+    return DiskError(f"{path}: {what}: {os.strerror(err.errno) if err.errno else err}")
+
+
+class Thread(Protocol):
+    """What the store needs of a `DiskThread` (tests step one by hand)."""
+
+    def submit(self, job: Callable[[], T], done: Callable[[Any], None] | None) -> None: ...
+
+    def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None: ...
+
+    def is_current(self) -> bool: ...
+
+
+class DiskThread:
+    """One thread that runs jobs in the order they were submitted.
+
+    `done(result)` runs on the event loop, in the same order; result is what the job returned or
+    the exception it raised. Completions that are ready together cost one wake-up of the loop.
+    """
+
+    def __init__(self, name: str, post: Post) -> None:
+        self.name = name
+        self._post = post
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None] | None] | None] = (
+            SimpleQueue()
+        )
+        self._finished: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._later: list[tuple[float, Callable[[], Any]]] = []  # touched by the thread only
+        self._is_posted = False
+        self._thread = threading.Thread(target=self._run, name=f"disk-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], T], done: Callable[[Any], None] | None) -> None:
+        """Run `job` on the thread; then `done(result)` on the loop, if given."""
+        self._jobs.put((job, done))
+
+    def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None:
+        """Run `job` on the thread, not before `delay_s` from now. Not run if closed before."""
+        due = time.monotonic() + delay_s
+        self._jobs.put((lambda: self._later.append((due, job)), None))
+
+    def is_current(self) -> bool:
+        """True on the thread itself."""
+        return threading.current_thread() is self._thread
+
+    def close(self) -> None:
+        """Run what was submitted, then end. Blocks; completions still reach the loop."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            if self._later:
+                item = self._wait_until_due()
+            else:
+                item = self._jobs.get()
+            if item is None:
+                return
+            job, done = item
+            try:
+                result = job()
+            except BaseException as err:  # noqa: BLE001 - handed to `done`, who decides
+                result = err
+            if done is not None:
+                self._finished.append((done, result))
+                if not self._is_posted:
+                    self._is_posted = True
+                    try:
+                        self._post(self._complete)
+                    except RuntimeError:
+                        return  # the loop is closed: nobody is left to be told
+
+    def _wait_until_due(self) -> tuple[Callable[[], Any], Callable[[Any], None] | None] | None:
+        due, job = min(self._later, key=lambda item: item[0])
+        try:
+            return self._jobs.get(timeout=max(0.0, due - time.monotonic()))
+        except Empty:
+            self._later.remove((due, job))
+            return job, None
+
+    def _complete(self) -> None:
+        # Cleared first: a result appended after the loop below saw an empty deque posts again.
+        self._is_posted = False
+        finished = self._finished
+        try:
+            while finished:
+                done, result = finished.popleft()
+                done(result)
+        finally:
+            if finished and not self._is_posted:  # a `done` raised: the rest still get theirs
+                self._is_posted = True
+                self._post(self._complete)

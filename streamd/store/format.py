@@ -1,0 +1,429 @@
+"""Block records and footers as bytes: the codec of `N.blk` files. Pure.
+
+A record is `length u32, type u8, flags u8, subject_len u16, headers_len u32, seq u64, ts u64`,
+then subject, headers and payload, then the crc32c of all of that; little endian. `length` counts
+the whole record, its own field and the crc included. The crc of a record that ends with its own
+crc is a constant, so a reader verifies a record by one call over one slice.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any, NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from streamd.errors import CorruptionError
+from streamd.types import Index, Msg, Seq, StoredMsg, Uid
+
+MSG = 1
+FRAME = 2
+TOMBSTONE = 3
+SKIP = 4
+FOOTER = 5
+_TYPE_MAX = FOOTER
+
+RECORD_OVERHEAD_BYTES = 32  # 28 before the subject, 4 after the payload
+SUBJECT_BYTES_MAX = 0xFFFF
+RESIDUE = 0x48674BC7  # crc32c of anything followed by its own crc32c
+
+_HEADER = Struct("<IBBHIQQ")
+_pack_header = _HEADER.pack
+_unpack_header = _HEADER.unpack_from
+_HEADER_BYTES = _HEADER.size
+_CRC = Struct("<I")
+_pack_crc = _CRC.pack
+_RANGE = Struct("<QQ")
+assert _HEADER_BYTES + _CRC.size == RECORD_OVERHEAD_BYTES
+
+
+class Record(NamedTuple):
+    """One record as `scan` finds it. `payload` of a tombstone holds its ranges: `ranges_of`."""
+
+    type: int
+    offset: int  # in the block
+    length: int
+    seq: Seq  # of a message or the first of a skip; a frame's or tombstone's log index
+    ts: int
+    subject: bytes
+    headers: bytes
+    payload: bytes
+    crc: int
+
+
+# --- encoding -----------------------------------------------------------------------------------
+
+
+def encode_batch(first_seq: Seq, first_ts: int, msgs: list[Msg]) -> tuple[list[bytes], list[int]]:
+    """Encode `msgs` with consecutive seqs and timestamps. Returns (records, their crcs).
+
+    The hottest function of the server: everything it calls per message is C.
+    """
+    records: list[bytes] = []
+    crcs: list[int] = []
+    add_record = records.append
+    add_crc = crcs.append
+    pack_header = _pack_header
+    pack_crc = _pack_crc
+    checksum = crc32c
+    seq = first_seq
+    ts = first_ts
+    for subject, headers, payload in msgs:
+        size = len(subject)
+        if headers:
+            headers_size = len(headers)
+            body = (
+                pack_header(
+                    32 + size + headers_size + len(payload), 1, 0, size, headers_size, seq, ts
+                )
+                + subject
+                + headers
+                + payload
+            )
+        else:
+            body = pack_header(32 + size + len(payload), 1, 0, size, 0, seq, ts) + subject + payload
+        crc = checksum(body)
+        add_crc(crc)
+        add_record(body + pack_crc(crc))
+        seq += 1
+        ts += 1
+    return records, crcs
+
+
+def _encode(kind: int, seq: int, ts: int, payload: bytes) -> bytes:
+    body = _pack_header(RECORD_OVERHEAD_BYTES + len(payload), kind, 0, 0, 0, seq, ts) + payload
+    return body + _pack_crc(crc32c(body))
+
+
+def encode_frame(index: Index, ts: int) -> bytes:
+    """See machine.base.RecordCodec."""
+    return _encode(FRAME, index, ts, b"")
+
+
+def encode_tombstone(seqs: list[tuple[Seq, Seq]], index: Index) -> bytes:
+    """See machine.base.RecordCodec."""
+    return _encode(TOMBSTONE, index, 0, b"".join([_RANGE.pack(*pair) for pair in seqs]))
+
+
+def encode_skip(first: Seq, last: Seq, index: Index) -> bytes:
+    """See machine.base.RecordCodec."""
+    return _encode(SKIP, first, 0, _RANGE.pack(last, index))
+
+
+# --- decoding -----------------------------------------------------------------------------------
+
+
+def decode_fields(blob: bytes, pos: int) -> tuple[Seq, int, bytes, bytes, bytes]:
+    """Return (seq, ts, subject, headers, payload) of the message record at `pos`.
+
+    Verifies nothing: for bytes that are ours since they were encoded, or since the store read and
+    verified them.
+    """
+    length, _, _, subject_size, headers_size, seq, ts = _unpack_header(blob, pos)
+    start = pos + 28
+    headers_at = start + subject_size
+    if headers_size:
+        payload_at = headers_at + headers_size
+        return (
+            seq,
+            ts,
+            blob[start:headers_at],
+            blob[headers_at:payload_at],
+            blob[payload_at : pos + length - 4],
+        )
+    return seq, ts, blob[start:headers_at], b"", blob[headers_at : pos + length - 4]
+
+
+def decode_at(blob: bytes, pos: int) -> StoredMsg:
+    """Return the message record at `pos`, verified. Raises CorruptionError."""
+    length = verify_at(blob, pos)
+    if not length:
+        raise CorruptionError(f"record at position {pos} is not what was written there")
+    if blob[pos + 4] != MSG:
+        raise CorruptionError(f"record at position {pos} has type {blob[pos + 4]}, not a message")
+    return StoredMsg(*decode_fields(blob, pos))
+
+
+def verify_at(blob: bytes | memoryview, pos: int) -> int:
+    """Return the length of the valid record at `pos`, or 0 if there is none."""
+    if pos + RECORD_OVERHEAD_BYTES > len(blob):
+        return 0
+    length, kind, _, subject_size, headers_size, _, _ = _unpack_header(blob, pos)
+    if (
+        not 0 < kind <= _TYPE_MAX
+        or length < RECORD_OVERHEAD_BYTES + subject_size + headers_size
+        or pos + length > len(blob)
+        or crc32c(blob[pos : pos + length]) != RESIDUE
+    ):
+        return 0
+    return int(length)
+
+
+def verified_length(blob: bytes, *, wanted: int = 0) -> int:
+    """Return how many bytes of `blob`, from its start, are whole and valid message-area records.
+
+    Stops at a footer. Does not look further once `wanted` bytes are proven (0: no limit).
+    """
+    view = memoryview(blob)
+    checksum = crc32c
+    unpack = _CRC.unpack_from
+    size = len(blob)
+    pos = 0
+    limit = wanted or size
+    while pos < limit and pos + RECORD_OVERHEAD_BYTES <= size:
+        (length,) = unpack(blob, pos)
+        end = pos + length
+        if length < RECORD_OVERHEAD_BYTES or end > size:
+            break
+        kind = blob[pos + 4]
+        if kind == FOOTER or not 0 < kind <= _TYPE_MAX or checksum(view[pos:end]) != RESIDUE:
+            break
+        pos = end
+    return pos
+
+
+def scan(blob: bytes, base: int = 0) -> Iterator[Record]:
+    """Yield the valid records at the head of `blob`, whose first byte is at `base` of its block.
+
+    Ends without complaint at the first byte that starts no valid record: a torn tail. Who knows
+    that there must be more compares the end of the last record with what it knows.
+    """
+    pos = 0
+    while length := verify_at(blob, pos):
+        _, kind, _, subject_size, headers_size, seq, ts = _unpack_header(blob, pos)
+        headers_at = pos + _HEADER_BYTES + subject_size
+        payload_at = headers_at + headers_size
+        end = pos + length - 4
+        yield Record(
+            kind,
+            base + pos,
+            length,
+            seq,
+            ts,
+            blob[pos + _HEADER_BYTES : headers_at],
+            blob[headers_at:payload_at],
+            blob[payload_at:end],
+            _CRC.unpack_from(blob, end)[0],
+        )
+        pos += length
+
+
+def ranges_of(record: Record) -> list[tuple[Seq, Seq]]:
+    """The inclusive seq ranges that a tombstone deletes, or that a skip used up."""
+    if record.type == SKIP:
+        return [(record.seq, _RANGE.unpack(record.payload)[0])]
+    return [(first, last) for first, last in _RANGE.iter_unpack(record.payload)]
+
+
+def index_of(record: Record) -> Index:
+    """The log index that a frame, tombstone or skip names; 0 for a message."""
+    if record.type == SKIP:
+        return int(_RANGE.unpack(record.payload)[1])
+    return 0 if record.type == MSG else record.seq
+
+
+# --- block header -------------------------------------------------------------------------------
+
+BLOCK_MAGIC = b"STRDBLK1"
+BLOCK_VERSION = 1
+_BLOCK_HEADER = Struct("<8sIIQQ28s")
+_BLOCK_HEADER_CRC_AT = 60
+
+
+def encode_block_header(uid: Uid, block_no: int) -> bytes:
+    """The first 64 bytes of a block file."""
+    body = _BLOCK_HEADER.pack(BLOCK_MAGIC, BLOCK_VERSION, 0, uid, block_no, b"")
+    return body + _pack_crc(crc32c(body))
+
+
+def check_block_header(header: bytes, uid: Uid, block_no: int) -> None:
+    """Raise CorruptionError unless `header` is that of this very block."""
+    if len(header) < 64 or crc32c(header[:64]) != RESIDUE:
+        raise CorruptionError(f"{block_no}.blk of stream {uid}: its header is damaged")
+    magic, version, _, found_uid, found_no, _ = _BLOCK_HEADER.unpack_from(header)
+    if magic != BLOCK_MAGIC or version != BLOCK_VERSION:
+        raise CorruptionError(f"{block_no}.blk: unknown format {magic!r} version {version}")
+    if (found_uid, found_no) != (uid, block_no):
+        raise CorruptionError(
+            f"{block_no}.blk of stream {uid}: holds block {found_no} of stream {found_uid}"
+        )
+
+
+# --- footer -------------------------------------------------------------------------------------
+
+FOOTER_MAGIC = b"STRDFTR1"
+_FOOTER_HEAD = Struct("<HHIQQQ")  # version, flags, subject count, first_seq, base_ts, end_offset
+_COLUMN_HEAD = Struct("<BxxxI")  # item bytes, count
+_TRAILER = Struct("<II8s")  # whole footer bytes, crc of the record, magic
+TRAILER_BYTES = _TRAILER.size
+_FOOTER_VERSION = 1
+_HAS_SEQS = 1
+_TYPECODES = {array(code).itemsize: code for code in "BHIQ"}
+
+
+class ColumnsView(Protocol):
+    """What `encode_footer` reads. The same as machine.base.ColumnsView: rooms do not import each
+    other, and both sides are checked against their own copy."""
+
+    first_seq: Seq
+    seqs: Any
+    offsets: Any
+    lengths: Any
+    ts_deltas: Any
+    base_ts: int
+    crcs: Any
+    subject_ids: Any
+    subjects: list[bytes]
+    end_offset: int
+
+
+class FooterColumns:
+    """The columns of one sealed block as its footer holds them: a `ColumnsView`."""
+
+    __slots__ = (
+        "base_ts",
+        "crcs",
+        "end_offset",
+        "first_seq",
+        "lengths",
+        "offsets",
+        "seqs",
+        "subject_ids",
+        "subjects",
+        "ts_deltas",
+    )
+
+    def __init__(
+        self,
+        *,
+        first_seq: Seq,
+        seqs: array[int] | None,
+        offsets: array[int],
+        lengths: array[int],
+        ts_deltas: array[int],
+        base_ts: int,
+        crcs: array[int],
+        subject_ids: array[int],
+        subjects: list[bytes],
+        end_offset: int,
+    ) -> None:
+        self.first_seq = first_seq
+        self.seqs = seqs
+        self.offsets = offsets
+        self.lengths = lengths  # with the flag bits of machine.base on top
+        self.ts_deltas = ts_deltas
+        self.base_ts = base_ts
+        self.crcs = crcs
+        self.subject_ids = subject_ids
+        self.subjects = subjects
+        self.end_offset = end_offset
+
+
+def encode_footer(columns: ColumnsView) -> bytes:
+    """Return the footer of a sealed block: a record of type FOOTER and a trailer."""
+    has_seqs = columns.seqs is not None
+    parts = [
+        _FOOTER_HEAD.pack(
+            _FOOTER_VERSION,
+            _HAS_SEQS if has_seqs else 0,
+            len(columns.subjects),
+            columns.first_seq,
+            columns.base_ts,
+            columns.end_offset,
+        ),
+        _encode_column(array("H", [len(subject) for subject in columns.subjects])),
+        b"".join(columns.subjects),
+        _encode_column(columns.offsets),
+        _encode_column(columns.lengths),
+        _encode_column(columns.ts_deltas),
+        _encode_column(columns.crcs),
+        _encode_column(columns.subject_ids),
+    ]
+    if has_seqs:
+        parts.append(_encode_column(columns.seqs))
+    record = _encode(FOOTER, columns.first_seq, columns.base_ts, b"".join(parts))
+    return record + _TRAILER.pack(len(record) + TRAILER_BYTES, crc32c(record), FOOTER_MAGIC)
+
+
+def footer_length(trailer: bytes) -> int:
+    """Bytes of the footer that ends with `trailer` (a file's last bytes); 0: there is none."""
+    if len(trailer) < TRAILER_BYTES:
+        return 0
+    length, _, magic = _TRAILER.unpack(trailer[-TRAILER_BYTES:])
+    return int(length) if magic == FOOTER_MAGIC else 0
+
+
+def decode_footer(footer: bytes) -> FooterColumns:
+    """Inverse of `encode_footer`. Raises CorruptionError."""
+    record = memoryview(footer)[:-TRAILER_BYTES]
+    if (
+        footer_length(footer) != len(footer)
+        or verify_at(record, 0) != len(record)
+        or footer[4] != FOOTER
+    ):
+        raise CorruptionError(f"a block's footer of {len(footer)} bytes is damaged")
+    version, flags, subject_count, first_seq, base_ts, end_offset = _FOOTER_HEAD.unpack_from(
+        record, _HEADER_BYTES
+    )
+    if version != _FOOTER_VERSION:
+        raise CorruptionError(f"a block's footer has unknown version {version}")
+    sizes, pos = _decode_column(record, _HEADER_BYTES + _FOOTER_HEAD.size)
+    assert len(sizes) == subject_count, (len(sizes), subject_count)
+    subjects: list[bytes] = []
+    for size in sizes:
+        subjects.append(footer[pos : pos + size])
+        pos += size
+    offsets, pos = _decode_column(record, pos)
+    lengths, pos = _decode_column(record, pos)
+    ts_deltas, pos = _decode_column(record, pos)
+    crcs, pos = _decode_column(record, pos)
+    subject_ids, pos = _decode_column(record, pos)
+    seqs: array[int] | None = None
+    if flags & _HAS_SEQS:
+        seqs, pos = _decode_column(record, pos)
+    return FooterColumns(
+        first_seq=first_seq,
+        seqs=seqs,
+        offsets=offsets,
+        lengths=lengths,
+        ts_deltas=ts_deltas,
+        base_ts=base_ts,
+        crcs=crcs,
+        subject_ids=subject_ids,
+        subjects=subjects,
+        end_offset=end_offset,
+    )
+
+
+def _encode_column(column: array[int]) -> bytes:
+    if sys.byteorder != "little":
+        column = column[:]
+        column.byteswap()
+    return _COLUMN_HEAD.pack(column.itemsize, len(column)) + column.tobytes()
+
+
+def _decode_column(record: memoryview, pos: int) -> tuple[array[int], int]:
+    item_bytes, count = _COLUMN_HEAD.unpack_from(record, pos)
+    pos += _COLUMN_HEAD.size
+    end = pos + item_bytes * count
+    column = array(_TYPECODES[item_bytes])
+    column.frombytes(record[pos:end])
+    if sys.byteorder != "little":
+        column.byteswap()
+    return column, end
+
+
+class BlockCodec:
+    """`machine.base.RecordCodec`, for those who want the functions above as one object."""
+
+    encode_batch = staticmethod(encode_batch)
+    encode_frame = staticmethod(encode_frame)
+    encode_tombstone = staticmethod(encode_tombstone)
+    encode_skip = staticmethod(encode_skip)
+    encode_footer = staticmethod(encode_footer)
+    decode_footer = staticmethod(decode_footer)
+    decode_fields = staticmethod(decode_fields)
+    decode_at = staticmethod(decode_at)

@@ -1,0 +1,183 @@
+"""Snapshot files: the state of a group at a log index, whole or not there at all.
+
+Layout: magic, version, group, index, term, chain, tail, lengths of what follows, sha256 of all of
+that and what follows; then a list of block numbers, then the state. Written as `<name>.tmp`,
+synced, renamed, directory synced; so a file under its final name is complete, and one that does
+not verify is damaged, not torn.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from hashlib import sha256
+from struct import Struct
+from typing import NamedTuple
+
+from streamd.errors import CorruptionError
+from streamd.store.disk import Disk
+from streamd.types import Index, Term, Uid
+
+_MAGIC = b"STRDSNP1"
+_VERSION = 1
+_HEADER = Struct("<8sIIQQQQQIIQ")
+_DIGEST_BYTES = 32
+TMP_SUFFIX = ".tmp"
+
+
+class Snapshot(NamedTuple):
+    """A snapshot as read back."""
+
+    group: Uid
+    index: Index  # type: ignore[assignment]
+    term: Term
+    chain: int
+    state: bytes
+    tail: tuple[int, int] = (0, 0)  # streams: (block_no, offset) where the blocks ended
+    doomed: tuple[int, ...] = ()  # streams: dead blocks whose files are still there
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """Return the bytes of the file."""
+    doomed = array("Q", snapshot.doomed).tobytes()
+    header = _HEADER.pack(
+        _MAGIC,
+        _VERSION,
+        len(snapshot.doomed),
+        snapshot.group,
+        snapshot.index,
+        snapshot.term,
+        snapshot.tail[0],
+        snapshot.tail[1],
+        snapshot.chain,
+        0,
+        len(snapshot.state),
+    )
+    digest = sha256(header)
+    digest.update(doomed)
+    digest.update(snapshot.state)
+    return b"".join((header, digest.digest(), doomed, snapshot.state))
+
+
+def decode(blob: bytes, *, name: str, group: Uid) -> Snapshot:
+    """Inverse of `encode`. Raises CorruptionError, naming the file."""
+    at = _HEADER.size + _DIGEST_BYTES
+    if len(blob) < at:
+        raise CorruptionError(f"{name}: a snapshot of {len(blob)} bytes is cut off")
+    magic, version, doomed_count, uid, index, term, block_no, offset, chain, _, size = (
+        _HEADER.unpack_from(blob)
+    )
+    if magic != _MAGIC or version != _VERSION:
+        raise CorruptionError(f"{name}: unknown snapshot format {magic!r} version {version}")
+    digest = sha256(blob[: _HEADER.size])
+    digest.update(memoryview(blob)[at:])
+    if digest.digest() != blob[_HEADER.size : at] or len(blob) != at + doomed_count * 8 + size:
+        raise CorruptionError(f"{name}: the snapshot's checksum does not match its bytes")
+    if uid != group:
+        raise CorruptionError(f"{name}: snapshot of group {uid}, expected group {group}")
+    doomed = array("Q")
+    doomed.frombytes(blob[at : at + doomed_count * 8])
+    return Snapshot(
+        uid,
+        index,
+        term,
+        chain,
+        blob[at + doomed_count * 8 :],
+        (block_no, offset),
+        tuple(doomed),
+    )
+
+
+def write_file(disk: Disk, directory: str, name: str, parts: list[bytes], *, point: str) -> None:
+    """Put a whole file under `name`, atomically and durably. Crash points begin with `point`."""
+    final = os.path.join(directory, name)
+    tmp = final + TMP_SUFFIX
+    fd = disk.open(tmp, create=True)
+    try:
+        disk.truncate(fd, 0)
+        disk.writev(fd, parts, 0)
+        disk.crash_point(f"{point}_TMP_WRITTEN")
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    # On disk now: what was there before, and a complete tmp. A crash here leaves a stray tmp.
+    disk.crash_point(f"{point}_TMP_SYNCED")
+    disk.replace(tmp, final)
+    disk.crash_point(f"{point}_RENAMED")
+    disk.sync_dir(directory)  # without this the rename itself may be lost
+    disk.crash_point(f"{point}_DIR_SYNCED")
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """The whole of a file."""
+    fd = disk.open(path)
+    try:
+        return disk.pread(fd, disk.size(fd), 0)
+    finally:
+        disk.close(fd)
+
+
+class SnapshotFile:
+    """Named snapshots with two generations: `<name>-<index>.snap`, the newest two are kept."""
+
+    SUFFIX = ".snap"
+
+    @classmethod
+    def save(
+        cls,
+        disk: Disk,
+        directory: str,
+        name: str,
+        *,
+        group: Uid,
+        index: Index,
+        term: Term,
+        chain: int,
+        state: bytes,
+        tail: tuple[int, int] = (0, 0),
+        doomed: tuple[int, ...] = (),
+    ) -> None:
+        """Write the snapshot durably; then remove all but it and the one before it."""
+        blob = encode(Snapshot(group, index, term, chain, state, tail, doomed))
+        file_name = f"{name}-{index:016x}{cls.SUFFIX}"
+        write_file(disk, directory, file_name, [blob], point="SNAPSHOT")
+        for old in cls.names(disk, directory, name)[2:]:
+            disk.unlink(os.path.join(directory, old))
+        disk.crash_point("SNAPSHOT_OLD_REMOVED")
+
+    @classmethod
+    def names(cls, disk: Disk, directory: str, name: str) -> list[str]:
+        """Names of the generations, newest first."""
+        prefix = f"{name}-"
+        found = [
+            entry
+            for entry in disk.listdir(directory)
+            if entry.startswith(prefix) and entry.endswith(cls.SUFFIX)
+        ]
+        return sorted(found, reverse=True)
+
+    @classmethod
+    def load(cls, disk: Disk, directory: str, name: str, *, group: Uid) -> Snapshot | None:
+        """Return the newest generation that verifies; None if there never was a snapshot.
+
+        Raises CorruptionError if there are files and none verifies. One that does not verify is
+        left where it is. Who gets an older generation notices: the log begins too late for it,
+        or else reaches back and nothing is lost.
+        """
+        first_error: CorruptionError | None = None
+        for file_name in cls.names(disk, directory, name):
+            blob = read_file(disk, os.path.join(directory, file_name))
+            try:
+                return decode(blob, name=file_name, group=group)
+            except CorruptionError as err:
+                first_error = first_error or err
+        if first_error is not None:
+            raise first_error
+        return None
+
+    @classmethod
+    def remove_strays(cls, disk: Disk, directory: str) -> None:
+        """Remove what a crash between two steps of `write_file` left behind."""
+        for entry in disk.listdir(directory):
+            if entry.endswith(TMP_SUFFIX):
+                disk.unlink(os.path.join(directory, entry))

@@ -1,0 +1,677 @@
+"""The write-ahead log of a node: one for all groups, with group commit.
+
+Whatever waits when the log thread wakes becomes one write and one fdatasync; while that sync runs,
+the next batch gathers. No timer, no window. `store/README.md` has the format and the argument
+why a crash at any byte loses nothing that was reported done.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from streamd.errors import CorruptionError, DiskError
+from streamd.store import wal_format as wf
+from streamd.store.disk import Buffer, Disk, Thread, disk_error
+from streamd.store.wal_recovery import (
+    SPARE_PREFIX,
+    GroupLog,
+    Recovered,
+    recover,
+    segment_name,
+)
+from streamd.types import Entry, HardState, Index, LogState, Term, Uid
+
+WalWrite: TypeAlias = tuple[Uid, list[Entry], HardState | None, Index]
+"""(group, entries, hard state to remember, index from which older entries are void or 0)."""
+
+BATCH_BYTES_MAX = 1024 * 1024  # one write: bounds how long those who come later wait
+FIRST_SEGMENT_FRACTION = 16  # the first segment after a start is small, so that a start is quick
+FIRST_SEGMENT_BYTES_MIN = 1024 * 1024
+ZERO_STEP_BYTES = 2 * 1024 * 1024  # written and synced at once while a spare is prepared
+SPARES_MAX = 2  # kept for reuse; more are removed
+SEGMENTS_UNHURRIED = 4  # as many may be in use before their groups are called stragglers
+_PAGE = 4096
+_ZEROS = bytes(_PAGE)
+
+_Lazy: TypeAlias = tuple[int, Uid, Index, Term, int]  # record type, group, index, term, chain
+_NO_LAZY: list[_Lazy] = []  # never appended to
+_Placed: TypeAlias = tuple[Uid, Index, Index, "array[int]", "array[int]"]
+
+
+class _Written:
+    """What one write did, for the event loop: which entries are where, and who waits for it."""
+
+    __slots__ = ("capacity", "dones", "fd", "lazy_count", "placed", "segment_no", "start")
+
+    def __init__(self) -> None:
+        self.segment_no = 0
+        self.fd = -1
+        self.capacity = 0
+        self.start = 0  # where the records start; places are relative to it
+        self.placed: list[_Placed] = []  # (group, truncate_from, first index, offsets, lengths)
+        self.dones: list[Callable[[], None]] = []
+        self.lazy_count = 0
+
+
+class Wal:
+    """One node's log. Every method is called on the event loop, and none of them waits for it.
+
+    `append` is the only promise: its `done` comes after its entries and hard states are synced
+    (with `sync` in seconds: written). After the first failed write or sync no `done` ever comes
+    again; `on_error` does, once.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        thread: Thread,
+        recovered: Recovered,
+        *,
+        segment_bytes: int,
+        sync: Literal["always"] | float,
+        on_error: Callable[[Exception], None],
+        helper: Thread | None,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._thread = thread
+        self._helper = helper or thread
+        self._segment_bytes = segment_bytes
+        self._sync_s = 0.0 if sync == "always" else float(sync)
+        self._on_error = on_error
+        self._groups = recovered.groups
+        self.dropped_bytes = recovered.dropped_bytes
+        self.dropped_at = recovered.dropped_at
+        self.sync_count = 0
+        self.written_bytes = 0
+        self.failure: DiskError | None = None
+        # Event loop's.
+        self._fds = {segment.no: segment.fd for segment in recovered.segments}
+        self._sizes = {segment.no: segment.capacity for segment in recovered.segments}
+        self._pins: dict[int, int] = {}  # segment -> groups whose first live entry is there
+        for group in self._groups.values():
+            self._pin(group, 1)
+        self._lazy: list[_Lazy] = []
+        self._lazy_unlogged = 0
+        self._destroyed: set[Uid] = set()  # until logged: what of them is in flight is void
+        # Between the two: appended by the loop, taken by the thread.
+        self._waiting: deque[tuple[list[WalWrite], Callable[[], None] | None, list[_Lazy]]] = (
+            deque()
+        )
+        self._is_scheduled = False
+        # Log thread's.
+        self._wal_id = recovered.wal_id
+        self._next_batch = recovered.next_batch
+        self._durable_batch = recovered.next_batch - 1
+        self._hard_states = {uid: group.hard_state for uid, group in self._groups.items()}
+        self._released = {
+            uid: (group.base, group.base_term, group.base_chain)
+            for uid, group in self._groups.items()
+        }
+        self._no = 0
+        self._fd = -1
+        self._capacity = 0
+        self._position = 0
+        self._synced_at = time.monotonic()
+        self._is_sync_due = False
+        # The spare segment: made by the helper, taken by the log thread.
+        self._spares: deque[tuple[str, int]] = deque()
+        self._spare_count = 0
+        self._is_preparing = False
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        thread: Thread,
+        *,
+        segment_bytes: int,
+        sync: Literal["always"] | float,
+        on_error: Callable[[Exception], None],
+        helper: Thread | None = None,
+    ) -> Wal:
+        """Recover the log in `directory` (made if it is not there) and get ready to append.
+
+        Raises CorruptionError, naming segment and offset, if something that was durable is damaged
+        or missing; then nothing on disk is changed. A torn tail is dropped: see `dropped_bytes`.
+        """
+        try:
+            disk.mkdir(directory)
+            recovered = recover(disk, directory)
+            wal = cls(
+                disk,
+                directory,
+                thread,
+                recovered,
+                segment_bytes=segment_bytes,
+                sync=sync,
+                on_error=on_error,
+                helper=helper,
+            )
+            for name in recovered.spares:
+                wal._adopt_spare(name)
+            last = recovered.segments[-1] if recovered.segments else None
+            if last is not None:
+                # What a killed process wrote may be in the page cache only. From the next
+                # segment's header on it counts as durable, so make it so.
+                disk.fdatasync(last.fd)
+                wal._no, wal._position = last.no, last.end
+            else:
+                wal._wal_id = int.from_bytes(disk.random_bytes(8), "little") | 1
+            wal._start_segment(segment_bytes)
+        except OSError as err:
+            raise disk_error("opening the log", directory, err) from err
+        wal._fds[wal._no] = wal._fd
+        wal._sizes[wal._no] = wal._capacity
+        return wal
+
+    @property
+    def groups(self) -> dict[Uid, LogState]:
+        """What the log knows of each group; right after `open`: what it knew at the start."""
+        return {uid: group.state() for uid, group in self._groups.items()}
+
+    # --- on the event loop ------------------------------------------------------------------
+
+    def append(self, writes: list[WalWrite], done: Callable[[], None]) -> None:
+        """Log `writes` and call `done` on the loop when they are safe. In the order of calls."""
+        if self.failure is not None:
+            self._on_error(self.failure)
+            return
+        if self._lazy:
+            lazy, self._lazy = self._lazy, []
+            self._waiting.append((writes, done, lazy))
+        else:
+            self._waiting.append((writes, done, _NO_LAZY))
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._thread.submit(self._write, self._complete)
+
+    def read(self, group: Uid, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
+        """Return the entries lo..hi-1 that `append` reported done, at most about `max_bytes`.
+
+        At least one, if there is one. Raises CorruptionError.
+        """
+        log = self._groups[group]
+        at = lo - log.first
+        end = min(hi - log.first, len(log.places))
+        if at < 0:
+            raise CorruptionError(f"group {group}: entry {lo} is not in the log any more")
+        entries: list[Entry] = []
+        total = 0
+        window, window_no, window_at = b"", 0, 0
+        while at < end:
+            place = log.places[at]
+            size = wf.RECORD_HEADER_BYTES + log.lengths[at]
+            total += size
+            if total > max_bytes and entries:
+                break
+            no, offset = place >> 32, place & 0xFFFFFFFF
+            if no != window_no or not window_at <= offset <= window_at + len(window) - size:
+                wanted = max(size, min(max_bytes, 256 * 1024) if end - at > 1 else size)
+                try:
+                    window = self._disk.pread(self._fds[no], wanted, offset)
+                except OSError as err:
+                    raise disk_error("reading the log", segment_name(no), err) from err
+                window_no, window_at = no, offset
+            record = wf.decode_record(window, offset - window_at, offset=offset)
+            if record is None or (record.group, record.index) != (group, log.first + at):
+                raise CorruptionError(
+                    f"{segment_name(no)}: offset {offset}: entry {log.first + at} of group "
+                    f"{group} is damaged"
+                )
+            entries.append(Entry(record.term, record.index, record.data, chain=record.chain))
+            at += 1
+        return entries
+
+    def release(self, group: Uid, index: Index, term: Term, chain: int) -> None:
+        """A durable snapshot covers the entries up to `index`: they are not needed any more.
+
+        Logged with the next append. Until then a restart shows a longer log, which does no harm.
+        """
+        log = self._groups.get(group)
+        if log is None:
+            log = self._groups[group] = GroupLog()
+        if index <= log.base:
+            return
+        self._pin(log, -1)
+        log.release(index, term, chain)
+        self._pin(log, 1)
+        self._lazy.append((wf.RELEASE, group, index, term, chain))
+        self._lazy_unlogged += 1
+        self._free_segments()
+
+    def destroy(self, group: Uid) -> None:
+        """Forget `group` for ever; its uid never comes back."""
+        log = self._groups.pop(group, None)
+        if log is None:
+            return
+        self._pin(log, -1)
+        self._destroyed.add(group)
+        self._lazy.append((wf.DESTROY, group, 0, 0, 0))
+        self._lazy_unlogged += 1
+        self._free_segments()
+
+    def stragglers(self) -> list[Uid]:
+        """Groups whose entries alone keep the oldest segment, when many segments are in use.
+
+        A snapshot of each of them lets the segment go.
+        """
+        if len(self._fds) <= SEGMENTS_UNHURRIED:
+            return []
+        oldest = min(self._fds)
+        return [
+            uid
+            for uid, log in sorted(self._groups.items())
+            if log.places and log.places[0] >> 32 == oldest
+        ]
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What the segments in use take."""
+        return sum(self._sizes.values())
+
+    def close(self) -> None:
+        """Write what waits and a last witness. Call once nothing is appended any more."""
+        if self._thread.is_current():
+            self._close()
+        else:
+            self._thread.submit(self._close, None)
+
+    def _pin(self, log: GroupLog, change: int) -> None:
+        if log.places:
+            no = log.places[0] >> 32
+            self._pins[no] = self._pins.get(no, 0) + change
+
+    def _complete(self, result: _Written | BaseException | None) -> None:
+        """A write is safe: note where its entries are and tell who waits."""
+        if result is None:
+            return
+        if isinstance(result, BaseException):
+            if not isinstance(result, DiskError):
+                result = DiskError(f"{self._directory}: the log cannot be written: {result!r}")
+            self._on_error(result)
+            return
+        groups = self._groups
+        base = (result.segment_no << 32) | result.start
+        if result.segment_no not in self._fds:
+            self._fds[result.segment_no] = result.fd
+            self._sizes[result.segment_no] = result.capacity
+        for uid, truncate_from, first, offsets, lengths in result.placed:
+            log = groups.get(uid)
+            if log is None:
+                if uid in self._destroyed:
+                    continue
+                log = groups[uid] = GroupLog()
+            is_pinned = bool(log.places)
+            if truncate_from or (offsets and first != log.last + 1):
+                self._pin(log, -1)
+                is_pinned = False
+                if truncate_from:
+                    log.truncate(truncate_from)
+            index = first
+            for offset, length in zip(offsets, lengths, strict=True):
+                if index > log.base:
+                    log.add(index, base + offset, length)
+                index += 1
+            if not is_pinned:
+                self._pin(log, 1)
+        self._lazy_unlogged -= result.lazy_count
+        assert self._lazy_unlogged >= 0, self._lazy_unlogged
+        if self._destroyed and not self._lazy_unlogged:
+            self._destroyed.clear()
+        for done in result.dones:
+            done()
+        if result.lazy_count or len(self._fds) > 1:
+            self._free_segments()
+
+    def _free_segments(self) -> None:
+        """Let go of the oldest segments that nobody needs. Never of the one being written."""
+        newest = max(self._fds)
+        oldest = min(self._fds)
+        if oldest == newest or self._pins.get(oldest):
+            return
+        if self._lazy_unlogged:
+            # The record that lets the segment go must be durable first (I11).
+            if self._lazy:
+                self.append([], _nothing)
+            return
+        while oldest != newest and not self._pins.get(oldest):
+            fd = self._fds.pop(oldest)
+            self._sizes.pop(oldest)
+            self._pins.pop(oldest, None)
+            self._thread.submit(_FreeSegment(self, oldest, fd).run, None)
+            oldest += 1
+
+    # --- on the log thread ------------------------------------------------------------------
+
+    def _write(self) -> _Written | None:
+        """Write and sync what waits, as one batch; more than a batch waits for the next turn."""
+        if self.failure is not None:
+            return None
+        try:
+            written = self._write_batch()
+        except OSError as err:
+            # Final: after a failed sync nobody knows what the kernel kept (I10).
+            self.failure = disk_error("writing the log", self._directory, err)
+            raise self.failure from err
+        if self._waiting:
+            self._thread.submit(self._write, self._complete)
+        else:
+            self._is_scheduled = False
+            if self._waiting and not self._is_scheduled:  # came between the two lines above
+                self._is_scheduled = True
+                self._thread.submit(self._write, self._complete)
+        return written
+
+    def _write_batch(self) -> _Written | None:
+        waiting = self._waiting
+        if not waiting:
+            return None
+        written = _Written()
+        buffers: list[Buffer] = [b""]  # the batch header's place
+        size = wf.BATCH_HEADER_BYTES
+        count = 0
+        taken: list[tuple[list[WalWrite], list[_Lazy]]] = []
+        while waiting and size < BATCH_BYTES_MAX:
+            writes, done, lazy = waiting.popleft()
+            taken.append((writes, lazy))
+            if done is not None:
+                written.dones.append(done)
+            for group, entries, hard_state, truncate_from in writes:
+                if hard_state is not None:
+                    record = _encode_hard_state(group, hard_state)
+                    buffers.append(record)
+                    size += len(record)
+                    count += 1
+                if truncate_from:
+                    record = wf.encode_record(wf.TRUNCATE, group, term=0, index=truncate_from)
+                    buffers.append(record)
+                    size += len(record)
+                    count += 1
+                offsets = array("Q")
+                lengths = array("I")
+                for entry in entries:
+                    payload = entry.data
+                    buffers.append(
+                        wf.encode_entry_header(group, entry.term, entry.index, entry.chain, payload)
+                    )
+                    if payload:
+                        buffers.append(payload)
+                    offsets.append(size)
+                    lengths.append(len(payload))
+                    size += wf.RECORD_HEADER_BYTES + len(payload)
+                    count += 1
+                first = entries[0].index if entries else 0
+                written.placed.append((group, truncate_from, first, offsets, lengths))
+            for kind, group, index, term, chain in lazy:
+                buffers.append(wf.encode_record(kind, group, term=term, index=index, chain=chain))
+                size += wf.RECORD_HEADER_BYTES
+                count += 1
+            written.lazy_count += len(lazy)
+        written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity
+        if not count:  # only a clean close writes an empty batch
+            return written
+        if self._position + wf.padded(size) > self._capacity:
+            self._rotate(size)
+        self._put_batch(buffers, size, count)
+        # Only now: a rotation above must not repeat what this batch was still to say.
+        self._remember(taken)
+        if self._sync_s:
+            self._sync_later()
+        else:
+            self._sync()
+        written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity
+        written.start = self._position - wf.padded(size)
+        if self._position * 2 > self._capacity and not self._spares and not self._is_preparing:
+            self._prepare_spare()
+        return written
+
+    def _remember(self, taken: list[tuple[list[WalWrite], list[_Lazy]]]) -> None:
+        """Note what the first batch of the next segment has to repeat."""
+        for writes, lazy in taken:
+            for group, _, hard_state, _ in writes:
+                if hard_state is not None:
+                    self._hard_states[group] = hard_state
+            for kind, group, index, term, chain in lazy:
+                if kind == wf.RELEASE:
+                    self._released[group] = (index, term, chain)
+                else:
+                    self._released.pop(group, None)
+                    self._hard_states.pop(group, None)
+
+    def _put_batch(self, buffers: list[Buffer], size: int, count: int) -> None:
+        """Write one batch at the position. `buffers[0]` becomes its header. Not synced."""
+        position = self._position
+        buffers[0] = wf.encode_batch_header(
+            wal_id=self._wal_id,
+            segment_no=self._no,
+            offset=position,
+            batch_no=self._next_batch,
+            durable_batch=self._durable_batch,
+            length=size - wf.BATCH_HEADER_BYTES,
+            count=count,
+        )
+        end = position + size
+        # Zeros up to the page's end: a page written whole need not be read from disk first.
+        rest = -end % _PAGE
+        if rest and end + rest <= self._capacity:
+            buffers.append(_ZEROS[:rest])
+        self._disk.writev(self._fd, buffers, position)
+        self._next_batch += 1
+        self._position = position + wf.padded(size)
+        self.written_bytes += size
+
+    def _sync(self) -> None:
+        self._disk.fdatasync(self._fd)
+        self._durable_batch = self._next_batch - 1
+        self.sync_count += 1
+
+    def _sync_later(self) -> None:
+        if not self._is_sync_due:
+            self._is_sync_due = True
+            self._thread.submit_later(self._sync_s, self._sync_due)
+
+    def _sync_due(self) -> None:
+        self._is_sync_due = False
+        if self.failure is not None or self._durable_batch == self._next_batch - 1:
+            return
+        try:
+            self._sync()
+        except OSError as err:
+            self.failure = disk_error("syncing the log", self._directory, err)
+            self._thread.submit(_Raise(self.failure), self._complete)
+
+    def _close(self) -> None:
+        """Write what waits, then an empty batch: its header says that all before is durable."""
+        if self.failure is not None or self._fd < 0:
+            return
+        try:
+            while self._waiting:
+                self._write_batch()
+            self._sync()
+            if self._position + wf.ALIGN <= self._capacity:
+                self._put_batch([b""], wf.BATCH_HEADER_BYTES, 0)
+                self._sync()
+        except OSError as err:
+            self.failure = disk_error("closing the log", self._directory, err)
+            raise self.failure from err
+        for fd in {*self._fds.values(), self._fd}:
+            self._disk.close(fd)
+        self._fd = -1
+        while self._spares:
+            self._disk.close(self._spares.popleft()[1])
+
+    # --- segments ---------------------------------------------------------------------------
+
+    def _rotate(self, size: int) -> None:
+        """Go on in a new segment, of at least what `size` needs."""
+        self._sync()  # the new header will say that all of the old segment is durable
+        self._disk.crash_point("WAL_SEGMENT_FULL")
+        wanted = wf.SEGMENT_HEADER_BYTES + self._checkpoint_size() + wf.padded(size)
+        self._start_segment(max(self._segment_bytes, wanted), needed=wanted)
+
+    def _start_segment(self, capacity: int, needed: int = 0) -> None:
+        """Take a spare, or make a file of `capacity`, and name it as the next segment."""
+        disk = self._disk
+        if self._spares and disk.size(self._spares[0][1]) >= needed:
+            name, fd = self._spares.popleft()
+            capacity = disk.size(fd)
+        else:
+            # Nobody was quick enough to prepare one of full size: a small one will do meanwhile.
+            capacity = max(
+                needed,
+                wf.SEGMENT_HEADER_BYTES * 2 + self._checkpoint_size(),
+                min(capacity, max(FIRST_SEGMENT_BYTES_MIN, capacity // FIRST_SEGMENT_FRACTION)),
+            )
+            name, fd = self._create_spare()
+            disk.preallocate(fd, offset=0, size=capacity)
+        no = self._no + 1
+        header = wf.SegmentHeader(
+            self._wal_id, no, self._next_batch, self._position if self._no else 0, capacity
+        )
+        disk.pwrite(fd, wf.encode_segment_header(header), 0)
+        self._no, self._fd, self._capacity = no, fd, capacity
+        self._position = wf.SEGMENT_HEADER_BYTES
+        records = [
+            _encode_hard_state(uid, state) for uid, state in sorted(self._hard_states.items())
+        ]
+        records += [
+            wf.encode_record(wf.RELEASE, uid, term=term, index=index, chain=chain)
+            for uid, (index, term, chain) in sorted(self._released.items())
+            if index
+        ]
+        # What older segments say of hard states and releases, again: they may be freed now.
+        size = wf.BATCH_HEADER_BYTES + sum(map(len, records))
+        self._put_batch([b"", *records], size, len(records))
+        self._sync()
+        disk.crash_point("WAL_SEGMENT_SYNCED")
+        # A segment is named only once its header is durable, so a named one without is damaged.
+        disk.replace(
+            os.path.join(self._directory, name),
+            os.path.join(self._directory, segment_name(no)),
+        )
+        disk.crash_point("WAL_SEGMENT_NAMED")
+        disk.sync_dir(self._directory)
+        disk.crash_point("WAL_SEGMENT_STARTED")
+
+    def _checkpoint_size(self) -> int:
+        votes = sum(len(state.vote.encode()) for state in self._hard_states.values())
+        records = len(self._hard_states) + len(self._released)
+        return wf.padded(wf.BATCH_HEADER_BYTES + votes + records * wf.RECORD_HEADER_BYTES)
+
+    def _adopt_spare(self, name: str) -> None:
+        """Reuse a spare of an earlier run, or remove it if it was never finished."""
+        path = os.path.join(self._directory, name)
+        fd = self._disk.open(path)
+        if self._disk.size(fd) == self._segment_bytes and len(self._spares) < SPARES_MAX:
+            self._spares.append((name, fd))
+            self._spare_count = max(self._spare_count, int(name[len(SPARE_PREFIX) :]))
+        else:
+            self._disk.close(fd)
+            self._disk.unlink(path)
+
+    def _create_spare(self) -> tuple[str, int]:
+        self._spare_count += 1
+        name = f"{SPARE_PREFIX}{self._spare_count}"
+        return name, self._disk.open(os.path.join(self._directory, name), create=True)
+
+    def _prepare_spare(self) -> None:
+        """Have a zeroed file of full size made, in steps, so that no ack waits behind it."""
+        self._is_preparing = True
+        step = _PrepareSpare(self)
+        self._helper.submit(step.run, None)
+
+
+class _PrepareSpare:
+    """Writes zeros and syncs them step by step. A failure is not final: a small segment will do
+    until the disk has room, and if it has not, the log's own write says so."""
+
+    def __init__(self, wal: Wal) -> None:
+        self._wal = wal
+        self._name = ""
+        self._fd = -1
+        self._done = 0
+
+    def run(self) -> None:
+        wal = self._wal
+        disk = wal._disk
+        total = wal._segment_bytes
+        try:
+            if self._fd < 0:
+                self._name, self._fd = wal._create_spare()
+            size = min(ZERO_STEP_BYTES, total - self._done)
+            disk.preallocate(self._fd, offset=self._done, size=size)
+            disk.fdatasync(self._fd)
+            self._done += size
+        except OSError:
+            if self._fd >= 0:
+                disk.close(self._fd)
+                disk.unlink(os.path.join(wal._directory, self._name))
+            wal._is_preparing = False
+            return
+        if self._done < total:
+            wal._helper.submit(self.run, None)
+        else:
+            wal._spares.append((self._name, self._fd))
+            wal._is_preparing = False
+
+
+class _FreeSegment:
+    """Takes a segment out of use: keeps the file for reuse, or removes it."""
+
+    def __init__(self, wal: Wal, no: int, fd: int) -> None:
+        self._wal = wal
+        self._no = no
+        self._fd = fd
+
+    def run(self) -> None:
+        wal = self._wal
+        disk = wal._disk
+        path = os.path.join(wal._directory, segment_name(self._no))
+        if wal.failure is not None:
+            return
+        try:
+            if wal._durable_batch != wal._next_batch - 1:
+                wal._sync()  # the records that released it (I11)
+            disk.crash_point("WAL_SEGMENT_RELEASED")
+            if disk.size(self._fd) == wal._segment_bytes and len(wal._spares) < SPARES_MAX:
+                wal._spare_count += 1
+                name = f"{SPARE_PREFIX}{wal._spare_count}"
+                disk.replace(path, os.path.join(wal._directory, name))
+                disk.sync_dir(wal._directory)
+                wal._spares.append((name, self._fd))
+            else:
+                disk.close(self._fd)
+                disk.unlink(path)
+                disk.sync_dir(wal._directory)
+            disk.crash_point("WAL_SEGMENT_FREED")
+        except OSError as err:
+            wal.failure = disk_error("freeing a log segment", path, err)
+            wal._thread.submit(_Raise(wal.failure), wal._complete)
+
+
+class _Raise:
+    """A job that reports a failure found in another job."""
+
+    def __init__(self, failure: DiskError) -> None:
+        self._failure = failure
+
+    def __call__(self) -> None:
+        raise self._failure
+
+
+def _encode_hard_state(group: Uid, state: HardState) -> bytes:
+    return wf.encode_record(
+        wf.HARD_STATE, group, term=state.term, index=state.commit, data=state.vote.encode()
+    )
+
+
+def _nothing() -> None:
+    """For appends that only carry what was lazy."""

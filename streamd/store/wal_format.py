@@ -1,0 +1,211 @@
+"""Segments, batches and records of the write-ahead log as bytes. Pure.
+
+segment = header (4096 bytes, the same 64 twice), then batches, each at a multiple of 512.
+batch   = header (64 bytes: who it is, where it is, which batches were durable before it), records.
+record  = header (40 bytes: type, group, term, index, chain, crc32c over header and data), data.
+Little endian throughout.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from streamd.types import Index, Term, Uid
+
+# Record types; 0 is invalid.
+ENTRY = 1
+HARD_STATE = 2  # term; index = commit hint; data = vote
+TRUNCATE = 3  # entries from index on are void
+RELEASE = 4  # a snapshot covers all up to (index, term, chain)
+DESTROY = 5  # the group is gone for ever
+
+ALIGN = 512  # one sector: tearing one batch cannot reach into another
+SEGMENT_HEADER_BYTES = 4096
+_COPY_AT = 2048  # the header's second copy, in another sector
+BATCH_HEADER_BYTES = 64
+RECORD_HEADER_BYTES = 40
+
+_SEGMENT_MAGIC = b"STRDWAL1"
+_BATCH_MAGIC = b"STRDBAT1"
+_VERSION = 1
+
+_SEGMENT = Struct("<8sIIQQQQQI")
+_BATCH = Struct("<8sQQQQQIII")
+_RECORD = Struct("<IBBHQQQI")
+_CRC = Struct("<I")
+_pack_crc = _CRC.pack
+pack_record = _RECORD.pack
+assert _BATCH.size + 4 == BATCH_HEADER_BYTES
+assert _RECORD.size + 4 == RECORD_HEADER_BYTES
+
+
+class SegmentHeader(NamedTuple):
+    """What a segment says of itself, written when it is taken into use."""
+
+    wal_id: int  # random, of this node's log
+    segment_no: int
+    first_batch: int
+    prev_end: int  # where the previous segment's batches end; 0: there is no previous one
+    capacity: int
+
+
+class BatchHeader(NamedTuple):
+    """What a batch says of itself. `durable_batch` is the witness: every batch up to it had been
+    synced before this one was written, so none of them may ever be missing."""
+
+    batch_no: int
+    durable_batch: int
+    length: int  # of the records
+    count: int  # type: ignore[assignment]
+
+
+class WalRecord(NamedTuple):
+    """One record, and where its header starts in the segment."""
+
+    type: int
+    group: Uid
+    term: Term
+    index: Index  # type: ignore[assignment]
+    chain: int
+    offset: int
+    length: int  # of the data
+    data: bytes  # b"" for entries unless asked for
+
+
+def padded(size: int) -> int:
+    """`size` rounded up to whole sectors."""
+    return -(-size // ALIGN) * ALIGN
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    """The first 4096 bytes of a segment."""
+    body = _SEGMENT.pack(_SEGMENT_MAGIC, _VERSION, 0, *header, 0)
+    one = body + _pack_crc(crc32c(body))
+    copy = one.ljust(_COPY_AT, b"\0")
+    return copy + copy
+
+
+def decode_segment_header(blob: bytes) -> SegmentHeader | None:
+    """Return the header from the first of its copies that is whole, or None."""
+    for at in (0, _COPY_AT):
+        body = blob[at : at + _SEGMENT.size]
+        crc = blob[at + _SEGMENT.size : at + _SEGMENT.size + 4]
+        if len(crc) < 4 or crc32c(body) != _CRC.unpack(crc)[0]:
+            continue
+        magic, version, _, *fields, _ = _SEGMENT.unpack(body)
+        if magic == _SEGMENT_MAGIC and version == _VERSION:
+            return SegmentHeader(*fields)
+    return None
+
+
+def batch_needle(wal_id: int, segment_no: int) -> bytes:
+    """How every batch of this segment begins, and nothing from an earlier use of the file."""
+    return _BATCH_MAGIC + wal_id.to_bytes(8, "little") + segment_no.to_bytes(8, "little")
+
+
+def encode_batch_header(
+    *,
+    wal_id: int,
+    segment_no: int,
+    offset: int,
+    batch_no: int,
+    durable_batch: int,
+    length: int,
+    count: int,
+) -> bytes:
+    """The 64 bytes before a batch's records."""
+    body = _BATCH.pack(
+        _BATCH_MAGIC, wal_id, segment_no, offset, batch_no, durable_batch, length, count, 0
+    )
+    return body + _pack_crc(crc32c(body))
+
+
+def decode_batch_header(
+    blob: bytes | memoryview, pos: int, *, wal_id: int, segment_no: int, offset: int
+) -> BatchHeader | None:
+    """Return the header at `pos` of `blob` if it is whole and belongs at `offset`."""
+    body = blob[pos : pos + _BATCH.size]
+    if len(body) < _BATCH.size or pos + BATCH_HEADER_BYTES > len(blob):
+        return None
+    if crc32c(body) != _CRC.unpack_from(blob, pos + _BATCH.size)[0]:
+        return None
+    magic, found_id, found_no, found_offset, batch_no, durable, length, count, _ = _BATCH.unpack(
+        body
+    )
+    if (bytes(magic), found_id, found_no, found_offset) != (
+        _BATCH_MAGIC,
+        wal_id,
+        segment_no,
+        offset,
+    ):
+        return None
+    return BatchHeader(batch_no, durable, length, count)
+
+
+def encode_record(
+    kind: int, group: Uid, *, term: Term, index: Index, chain: int = 0, data: bytes = b""
+) -> bytes:
+    """A whole record; for entries the log writes header and data as two buffers instead."""
+    head = pack_record(len(data), kind, 0, 0, group, term, index, chain)
+    return head + _pack_crc(crc32c(data, crc32c(head))) + data
+
+
+def encode_entry_header(group: Uid, term: Term, index: Index, chain: int, data: bytes) -> bytes:
+    """The 40 bytes before an entry's data."""
+    head = pack_record(len(data), ENTRY, 0, 0, group, term, index, chain)
+    return head + _pack_crc(crc32c(data, crc32c(head)))
+
+
+def decode_record(blob: bytes | memoryview, pos: int, *, offset: int) -> WalRecord | None:
+    """Return the record at `pos` of `blob` (at `offset` of its segment), verified, with data."""
+    data_at = pos + RECORD_HEADER_BYTES
+    if data_at > len(blob):
+        return None
+    length, kind, _, _, group, term, index, chain = _RECORD.unpack_from(blob, pos)
+    end = data_at + length
+    if end > len(blob):
+        return None
+    data = blob[data_at:end]
+    if crc32c(data, crc32c(blob[pos : data_at - 4])) != _CRC.unpack_from(blob, data_at - 4)[0]:
+        return None
+    return WalRecord(kind, group, term, index, chain, offset, length, bytes(data))
+
+
+def decode_batch(blob: memoryview, *, offset: int, count: int) -> list[WalRecord] | None:
+    """Return the `count` records that fill `blob` exactly, or None if any is damaged.
+
+    `offset` is where `blob` starts in the segment. The data of entries is verified, not copied.
+    """
+    records: list[WalRecord] = []
+    unpack = _RECORD.unpack_from
+    unpack_crc = _CRC.unpack_from
+    pos = 0
+    size = len(blob)
+    for _ in range(count):
+        data_at = pos + RECORD_HEADER_BYTES
+        if data_at > size:
+            return None
+        length, kind, _, _, group, term, index, chain = unpack(blob, pos)
+        end = data_at + length
+        if end > size:
+            return None
+        data = blob[data_at:end]
+        if crc32c(data, crc32c(blob[pos : data_at - 4])) != unpack_crc(blob, data_at - 4)[0]:
+            return None
+        records.append(
+            WalRecord(
+                kind,
+                group,
+                term,
+                index,
+                chain,
+                offset + pos,
+                length,
+                b"" if kind == ENTRY else bytes(data),
+            )
+        )
+        pos = end
+    return records if pos == size else None

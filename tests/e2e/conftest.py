@@ -1,0 +1,55 @@
+"""A server per test, on its own directory and ports.
+
+STREAMD_BINARY chooses another binary: most of these tests hold for a real nats-server as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.servers import ServerProcess
+from tests.parity.runner import ours_binary
+
+Start = Callable[..., ServerProcess]
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture
+def make_server(tmp_path: Path) -> Iterator[Start]:
+    """Makes servers (not started); they are killed at the end."""
+    binary = ours_binary()
+    if not binary:
+        pytest.skip("streamd is not installed beside this interpreter")
+    made: list[ServerProcess] = []
+
+    def make(**options: Any) -> ServerProcess:
+        directory = options.pop("directory", tmp_path / f"server{len(made)}")
+        made.append(ServerProcess(binary, directory=directory, **options))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+@pytest.fixture
+def server(make_server: Start) -> ServerProcess:
+    """One running server with JetStream."""
+    made = make_server()
+    made.start()
+    return made
+
+
+@pytest.fixture
+def run() -> Run:
+    """Runs one coroutine, within a minute."""
+
+    def in_time(coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(asyncio.wait_for(coroutine, 60))
+
+    return in_time

@@ -1,0 +1,282 @@
+"""The server as a process: flags, start, stop, kill, bad surroundings, crash safety."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from benchmarks.servers import ServerDied, ServerProcess, free_port
+from tests.e2e.conftest import Start
+from tests.parity.runner import ours_binary
+from tests.wire import Wire
+
+pytestmark = pytest.mark.slow
+LISTENING = re.compile(rb"Listening for client connections on ([\d.]+):(\d+)")
+
+
+def _stderr_until(process: subprocess.Popen[bytes], wanted: bytes) -> bytes:
+    assert process.stderr is not None
+    seen = b""
+    for line in process.stderr:
+        seen += line
+        if wanted in line:
+            return seen
+    raise AssertionError(f"ended without {wanted!r}: {seen.decode(errors='replace')}")
+
+
+@pytest.fixture
+def binary() -> str:
+    found = ours_binary()
+    if not found:
+        pytest.skip("streamd is not installed beside this interpreter")
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_starts_on_a_free_port_and_stops_on_a_signal(
+    binary: str, tmp_path: Path, how: signal.Signals
+) -> None:
+    """`-p -1 -js -sd DIR -a HOST`: says where it listens, is ready, stops in seconds."""
+    process = subprocess.Popen(
+        [binary, "-p", "-1", "-js", "-sd", str(tmp_path), "-a", "127.0.0.1"],
+        stderr=subprocess.PIPE,
+    )
+    try:
+        log = _stderr_until(process, b"Server is ready")
+        found = LISTENING.search(log)
+        assert found, log
+        with Wire(int(found[2])) as wire:
+            assert wire.info["jetstream"] is True
+        process.send_signal(how)
+        assert process.wait(5) in (0, 1)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_wrong_flag_and_wrong_config_say_what_is_wrong(binary: str, tmp_path: Path) -> None:
+    config = tmp_path / "bad.conf"
+    config.write_text("port: 4222\nmax_payload: {\n")
+    for arguments in (["--no-such-flag"], ["-c", str(config)], ["-c", str(tmp_path / "none.conf")]):
+        done = subprocess.run(
+            [binary, *arguments], capture_output=True, text=True, timeout=20, check=False
+        )
+        assert done.returncode == 1 or "nats-server" in binary, (arguments, done)
+        assert done.stderr.strip(), arguments
+        assert "Traceback" not in done.stderr, arguments
+
+
+def test_port_in_use_is_fatal(binary: str, server: ServerProcess, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [binary, "-p", str(server.port), "-a", "127.0.0.1"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "[FTL]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_second_server_on_one_directory_is_refused(binary: str, server: ServerProcess) -> None:
+    if "nats-server" in binary:
+        pytest.skip("nats-server does not lock its directory")
+    done = subprocess.run(
+        [binary, "-p", "-1", "-a", "127.0.0.1", "-js", "-sd", str(server.store_dir)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "[FTL]" in done.stderr
+    with Wire(server.port) as wire:
+        assert "error" not in wire.api("INFO")
+
+
+def test_monitoring_answers(server: ServerProcess) -> None:
+    for path in ("/healthz", "/varz", "/connz", "/subsz", "/jsz?streams=true&consumers=true"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}{path}") as answer:
+            assert answer.status == 200
+            assert isinstance(json.load(answer), dict)
+
+
+def test_everything_is_there_after_restart(server: ServerProcess) -> None:
+    """Messages, dedupe ids, consumers with their acks and unacked messages, settings, holes."""
+    config = {"name": "S", "subjects": ["s.>"], "max_msgs_per_subject": 3, "description": "kept"}
+    with Wire(server.port) as wire:
+        assert "error" not in wire.api("STREAM.CREATE.S", config)
+        for number in range(20):
+            ids = {"Nats-Msg-Id": str(number)}
+            assert wire.ask(f"s.{number % 8}", b"%d" % number, headers=ids)
+        wire.api("STREAM.MSG.DELETE.S", {"seq": 5})
+        consumer = {"durable_name": "C", "ack_policy": "explicit"}
+        wire.api("CONSUMER.CREATE.S.C", {"stream_name": "S", "config": consumer})
+        frames = wire.ask("$JS.API.CONSUMER.MSG.NEXT.S.C", b'{"batch":6}', count=6)
+        for number in (0, 1, 3):
+            assert wire.ask(frames[number].reply, b"+ACK")
+        before = wire.api("STREAM.INFO.S", {"deleted_details": True, "subjects_filter": ">"})
+        consumer_before = wire.api("CONSUMER.INFO.S.C")
+    for how in ("stop", "kill", "stop"):
+        getattr(server, how)()
+        server.start()
+        with Wire(server.port) as wire:
+            after = wire.api("STREAM.INFO.S", {"deleted_details": True, "subjects_filter": ">"})
+            consumer_after = wire.api("CONSUMER.INFO.S.C")
+            again = wire.ask("s.1", b"x", headers={"Nats-Msg-Id": "9"})[0].json()
+        assert after["state"] == before["state"], how
+        assert after["config"] == before["config"], how
+        for key in ("delivered", "ack_floor", "num_ack_pending", "num_pending"):
+            mine, theirs = (
+                dict(consumer_after[key])
+                if isinstance(consumer_after[key], dict)
+                else consumer_after[key],
+                consumer_before[key],
+            )
+            if isinstance(mine, dict):
+                mine.pop("last_active", None)
+                theirs = {name: each for name, each in theirs.items() if name != "last_active"}
+            assert mine == theirs, (how, key)
+        assert again.get("duplicate") is True, how
+
+
+def test_memory_stream_is_empty_after_restart(server: ServerProcess) -> None:
+    with Wire(server.port) as wire:
+        wire.api("STREAM.CREATE.M", {"name": "M", "subjects": ["m"], "storage": "memory"})
+        wire.api("STREAM.CREATE.F", {"name": "F", "subjects": ["f"]})
+        wire.ask("m", b"x")
+        wire.ask("f", b"x")
+    server.kill()
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.api("STREAM.INFO.F")["state"]["messages"] == 1
+        found = wire.api("STREAM.INFO.M")
+        assert found.get("state", {}).get("messages", 0) == 0
+
+
+def test_deleted_stream_stays_deleted(server: ServerProcess) -> None:
+    config = {"name": "S", "subjects": ["s"]}
+    with Wire(server.port) as wire:
+        wire.api("STREAM.CREATE.S", config)
+        for _ in range(10):
+            wire.ask("s", b"old")
+        wire.api("STREAM.DELETE.S")
+        if "nats-server" not in server.binary:
+            wire.api("STREAM.CREATE.S", config)
+            assert wire.api("STREAM.INFO.S")["state"]["messages"] == 0
+            assert wire.ask("s", b"new")[0].json()["seq"] == 1
+            wire.api("STREAM.DELETE.S")
+    server.kill()
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.api("STREAM.NAMES")["streams"] in (None, [])
+
+
+def crash_rounds(server: ServerProcess, rounds: int, seed: int) -> tuple[int, int]:
+    """Publish under SIGKILL; return (acked, lost). Also nothing acked may be renumbered."""
+    rng = random.Random(seed)
+    server.start()
+    with Wire(server.port) as wire:
+        wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+        consumer = {"durable_name": "C", "ack_policy": "explicit", "max_ack_pending": -1}
+        wire.api("CONSUMER.CREATE.S.C", {"stream_name": "S", "config": consumer})
+    acked: dict[int, bytes] = {}
+    sent = 0
+    floor = 0
+    for _ in range(rounds):
+        wire = Wire(server.port)
+        wire.subscribe("acks.*")
+        wanted = rng.randrange(1, 400)
+        first = sent
+        for _ in range(wanted + 200):
+            wire.publish(f"s.{sent % 5}", b"body %d" % sent, reply=f"acks.{sent}")
+            sent += 1
+        for _ in range(wanted):
+            frame = wire.next(5)
+            number = int(frame.subject.partition(".")[2])
+            assert number >= first
+            acked[frame.json()["seq"]] = b"body %d" % number
+        with Wire(server.port) as reader:
+            frames = reader.ask(
+                "$JS.API.CONSUMER.MSG.NEXT.S.C", b'{"batch":20,"no_wait":true}', count=20,
+                within_s=1, is_last=lambda frame: bool(frame.status),
+            )  # fmt: skip
+            for frame in frames:
+                if not frame.status and reader.ask(frame.reply, b"+ACK", within_s=2):
+                    floor = max(floor, int(frame.reply.split(".")[5]))
+        server.kill()
+        # Acks that were on their way count as well: the client has them.
+        while (late := wire.next(2)).op != "CLOSED":
+            acked[late.json()["seq"]] = b"body %d" % int(late.subject.partition(".")[2])
+        wire.close()
+        server.start()
+    lost = 0
+    with Wire(server.port) as wire:
+        for seq, body in acked.items():
+            found = wire.ask("$JS.API.STREAM.MSG.GET.S", b'{"seq":%d}' % seq)[0].json()
+            data = found.get("message", {}).get("data", "")
+            import base64
+
+            lost += base64.b64decode(data) != body
+        info = wire.api("CONSUMER.INFO.S.C")
+        assert info["ack_floor"]["stream_seq"] >= floor, (info, floor)
+    return len(acked), lost
+
+
+def test_no_acked_message_is_lost_when_unsynced_bytes_are(make_server: Start) -> None:
+    """SIGKILL with every un-fsynced byte dropped (STREAMD_DROP_UNSYNCED), a few rounds."""
+    server = make_server(env={"STREAMD_DROP_UNSYNCED": "1"})
+    acked, lost = crash_rounds(server, rounds=6, seed=1)
+    assert acked > 300
+    assert lost == 0
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif("STREAMD_CAMPAIGN" not in os.environ, reason="run by `make crash`")
+@pytest.mark.timeout(900)
+def test_no_acked_message_is_lost_in_fifty_rounds(make_server: Start) -> None:
+    server = make_server(env={"STREAMD_DROP_UNSYNCED": "1"})
+    acked, lost = crash_rounds(server, rounds=50, seed=int(time.time()))
+    print(f"{acked} acked, {lost} lost")
+    assert lost == 0
+
+
+def test_big_and_broken_input_does_not_hurt_others(server: ServerProcess) -> None:
+    """Oversized payload, endless control line, half a frame: that client's end, nobody else's."""
+    good = Wire(server.port)
+    good.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+    half = Wire(server.port)
+    half.send(b"PUB s 100\r\nonly a part")
+    for data in (b"PUB s 99999999999\r\n", b"SUB " + b"a" * 10_000_000, os.urandom(100_000)):
+        bad = Wire(server.port)
+        bad.send(data)
+        frames = bad.collect(within_s=3)
+        assert frames, data[:20]
+        assert frames[-1].op in ("CLOSED", "-ERR"), (data[:20], frames[-1])
+        bad.close()
+        assert good.ask("s", b"fine")[0].json()["stream"] == "S"
+    assert free_port()
+    half.close()
+    good.close()
+
+
+def test_full_memory_directory_is_a_clean_error(binary: str, tmp_path: Path) -> None:
+    """A store directory that can not be written: [FTL], status 1, no traceback."""
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    server = ServerProcess(binary, directory=tmp_path / "x", extra="")
+    server.configure(extra=f'jetstream {{ store_dir: "{blocked}/below" }}')
+    with pytest.raises(ServerDied) as died:
+        server.start()
+    assert "[FTL]" in str(died.value)
+    assert "Traceback" not in str(died.value)

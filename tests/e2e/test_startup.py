@@ -1,0 +1,324 @@
+"""The program from outside: how it starts, says that it is up, refuses, obeys signals and stops.
+
+Real processes on loopback with free ports; nothing here needs a client library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(sys.executable).parent / "streamd"
+READY = "[INF] Server is ready"
+PATIENCE_S = 20.0
+
+
+class Server:
+    """A running process and its log so far."""
+
+    def __init__(self, *arguments: str, program: Path = PROGRAM, cwd: Path | None = None) -> None:
+        self.log = ""
+        self.process = subprocess.Popen(
+            [str(program), *arguments], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=cwd
+        )
+        assert self.process.stderr is not None
+        self._stderr = self.process.stderr
+
+    def wait_for(self, text: str) -> str:
+        """Read the log until `text` is in it; returns the log."""
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.log:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{text!r} not in:\n{self.log}"
+            if select.select([self._stderr], [], [], left)[0]:
+                chunk = os.read(self._stderr.fileno(), 65536)
+                assert chunk, f"ended without {text!r}:\n{self.log}"
+                self.log += chunk.decode()
+        return self.log
+
+    def port(self) -> int:
+        log = self.wait_for(READY)
+        found = re.search(r"\[INF\] Listening for client connections on [\d.]+:(\d+)\n", log)
+        assert found, log
+        return int(found[1])
+
+    def monitoring_port(self) -> int:
+        found = re.search(r"Starting http monitor on [\d.]+:(\d+)\n", self.wait_for(READY))
+        assert found
+        return int(found[1])
+
+    def get(self, path: str) -> bytes:
+        url = f"http://127.0.0.1:{self.monitoring_port()}{path}"
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+            body: bytes = answer.read()
+            return body
+
+    def end(self) -> int:
+        """Wait for the end; the rest of the log is read."""
+        _, rest = self.process.communicate(timeout=PATIENCE_S)
+        self.log += rest.decode()
+        return self.process.returncode
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.end()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[type[Server]]:
+    """A factory whose servers do not outlive the test."""
+    servers: list[Server] = []
+
+    class Started(Server):
+        def __init__(self, *arguments: str, **options: Path) -> None:
+            super().__init__(*arguments, cwd=tmp_path, **options)
+            servers.append(self)
+
+    yield Started
+    for server in servers:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()
+
+
+def run(*arguments: str, cwd: Path, program: Path = PROGRAM) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(program), *arguments], capture_output=True, text=True, cwd=cwd, timeout=PATIENCE_S
+    )
+
+
+def first_line(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
+        return client.makefile("rb").readline()
+
+
+def test_a_free_port_log_lines_and_info(start: type[Server]) -> None:
+    """`-p -1` takes a free port; the lines that harnesses wait for are there; INFO says streamd."""
+    server = start("-a", "127.0.0.1", "-p", "-1", "-n", "n1")
+    info = json.loads(first_line(server.port())[5:])
+    assert (info["server_name"], info["port"]) == ("n1", server.port())
+    assert info["version"].startswith("2.14.")
+    assert info["git_commit"].startswith("streamd-")
+    line = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} \[[A-Z]{3}\] ")
+    assert all(line.match(text) for text in server.log.splitlines())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_signals_stop_it(start: type[Server], number: int) -> None:
+    """Exit status 0, soon."""
+    server = start("-p", "-1", "-js", "-sd", "data")
+    server.port()
+    began = time.monotonic()
+    assert server.stop(number) == 0
+    assert time.monotonic() - began < 5
+    assert "Server Exiting.." in server.log
+
+
+def test_monitoring_answers_when_ready(start: type[Server]) -> None:
+    """/healthz and /varz are 200 after "Server is ready"."""
+    server = start("-p", "-1", "-m", "-1", "-js", "-sd", "data")
+    assert server.get("/healthz") == b'{"status":"ok"}'
+    varz = json.loads(server.get("/varz"))
+    assert varz["port"] == server.port()
+    assert varz["jetstream"]["config"]["sync_always"] is True
+    assert b"jetstream_server_total_streams" in server.get("/metrics")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        server.get("/nope")
+
+
+def test_pid_and_ports_files(start: type[Server], tmp_path: Path) -> None:
+    """Both name this very process while it runs, and are gone when it stopped."""
+    server = start("-p", "-1", "-m", "-1", "-P", "pid", "--ports_file_dir", str(tmp_path))
+    port = server.port()
+    pid = server.process.pid
+    assert (tmp_path / "pid").read_text() == str(pid)
+    ports = json.loads((tmp_path / f"streamd_{pid}.ports").read_text())
+    assert ports["nats"][0] == f"nats://127.0.0.1:{port}"
+    assert ports["monitoring"][0] == f"http://127.0.0.1:{server.monitoring_port()}"
+    assert server.stop() == 0
+    assert not list(tmp_path.glob("*.ports"))
+    assert not (tmp_path / "pid").exists()
+
+
+def test_under_the_name_nats_server(start: type[Server], tmp_path: Path) -> None:
+    """A symlink of that name is a drop-in: version line and ports file as tools expect them."""
+    link = tmp_path / "nats-server"
+    link.symlink_to(PROGRAM)
+    assert re.fullmatch(
+        r"nats-server: v2\.14\.\d+\n", run("--version", cwd=tmp_path, program=link).stdout
+    )
+    own = run("-version", cwd=tmp_path).stdout
+    assert re.fullmatch(r"streamd: v\S+ \(compatible with nats-server v2\.14\.\d+\)\n", own)
+    server = start("-p", "-1", "--ports_file_dir", str(tmp_path), program=link)
+    server.port()
+    assert (tmp_path / f"nats-server_{server.process.pid}.ports").exists()
+
+
+def test_configuration_is_tested_without_starting(tmp_path: Path) -> None:
+    """`-t`: valid with a digest, or the first mistake with its place; status 0 or 1."""
+    file = tmp_path / "a.conf"
+    file.write_text("port: 4222\ncluster {}\n")
+    done = run("-t", "-c", "a.conf", cwd=tmp_path)
+    assert done.returncode == 0
+    assert re.search(r"streamd: configuration file a.conf is valid \(sha256:\w{64}\)", done.stderr)
+    assert '"cluster" is not served' in done.stderr
+    file.write_text("port: 4222\nfoo: 3\n")
+    done = run("-t", "-c", "a.conf", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, 'streamd: a.conf:2:1: unknown field "foo"\n')
+    assert run("-t", cwd=tmp_path).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-foo"], "flag provided but not defined: -foo"),
+        (["-c", "gone.conf"], "open gone.conf: no such file or directory"),
+        (["xx"], 'unrecognized command: "xx"'),
+        (["-sl", "bogus=1"], 'unknown signal "bogus"'),
+        (["-sl", "stop=/nofile"], "invalid pid: /nofile"),
+        (["-p", "70000"], '[FTL] Error listening on port: 0.0.0.0:70000, "listen tcp: address'),
+        (["-p", "-1", "-P", "/nodir/pid"], "[FTL] Could not write pidfile: open /nodir/pid: no"),
+        (["-p", "-1", "-l", "/nodir/log"], "error opening file: open /nodir/log: no such file"),
+        (["-p", "-1", "-m", "70000"], "[FTL] Can't start monitoring: Error listening on"),
+        (["-p", "-1", "-a", "203.0.113.1"], "cannot assign requested address"),
+    ],
+)
+def test_what_cannot_start_says_why(arguments: list[str], words: str, tmp_path: Path) -> None:
+    """A reason on stderr and exit status 1."""
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_help(tmp_path: Path) -> None:
+    """On stdout, status 0."""
+    done = run("-h", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "Usage: streamd [options]" in done.stdout
+
+
+def test_a_port_in_use(start: type[Server], tmp_path: Path) -> None:
+    """The reason names the address."""
+    port = start("-a", "127.0.0.1", "-p", "-1").port()
+    done = run("-a", "127.0.0.1", "-p", str(port), cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"[FTL] Error listening on port: 127.0.0.1:{port}" in done.stderr
+    assert "address already in use" in done.stderr
+
+
+def test_a_store_directory_has_one_server(start: type[Server], tmp_path: Path) -> None:
+    """The second one is refused, the first is not disturbed."""
+    server = start("-p", "-1", "-js", "-sd", "data")
+    port = server.port()
+    done = run("-p", "-1", "-js", "-sd", "data", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "[FTL] Can't start JetStream: " in done.stderr
+    assert "in use by another server" in done.stderr
+    assert first_line(port).startswith(b"INFO ")
+
+
+def test_a_foreign_store_directory_is_left_alone(tmp_path: Path) -> None:
+    """nats-server's data is not read, not mixed with ours, not touched."""
+    (tmp_path / "data" / "jetstream").mkdir(parents=True)
+    done = run("-p", "-1", "-js", "-sd", "data", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "holds nats-server's data" in done.stderr
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["jetstream"]
+
+
+def test_a_store_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    """A file in its place, or no such place."""
+    (tmp_path / "data").write_text("")
+    for directory in ("data", "/proc/nowhere"):
+        done = run("-p", "-1", "-js", "-sd", directory, cwd=tmp_path)
+        assert done.returncode == 1
+        assert "[FTL] Can't start JetStream: " in done.stderr
+
+
+def test_signals_by_pid_and_pid_file(start: type[Server], tmp_path: Path) -> None:
+    """`-sl reopen`, `-sl reload` and `-sl term` reach the process."""
+    server = start("-p", "-1", "-P", "pid")
+    server.port()
+    assert run("-sl", f"reopen={server.process.pid}", cwd=tmp_path).returncode == 0
+    server.wait_for("File log re-open ignored, not a file logger")
+    assert run("-sl", "reload=pid", cwd=tmp_path).returncode == 0
+    server.wait_for("[ERR] Failed to reload server configuration: can only reload config when")
+    assert run("--signal=term=pid", cwd=tmp_path).returncode == 0
+    assert server.end() == 0
+    done = run("-sl", f"stop={server.process.pid}", cwd=tmp_path)
+    assert (done.returncode, "no such process" in done.stderr) == (1, True)
+
+
+def test_the_log_file_is_reopened(start: type[Server], tmp_path: Path) -> None:
+    """SIGUSR1 after the file was moved."""
+    server = start("-p", "-1", "-l", "a.log", "-P", "pid", "--ports_file_dir", str(tmp_path))
+    log = tmp_path / "a.log"
+    wait_until(lambda: log.exists() and READY in log.read_text())
+    log.rename(tmp_path / "old.log")
+    server.process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: log.exists() and "File log re-opened" in log.read_text())
+    assert server.stop() == 0
+    assert "Server Exiting.." in log.read_text()
+
+
+def test_reload_changes_users_and_refuses_ports(start: type[Server], tmp_path: Path) -> None:
+    """SIGHUP: what can change does, what can't is named, a bad file changes nothing."""
+    file = tmp_path / "a.conf"
+    file.write_text("listen: 127.0.0.1:-1\n")
+    server = start("-c", "a.conf")
+    port = server.port()
+    assert "auth_required" not in json.loads(first_line(port)[5:])
+    file.write_text("listen: 127.0.0.1:-1\nauthorization { user: a, password: b }\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for("[INF] Reloaded server configuration")
+    assert json.loads(first_line(port)[5:])["auth_required"] is True
+    file.write_text("listen: 127.0.0.1:4999\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for("config reload not supported for port")
+    file.write_text("listen 127.0.0.1:-1 {\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for("a.conf:1:21: Expected a top-level value to end")
+    assert json.loads(first_line(port)[5:])["auth_required"] is True
+
+
+def test_lame_duck_ends_an_idle_server(start: type[Server]) -> None:
+    """SIGUSR2 without clients: it stops at once, with status 0."""
+    server = start("-p", "-1", "-js", "-sd", "data")
+    server.port()
+    assert server.stop(signal.SIGUSR2) == 0
+    assert "Entering lame duck mode, stop accepting new clients" in server.log
+
+
+def test_a_restart_finds_its_data_directory(start: type[Server], tmp_path: Path) -> None:
+    """Stopped, killed, and started again on the same directory; the name stays."""
+    names = set()
+    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
+        server = start("-a", "127.0.0.1", "-p", "-1", "-js", "-sd", "data")
+        names.add(json.loads(first_line(server.port())[5:])["server_name"])
+        server.stop(number)
+    assert len(names) == 1
+    assert names.pop().startswith("streamd-")
+    shutil.rmtree(tmp_path / "data")
+
+
+def wait_until(is_so: object, patience_s: float = PATIENCE_S) -> None:
+    """Wait for something that only shows in a file."""
+    assert callable(is_so)
+    deadline = time.monotonic() + patience_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

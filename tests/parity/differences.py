@@ -1,0 +1,33 @@
+"""Differences from nats-server that are meant, each with its reason."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import NamedTuple
+
+from tests.parity.compare import Difference
+
+
+class Intended(NamedTuple):
+    """Patterns (`*` matches anything) of scenario and path, and why we differ there."""
+
+    scenario: str
+    path: str
+    reason: str
+
+
+INTENDED = [
+    Intended("*", "*config.metadata._nats.ver", "each server names the level it speaks"),
+    Intended("*", "*config.metadata._nats.level", "the peer is of a newer API level than ours"),
+    Intended("*", "api.level", "the peer is of a newer API level than ours"),
+]
+
+
+def reason(difference: Difference) -> str | None:
+    """Why this difference is meant; None: it is not."""
+    for intended in INTENDED:
+        if fnmatch.fnmatchcase(difference.scenario, intended.scenario) and fnmatch.fnmatchcase(
+            difference.path, intended.path
+        ):
+            return intended.reason
+    return None

@@ -1,0 +1,60 @@
+"""Finds the two servers, runs one scenario on either, gives the differences."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+from benchmarks.servers import ServerProcess
+from tests.parity.compare import Difference, Steps, differences
+from tests.parity.recorder import Recorder
+from tests.parity.registry import Scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def ours_binary() -> str:
+    """STREAMD_BINARY, or the one beside this interpreter; "" if there is none."""
+    named = os.environ.get("STREAMD_BINARY", "")
+    path = Path(named) if named else Path(sys.executable).parent / "streamd"
+    return str(path) if path.exists() else ""
+
+
+def peer_binary() -> str:
+    """STREAMD_PEER, or what `../shared/tools/peer-nats-server` prints; "" if there is none."""
+    named = os.environ.get("STREAMD_PEER", "")
+    if named:
+        return named if Path(named).exists() else ""
+    tool = ROOT.parent / "shared" / "tools" / "peer-nats-server"
+    if not tool.exists():
+        return ""
+    done = subprocess.run([tool], capture_output=True, text=True, timeout=100, check=False)
+    found = done.stdout.strip()
+    return found if done.returncode == 0 and Path(found).exists() else ""
+
+
+def record(server: ServerProcess, scenario: Scenario) -> Steps:
+    """Run one scenario; an exception becomes its last step."""
+    recorder = Recorder(server)
+    try:
+        scenario(recorder)
+    except Exception as err:  # noqa: BLE001 - whatever a server makes a scenario stumble over
+        where = traceback.extract_tb(err.__traceback__)
+        line = next((at.lineno for at in where if "scenarios" in at.filename), 0)
+        recorder.note("raised", f"{type(err).__name__} at line {line}: {err}")
+    finally:
+        recorder.close()
+    return recorder.steps
+
+
+def compare(
+    name: str, scenario: Scenario, ours: ServerProcess, peer: ServerProcess
+) -> list[Difference]:
+    """Run one scenario on both servers."""
+    theirs = record(peer, scenario)
+    stumbled = [seen for label, seen in theirs if label == "raised"]
+    assert not stumbled, f"{name} does not even run on the peer: {stumbled}"
+    return differences(name, record(ours, scenario), theirs)

@@ -1,0 +1,100 @@
+"""Account information, unknown requests, monitoring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.parity.recorder import Recorder
+from tests.parity.registry import add, scenario
+
+
+@scenario
+def info(at: Recorder) -> None:
+    def kept(seen: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in seen.items() if key != "api"}
+
+    at.note("empty", kept(at.api("INFO", is_quiet=True)))
+    config = {"name": "S", "subjects": ["s"]}
+    at.api("STREAM.CREATE.S", config, is_quiet=True)
+    at.fill("s", "s")
+    at.api(
+        "CONSUMER.CREATE.S.C",
+        {"stream_name": "S", "config": {"durable_name": "C"}},
+        is_quiet=True,
+    )
+    at.note("some", kept(at.api("INFO", is_quiet=True)))
+    at.note("api", sorted(at.api("INFO", is_quiet=True).get("api", {})))
+    at.api("INFO", {"x": 1}, is_quiet=True)
+
+
+UNKNOWN = ["ZZZ", "STREAM.ZZZ.S", "STREAM.INFO", "STREAM.INFO.a.b", "CONSUMER.ZZZ.S.C"]
+
+
+def _unknown(subject: str) -> Any:
+    def run(at: Recorder) -> None:
+        frames = at.wire.ask(f"$JS.API.{subject}", b"", within_s=0.3)
+        at.note_frames(subject, frames)
+
+    return run
+
+
+for _subject in UNKNOWN:
+    add(f"account.unknown_{_subject}", _unknown(_subject))
+
+
+@scenario
+def requests_without_reply(at: Recorder) -> None:
+    """They are carried out all the same."""
+    at.wire.publish("$JS.API.STREAM.CREATE.S", b'{"name":"S","subjects":["s"]}')
+    at.wait_until(lambda: bool(at.api("STREAM.NAMES", is_quiet=True)["streams"]))
+    at.api("STREAM.NAMES")
+
+
+@scenario
+def health(at: Recorder) -> None:
+    at.http("/healthz")
+    at.http("/healthz?js-enabled-only=true")
+    at.http("/healthz?js-server-only=true")
+
+
+def _shape(value: Any) -> Any:
+    """Types only: what clients' decoders rely on."""
+    if isinstance(value, dict):
+        return {key: _shape(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shape(value[0])] if value else []
+    return type(value).__name__
+
+
+@scenario
+def jsz(at: Recorder) -> None:
+    at.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]}, is_quiet=True)
+    at.fill("s")
+    at.api("CONSUMER.CREATE.S.C", {"stream_name": "S", "config": {"durable_name": "C"}})
+
+    def kept(body: Any) -> Any:
+        keys = ("streams", "consumers", "messages", "account_details", "config", "disabled")
+        return _shape({key: body.get(key) for key in keys})
+
+    at.http("/jsz", kept)
+    at.http("/jsz?accounts=true&streams=true&consumers=true&config=true", kept)
+
+
+@scenario
+def varz_and_connz(at: Recorder) -> None:
+    wanted = ("server_id", "server_name", "version", "proto", "host", "port", "max_connections",
+              "ping_interval", "ping_max", "max_payload", "max_control_line", "max_pending",
+              "connections", "total_connections", "subscriptions", "in_msgs", "out_msgs",
+              "in_bytes", "out_bytes", "slow_consumers", "start", "now", "uptime", "mem", "cores",
+              "cpu", "auth_required", "http_host", "http_port", "jetstream")  # fmt: skip
+
+    def varz(body: Any) -> Any:
+        return {key: _shape(body[key]) if key in body else "absent" for key in wanted[:-1]}
+
+    def connz(body: Any) -> Any:
+        return _shape({key: body.get(key) for key in ("num_connections", "total", "limit")})
+
+    at.http("/varz", varz)
+    at.http("/connz", connz)
+    at.http("/connz?limit=zzz")
+    at.http("/nothing", lambda _: "")

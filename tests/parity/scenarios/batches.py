@@ -1,0 +1,146 @@
+"""Atomic batch publish."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.parity.recorder import Recorder
+from tests.parity.registry import scenario
+
+
+def stream(at: Recorder, **config: Any) -> None:
+    whole = {"name": "S", "subjects": ["s.>"], "allow_atomic": True} | config
+    at.api("STREAM.CREATE.S", whole, is_quiet=True)
+
+
+def part(batch: str, seq: int | str, commit: str = "", **more: str) -> dict[str, str]:
+    headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(seq)}
+    if commit:
+        headers["Nats-Batch-Commit"] = commit
+    return headers | {name.replace("_", "-"): value for name, value in more.items()}
+
+
+@scenario
+def commit(at: Recorder) -> None:
+    stream(at)
+    at.pub("s.a", b"1", headers=part("b", 1))
+    at.pub("s.b", b"2", headers=part("b", 2))
+    at.api("STREAM.INFO.S")
+    at.pub("s.c", b"3", headers=part("b", 3, "1"))
+    at.api("STREAM.INFO.S")
+    for seq in (1, 2, 3):
+        at.api("STREAM.MSG.GET.S", {"seq": seq})
+
+
+@scenario
+def end_of_batch(at: Recorder) -> None:
+    stream(at)
+    at.pub("s.a", b"1", headers=part("b", 1))
+    at.pub("s.b", b"2", headers=part("b", 2))
+    at.pub("s.c", b"3", headers=part("b", 3, "eob"))
+    at.api("STREAM.INFO.S")
+    at.api("STREAM.MSG.GET.S", {"seq": 2})
+    at.pub("s.c", b"3", headers=part("c", 1, "eob"))
+
+
+@scenario
+def single(at: Recorder) -> None:
+    stream(at)
+    at.pub("s.a", b"1", headers=part("b", 1, "1"))
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def bad_requests(at: Recorder) -> None:
+    stream(at)
+    at.pub("s.a", headers=part("b" * 65, 1))
+    at.pub("s.a", headers={"Nats-Batch-Id": "b"})
+    at.pub("s.a", headers=part("b", "x"))
+    at.pub("s.a", headers=part("b", 0))
+    at.pub("s.a", headers=part("b", 2))
+    at.pub("s.a", headers=part("b", 1))
+    at.pub("s.a", headers=part("b", 3))
+    at.pub("s.a", headers=part("b", 2, "1"))
+    at.pub("s.a", headers=part("b", 1))
+    at.pub("s.a", headers=part("b", 2, "yes"))
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def disabled(at: Recorder) -> None:
+    stream(at, allow_atomic=False)
+    at.pub("s.a", headers=part("b", 1))
+    at.pub("s.a", headers=part("b", 1, "1"))
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def expectations(at: Recorder) -> None:
+    stream(at)
+    at.fill("s.a", "s.b")
+    at.pub("s.a", headers=part("b", 1, Nats_Expected_Last_Sequence="2"))
+    at.pub("s.b", headers=part("b", 2, "1", Nats_Expected_Last_Subject_Sequence="2"))
+    at.pub("s.a", headers=part("c", 1, Nats_Expected_Last_Sequence="1"))
+    at.pub("s.b", headers=part("c", 2, "1"))
+    at.pub("s.a", headers=part("d", 1))
+    at.pub("s.a", headers=part("d", 2, "1", Nats_Expected_Last_Sequence="4"))
+    at.pub("s.a", headers=part("e", 1))
+    at.pub("s.a", headers=part("e", 2, "1", Nats_Expected_Last_Subject_Sequence="3"))
+    at.pub("s.z", headers=part("f", 1, Nats_Expected_Last_Msg_Id="q"))
+    at.pub("s.z", headers=part("f", 2, "1"))
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def duplicates(at: Recorder) -> None:
+    stream(at)
+    at.pub("s.a", headers={"Nats-Msg-Id": "one"})
+    at.pub("s.a", headers=part("b", 1, Nats_Msg_Id="one"))
+    at.pub("s.a", headers=part("b", 2, "1", Nats_Msg_Id="two"))
+    at.pub("s.a", headers=part("c", 1, Nats_Msg_Id="three"))
+    at.pub("s.a", headers=part("c", 2, "1", Nats_Msg_Id="three"))
+    at.pub("s.a", headers=part("d", 1, Nats_Msg_Id="four"))
+    at.pub("s.a", headers=part("d", 2, "1", Nats_Msg_Id="five"))
+    at.pub("s.a", headers={"Nats-Msg-Id": "four"})
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def limits(at: Recorder) -> None:
+    stream(at, max_msgs=3, discard="new", max_msg_size=200)
+    at.pub("s.a", headers=part("b", 1))
+    at.pub("s.b", headers=part("b", 2, "1"))
+    at.pub("s.a", headers=part("c", 1))
+    at.pub("s.b", headers=part("c", 2, "1"))
+    at.pub("s.a", b"x" * 300, headers=part("d", 1))
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def too_large(at: Recorder) -> None:
+    stream(at)
+    for number in range(1, 1000):
+        at.wire.publish("s.a", b"", headers=part("b", number))
+    at.pub("s.a", headers=part("b", 1000))
+    at.pub("s.a", headers=part("b", 1001))
+    at.pub("s.a", headers=part("b", 1002, "1"))
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def rollup_in_batch(at: Recorder) -> None:
+    stream(at, allow_rollup_hdrs=True)
+    at.fill("s.a", "s.a", "s.b")
+    at.pub("s.a", headers=part("b", 1, Nats_Rollup="sub"))
+    at.pub("s.c", headers=part("b", 2, "1"))
+    at.api("STREAM.INFO.S", {"subjects_filter": ">"})
+    at.pub("s.a", headers=part("c", 1, Nats_Rollup="all"))
+    at.pub("s.c", headers=part("c", 2, "1"))
+    at.api("STREAM.INFO.S", {"subjects_filter": ">"})
+
+
+@scenario
+def required_level(at: Recorder) -> None:
+    stream(at)
+    at.pub("s.a", headers=part("b", 1, Nats_Required_Api_Level="99"))
+    at.pub("s.a", headers=part("b", 1, Nats_Required_Api_Level="2"))

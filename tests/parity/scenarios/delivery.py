@@ -1,0 +1,377 @@
+"""Acks, redelivery, push delivery, heartbeats, flow control, retention by consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.parity.recorder import Recorder
+from tests.parity.registry import add, scenario
+
+SECOND = 1_000_000_000
+TENTH = SECOND // 10
+
+
+def stream(at: Recorder, *subjects: str, **config: Any) -> None:
+    at.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]} | config, is_quiet=True)
+    at.fill(*subjects)
+
+
+def consumer(at: Recorder, name: str = "C", **config: Any) -> None:
+    whole = {"durable_name": name, "ack_policy": "explicit"} | config
+    at.api(f"CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": whole}, is_quiet=True)
+
+
+KINDS: dict[str, bytes] = {
+    "empty": b"",
+    "ack": b"+ACK",
+    "ok": b"+OK",
+    "nak": b"-NAK",
+    "nak_delay": b'-NAK {"delay": 100000000}',
+    "nak_duration": b"-NAK 100ms",
+    "nak_bad": b"-NAK {bad",
+    "progress": b"+WPI",
+    "term": b"+TERM",
+    "term_reason": b"+TERM because",
+    "unknown": b"zzz",
+    "lower": b"+ack",
+}
+
+
+def _ack(kind: bytes) -> Any:
+    def run(at: Recorder) -> None:
+        stream(at, "s.a", "s.b", "s.a")
+        consumer(at)
+        frames = at.pull("S", "C", {"batch": 2}, count=2)
+        at.ack(frames[0], kind)
+        at.api("CONSUMER.INFO.S.C")
+        at.pull("S", "C", {"batch": 5, "expires": 2 * TENTH})
+        at.api("CONSUMER.INFO.S.C")
+
+    return run
+
+
+for _key, _kind in KINDS.items():
+    add(f"delivery.ack_{_key}", _ack(_kind))
+
+
+@scenario
+def ack_next(at: Recorder) -> None:
+    stream(at, *["s.a"] * 6)
+    consumer(at)
+    frame = at.pull("S", "C", {"batch": 1}, count=1)[0]
+    for kind, count in ((b"+NXT", 1), (b"+NXT 2", 2), (b'+NXT {"batch":1}', 1)):
+        frames = at.wire.ask(frame.reply, kind, count=count, within_s=1)
+        at.note_frames(f"next {kind.decode()}", frames)
+        frame = frames[-1]
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def ack_out_of_order(at: Recorder) -> None:
+    stream(at, *["s.a"] * 5)
+    consumer(at)
+    frames = at.pull("S", "C", {"batch": 5}, count=5)
+    for number in (3, 1, 0, 4, 2):
+        at.ack(frames[number])
+        at.api("CONSUMER.INFO.S.C")
+    at.ack(frames[0])
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def ack_all(at: Recorder) -> None:
+    stream(at, *["s.a"] * 5)
+    consumer(at, ack_policy="all")
+    frames = at.pull("S", "C", {"batch": 5}, count=5)
+    at.ack(frames[2])
+    at.api("CONSUMER.INFO.S.C")
+    at.ack(frames[0])
+    at.ack(frames[4])
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def ack_nonsense(at: Recorder) -> None:
+    stream(at, "s.a")
+    consumer(at)
+    frame = at.pull("S", "C", {"batch": 1}, count=1)[0]
+    parts = frame.reply.split(".")
+    beyond = ".".join([*parts[:5], "99", "99", *parts[7:]])
+    at.note_frames("beyond", at.wire.ask(beyond, b"+ACK", within_s=0.4))
+    at.note_frames("short", at.wire.ask("$JS.ACK.S.C.1.1", b"+ACK", within_s=0.4))
+    letters = ".".join([*parts[:5], "x", *parts[6:]])
+    at.note_frames("letters", at.wire.ask(letters, b"+ACK", within_s=0.4))
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def redelivery(at: Recorder) -> None:
+    stream(at, "s.a", "s.b")
+    consumer(at, ack_wait=2 * TENTH)
+    at.pull("S", "C", {"batch": 2}, count=2)
+    at.pull("S", "C", {"batch": 2, "expires": 2 * SECOND}, count=2)
+    at.api("CONSUMER.INFO.S.C")
+    frames = at.pull("S", "C", {"batch": 2, "expires": 2 * SECOND}, count=2)
+    for frame in frames:
+        at.ack(frame)
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def max_deliver(at: Recorder) -> None:
+    stream(at, "s.a", "s.b")
+    consumer(at, ack_wait=TENTH, max_deliver=2)
+    wire = at.connect()
+    wire.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>")
+    wire.fence()
+    at.pull("S", "C", {"batch": 1}, count=1)
+    at.pull("S", "C", {"batch": 1, "expires": SECOND}, count=1)
+    at.pull("S", "C", {"batch": 5, "expires": 3 * TENTH})
+    frames = wire.collect(count=1, within_s=2)
+    at.note("advisory", [{k: v for k, v in f.json().items() if k != "id"} for f in frames])
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def backoff(at: Recorder) -> None:
+    stream(at, "s.a")
+    consumer(at, backoff=[TENTH, 2 * TENTH], max_deliver=4)
+    for _ in range(3):
+        at.pull("S", "C", {"batch": 1, "expires": 2 * SECOND}, count=1)
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def nak_advisory(at: Recorder) -> None:
+    stream(at, "s.a", "s.b")
+    consumer(at)
+    wire = at.connect()
+    wire.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.>")
+    wire.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>")
+    wire.fence()
+    frames = at.pull("S", "C", {"batch": 2}, count=2)
+    at.ack(frames[0], b"-NAK")
+    at.ack(frames[1], b"+TERM poison")
+    seen = wire.collect(count=2, within_s=2)
+    at.note("advisories", [{k: v for k, v in f.json().items() if k != "id"} for f in seen])
+
+
+@scenario
+def redelivered_message_deleted(at: Recorder) -> None:
+    stream(at, "s.a", "s.b")
+    consumer(at, ack_wait=2 * TENTH)
+    at.pull("S", "C", {"batch": 2}, count=2)
+    at.api("STREAM.MSG.DELETE.S", {"seq": 1})
+    at.api("CONSUMER.INFO.S.C")
+    at.pull("S", "C", {"batch": 5, "expires": SECOND // 2})
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def workqueue(at: Recorder) -> None:
+    stream(at, "s.a", "s.b", "s.a", retention="workqueue")
+    consumer(at)
+    frames = at.pull("S", "C", {"batch": 3}, count=3)
+    at.ack(frames[1])
+    at.api("STREAM.INFO.S", {"deleted_details": True})
+    at.ack(frames[0], b"+TERM")
+    at.api("STREAM.INFO.S", {"deleted_details": True})
+    at.ack(frames[2])
+    at.api("STREAM.INFO.S")
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def interest(at: Recorder) -> None:
+    stream(at, retention="interest")
+    consumer(at, "A")
+    consumer(at, "B", filter_subject="s.b")
+    at.fill("s.a", "s.b", "s.c", "s.b")
+    at.api("STREAM.INFO.S")
+    frames = at.pull("S", "A", {"batch": 4}, count=4)
+    for frame in frames:
+        at.ack(frame)
+    at.api("STREAM.INFO.S", {"deleted_details": True})
+    frames = at.pull("S", "B", {"batch": 2}, count=2)
+    at.ack(frames[0])
+    at.api("STREAM.INFO.S", {"deleted_details": True})
+    at.api("CONSUMER.DELETE.S.B")
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def interest_last_consumer_deleted(at: Recorder) -> None:
+    stream(at, retention="interest")
+    consumer(at, "A")
+    at.fill("s.a", "s.b")
+    at.api("CONSUMER.DELETE.S.A")
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def push(at: Recorder) -> None:
+    stream(at, "s.a", "s.b")
+    wire = at.connect()
+    wire.subscribe("d.x")
+    wire.fence()
+    consumer(at, deliver_subject="d.x")
+    at.note_frames("stored", wire.collect(count=2, within_s=2))
+    at.pub("s.c", b"live", headers={"K": "v"})
+    at.note_frames("live", wire.collect(count=1, within_s=2))
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def push_waits_for_interest(at: Recorder) -> None:
+    stream(at, "s.a", "s.b")
+    consumer(at, deliver_subject="d.x")
+    at.api("CONSUMER.INFO.S.C")
+    wire = at.connect()
+    wire.subscribe("d.x")
+    at.note_frames("after", wire.collect(count=2, within_s=2))
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def push_ack_none(at: Recorder) -> None:
+    stream(at, *["s.a"] * 4)
+    wire = at.connect()
+    wire.subscribe("d.x")
+    wire.fence()
+    consumer(at, deliver_subject="d.x", ack_policy="none")
+    at.note_frames("stored", wire.collect(count=4, within_s=2))
+    info = {}
+
+    def is_settled() -> bool:
+        info.update(at.api("CONSUMER.INFO.S.C", is_quiet=True))
+        return info["ack_floor"]["stream_seq"] == 4
+
+    at.wait_until(is_settled)
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def push_group(at: Recorder) -> None:
+    stream(at, "s.a")
+    plain, member = at.connect(), at.connect()
+    plain.subscribe("d.x")
+    plain.fence()
+    consumer(at, deliver_subject="d.x", deliver_group="q")
+    at.note_frames("without the group", plain.collect(count=1, within_s=0.3))
+    member.subscribe("d.x", "q")
+    at.note_frames("with it", member.collect(count=1, within_s=2))
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def push_heartbeat(at: Recorder) -> None:
+    stream(at, "s.a")
+    wire = at.connect()
+    wire.subscribe("d.x")
+    wire.fence()
+    consumer(at, deliver_subject="d.x", idle_heartbeat=2 * TENTH)
+    at.note_frames("message and heartbeats", wire.collect(count=3, within_s=3))
+
+
+@scenario
+def push_flow_control(at: Recorder) -> None:
+    stream(at)
+    wire = at.connect()
+    wire.subscribe("d.x")
+    wire.fence()
+    body = b"x" * 60000
+    for _ in range(30):
+        at.pub("s.a", body, is_quiet=True)
+    config = {"deliver_subject": "d.x", "ack_policy": "none", "flow_control": True}
+    consumer(at, **config, idle_heartbeat=SECOND)
+    frames = wire.collect(count=31, within_s=3, quiet_s=0.6)
+    asked = [frame for frame in frames if frame.status]
+    for frame in asked:
+        wire.publish(frame.reply)
+    at.note("statuses", [at.frame(frame) for frame in asked if "Flow" in frame.status][:1])
+    at.note("messages", sum(1 for frame in frames if not frame.status))
+
+
+@scenario
+def push_headers_only_filtered(at: Recorder) -> None:
+    stream(at, "s.a", "s.b", "s.a")
+    wire = at.connect()
+    wire.subscribe("d.x")
+    wire.fence()
+    consumer(at, deliver_subject="d.x", headers_only=True, filter_subject="s.a")
+    at.note_frames("stored", wire.collect(count=2, within_s=2))
+
+
+@scenario
+def push_redelivers(at: Recorder) -> None:
+    stream(at, "s.a")
+    wire = at.connect()
+    wire.subscribe("d.x")
+    wire.fence()
+    consumer(at, deliver_subject="d.x", ack_wait=2 * TENTH, max_deliver=3)
+    frames = at.note_frames("deliveries", wire.collect(count=3, within_s=3))
+    at.ack(frames[-1])
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def push_max_ack_pending(at: Recorder) -> None:
+    stream(at, *["s.a"] * 4)
+    wire = at.connect()
+    wire.subscribe("d.x")
+    wire.fence()
+    consumer(at, deliver_subject="d.x", max_ack_pending=2)
+    frames = at.note_frames("two", wire.collect(count=3, within_s=0.4))
+    at.ack(frames[0])
+    at.note_frames("one more", wire.collect(count=2, within_s=0.4))
+
+
+@scenario
+def replay_original(at: Recorder) -> None:
+    stream(at)
+    for _ in range(3):
+        at.pub("s.a", is_quiet=True)
+        at.silent("gap", within_s=0.1)
+    consumer(at, replay_policy="original")
+    at.pull("S", "C", {"batch": 3, "expires": 2 * SECOND}, count=3)
+
+
+@scenario
+def ordered(at: Recorder) -> None:
+    """What clients' ordered consumers do: ephemeral, no acks, flow control, start again."""
+    stream(at, *["s.a"] * 5)
+    wire = at.connect()
+    wire.subscribe("d.x")
+    wire.fence()
+    config = {
+        "deliver_subject": "d.x", "ack_policy": "none", "max_deliver": 1, "flow_control": True,
+        "idle_heartbeat": 5 * SECOND, "mem_storage": True, "num_replicas": 1,
+        "ack_wait": 22 * 3600 * SECOND,
+    }  # fmt: skip
+    at.api("CONSUMER.CREATE.S", {"stream_name": "S", "config": config})
+    at.note_frames("all", wire.collect(count=5, within_s=2))
+    again = config | {"deliver_policy": "by_start_sequence", "opt_start_seq": 4}
+    again["deliver_subject"] = "d.y"
+    wire.subscribe("d.y")
+    wire.fence()
+    at.api("CONSUMER.CREATE.S", {"stream_name": "S", "config": again})
+    at.note_frames("from four", wire.collect(count=2, within_s=2))
+
+
+@scenario
+def lifecycle_advisories(at: Recorder) -> None:
+    wire = at.connect()
+    wire.subscribe("$JS.EVENT.ADVISORY.STREAM.>")
+    wire.subscribe("$JS.EVENT.ADVISORY.CONSUMER.>")
+    wire.fence()
+    stream(at)
+    at.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.>"], "max_msgs": 7})
+    consumer(at)
+    at.api("CONSUMER.DELETE.S.C")
+    at.api("STREAM.DELETE.S")
+    frames = wire.collect(count=5, within_s=1.5)
+    seen = []
+    for frame in frames:
+        fields = {k: v for k, v in frame.json().items() if k not in ("id", "client")}
+        seen.append({"subject": frame.subject} | fields)
+    at.note("advisories", seen)

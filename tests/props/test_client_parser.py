@@ -1,0 +1,92 @@
+"""The client parser against every way of cutting its input, and against garbage."""
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from streamd.protocol import client
+from streamd.protocol.client import ClientParser
+
+_token = st.sampled_from([b"a", b"foo.bar", b"PUB", b"_INBOX.x.1", b"x\r", b"$JS.ACK.s.c"])
+_payload = st.one_of(st.binary(max_size=20), st.sampled_from([b"\r\n", b"a\r\nPUB b 1\r\nx", b"y" * 90]))
+
+
+def _pub(subject, reply, payload):
+    return b"PUB %b %b%d\r\n%b\r\n" % (subject, reply + b" " if reply else b"", len(payload), payload)
+
+
+def _hpub(subject, reply, payload):
+    block = b"NATS/1.0\r\nA: b\r\n\r\n"
+    size = len(block)
+    head = b"HPUB %b %b%d %d" % (subject, reply + b" " if reply else b"", size, size + len(payload))
+    return head + b"\r\n" + block + payload + b"\r\n"
+
+
+_good = st.one_of(
+    st.builds(_pub, _token, st.one_of(st.just(b""), _token), _payload),
+    st.builds(_hpub, _token, st.one_of(st.just(b""), _token), _payload),
+    st.sampled_from([b"PING\r\n", b"PONG\n", b"SUB a 1\r\n", b"sub a q 2\r\n", b"UNSUB 1 5\r\n"]),
+    st.integers(2, 12).map(lambda n: _pub(b"run", b"", b"z" * 60) * n),
+    st.integers(2, 12).map(
+        lambda n: b"".join(_pub(b"run", b"_INBOX.i.%d" % i, b"z" * 60) for i in range(n))
+    ),
+)
+_bad = st.sampled_from(
+    [b"", b"", b"", b"MSG x\r\n", b"PUB a 3\r\nabcd\r\n", b"PUB a 99999\r\n", b"PU\r\n", b"PUB"]
+    + [b"\n", b"SUB " + b"q" * 300, b"PING" + b"q" * 300, b"ZZ" + b"q" * 300 + b"\r\n", b"PUB\rx 1\n1\r\n"]
+)
+
+
+def _flat(chunks):
+    """All events of `chunks`, publishes one by one: how they are grouped depends on the cuts."""
+    parser = ClientParser(max_payload=1000, max_control_line=200)
+    flat = []
+    for chunk in chunks:
+        for event in parser.feed(chunk):
+            if event[0] != client.PUBS:
+                flat.append(event)
+                continue
+            _, subjects, replies, headers, payloads = event
+            count = len(payloads)
+            assert count
+            for column in (subjects, replies, headers):
+                assert column is None or len(column) == count
+            none = [b""] * count
+            flat.extend(zip(subjects, replies or none, headers or none, payloads, strict=True))
+    return flat
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(_good, max_size=8), _bad, st.lists(st.integers(0, 3000), max_size=8))
+def test_no_cut_changes_the_meaning(good, bad, cuts):
+    data = b"".join(good) + bad
+    points = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    pieces = [data[a:b] for a, b in zip(points, points[1:], strict=False)]
+    assert _flat(pieces) == _flat([data])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(_good, max_size=3), _bad)
+@example([b"PUB a 2\r\nhi\r\n"], b"PUB a 3\r\nabcd\r\n")
+def test_byte_by_byte_is_the_same(good, bad):
+    data = b"".join(good) + bad
+    assert _flat([data[at : at + 1] for at in range(len(data))]) == _flat([data])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=40), _good, _bad), max_size=6))
+def test_garbage_never_raises_nor_grows(pieces):
+    parser = ClientParser(max_payload=1000, max_control_line=200)
+    for piece in pieces:
+        parser.feed(piece)
+    assert parser.buffered_bytes <= 1000 + 200 + 64 + max(map(len, pieces), default=0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_good, min_size=1, max_size=4), st.data())
+def test_one_flipped_byte_is_survived_and_cut_independent(good, data):
+    text = bytearray(b"".join(good))
+    at = data.draw(st.integers(0, len(text) - 1))
+    text[at] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(text)))
+    whole = bytes(text)
+    assert _flat([whole[:cut], whole[cut:]]) == _flat([whole])

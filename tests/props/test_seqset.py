@@ -1,0 +1,52 @@
+"""SeqSet against Python's own set."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamd.machine.seqset import SeqSet
+
+SEQS = st.one_of(st.integers(1, 60), st.integers(2000, 2100), st.integers(4000, 9000))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), SEQS, st.just(0)),
+        st.tuples(st.just("range"), SEQS, st.integers(0, 5000)),
+        st.tuples(st.just("below"), SEQS, st.just(0)),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS, probe=SEQS)
+def test_agrees_with_a_plain_set(steps: list[tuple[str, int, int]], probe: int) -> None:
+    """Every answer after random adds, ranges and trims equals the set's."""
+    real, model = SeqSet(), set[int]()
+    for kind, seq, length in steps:
+        if kind == "add":
+            assert real.add(seq) == (seq not in model)
+            model.add(seq)
+        elif kind == "range":
+            new = set(range(seq, seq + length)) - model
+            assert real.add_range(seq, seq + length - 1) == len(new)
+            model |= new
+        else:
+            assert real.discard_below(seq) == sum(each < seq for each in model)
+            model = {each for each in model if each >= seq}
+    assert len(real) == len(model)
+    assert list(real) == sorted(model)
+    assert (probe in real) == (probe in model)
+    assert real.count_below(probe) == sum(each < probe for each in model)
+    absent = probe
+    while absent in model:
+        absent += 1
+    assert real.next_absent(probe) == absent
+    absent = probe
+    while absent in model:
+        absent -= 1
+    assert real.prev_absent(probe) == absent
+    assert real.has_any(probe, probe + 3000) == any(probe <= s <= probe + 3000 for s in model)
+    again = SeqSet.from_state(real.to_state())
+    assert list(again) == sorted(model) and len(again) == len(model)
+    assert again.to_state() == real.to_state()

@@ -1,0 +1,236 @@
+"""StreamMachine against a small dict model: what is stored, counted, selected and restored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from streamd.errors import JsError
+from streamd.machine import commands
+from streamd.machine.digest import MASK64, mix64
+from streamd.subjects import Matcher, matches
+from tests.unit.machine.box import Box
+
+SUBJECTS = [b"a.b", b"a.c", b"a.b.c", b"a.d.e"]
+PATTERNS = [b"a.*", b"a.b", b"a.>", b"a.*.c", b"a.zz", b">"]
+HEADER = b"NATS/1.0\r\nColour: red\r\n\r\n"
+
+subjects = st.sampled_from(SUBJECTS)
+msgs = st.tuples(subjects, st.sampled_from([b"", b"", HEADER]), st.binary(max_size=60))
+
+
+class StreamModel(RuleBasedStateMachine):
+    @initialize(
+        max_msgs=st.sampled_from([-1, -1, 7]),
+        max_bytes=st.sampled_from([-1, -1, 600]),
+        per_subject=st.sampled_from([-1, -1, 1, 3]),
+        storage=st.sampled_from(["file", "memory"]),
+    )
+    def start(self, max_msgs: int, max_bytes: int, per_subject: int, storage: str) -> None:
+        self.box = Box(
+            block_bytes=700,
+            max_msgs=max_msgs,
+            max_bytes=max_bytes,
+            max_msgs_per_subject=per_subject,
+            storage=storage,
+            allow_rollup_hdrs=True,
+        )
+        self.limits = (max_msgs, max_bytes, per_subject)
+        self.live: dict[int, tuple[bytes, bytes, bytes]] = {}
+        self.last = 0
+        self.consumers: list[str] = []
+
+    def size(self, msg: tuple[bytes, bytes, bytes]) -> int:
+        subject, headers, payload = msg
+        if self.box.machine.config["storage"] == "memory":
+            return 16 + len(subject) + len(headers) + len(payload)
+        return 30 + len(subject) + len(payload) + (4 + len(headers) if headers else 0)
+
+    def enforce(self) -> None:
+        max_msgs, max_bytes, per_subject = self.limits
+        if per_subject > 0:
+            for subject in SUBJECTS:
+                held = [seq for seq, msg in self.live.items() if msg[0] == subject]
+                for seq in held[: max(len(held) - per_subject, 0)]:
+                    del self.live[seq]
+        while 0 < max_msgs < len(self.live) or (
+            0 < max_bytes < sum(map(self.size, self.live.values()))
+        ):
+            del self.live[min(self.live)]
+
+    @rule(batch=st.lists(msgs, min_size=1, max_size=9))
+    def store(self, batch: list[tuple[bytes, bytes, bytes]]) -> None:
+        first = self.last + 1
+        outcome = self.box.store(*batch)
+        assert list(outcome) == list(range(first, first + len(batch)))
+        for msg in batch:
+            self.last += 1
+            self.live[self.last] = msg
+        self.enforce()
+
+    @rule(subject=subjects)
+    def roll_up_subject(self, subject: bytes) -> None:
+        self.last += 1
+        assert self.box.put(subject, Rollup="sub") == self.last
+        message = self.box.read(self.last)
+        assert message is not None
+        self.live[self.last] = (subject, message.headers, b"x")
+        self.enforce()  # limits first, then what the rollup replaces: as nats-server
+        self.live = {
+            seq: msg for seq, msg in self.live.items() if msg[0] != subject or seq == self.last
+        }
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        seq = data.draw(st.integers(1, self.last + 1))
+        outcome = self.box.do(commands.DELETE_MSG, seq, False)
+        if seq in self.live:
+            assert outcome is True
+            del self.live[seq]
+        else:
+            assert isinstance(outcome, JsError)
+
+    @rule(pattern=st.sampled_from([b"", *PATTERNS]), seq=st.integers(0, 40), keep=st.integers(0, 4))
+    def purge(self, pattern: bytes, seq: int, keep: int) -> None:
+        if seq and keep:
+            keep = 0
+        if seq > self.last:
+            seq = self.last
+        gone = [
+            each
+            for each, msg in self.live.items()
+            if (not pattern or matches(pattern, msg[0])) and (seq <= 1 or each < seq)
+        ]
+        if keep:
+            gone = gone[: max(len(gone) - keep, 0)]
+        assert self.box.do(commands.PURGE, pattern, seq, keep) == len(gone)
+        for each in gone:
+            del self.live[each]
+
+    @rule(data=st.data())
+    def expire(self, data: st.DataObject) -> None:
+        up_to = data.draw(st.integers(0, self.last))
+        named = data.draw(st.lists(st.integers(1, self.last + 1), max_size=3))
+        self.box.do(commands.EXPIRE, up_to, named)
+        self.live = {
+            seq: msg for seq, msg in self.live.items() if seq > up_to and seq not in named
+        }
+
+    @precondition(lambda self: len(self.consumers) < 3)
+    @rule(filter_subject=st.sampled_from([b"", *PATTERNS]))
+    def add_consumer(self, filter_subject: bytes) -> None:
+        name = f"c{len(self.consumers)}"
+        self.box.consumer(name, filter_subject=filter_subject.decode())
+        self.consumers.append(name)
+
+    @rule(with_index=st.booleans())
+    def restore(self, with_index: bool) -> None:
+        before = self.box.machine
+        snapshot = before.snapshot()
+        after = self.box.restored(with_index=with_index)
+        assert after.snapshot() == snapshot
+        assert after.tail == before.tail
+        self.box.machine = after
+
+    @invariant()
+    def same_messages(self) -> None:
+        if not hasattr(self, "box"):
+            return
+        index = self.box.machine.index
+        assert self.box.live() == sorted(self.live)
+        assert index.count == len(self.live)
+        assert index.last_seq == self.last
+        assert index.first_seq == (min(self.live) if self.live else self.last + 1)
+        assert index.bytes == sum(map(self.size, self.live.values()))
+        gone = {s for a, b in index.deleted_ranges() for s in range(a, b + 1)}
+        assert gone == set(range(index.first_seq, self.last + 1)) - set(self.live)
+        total = 0
+        for seq, msg in self.live.items():
+            found = self.box.read(seq)
+            assert found is not None
+            assert (found.subject, found.headers, found.payload) == msg
+            assert index.subject_at(seq) == msg[0]
+            assert index.ts_at(seq) == found.ts
+            block_no, offset, length = index.locate(seq)[1:]  # type: ignore[index]
+            crc = self.box.blocks.files[block_no][offset + length - 4 : offset + length]
+            total += mix64(seq, int.from_bytes(crc, "little"))
+        assert index.digest == total & MASK64
+        assert sum(block.digest for block in index.blocks) & MASK64 == index.digest
+        assert sum(block.live for block in index.blocks) == index.count
+        assert set(self.box.blocks.footers) == {b.block_no for b in index.blocks if b.is_sealed}
+
+    @invariant()
+    def same_answers(self) -> None:
+        if not hasattr(self, "box"):
+            return
+        index = self.box.machine.index
+        middle = (index.first_seq + self.last) // 2
+        for pattern in PATTERNS:
+            matcher = Matcher([pattern])
+            mine = [seq for seq, msg in sorted(self.live.items()) if matches(pattern, msg[0])]
+            assert [loc[0] for loc in index.select(0, matcher, 1 << 30, 1 << 30)[0]] == mine
+            assert self.in_steps(matcher) == mine
+            assert index.last_match(matcher) == (mine[-1] if mine else 0)
+            before = [seq for seq in mine if seq < middle]
+            assert index.last_match(matcher, before=middle) == (before[-1] if before else 0)
+            rest = [seq for seq in mine if seq >= middle]
+            assert index.count_from(middle, matcher) == len(rest)
+            assert index.next_match(middle, matcher) == (rest[0] if rest else 0)
+        table = {name: (first, last, n) for name, first, last, n in index.subjects_matching(None)}
+        mine_table: dict[bytes, Any] = {}
+        for seq, msg in sorted(self.live.items()):
+            first, _, n = mine_table.get(msg[0], (seq, 0, 0))
+            mine_table[msg[0]] = (first, seq, n + 1)
+        assert table == mine_table
+
+    def in_steps(self, matcher: Matcher) -> list[int]:
+        index = self.box.machine.index
+        found: list[int] = []
+        seq = 0
+        while seq <= index.last_seq:
+            locs, after = index.select(seq, matcher, 2, 3)
+            assert after > seq or not index.count
+            found += [loc[0] for loc in locs]
+            seq = max(after, seq + 1)
+        return found
+
+    @invariant()
+    def consumers_count_right(self) -> None:
+        if not hasattr(self, "box"):
+            return
+        for consumer in self.box.machine.consumers.values():
+            matcher = consumer.matcher
+            expected = [
+                seq
+                for seq, msg in self.live.items()
+                if seq >= consumer.next_sseq and (matcher is None or matcher.matches(msg[0]))
+            ]
+            assert consumer.num_pending == len(expected), consumer.name
+
+    def teardown(self) -> None:
+        if not hasattr(self, "box"):
+            return
+        replica = Box(block_bytes=700, **self.box.machine.config)
+        for data in self.box.log:
+            replica.apply(data)
+        assert replica.machine.digest == self.box.machine.digest
+        assert replica.blocks.files == self.box.blocks.files
+        assert replica.blocks.footers == self.box.blocks.footers
+
+
+StreamModel.TestCase.settings = settings(
+    max_examples=25,
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestStreamModel = StreamModel.TestCase

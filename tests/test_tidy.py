@@ -1,0 +1,190 @@
+"""What correctness rests on and a reader can't see at once: layering, pure rooms, one snapshot
+writer, turns without await, tasks with owners. Reads the source; runs nothing of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "streamd"
+
+# room -> rooms it may import (itself always). Leaves are modules of `streamd` itself.
+LEAVES = {"subjects", "types", "limits", "errors"}
+MAY_IMPORT = {
+    "cli": {"net", "api", "node", "config", "obs", "store", "machine", "raft", "protocol"},
+    "net": {"api", "protocol", "node", "machine", "config", "obs"},
+    "api": {"node", "machine", "protocol", "config", "obs"},
+    "node": {"raft", "machine", "store", "protocol", "obs"},
+    "raft": set(),
+    "machine": set(),
+    "store": {"obs"},
+    "protocol": set(),
+    "config": set(),
+    "obs": set(),
+}
+# The one type that two rooms share by design: how records are laid out on behalf of a machine.
+ALLOWED_LINKS = {("store/format.py", "streamd.machine.base")}
+
+PURE = ("raft", "machine", "protocol")
+PURE_FILES = ("node/group.py", "node/catchup.py", "store/format.py")
+IMPURE = {
+    "asyncio", "socket", "os", "threading", "time", "random", "logging", "uuid", "secrets",
+    "subprocess",
+}  # fmt: skip
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def is_pure(path: Path) -> bool:
+    relative = name_of(path)
+    return relative.split("/")[0] in PURE or relative in PURE_FILES
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Full names of what is imported, anywhere in the tree."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, "imports are absolute"
+            yield node.module
+            if node.module == "streamd" or node.module.count(".") == 1:
+                for alias in node.names:
+                    yield f"{node.module}.{alias.name}"
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_imports_point_down_only(path: Path) -> None:
+    """Each room imports only the rooms below it."""
+    relative = name_of(path)
+    room = relative.split("/")[0] if "/" in relative else ""
+    for module in imports(tree_of(path)):
+        if not module.startswith("streamd."):
+            continue
+        target = room_of(module)
+        if target not in MAY_IMPORT and target not in LEAVES:
+            continue  # a name in streamd/__init__.py
+        if (relative, module) in ALLOWED_LINKS:
+            continue
+        if not room:
+            assert target in LEAVES, f"{relative}: a leaf imports {module}"
+        else:
+            is_allowed = target == room or target in LEAVES or target in MAY_IMPORT[room]
+            assert is_allowed, f"{relative} imports {module}"
+
+
+@pytest.mark.parametrize("path", list(filter(is_pure, sources())), ids=name_of)
+def test_pure_rooms_touch_no_clock_file_or_socket(path: Path) -> None:
+    """Consensus, replicated state and protocol run in a simulator: they import no effects."""
+    tree = tree_of(path)
+    used = {module.split(".")[0] for module in imports(tree)}
+    assert not used & IMPURE, f"{name_of(path)} imports {sorted(used & IMPURE)}"
+    for node in ast.walk(tree):  # `datetime` is for arithmetic, not for asking what time it is
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("datetime"):
+            assert node.attr not in ("now", "utcnow", "today"), f"{name_of(path)}:{node.lineno}"
+
+
+def test_only_do_snapshot_reaches_the_snapshot_writer() -> None:
+    """I3: snapshots are taken between two turns, by the monitor, nowhere else."""
+    users = []
+    for path in sources():
+        for function in functions(tree_of(path)):
+            for node in own_nodes(function):
+                if isinstance(node, ast.Attribute) and node.attr == "_snapshot_writer":
+                    users.append((name_of(path), function.name))
+    assert sorted(set(users)) == [
+        ("node/monitor.py", "__init__"),
+        ("node/monitor.py", "_do_snapshot"),
+    ]
+
+
+def test_nobody_saves_a_stream_snapshot_but_its_writer() -> None:
+    """The store's `save_snapshot` is called by the object that only the monitor holds."""
+    callers = set()
+    for path in sources():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if node.func.attr == "save_snapshot":
+                    callers.add(name_of(path))
+    assert callers <= {"node/node.py", "node/snapshots.py"}, callers
+
+
+def test_a_turn_has_no_await() -> None:
+    """Nothing can interleave inside a turn, because it is a plain function."""
+    turns = 0
+    for path in sources():
+        for function in functions(tree_of(path)):
+            if function.name in ("_turn", "turn", "apply", "_do_snapshot"):
+                turns += 1
+                assert isinstance(function, ast.FunctionDef), f"{path}: async {function.name}"
+                awaits = [n for n in ast.walk(function) if isinstance(n, ast.Await)]
+                assert not awaits, f"{path}:{awaits[0].lineno}: await in {function.name}"
+    assert turns, "the monitor's turn has another name now: mend this test"
+
+
+def test_the_monitor_awaits_once() -> None:
+    """`await self._wake.wait()` is the only await of the loop that runs a group."""
+    tree = tree_of(PACKAGE / "node" / "monitor.py")
+    awaits = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Await)]
+    assert awaits == ["await self._wake.wait()"]
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_tasks_have_owners_and_errors_have_names(path: Path) -> None:
+    """No bare create_task, no gather, no asyncio.Lock, no bare or swallowed `except`."""
+    relative = name_of(path)
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "asyncio":
+                banned = ("create_task", "ensure_future", "gather", "Lock")
+                assert node.attr not in banned, f"{relative}:{node.lineno}: asyncio.{node.attr}"
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"{relative}:{node.lineno}: bare except"
+            is_broad = ast.unparse(node.type) in ("Exception", "BaseException")
+            is_silent = all(isinstance(line, ast.Pass) for line in node.body)
+            assert not (is_broad and is_silent), f"{relative}:{node.lineno}: swallows everything"
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    """A module that holds anything starts with a docstring."""
+    tree = tree_of(path)
+    assert not tree.body or ast.get_docstring(tree), name_of(path)
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of a function without those of functions inside it."""
+    stack = list(ast.iter_child_nodes(function))
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        yield node
+        stack.extend(ast.iter_child_nodes(node))

@@ -1,0 +1,202 @@
+"""STREAM.MSG.*, DIRECT.GET: which message is found, and how it is shown."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tests.unit.api.bed import Bed, Stream
+
+HEADERS = b"NATS/1.0\r\nA: b\r\n\r\n"
+
+
+@pytest.fixture
+def bed() -> Bed:
+    bed = Bed()
+    stream = bed.make("T", subjects=["t.>"], allow_direct=True)
+    for at in range(5):
+        stream.store(f"t.{at}", b"x%d" % at, HEADERS if at == 2 else b"")
+    stream.store("t.1", b"again")
+    return bed
+
+
+def found(bed: Bed, **request: Any) -> int:
+    seq: int = bed.ask("STREAM.MSG.GET.T", request)["message"]["seq"]
+    return seq
+
+
+def test_get_by_every_selector(bed: Bed) -> None:
+    message = bed.ask("STREAM.MSG.GET.T", {"seq": 3})["message"]
+    assert message["subject"] == "t.2"
+    assert base64.b64decode(message["hdrs"]) == HEADERS
+    assert base64.b64decode(message["data"]) == b"x2"
+    assert "hdrs" not in bed.ask("STREAM.MSG.GET.T", {"seq": 1})["message"]
+    assert found(bed, last_by_subj="t.1") == 6
+    assert found(bed, last_by_subj="t.*") == 6
+    assert found(bed, next_by_subj="t.1") == 2
+    assert found(bed, next_by_subj="t.1", seq=3) == 6
+    assert found(bed, start_time="2020-01-01T00:00:00Z") == 1
+    assert found(bed, start_time="2020-01-01T00:00:00Z", next_by_subj="t.3") == 4
+    assert found(bed, start_time=message["time"]) == 3
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"seq": 99},
+        {"last_by_subj": "zz"},
+        {"last_by_subj": "t..1"},
+        {"next_by_subj": "t.>", "seq": 7},
+        {"next_by_subj": "a..b"},
+        {"start_time": "2099-01-01T00:00:00Z"},
+    ],
+)
+def test_get_finds_nothing(bed: Bed, request_: dict[str, Any]) -> None:
+    assert bed.error("STREAM.MSG.GET.T", request_) == (10037, "no message found")
+    missing = [(b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")]
+    assert bed.ask_raw("DIRECT.GET.T", request_) == missing
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"seq": 0},
+        {"seq": 1, "last_by_subj": "t.1"},
+        {"seq": 1, "start_time": "2020-01-01T00:00:00Z"},
+        {"last_by_subj": "t.1", "next_by_subj": "t.1"},
+        {"seq": 1, "batch": 2},
+        {"multi_last": ["t.1"]},
+    ],
+)
+def test_get_refuses_contradictions(bed: Bed, request_: dict[str, Any]) -> None:
+    assert bed.error("STREAM.MSG.GET.T", request_) == (10003, "bad request")
+
+
+def test_delete_one_message(bed: Bed) -> None:
+    assert bed.ask("STREAM.MSG.DELETE.T", {"seq": 3})["success"] is True
+    assert bed.error("STREAM.MSG.DELETE.T", {"seq": 3}) == (10043, "sequence 3 not found")
+    assert bed.error("STREAM.MSG.DELETE.T", {"seq": 7}) == (10057, "stream store EOF")
+    assert bed.error("STREAM.MSG.DELETE.T", {"seq": 0}) == (10057, "no message found")
+    assert bed.error("STREAM.MSG.DELETE.T")[0] == 10003
+    assert bed.error("STREAM.MSG.DELETE.Z", {"seq": 1})[0] == 10059
+    bed.make("D", deny_delete=True)
+    assert bed.error("STREAM.MSG.DELETE.D", {"seq": 1}) == (10057, "message delete not permitted")
+
+
+# --- direct -------------------------------------------------------------------------------------
+
+
+def heads(replies: list[tuple[bytes, bytes]]) -> list[tuple[int, int, int]]:
+    """(seq, num pending, last seq) of each message of a batch; the end of batch has seq 0."""
+    out = []
+    for block, _ in replies:
+        lines = dict(line.split(b": ") for line in block.split(b"\r\n") if b": " in line)
+        out.append(
+            (
+                int(lines.get(b"Nats-Sequence", 0)),
+                int(lines[b"Nats-Num-Pending"]),
+                int(lines[b"Nats-Last-Sequence"]),
+            )
+        )
+    return out
+
+
+def test_direct_get_one(bed: Bed) -> None:
+    stamp = bed.ask("STREAM.MSG.GET.T", {"seq": 3})["message"]["time"].encode()
+    block = (
+        b"NATS/1.0\r\nA: b\r\nNats-Stream: T\r\nNats-Subject: t.2\r\nNats-Sequence: 3\r\n"
+        b"Nats-Time-Stamp: " + stamp + b"\r\n\r\n"
+    )
+    assert bed.ask_raw("DIRECT.GET.T", {"seq": 3}) == [(block, b"x2")]
+    assert bed.ask_raw("DIRECT.GET.T.t.2") == [(block, b"x2")]
+    assert bed.ask_raw("DIRECT.GET.T.t.2", {"no_hdr": True}) == [(b"", b"x2")]
+    assert bed.ask_raw("DIRECT.GET.T", {"zz": 1, "last_by_subj": "t.1"})[0][1] == b"again"
+
+
+@pytest.mark.parametrize(
+    ("subject", "request_", "status"),
+    [
+        ("T", b"", b"408 Empty Request"),
+        ("T", b"{}", b"408 Empty Request"),
+        ("T", b"x", b"408 Malformed Request"),
+        ("T", {"seq": -1}, b"408 Malformed Request"),
+        ("T", {"seq": 1, "last_by_subj": "t.1"}, b"408 Bad Request"),
+        ("T", {"last_by_subj": "t.1", "batch": 3}, b"408 Bad Request"),
+        ("T", {"multi_last": ["t.>"], "next_by_subj": "t.1"}, b"408 Bad Request"),
+        (
+            "T",
+            {"multi_last": ["t.>"], "up_to_seq": 1, "up_to_time": "2030-01-01T00:00:00Z"},
+            b"408 Bad Request",
+        ),
+        ("T", {"multi_last": ["zz"]}, b"404 No Results"),
+        ("T", {"multi_last": ["t.>"], "up_to_time": "2020-01-01T00:00:00Z"}, b"404 No Results"),
+        ("T", {"batch": 3, "seq": 99}, b"404 Message Not Found"),
+        ("T.t.1", {"seq": 1}, b"408 Bad Request"),
+        ("T.t.zz", b"", b"404 Message Not Found"),
+    ],
+)
+def test_direct_statuses(bed: Bed, subject: str, request_: Any, status: bytes) -> None:
+    assert bed.ask_raw(f"DIRECT.GET.{subject}", request_) == [
+        (b"NATS/1.0 " + status + b"\r\n\r\n", b"")
+    ]
+
+
+def test_direct_has_no_responders_where_not_allowed(bed: Bed) -> None:
+    bed.make("N")
+    for name in ("N", "Z"):
+        assert bed.ask_raw(f"DIRECT.GET.{name}", {"seq": 1}) == [
+            (
+                b"NATS/1.0 503\r\nNats-Subject: $JS.API.DIRECT.GET." + name.encode() + b"\r\n\r\n",
+                b"",
+            )
+        ]
+
+
+def test_direct_batch(bed: Bed) -> None:
+    bed.ask("STREAM.MSG.DELETE.T", {"seq": 3})
+
+    def batch(**request: Any) -> list[tuple[int, int, int]]:
+        return heads(bed.ask_raw("DIRECT.GET.T", request))
+
+    assert batch(batch=2, seq=1) == [(1, 4, 0), (2, 3, 1), (0, 3, 2)]
+    assert batch(batch=10, seq=3) == [(4, 2, 0), (5, 1, 4), (6, 0, 5), (0, 0, 6)]
+    assert batch(batch=10, next_by_subj="t.1") == [(2, 1, 0), (6, 0, 2), (0, 0, 6)]
+    assert batch(batch=10, seq=1, max_bytes=6) == [(1, 4, 0), (2, 3, 1), (0, 3, 2)]
+    assert batch(batch=1, start_time="2020-01-01T00:00:00Z") == [(1, 4, 0), (0, 4, 1)]
+    last = bed.ask_raw("DIRECT.GET.T", {"batch": 1, "seq": 6})[-1]
+    assert last[0].startswith(b"NATS/1.0 204 EOB\r\n")
+
+
+def test_direct_last_of_many(bed: Bed) -> None:
+    def lasts(**request: Any) -> list[tuple[int, int, int]]:
+        return heads(bed.ask_raw("DIRECT.GET.T", {"multi_last": ["t.0", "t.1"]} | request))
+
+    assert lasts() == [(1, 1, 0), (6, 0, 1), (0, 0, 6)]
+    assert lasts(up_to_seq=4) == [(1, 1, 0), (2, 0, 1), (0, 0, 2)]
+    assert lasts(batch=1) == [(1, 1, 0), (0, 1, 1)]
+    assert lasts(seq=2) == [(6, 0, 0), (0, 0, 6)]
+    assert lasts(seq=7) == [(0, 0, 0)]
+    end = bed.ask_raw("DIRECT.GET.T", {"multi_last": ["t.>"], "up_to_seq": 4})[-1][0]
+    assert b"Nats-UpTo-Sequence: 4\r\n" in end
+
+
+def test_direct_last_of_too_many() -> None:
+    bed = Bed()
+    stream: Stream = bed.make("B", subjects=["b.>"], allow_direct=True)
+    for at in range(1025):
+        stream.store(f"b.{at}")
+    assert bed.ask_raw("DIRECT.GET.B", {"multi_last": ["b.>"]}) == [
+        (b"NATS/1.0 413 Too Many Results\r\n\r\n", b"")
+    ]
+
+
+def test_direct_batch_reads_in_chunks() -> None:
+    bed = Bed()
+    stream = bed.make("B", subjects=["b.>"], allow_direct=True)
+    for at in range(600):
+        stream.store(f"b.{at % 2}")
+    seqs = [seq for seq, _, _ in heads(bed.ask_raw("DIRECT.GET.B", {"batch": 599, "seq": 2}))]
+    assert seqs == [*range(2, 601), 0]

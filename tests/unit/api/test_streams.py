@@ -1,0 +1,333 @@
+"""STREAM.* endpoints: responses against the published schemas, refusals in nats-server's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.api.bed import Bed
+
+
+@pytest.fixture
+def bed() -> Bed:
+    return Bed()
+
+
+def test_create_answers_with_all_defaults(bed: Bed) -> None:
+    answer = bed.ask("STREAM.CREATE.A", {"name": "A"})
+    assert answer["did_create"] is True
+    assert answer["config"] == {
+        "name": "A",
+        "subjects": ["A"],
+        "retention": "limits",
+        "max_consumers": -1,
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_age": 0,
+        "max_msgs_per_subject": -1,
+        "max_msg_size": -1,
+        "discard": "old",
+        "storage": "file",
+        "num_replicas": 1,
+        "duplicate_window": 120_000_000_000,
+        "compression": "none",
+        "allow_direct": False,
+        "mirror_direct": False,
+        "sealed": False,
+        "deny_delete": False,
+        "deny_purge": False,
+        "allow_rollup_hdrs": False,
+        "consumer_limits": {},
+        "allow_msg_ttl": False,
+        "metadata": {"_nats.level": "4", "_nats.req.level": "0", "_nats.ver": "2.14.0"},
+    }
+    assert answer["state"] == {
+        "messages": 0,
+        "bytes": 0,
+        "first_seq": 0,
+        "first_ts": "0001-01-01T00:00:00Z",
+        "last_seq": 0,
+        "last_ts": "0001-01-01T00:00:00Z",
+        "consumer_count": 0,
+    }
+
+
+def test_create_again_with_equal_config_shows_the_stream(bed: Bed) -> None:
+    first = bed.ask("STREAM.CREATE.A", {"name": "A"})
+    again = bed.ask("STREAM.CREATE.A", {"NAME": "A", "Subjects": ["A"]})
+    assert again["created"] == first["created"]
+    assert bed.error("STREAM.CREATE.A", {"name": "A", "subjects": ["b"]})[0] == 10058
+
+
+REFUSED: list[tuple[dict[str, Any], int, str]] = [
+    ({"name": ""}, 10056, "stream name in subject does not match request"),
+    ({"name": "B"}, 10056, "stream name in subject does not match request"),
+    ({"description": "x" * 4097}, 10052, "stream description is too long, maximum allowed is 4096"),
+    (
+        {"metadata": {"a": "x" * 131072}},
+        10052,
+        "stream metadata exceeds maximum size of 131072 bytes",
+    ),
+    ({"subjects": ["a", "a"]}, 10052, 'subject "a" overlaps with "a"'),
+    ({"subjects": ["a.>", "a.b"]}, 10052, 'subject "a.>" overlaps with "a.b"'),
+    ({"subjects": ["a..b"]}, 10052, "invalid subject"),
+    ({"subjects": [">"]}, 10052, "capturing all subjects requires no-ack to be true"),
+    (
+        {"subjects": ["$JS.foo"]},
+        10052,
+        "subjects that overlap with jetstream api require no-ack to be true",
+    ),
+    (
+        {"subjects": ["*.*"]},
+        10052,
+        "subjects that overlap with jetstream api require no-ack to be true",
+    ),
+    (
+        {"subjects": ["$SYS.a"]},
+        10052,
+        "subjects that overlap with system api require no-ack to be true",
+    ),
+    ({"max_msgs": -5, "pedantic": True}, 10157, "pedantic mode: max_msgs must be set to -1"),
+    ({"max_age": 1}, 10052, "max age needs to be >= 100ms"),
+    ({"max_age": -1}, 10052, "max age can not be negative"),
+    (
+        {"max_age": 10**9, "duplicate_window": 2 * 10**9},
+        10052,
+        "duplicates window can not be larger then max age",
+    ),
+    ({"duplicate_window": -1}, 10052, "duplicates window can not be negative"),
+    ({"duplicate_window": 1}, 10052, "duplicates window needs to be >= 100ms"),
+    ({"num_replicas": 2}, 10074, "replicas > 1 not supported in non-clustered mode"),
+    ({"num_replicas": 6}, 10052, "maximum replicas is 5"),
+    ({"num_replicas": -1}, 10133, "replicas count cannot be negative"),
+    (
+        {"discard_new_per_subject": True},
+        10052,
+        "discard new per subject requires discard new policy to be set",
+    ),
+    (
+        {"discard_new_per_subject": True, "discard": "new"},
+        10052,
+        "discard new per subject requires max msgs per subject > 0",
+    ),
+    (
+        {"deny_purge": True, "allow_rollup_hdrs": True},
+        10052,
+        "roll-ups require the purge permission",
+    ),
+    ({"sealed": True}, 10052, "stream configuration for create can not be sealed"),
+    ({"mirror_direct": True}, 10052, "stream has no mirror but does have mirror direct"),
+    (
+        {"subject_delete_marker_ttl": 1},
+        10052,
+        "subject delete marker TTL must be at least 1 second",
+    ),
+    ({"placement": {"preferred": "a"}}, 10052, "preferred server not permitted in placement"),
+    (
+        {"republish": {"src": "a", "dest": "r.>"}},
+        10052,
+        "stream configuration for republish with transform from 'a' to 'r.>' not valid",
+    ),
+    (
+        {"republish": {"src": "A", "dest": "A"}},
+        10052,
+        "stream configuration for republish destination forms a cycle",
+    ),
+    (
+        {"mirror": {"name": "X"}, "subjects": ["a"]},
+        10034,
+        "stream mirrors can not contain subjects",
+    ),
+    ({"mirror": {"name": ""}}, 10142, "mirrored stream name is invalid"),
+    ({"sources": [{"name": "a.b"}]}, 10141, "sourced stream name is invalid"),
+    ({"mirror": {"name": "X"}}, 10052, "mirrors are not supported by this server"),
+    ({"retention": "zz"}, 10025, 'invalid JSON: can not unmarshal "\\"zz\\""'),
+    ({"zz": 1}, 10025, 'invalid JSON: json: unknown field "zz"'),
+]
+
+
+@pytest.mark.parametrize(("config", "err_code", "text"), REFUSED)
+def test_create_refuses(bed: Bed, config: dict[str, Any], err_code: int, text: str) -> None:
+    assert bed.error("STREAM.CREATE.A", {"name": "A"} | config) == (err_code, text)
+    assert bed.node.streams() == []
+
+
+SHAPED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"max_msgs": -5}, {}),
+    ({"max_age": 10**8}, {"max_age": 10**8, "duplicate_window": 10**8}),
+    (
+        {"subject_delete_marker_ttl": 10**9, "deny_purge": True},
+        {
+            "subject_delete_marker_ttl": 10**9,
+            "allow_msg_ttl": True,
+            "allow_rollup_hdrs": True,
+            "metadata": {"_nats.level": "4", "_nats.req.level": "1", "_nats.ver": "2.14.0"},
+        },
+    ),
+    ({"placement": {}}, {}),
+    ({"republish": {"dest": "r.>"}}, {"republish": {"src": ">", "dest": "r.>"}}),
+    ({"persist_mode": "default"}, {}),
+    (
+        {"metadata": {"_nats.req.level": "9", "_nats.ver": "1", "a": "b"}},
+        {
+            "metadata": {
+                "_nats.level": "4",
+                "_nats.req.level": "0",
+                "_nats.ver": "2.14.0",
+                "a": "b",
+            }
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "changes"), SHAPED)
+def test_create_fills_in_what_was_meant(
+    bed: Bed, given: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    plain = bed.ask("STREAM.CREATE.P", {"name": "P", "subjects": ["P"]})["config"]
+    shown = bed.ask("STREAM.CREATE.A", {"name": "A", "subjects": ["a"]} | given)["config"]
+    expected = plain | {"name": "A", "subjects": ["a"]} | changes
+    assert shown == expected
+
+
+def test_update_replaces_the_config_but_not_its_foundations(bed: Bed) -> None:
+    bed.make("T", subjects=["t.>"])
+    bed.make("O", subjects=["o.>"])
+    same = {"name": "T", "subjects": ["t.>"]}
+    assert bed.ask("STREAM.UPDATE.T", same | {"max_msgs": 5})["config"]["max_msgs"] == 5
+    assert bed.ask("STREAM.UPDATE.T", same)["config"]["max_msgs"] == -1
+    assert bed.error("STREAM.UPDATE.Z", {"name": "Z"})[0] == 10059
+    assert bed.error("STREAM.UPDATE.T", {"name": "O"})[0] == 10056
+    assert bed.error("STREAM.UPDATE.T", {})[0] == 10052
+    assert bed.error("STREAM.UPDATE.T", same | {"subjects": ["o.x"]})[0] == 10065
+    for change, text in (
+        ({"storage": "memory"}, "stream configuration update can not change storage type"),
+        (
+            {"retention": "workqueue"},
+            "stream configuration update can not change retention policy to/from workqueue",
+        ),
+        (
+            {"persist_mode": "async"},
+            "stream configuration update can not change persist mode",
+        ),
+    ):
+        assert bed.error("STREAM.UPDATE.T", same | change) == (10052, text)
+
+
+def test_sealing_is_for_ever(bed: Bed) -> None:
+    stream = bed.make("T")
+    stream.store("T")
+    sealed = bed.ask("STREAM.UPDATE.T", {"name": "T", "sealed": True})["config"]
+    assert sealed["discard"] == "new"
+    assert sealed["deny_delete"] and sealed["deny_purge"] and sealed["sealed"]
+    assert bed.error("STREAM.UPDATE.T", {"name": "T"}) == (
+        10052,
+        "stream configuration update can not unseal a sealed stream",
+    )
+    assert bed.error("STREAM.PURGE.T")[0] == 10109
+    assert bed.error("STREAM.MSG.DELETE.T", {"seq": 1})[0] == 10109
+
+
+def test_update_refuses_limits_that_consumers_exceed(bed: Bed) -> None:
+    bed.make("T")
+    bed.make_consumer("T", "a", ack_policy="explicit", max_ack_pending=100)
+    refused = bed.error("STREAM.UPDATE.T", {"name": "T", "consumer_limits": {"max_ack_pending": 5}})
+    assert refused == (10069, "change to limits violates consumers: a")
+
+
+def test_info_shows_subjects_and_deleted_on_demand(bed: Bed) -> None:
+    stream = bed.make("T", subjects=["t.>"])
+    for at in range(6):
+        stream.store(f"t.{at % 3}", b"x" * 10)
+    bed.ask("STREAM.MSG.DELETE.T", {"seq": 3})
+    state = bed.ask("STREAM.INFO.T", {"deleted_details": True})["state"]
+    assert (state["messages"], state["num_subjects"], state["num_deleted"]) == (5, 3, 1)
+    assert state["deleted"] == [3]
+    info = bed.ask("STREAM.INFO.T", {"subjects_filter": "t.*"})
+    assert (info["total"], info["offset"], info["limit"]) == (3, 0, 100_000)
+    assert info["state"]["subjects"] == {"t.0": 2, "t.1": 2, "t.2": 1}
+    info = bed.ask("STREAM.INFO.T", {"subjects_filter": "zz"})
+    assert (info["total"], info["limit"], "subjects" in info["state"]) == (0, 0, False)
+    assert info["cluster"] == {"leader": "bed"}
+    assert bed.error("STREAM.INFO.Z")[0] == 10059
+    assert "config" in bed.ask("STREAM.INFO.T", b'"ignored"')
+
+
+def test_names_and_lists_are_paged_and_filtered(bed: Bed) -> None:
+    assert bed.ask("STREAM.NAMES")["streams"] is None
+    assert bed.ask("STREAM.LIST")["streams"] == []
+    for at in range(300):
+        bed.make(f"S{at:03}", subjects=[f"s.{at}"])
+    names = bed.ask("STREAM.NAMES")
+    assert (names["total"], len(names["streams"]), names["limit"]) == (300, 300, 1024)
+    page = bed.ask("STREAM.LIST", {"offset": 250})
+    assert (page["total"], page["offset"], page["limit"]) == (300, 250, 256)
+    assert [info["config"]["name"] for info in page["streams"]] == names["streams"][250:]
+    assert page["streams"][0]["config"]["metadata"] == {"_nats.req.level": "0"}
+    assert bed.ask("STREAM.NAMES", {"subject": "s.7"})["streams"] == ["S007"]
+    assert bed.ask("STREAM.NAMES", {"offset": 999})["offset"] == 300
+    assert bed.ask("STREAM.NAMES", {"offset": -1})["offset"] == 0
+
+
+def test_delete_wants_an_empty_request(bed: Bed) -> None:
+    bed.make("A")
+    assert bed.error("STREAM.DELETE.A", b"x")[0] == 10038
+    assert bed.error("STREAM.DELETE.Z")[0] == 10059
+    assert bed.ask("STREAM.DELETE.A", b" {} ")["success"] is True
+    assert bed.node.streams() == []
+
+
+def test_purge_by_filter_seq_and_keep(bed: Bed) -> None:
+    stream = bed.make("T", subjects=["t.>"])
+    for at in range(6):
+        stream.store(f"t.{at % 3}")
+    assert bed.ask("STREAM.PURGE.T", {"filter": "t.1", "keep": 1})["purged"] == 1
+    assert bed.ask("STREAM.PURGE.T", {"seq": 4})["purged"] == 2
+    assert bed.error("STREAM.PURGE.T", {"seq": 3, "keep": 1})[0] == 10003
+    assert bed.ask("STREAM.PURGE.T", b"x")["purged"] == 3
+    state = bed.ask("STREAM.INFO.T")["state"]
+    assert (state["first_seq"], state["last_seq"], state["messages"]) == (7, 6, 0)
+    bed.make("D", deny_purge=True)
+    assert bed.error("STREAM.PURGE.D") == (10110, "stream purge not permitted")
+
+
+def test_bytes_reserved_by_limits_are_refused_beyond_the_servers_own(bed: Bed) -> None:
+    bed.node.storage_max = 1000
+    bed.make("A", max_bytes=600)
+    assert bed.error("STREAM.CREATE.B", {"name": "B", "max_bytes": 500})[0] == 10047
+    bed.node.memory_max = 10
+    memory = {"name": "B", "max_bytes": 11, "storage": "memory"}
+    assert bed.error("STREAM.CREATE.B", memory)[0] == 10028
+
+
+def test_what_is_not_served_says_so(bed: Bed) -> None:
+    bed.make("T")
+    assert bed.error("STREAM.LEADER.STEPDOWN.T")[0] == 10010
+    assert bed.error("STREAM.PEER.REMOVE.T")[0] == 10010
+    assert bed.error("STREAM.SNAPSHOT.T")[0] == 10064
+    for subject in ("NOPE", "STREAM", "STREAM.CREATE", "STREAM.CREATE.A.B", "STREAM.INFO.T.x"):
+        assert bed.ask_raw(subject) == []
+
+
+def test_required_api_level(bed: Bed) -> None:
+    def headers(level: bytes) -> bytes:
+        return b"NATS/1.0\r\nNats-Required-Api-Level: " + level + b"\r\n\r\n"
+
+    assert bed.ask("INFO", headers=headers(b"4"))["api"]["level"] == 4
+    assert bed.error("INFO", headers=headers(b"9"))[0] == 10185
+    assert bed.error("STREAM.NAMES", headers=headers(b"x"))[0] == 10185
+    assert bed.ask_raw("DIRECT.GET.T", headers=headers(b"9")) == [
+        (b"NATS/1.0 412 Required Api Level\r\n\r\n", b"")
+    ]
+
+
+def test_account_info_counts(bed: Bed) -> None:
+    bed.make("T", max_bytes=100)
+    bed.make_consumer("T", "a")
+    bed.error("STREAM.INFO.Z")
+    info = bed.ask("INFO")
+    assert (info["streams"], info["consumers"], info["reserved_storage"]) == (1, 1, 100)
+    assert info["api"] == {"level": 4, "total": 3, "errors": 1}
+    assert info["limits"]["max_streams"] == -1

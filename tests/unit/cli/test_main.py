@@ -1,0 +1,71 @@
+"""`main` without a server: versions, help, `-t`, and what files a process leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from streamd import NATS_LEVEL, __version__
+from streamd.cli import runfiles
+from streamd.cli.server import main, version_text
+
+
+def test_version_texts() -> None:
+    """Tools gate on the first; people read the second."""
+    assert version_text("nats-server") == f"nats-server: v{NATS_LEVEL}"
+    assert version_text("streamd") == (
+        f"streamd: v{__version__} (compatible with nats-server v{NATS_LEVEL})"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["-v"], ["--version"], ["version"]])
+def test_version(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Three spellings, on stdout."""
+    assert main(arguments) == 0
+    assert NATS_LEVEL in capsys.readouterr().out
+
+
+def test_usage_follows_a_bad_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message first, then the usage text, on stderr."""
+    assert main(["-nope"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("flag provided but not defined: -nope\n")
+    assert "Usage: " in error
+
+
+def test_a_configuration_mistake_has_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """file:line:column, whether tested or started."""
+    file = tmp_path / "a.conf"
+    file.write_text("port: 1\njetstream {\n  max_men: 5\n}\n")
+    for arguments in (["-t", "-c", str(file)], ["-c", str(file)]):
+        assert main(arguments) == 1
+        assert f'{file}:3:3: unknown field "max_men"' in capsys.readouterr().err
+
+
+def test_the_example_configuration_is_valid(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """configs/single.conf, without a warning."""
+    example = Path(__file__).parents[3] / "configs" / "single.conf"
+    assert main(["-t", "-c", str(example)]) == 0
+    error = capsys.readouterr().err
+    assert "is valid" in error
+    assert "warning" not in error
+
+
+def test_ports_file(tmp_path: Path) -> None:
+    """Lists of URLs; a wildcard address becomes addresses one can connect to."""
+    path = runfiles.ports_path(str(tmp_path), "nats-server")
+    runfiles.write_ports(path, {"nats": ("nats", "0.0.0.0", 4), "monitoring": ("http", "::1", 5)})
+    ports = json.loads(Path(path).read_text())
+    assert ports["nats"][0] == "nats://127.0.0.1:4"
+    assert not any("0.0.0.0" in url for url in ports["nats"])
+    assert ports["monitoring"] == ["http://[::1]:5"]
+    assert list(tmp_path.iterdir()) == [Path(path)]
+    runfiles.remove(path)
+    runfiles.remove(path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,115 @@
+"""The command line: Go's flag rules, every alias, and flags over the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamd.config import flags
+from streamd.config.options import Options
+from streamd.errors import ConfigError
+
+
+def options(*arguments: str) -> Options:
+    return flags.options_from(flags.parse(list(arguments)))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-p", "4333", "-a", "127.0.0.1", "-m", "8333", "-js", "-sd", "/x", "-n", "s1", "-DV"),
+        ("--port", "4333", "--addr", "127.0.0.1", "--http_port", "8333", "--jetstream",
+         "--store_dir", "/x", "--name", "s1", "-D", "-V"),
+        ("-port=4333", "--net=127.0.0.1", "-m=8333", "-js=true", "-store_dir=/x",
+         "--server_name=s1", "--debug=1", "--trace=T"),
+    ],
+)  # fmt: skip
+def test_dashes_aliases_and_equal_signs_mean_the_same(arguments: tuple[str, ...]) -> None:
+    """Three spellings of one server."""
+    o = options(*arguments)
+    assert (o.port, o.host, o.http_port, o.server_name) == (4333, "127.0.0.1", 8333, "s1")
+    assert (o.jetstream.is_enabled, o.jetstream.store_dir) == (True, "/x")
+    assert (o.is_debug, o.is_trace) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-foo"], "flag provided but not defined: -foo"),
+        (["-p"], "flag needs an argument: -p"),
+        (["-p", "abc"], 'invalid value "abc" for flag -p: parse error'),
+        (["-js=maybe"], 'invalid boolean value "maybe" for -js: parse error'),
+        (["---p"], "bad flag syntax: ---p"),
+        (["-=5"], "bad flag syntax: -=5"),
+    ],
+)
+def test_mistakes_are_worded_as_go_words_them(arguments: list[str], words: str) -> None:
+    """Tools show them to people who search for them."""
+    with pytest.raises(flags.UsageError) as caught:
+        flags.parse(arguments)
+    assert str(caught.value) == words
+
+
+def test_flags_end_at_the_first_other_word() -> None:
+    """What follows is left for the caller to judge."""
+    line = flags.parse(["-D", "xx", "-V"])
+    assert line.rest == ["xx", "-V"]
+    assert flags.parse(["-D", "--", "-V"]).rest == ["-V"]
+
+
+def test_a_boolean_takes_no_word_after_it() -> None:
+    """`-js false` is -js and a stray word, as in Go."""
+    line = flags.parse(["-js", "false"])
+    assert (line.settings, line.rest) == ([("jetstream", True)], ["false"])
+
+
+def test_requests_that_are_not_settings() -> None:
+    """Help, version, test and signal."""
+    assert flags.parse(["-h"]).wants_help
+    assert flags.parse(["--help_tls"]).wants_help
+    assert flags.parse(["-v"]).wants_version
+    assert flags.parse(["--version"]).wants_version
+    line = flags.parse(["-t", "-c", "x.conf", "-sl", "stop=5"])
+    assert (line.is_test, line.config_file, line.signal) == (True, "x.conf", "stop=5")
+
+
+def test_flags_override_the_file(tmp_path: Path) -> None:
+    """The file says one thing, the command line another."""
+    file = tmp_path / "a.conf"
+    file.write_text("port: 1\nhost: h\njetstream { store_dir: /a }\ndebug: true")
+    o = options("-c", str(file), "-p", "2", "-sd", "/b", "-D=false")
+    assert (o.port, o.host, o.jetstream.store_dir, o.is_debug) == (2, "h", "/b", False)
+    assert o.jetstream.is_enabled
+
+
+def test_credentials_of_the_command_line_replace_the_files_users(tmp_path: Path) -> None:
+    """Otherwise nobody could tell which of them holds."""
+    file = tmp_path / "a.conf"
+    file.write_text("authorization { users [{user: a, password: b}] }")
+    o = options("-c", str(file), "--user", "x", "--pass", "y")
+    assert (o.username, o.password, o.users) == ("x", "y", [])
+
+
+def test_flags_that_are_not_served_are_named() -> None:
+    """Accepted, with a warning."""
+    o = options("--cluster_name", "c", "--routes=nats://x:6222", "--tls")
+    assert o.warnings == [
+        "flag -cluster_name is not served by this version and is ignored",
+        "flag -routes is not served by this version and is ignored",
+        "flag -tls is not served by this version and is ignored",
+    ]
+
+
+def test_a_missing_file_is_reported_in_nats_servers_words(tmp_path: Path) -> None:
+    """`open x: no such file or directory`."""
+    with pytest.raises(ConfigError, match=r"open .*gone.conf: no such file or directory"):
+        options("-c", str(tmp_path / "gone.conf"))
+
+
+def test_every_flag_of_the_usage_text_is_understood() -> None:
+    """The help never promises what the parser refuses."""
+    words = flags.USAGE.replace(",", " ").split()
+    named = {word.lstrip("-").split("=")[0] for word in words if word.startswith("-")}
+    known = {alias for aliases, _ in flags._FLAGS.values() for alias in aliases.split()}
+    assert {name.rstrip("]") for name in named if name and name != "1:"} <= known

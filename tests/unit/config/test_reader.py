@@ -1,0 +1,219 @@
+"""From configuration text to Options: keys, aliases, warnings and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamd.config import durations, grammar, reader
+from streamd.config.options import Options, ResponsePermission, finish
+from streamd.errors import ConfigError
+
+
+def options(text: str) -> Options:
+    return reader.from_tree(grammar.parse(text, "t.conf", environ={}))
+
+
+def test_every_setting_reaches_its_option() -> None:
+    """A configuration that uses most keys, read back."""
+    o = options(
+        """
+        listen: "127.0.0.1:-1"
+        http: 0.0.0.0:8222
+        server_name: n1
+        server_tags: [a, b]
+        server_metadata { zone: x }
+        debug: true, trace: false
+        logfile: /tmp/x.log
+        pid_file: /tmp/x.pid
+        ports_file_dir: /tmp
+        max_payload: 2MB
+        max_pending: 10MB
+        max_connections: 100
+        max_control_line: 2KB
+        ping_interval: "5s"
+        ping_max: 3
+        write_deadline: "250ms"
+        lame_duck_duration: "1m"
+        lame_duck_grace_period: "2s"
+        jetstream {
+            store_dir: /data, max_mem: 64MB, max_file: "1GB", sync_interval: "10s"
+            domain: hub, limits { max_ack_pending: 5, batch { max_msgs: 7, timeout: "3s" } }
+        }
+        """
+    )
+    assert (o.host, o.port, o.http_host, o.http_port) == ("127.0.0.1", -1, "0.0.0.0", 8222)
+    assert (o.server_name, o.server_tags, o.server_metadata) == ("n1", ["a", "b"], {"zone": "x"})
+    assert (o.is_debug, o.is_trace, o.log_file) == (True, False, "/tmp/x.log")
+    assert (o.pid_file, o.ports_file_dir) == ("/tmp/x.pid", "/tmp")
+    assert (o.max_payload, o.max_pending, o.max_control_line) == (2 << 20, 10 << 20, 2048)
+    assert (o.max_connections, o.ping_interval_ns, o.ping_max) == (100, 5 * 10**9, 3)
+    assert (o.write_deadline_ns, o.lame_duck_duration_ns) == (250_000_000, 60 * 10**9)
+    js = o.jetstream
+    assert (js.is_enabled, js.store_dir, js.domain) == (True, "/data", "hub")
+    assert (js.max_memory, js.max_storage) == (64 << 20, 1 << 30)
+    assert (js.sync_interval_ns, js.is_sync_always) == (10 * 10**9, False)
+    assert (js.max_ack_pending, js.max_batch_msgs, js.batch_timeout_ns) == (5, 7, 3 * 10**9)
+    assert o.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_enabled"),
+    [
+        ("jetstream: enabled", True),
+        ("jetstream: disabled", False),
+        ("jetstream: true", True),
+        ("jetstream {}", True),
+        ("jetstream { enabled: false }", False),
+        ("port: 1", False),
+    ],
+)
+def test_jetstream_is_switched_on_in_every_form(text: str, is_enabled: bool) -> None:
+    """A word, a boolean or a block."""
+    assert options(text).jetstream.is_enabled is is_enabled
+
+
+def test_fsync_before_ack_is_the_default() -> None:
+    """Only an explicit interval makes acks weaker."""
+    assert options("jetstream {}").jetstream.is_sync_always
+    assert options("jetstream { sync_interval: always }").jetstream.is_sync_always
+    assert not options("jetstream { sync: '2m' }").jetstream.is_sync_always
+
+
+def test_users_with_permissions() -> None:
+    """Lists, single subjects, allow and deny, responses, queue subscriptions, defaults."""
+    o = options(
+        """
+        ADMIN = { publish: ">", subscribe: [">"] }
+        authorization {
+          default_permissions { publish: "sandbox.>" }
+          timeout: 3
+          users = [
+            { user: admin, password: x, permissions: $ADMIN }
+            { user: client, password: 12, permissions {
+                publish: { allow: [a, "b.*"], deny: "b.c" }
+                subscribe: ["foo", "bar q.*"]
+                allow_responses { max: 5, expires: "1m" } } }
+            { user: service, pass: y, permissions { allow_responses: true } }
+            { username: other, pass: z }
+          ]
+        }
+        no_auth_user: other
+        """
+    )
+    admin, client, service, other = o.users
+    assert o.auth_timeout_s == 3.0
+    assert o.is_auth_required
+    assert admin.permissions is not None
+    assert admin.permissions.publish_allow == [b">"]
+    assert (client.password, client.permissions and client.permissions.publish_deny) == (
+        "12",
+        [b"b.c"],
+    )
+    assert client.permissions is not None
+    assert client.permissions.publish_allow == [b"a", b"b.*"]
+    assert client.permissions.subscribe_allow == [b"foo", b"bar q.*"]
+    assert client.permissions.allow_responses == ResponsePermission(5, 60 * 10**9)
+    assert service.permissions is not None
+    assert service.permissions.publish_allow == []
+    assert service.permissions.allow_responses == ResponsePermission()
+    assert other.permissions == o.default_permissions
+    assert finish(o) is o
+
+
+def test_known_keys_that_are_not_served_give_a_warning_that_names_them() -> None:
+    """Warned, not refused, and not silently dropped."""
+    o = options(
+        "port: 1\ncluster { name: x }\nwebsocket { port: 8080 }\njetstream { unique_tag: a }"
+    )
+    assert o.warnings == [
+        't.conf:2:1: "cluster" is not served by this version and is ignored',
+        't.conf:3:1: "websocket" is not served by this version and is ignored',
+        't.conf:4:13: "jetstream.unique_tag" is not served by this version and is ignored',
+    ]
+
+
+def test_users_of_accounts_still_have_to_log_in() -> None:
+    """Accounts are not separated yet, but they must never mean that anybody may connect."""
+    o = options("accounts { A { users [{user: a, password: b}] }, B { users [{user: c}] } }")
+    assert [(user.name, user.account) for user in o.users] == [("a", "A"), ("c", "B")]
+    assert o.is_auth_required
+    assert "share one account" in o.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("port: 1\nfoo: 3", 't.conf:2:1: unknown field "foo"'),
+        ("jetstream {\n  bar: 1 }", 't.conf:2:3: unknown field "bar"'),
+        ("port: abc", "interface conversion: interface {} is string, not int64"),
+        ("debug: 5", "interface conversion: interface {} is int64, not bool"),
+        ("listen: foo:bar", 'could not parse port "bar"'),
+        ("listen: localhost", 'could not parse address string "localhost"'),
+        ("ping_interval: '5x'", 'error parsing ping_interval: time: unknown unit "x"'),
+        ("lame_duck_duration: '5s'", "invalid lame_duck_duration of 5s, minimum is 30 seconds"),
+        ('server_name: "a b"', "server name cannot contain spaces"),
+        ("jetstream: 5", "Expected map, bool or string to define JetStream, got int64"),
+        ("jetstream: maybe", "Expected 'enabled' or 'disabled' for string value, got 'maybe'"),
+        ("max_payload: -1", "out of range"),
+        ("max_payload: 100GB", "out of range"),
+        ("authorization { user: a, users [{user: b}] }", "single user/pass and a users array"),
+        ("authorization { token: a, user: b }", "Cannot have a user/pass and token"),
+        ("authorization { users [{user: a}, {user: a}] }", 'Duplicate user "a" detected'),
+        ("authorization { users [{user: a, permissions { publish: 'a..b' }}] }", "valid subject"),
+        ("authorization { users: 5 }", "Expected an array"),
+        ("accounts: 5", "Expected map entries for accounts"),
+    ],
+)
+def test_refusals_say_what_and_where(text: str, wanted: str) -> None:
+    """The words are nats-server's where it has any."""
+    with pytest.raises(ConfigError) as caught:
+        options(text)
+    assert wanted in str(caught.value)
+    assert str(caught.value).startswith("t.conf:")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("max_payload: 2MB\nmax_pending: 1MB", "cannot be higher than max_pending"),
+        ("lame_duck_grace_period: '3m'", "strictly lower than lame duck duration"),
+        ("no_auth_user: nobody", 'no_auth_user: "nobody" not present'),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(text: str, wanted: str) -> None:
+    """Checked once everything is known."""
+    with pytest.raises(ConfigError, match=wanted):
+        finish(options(text))
+
+
+def test_a_number_of_seconds_is_a_duration_with_a_warning() -> None:
+    """The deprecated form still works."""
+    o = options("ping_interval: 5")
+    assert o.ping_interval_ns == 5 * 10**9
+    assert "should be converted to a duration" in o.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1h30m", 5400 * 10**9),
+        ("250ms", 250 * 10**6),
+        ("1.5s", 1_500_000_000),
+        ("2m0s", 120 * 10**9),
+        ("-1s", -(10**9)),
+        ("100us", 100_000),
+        ("7ns", 7),
+        ("0", 0),
+    ],
+)
+def test_durations(text: str, ns: int) -> None:
+    """Go's duration syntax, and back."""
+    assert durations.parse_duration(text) == ns
+    assert durations.parse_duration(durations.format_duration(ns)) == ns
+
+
+@pytest.mark.parametrize("text", ["", "5", "x", "1h5", "s", "1d", "1.2.3s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    """With ValueError; the caller knows the key."""
+    with pytest.raises(ValueError, match="time: "):
+        durations.parse_duration(text)

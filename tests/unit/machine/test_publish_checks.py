@@ -1,0 +1,203 @@
+"""What a publish is refused for, and in which order: headers, sizes, room, duplicates, batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd import errors
+from streamd.errors import JsError
+from streamd.machine import commands
+from tests.unit.machine.box import SECOND, Box
+
+
+def code(outcome: Any) -> int:
+    assert isinstance(outcome, JsError), outcome
+    return outcome.err_code
+
+
+def test_plain_batch_gives_a_range() -> None:
+    box = Box()
+    assert box.store((b"a.1", b"", b"x"), (b"a.2", b"", b"y")) == range(1, 3)
+    assert box.stored_last == 2
+
+
+def test_duplicate_id_gives_the_first_seq() -> None:
+    box = Box()
+    assert box.put(b"a.1", Msg_Id="m1") == 1
+    assert box.put(b"a.2", Msg_Id="m1") == (commands.DUPLICATE, 1)
+    assert box.machine.index.last_seq == 1
+
+
+def test_duplicate_within_one_entry_is_seen() -> None:
+    box = Box()
+    block = b"NATS/1.0\r\nNats-Msg-Id: m\r\n\r\n"
+    assert box.store((b"a.1", block, b""), (b"a.1", b"", b""), (b"a.1", block, b"")) == [
+        1,
+        2,
+        (commands.DUPLICATE, 1),
+    ]
+
+
+def test_id_is_forgotten_after_the_window() -> None:
+    box = Box(duplicate_window=2 * SECOND)
+    assert box.put(b"a.1", Msg_Id="m1") == 1
+    assert box.put(b"a.1", Msg_Id="m1", seconds=1) == (commands.DUPLICATE, 1)
+    assert box.put(b"a.1", Msg_Id="m1", seconds=2) == 2
+
+
+def test_window_survives_a_restart() -> None:
+    box = Box()
+    box.put(b"a.1", Msg_Id="m1")
+    box.machine = box.restored()
+    assert box.put(b"a.1", Msg_Id="m1") == (commands.DUPLICATE, 1)
+
+
+def test_expected_stream() -> None:
+    box = Box()
+    assert box.put(b"a.1", Expected_Stream="S") == 1
+    assert box.put(b"a.1", Expected_Stream="T") == errors.STREAM_NOT_MATCH()
+
+
+def test_expected_last_seq_sees_the_entry_so_far() -> None:
+    box = Box()
+    expect = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 1\r\n\r\n"
+    assert box.store((b"a.1", b"", b""), (b"a.1", expect, b""), (b"a.1", expect, b"")) == [
+        1,
+        2,
+        errors.STREAM_WRONG_LAST_SEQUENCE(seq=2),
+    ]
+    assert code(box.put(b"a.1", Expected_Last_Sequence="zz")) == 10071
+
+
+def test_expected_last_subject_seq() -> None:
+    box = Box()
+    assert box.put(b"a.1", Expected_Last_Subject_Sequence=0) == 1
+    refused = box.put(b"a.1", Expected_Last_Subject_Sequence=0)
+    assert refused == errors.STREAM_WRONG_LAST_SEQUENCE(seq=1)
+    assert box.put(b"a.2", Expected_Last_Subject_Sequence=0) == 2
+    both = {"Expected_Last_Subject_Sequence_Subject": "a.*"}
+    assert box.put(b"a.3", Expected_Last_Subject_Sequence=2, **both) == 3
+    assert code(box.put(b"a.3", Expected_Last_Subject_Sequence=2, **both)) == 10071
+    assert code(box.put(b"a.3", **both)) == 10193
+
+
+def test_expected_last_msg_id() -> None:
+    box = Box()
+    box.put(b"a.1", Msg_Id="m1")
+    assert box.put(b"a.1", Expected_Last_Msg_Id="m1") == 2
+    assert box.put(b"a.1", Expected_Last_Msg_Id="m1") == errors.STREAM_WRONG_LAST_MSG_ID(id="")
+
+
+def test_dedupe_comes_after_expectations() -> None:
+    """A duplicate with a wrong expectation is refused: the documented order of checks."""
+    box = Box()
+    box.put(b"a.1", Msg_Id="m1")
+    assert code(box.put(b"a.1", Msg_Id="m1", Expected_Last_Sequence=9)) == 10071
+
+
+def test_sizes() -> None:
+    box = Box(max_msg_size=10)
+    assert code(box.put(b"a.1", b"x" * 11)) == 10054
+    assert box.put(b"a.1", b"x" * 10) == 1
+    assert code(box.put(b"a.1", b"", Colour="a long value")) == 10054
+
+
+def test_headers_have_a_bound() -> None:
+    box = Box()
+    assert code(box.put(b"a.1", Long="x" * 65536)) == 10097
+
+
+def test_room_with_discard_new() -> None:
+    box = Box(discard="new", max_msgs=2)
+    assert box.store((b"a.1", b"", b""), (b"a.1", b"", b""), (b"a.1", b"", b"")) == [
+        1,
+        2,
+        errors.STREAM_STORE_FAILED(err="maximum messages exceeded"),
+    ]
+    box = Box(discard="new", max_bytes=100)
+    assert box.put(b"a.1", b"x" * 60) == 1
+    refused = box.put(b"a.1", b"x" * 60)
+    assert refused == errors.STREAM_STORE_FAILED(err="maximum bytes exceeded")
+
+
+def test_room_per_subject() -> None:
+    box = Box(discard="new", max_msgs_per_subject=1, discard_new_per_subject=True)
+    assert box.put(b"a.1") == 1
+    text = "maximum messages per subject exceeded"
+    assert box.put(b"a.1") == errors.STREAM_STORE_FAILED(err=text)
+    assert box.put(b"a.2") == 2
+
+
+def test_replacing_needs_no_room() -> None:
+    """A key-value bucket (discard new, history 1) that is full still takes updates of its keys."""
+    box = Box(discard="new", max_msgs_per_subject=1, max_msgs=2)
+    assert [box.put(b"a.1"), box.put(b"a.2")] == [1, 2]
+    assert code(box.put(b"a.3")) == 10077
+    assert box.put(b"a.1") == 3
+    assert box.live() == [2, 3]
+
+
+def test_rollup_rules() -> None:
+    box = Box()
+    assert box.put(b"a.1", Rollup="sub") == errors.STREAM_ROLLUP_FAILED(err="rollup not permitted")
+    box = Box(allow_rollup_hdrs=True)
+    assert code(box.put(b"a.1", Rollup="most")) == 10111
+    box.store((b"a.1", b"", b""), (b"a.2", b"", b""), (b"a.1", b"", b""))
+    assert box.put(b"a.1", Rollup="SUB") == 4
+    assert box.live() == [2, 4]
+    assert box.put(b"a.3", Rollup="all") == 5
+    assert box.live() == [5]
+
+
+def test_features_that_are_off() -> None:
+    box = Box()
+    assert code(box.put(b"a.1", TTL="5")) == 10166
+    assert code(box.put(b"a.1", Incr="1")) == 10168
+    assert code(box.put(b"a.1", Schedule="@at 2030-01-01T00:00:00Z")) == 10188
+    assert code(box.put(b"a.1", Stream_Source="T 1")) == 10227
+
+
+def test_sealed_refuses_everything() -> None:
+    box = Box()
+    box.put(b"a.1")
+    box.config(sealed=True, deny_delete=True, deny_purge=True)
+    assert code(box.put(b"a.1")) == 10109
+    assert code(box.do(commands.PURGE, b"", 0, 0)) == 10109
+    assert code(box.do(commands.DELETE_MSG, 1, False)) == 10109
+
+
+def batch(box: Box, *msgs: tuple[bytes, dict[str, Any]]) -> Any:
+    rows = []
+    for subject, headers in msgs:
+        lines = [f"Nats-{key.replace('_', '-')}: {value}" for key, value in headers.items()]
+        block = ("NATS/1.0\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode() if lines else b""
+        rows.append((subject, block, b"x"))
+    return box.do(commands.STORE_BATCH, "b1", rows)
+
+
+def test_atomic_batch_is_all_or_nothing() -> None:
+    box = Box(allow_atomic=True)
+    assert batch(box, (b"a.1", {}), (b"a.2", {"Msg_Id": "m"})) == (2, 2)
+    refused = batch(box, (b"a.1", {}), (b"a.2", {"Expected_Last_Subject_Sequence": 7}))
+    assert refused == errors.STREAM_WRONG_LAST_SEQUENCE(seq=2)
+    assert code(batch(box, (b"a.1", {}), (b"a.2", {"Msg_Id": "m"}))) == 10201
+    assert code(batch(box, (b"a.1", {"Msg_Id": "n"}), (b"a.2", {"Msg_Id": "n"}))) == 10201
+    assert box.machine.index.last_seq == 2
+    assert box.machine.index.count == 2
+
+
+def test_atomic_batch_judges_by_the_state_before_it() -> None:
+    box = Box(allow_atomic=True)
+    box.put(b"a.1")
+    assert batch(box, (b"a.1", {"Expected_Last_Subject_Sequence": 1}), (b"a.2", {})) == (3, 2)
+    again = (b"a.1", {"Expected_Last_Subject_Sequence": 2})
+    assert code(batch(box, (b"a.1", {}), again)) == 10164
+    assert code(batch(box, (b"a.1", {}), (b"a.1", {"Expected_Last_Sequence": 3}))) == 10164
+    assert batch(box, (b"a.9", {"Expected_Last_Sequence": 3}), (b"a.8", {})) == (5, 2)
+    assert code(batch(box, (b"a.1", {"Expected_Last_Msg_Id": "m"}))) == 10177
+
+
+def test_atomic_batch_counts_room_for_all() -> None:
+    box = Box(allow_atomic=True, discard="new", max_msgs=2)
+    assert code(batch(box, (b"a.1", {}), (b"a.2", {}), (b"a.3", {}))) == 10077
+    assert box.machine.index.count == 0

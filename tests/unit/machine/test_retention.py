@@ -1,0 +1,229 @@
+"""What leaves a stream, when, and what it leaves behind: age, TTL, markers, interest, limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd.machine import commands
+from streamd.machine.base import DROP, SEAL, Effects
+from streamd.types import Entry
+from tests.unit.machine.box import SECOND, Box
+
+
+def expire_due(box: Box) -> None:
+    """What the leader does when its clock says so."""
+    command = box.machine.plan_expiry(box.now)
+    assert command is not None and command[0] == commands.EXPIRE
+    box.do(commands.EXPIRE, *command[2:])
+
+
+def test_age_is_planned_and_applied() -> None:
+    box = Box(max_age=10 * SECOND)
+    box.put(b"a.1")
+    box.put(b"a.2", seconds=4)
+    first_ts = box.machine.index.ts_at(1)
+    assert box.machine.next_expiry_ns() == first_ts + 10 * SECOND
+    assert box.machine.plan_expiry(first_ts + 10 * SECOND - 1) is None
+    box.now = first_ts + 10 * SECOND
+    expire_due(box)
+    assert box.live() == [2]
+    assert box.machine.next_expiry_ns() == box.machine.index.ts_at(2) + 10 * SECOND
+
+
+def test_ttl_leaves_from_the_middle() -> None:
+    box = Box(allow_msg_ttl=True)
+    box.put(b"a.1")
+    box.put(b"a.2", TTL="5")
+    box.put(b"a.3", TTL="1m")
+    assert box.machine.next_expiry_ns() == box.machine.index.ts_at(2) + 5 * SECOND
+    box.now += 6 * SECOND
+    expire_due(box)
+    assert box.live() == [1, 3]
+    box.machine = box.restored()
+    assert box.machine.next_expiry_ns() == box.machine.index.ts_at(3) + 60 * SECOND
+
+
+def test_bad_ttl_is_refused() -> None:
+    box = Box(allow_msg_ttl=True)
+    for bad in ("0", "-1", "500ms", "soon", "1.5"):
+        assert box.put(b"a.1", TTL=bad).err_code == 10165
+    assert box.put(b"a.1", TTL="1h30m") == 1
+
+
+def test_never_outlives_age() -> None:
+    box = Box(allow_msg_ttl=True, max_age=10 * SECOND)
+    box.put(b"a.1", TTL="never")
+    box.put(b"a.2")
+    box.now += 20 * SECOND
+    expire_due(box)
+    assert box.live() == [1]
+    assert box.machine.next_expiry_ns() == 0
+    assert box.restored().next_expiry_ns() == 0
+
+
+def test_marker_is_left_for_an_emptied_subject() -> None:
+    box = Box(
+        max_age=10 * SECOND,
+        subject_delete_marker_ttl=60 * SECOND,
+        allow_msg_ttl=True,
+        allow_rollup_hdrs=True,
+    )
+    box.put(b"a.1")
+    box.put(b"a.2")
+    box.put(b"a.2", seconds=8)
+    box.now += 3 * SECOND
+    expire_due(box)
+    assert box.live() == [3, 4]
+    marker = box.read(4)
+    assert marker is not None
+    assert marker.subject == b"a.1" and marker.payload == b""
+    assert marker.headers == (
+        b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: 1m0s\r\nNats-Rollup: sub\r\n\r\n"
+    )
+    assert box.stored_last == 4
+    box.now += 120 * SECOND
+    expire_due(box)
+    # The marker leaves no marker; the message of a.2 does.
+    assert [box.machine.index.subject_at(seq) for seq in box.live()] == [b"a.2"]
+
+
+def test_ttl_is_raised_to_the_marker_ttl() -> None:
+    box = Box(subject_delete_marker_ttl=60 * SECOND, allow_msg_ttl=True, allow_rollup_hdrs=True)
+    box.put(b"a.1", TTL="5")
+    stored = box.read(1)
+    assert stored is not None and b"Nats-TTL: 1m0s\r\n" in stored.headers
+    assert box.machine.next_expiry_ns() == stored.ts + 60 * SECOND
+
+
+def test_interest_needs_a_consumer() -> None:
+    """Without interest a seq is used up, nothing is stored; with it the last ack removes."""
+    box = Box(retention="interest")
+    assert box.put(b"a.1") == 1
+    assert (box.machine.index.count, box.machine.index.first_seq) == (0, 2)
+    one = box.consumer("one")
+    two = box.consumer("two", filter_subject="a.2")
+    assert box.store((b"a.1", b"", b""), (b"a.2", b"", b"")) == [2, 3]
+    box.do(commands.DELIVERED, one.uid, [(2, 3, 1, False)], one.resets)
+    box.do(commands.ACKED, one.uid, [2, 3])
+    assert box.live() == [3]
+    box.do(commands.DELIVERED, two.uid, [(3, 3, 1, False)], two.resets)
+    box.do(commands.ACKED, two.uid, [3])
+    assert box.live() == []
+    assert box.machine.index.first_seq == 4
+
+
+def test_interest_ends_with_the_consumer() -> None:
+    box = Box(retention="interest")
+    box.consumer("one")
+    box.consumer("two", filter_subject="a.2")
+    box.store((b"a.1", b"", b""), (b"a.2", b"", b""))
+    assert box.do(commands.DELETE_CONSUMER, "one", 0, "") is True
+    assert box.live() == [2]
+    box.do(commands.DELETE_CONSUMER, "two", 0, "")
+    assert box.live() == []
+
+
+def test_skipped_seqs_inside_are_deleted_ones() -> None:
+    box = Box(retention="interest")
+    box.consumer("one", filter_subject="a.1")
+    assert box.store((b"a.1", b"", b""), (b"a.9", b"", b""), (b"a.1", b"", b"")) == [1, 2, 3]
+    assert box.live() == [1, 3]
+    assert list(box.machine.index.deleted_ranges()) == [(2, 2)]
+    assert box.restored(with_index=False).snapshot() == box.machine.snapshot()
+
+
+def test_workqueue_removes_at_the_ack() -> None:
+    box = Box(retention="workqueue")
+    box.store((b"a.1", b"", b""), (b"a.1", b"", b""))
+    one = box.consumer("one")
+    box.do(commands.DELIVERED, one.uid, [(1, 2, 1, False)], one.resets)
+    box.do(commands.ACKED, one.uid, [2])
+    assert box.live() == [1]
+    box.do(commands.ACKED, one.uid, [1])
+    assert box.live() == [] and box.machine.index.first_seq == 3
+    assert one.num_pending == 0
+
+
+def test_new_limits_apply_at_once() -> None:
+    box = Box()
+    box.store(*[(b"a.%d" % (n % 2), b"", b"") for n in range(10)])
+    assert box.config(max_msgs_per_subject=2) is True
+    assert box.live() == [7, 8, 9, 10]
+    box.config(max_msgs=1)
+    assert box.live() == [10]
+
+
+def test_old_config_is_ignored() -> None:
+    """A CONFIGURE told twice, or late, changes nothing."""
+    box = Box()
+    config = box.machine.config
+    assert box.do(commands.CONFIGURE, config | {"max_msgs": 1}, 3) is True
+    assert box.machine.config["name"] == "S" and "max_msgs" not in box.machine.config
+
+
+def test_purge_beyond_the_end_moves_the_stream() -> None:
+    box = Box()
+    box.store((b"a.1", b"", b""), (b"a.1", b"", b""))
+    assert box.do(commands.PURGE, b"", 10, 0) == 2
+    state = box.machine.state()
+    assert (state["first_seq"], state["last_seq"], state["messages"]) == (10, 9, 0)
+    assert box.put(b"a.1") == 10
+
+
+def test_state_of_a_new_stream() -> None:
+    box = Box()
+    state = box.machine.state()
+    assert (state["first_seq"], state["last_seq"], state["first_ts"]) == (0, 0, 0)
+    box = Box(first_seq=100)
+    state = box.machine.state()
+    assert (state["first_seq"], state["last_seq"]) == (100, 99)
+    assert box.put(b"a.1") == 100
+
+
+def test_dead_blocks_are_dropped_and_a_big_dead_one_is_left() -> None:
+    box = Box(block_bytes=4 * 1024 * 1024)
+    box.store((b"a.1", b"", b"x" * 1_100_000))
+    out = Effects()
+    entry = Entry(1, 2, commands.encode([commands.PURGE, box.now, b"", 0, 0]))
+    box.machine.apply(entry, out)
+    assert [op[0] for op in out.block_ops] == [SEAL, DROP]
+    assert box.machine.tail == (2, 64)
+
+
+def test_time_never_goes_back() -> None:
+    """A new leader's clock may be behind: stored times still grow with the seq."""
+    box = Box()
+    box.put(b"a.1")
+    box.now -= 3600 * SECOND
+    box.put(b"a.1")
+    index: Any = box.machine.index
+    assert index.ts_at(2) > index.ts_at(1)
+    assert index.seq_at_time(index.ts_at(2)) == 2
+    assert index.seq_at_time(index.ts_at(2) + 1) == 3
+    assert index.seq_at_time(0) == 1
+
+
+def test_bad_footer_is_read_again_from_the_records() -> None:
+    box = Box(block_bytes=300)
+    for n in range(12):
+        box.put(b"a.%d" % n)
+    block_no = next(iter(box.blocks.footers))
+    box.blocks.footers[block_no] = box.blocks.footers[block_no][:-3] + b"zzz"
+    assert box.restored(with_index=False).snapshot() == box.machine.snapshot()
+
+
+def test_index_of_another_moment_is_not_used() -> None:
+    box = Box()
+    box.put(b"a.1")
+    stale = box.machine.index_db()
+    box.put(b"a.2")
+    from streamd.machine.stream import StreamMachine
+
+    again = StreamMachine.restore(
+        box.machine.snapshot(),
+        stale,
+        codec=box.machine._codec,
+        columns=box.blocks,
+        scan=box.blocks.scan,
+    )
+    assert set(again.index.subjects) == {b"a.1", b"a.2"}

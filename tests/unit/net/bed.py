@@ -1,0 +1,208 @@
+"""A listener without sockets: connections on fake transports, a fake clock, a fake node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamd.config.options import Options
+from streamd.net.client_conn import ClientConn
+from streamd.net.listener import Listener
+from streamd.net.pubsub import PubSub
+
+CONNECT = (
+    b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"protocol":1}\r\n'
+)
+
+
+class Timer:
+    def __init__(self, at: float, action: Callable[[], None]) -> None:
+        self.at = at
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        self.action = None
+
+
+class Clock:
+    """As much of an event loop as a connection uses; time passes only in `advance`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[Timer] = []
+        self.done: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, action: Callable[..., None], *args: Any) -> Timer:
+        timer = Timer(self.now + delay, lambda: action(*args))
+        self.timers.append(timer)
+        return timer
+
+    def run_in_executor(self, _pool: None, job: Callable[[], Any]) -> Any:
+        """Runs the job at `finish_jobs`, as another thread would at some later time."""
+        return Job(self, job)
+
+    def finish_jobs(self) -> None:
+        done, self.done = self.done, []
+        for job in done:
+            job()
+
+    def advance(self, seconds: float) -> None:
+        until = self.now + seconds
+        while due := [timer for timer in self.timers if timer.action and timer.at <= until]:
+            timer = min(due, key=lambda each: each.at)
+            self.now = max(self.now, timer.at)
+            action, timer.action = timer.action, None
+            assert action is not None
+            action()
+        self.now = until
+
+
+class Job:
+    def __init__(self, clock: Clock, job: Callable[[], Any]) -> None:
+        self._clock = clock
+        self._job = job
+
+    def result(self) -> Any:
+        return self._job()
+
+    def add_done_callback(self, callback: Callable[[Job], None]) -> None:
+        self._clock.done.append(lambda: callback(self))
+
+
+class Transport:
+    """Collects what is written; `is_stuck` makes it hold everything, as a client that reads not."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.is_closing = self.is_aborted = self.is_paused = False
+        self.waiting = 0
+        self.is_stuck = False
+        self.conn: Any = None
+        self.high = 0
+
+    def set_write_buffer_limits(self, *, high: int, low: int) -> None:
+        self.high = high
+
+    def get_extra_info(self, _key: str) -> tuple[str, int]:
+        return ("127.0.0.1", 50_000)
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+        if self.is_stuck:
+            self.waiting += len(data)
+            if self.waiting > self.high and not self.conn.is_congested:
+                self.conn.pause_writing()
+
+    def drain(self) -> None:
+        self.is_stuck, self.waiting = False, 0
+        self.conn.resume_writing()
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def close(self) -> None:
+        self.is_closing = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Peer:
+    """One client: sends bytes, and takes what the server wrote since the last look."""
+
+    def __init__(self, bed: Bed, connect: bytes | None = CONNECT) -> None:
+        self.transport = Transport()
+        self.conn = ClientConn(bed.listener, bed.clock)  # type: ignore[arg-type]
+        self.transport.conn = self.conn
+        self.conn.connection_made(self.transport)
+        self.info = self.take()
+        if connect is not None:
+            self.conn.data_received(connect)
+
+    def send(self, data: bytes) -> bytes:
+        self.conn.data_received(data)
+        return self.take()
+
+    def take(self) -> bytes:
+        data = b"".join(self.transport.written)
+        self.transport.written.clear()
+        return data
+
+    def leave(self) -> None:
+        self.conn.connection_lost(None)
+
+
+class Machine:
+    def __init__(self, subjects: list[str]) -> None:
+        self.config = {"subjects": subjects}
+
+
+class Stream:
+    """Remembers what was published, acked and answered."""
+
+    def __init__(self, name: str, subjects: list[str]) -> None:
+        self.name = name
+        self.name_bytes = name.encode()
+        self.machine = Machine(subjects)
+        self.published: list[tuple[list[Any], list[bytes], Any]] = []
+        self.acked: list[tuple[bytes, bytes, bytes, bytes]] = []
+        self.flow: list[tuple[str, bytes]] = []
+        self.log: list[str] = []
+
+    def publish(self, msgs: list[Any], replies: list[bytes], sink: Any) -> None:
+        self.published.append((msgs, replies, sink))
+        self.log.append(f"publish {len(msgs)}")
+
+    def ack(self, subject: bytes, reply: bytes, payload: bytes, headers: bytes = b"") -> None:
+        self.acked.append((subject, reply, payload, headers))
+        self.log.append("ack")
+
+    def flow_reply(self, consumer: str, subject: bytes) -> None:
+        self.flow.append((consumer, subject))
+
+
+class Node:
+    def __init__(self, *streams: Stream) -> None:
+        self.topology_version = 1
+        self.all = list(streams)
+        self.drained_count = 0
+
+    def streams(self) -> list[Stream]:
+        return self.all
+
+    def stream(self, name: str) -> Stream | None:
+        return next((stream for stream in self.all if stream.name == name), None)
+
+    def streams_for(self, subject: bytes) -> tuple[Stream, ...]:
+        from streamd.subjects import matches
+
+        return tuple(
+            stream
+            for stream in self.all
+            if any(matches(p.encode(), subject) for p in stream.machine.config["subjects"])
+        )
+
+    def on_drained(self) -> None:
+        self.drained_count += 1
+
+
+class Bed:
+    def __init__(self, options: Options | None = None, node: Node | None = None) -> None:
+        self.options = options or Options()
+        self.clock = Clock()
+        self.pubsub = PubSub(self.options, server_id="N" + "A" * 55, server_name="bed")
+        self.listener = Listener(self.options, self.pubsub, node)
+        if node is not None:
+            self.pubsub.attach(node)  # type: ignore[arg-type]
+
+    def peer(self, connect: bytes | None = CONNECT) -> Peer:
+        return Peer(self, connect)

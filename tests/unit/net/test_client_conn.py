@@ -1,0 +1,335 @@
+"""One connection's handshake, answers, rights, keep-alive and end, on a fake transport."""
+
+import json
+
+import bcrypt
+import pytest
+
+from streamd.config.options import Options, Permissions, ResponsePermission, User
+from tests.unit.net.bed import Bed
+
+PLAIN = b'CONNECT {"verbose":false,"pedantic":false}\r\n'
+
+
+def info_of(data):
+    assert data.startswith(b"INFO ") and data.endswith(b" \r\n")
+    return json.loads(data[5:])
+
+
+def test_info_comes_first_and_names_the_connection():
+    bed = Bed()
+    first, second = bed.peer(), bed.peer()
+    info = info_of(first.info)
+    assert info["client_id"] == 1 and info_of(second.info)["client_id"] == 2
+    assert info["proto"] == 1 and info["headers"] is True and info["max_payload"] == 1048576
+    assert info["client_ip"] == "127.0.0.1"
+    assert "auth_required" not in info and "jetstream" not in info
+
+
+def test_first_ping_after_connect_brings_connect_info():
+    peer = Bed().peer()
+    answer = peer.send(b"PING\r\n")
+    assert answer.startswith(b"PONG\r\nINFO ")
+    assert info_of(answer[6:])["connect_info"] is True
+    assert peer.send(b"PING\r\n") == b"PONG\r\n"
+
+
+def test_protocol_0_gets_no_async_info():
+    assert Bed().peer(PLAIN).send(b"PING\r\n") == b"PONG\r\n"
+
+
+def test_verbose_answers_each_but_pings():
+    peer = Bed().peer(b"CONNECT {}\r\n")
+    assert peer.take() == b"+OK\r\n"
+    data = b"SUB foo 1\r\nPUB foo 1\r\na\r\nSUB foo..a 3\r\nUNSUB 9\r\nSUB foo 1\r\nPING\r\n"
+    assert peer.send(data) == (
+        b"+OK\r\n+OK\r\nMSG foo 1 1\r\na\r\n-ERR 'Invalid Subject'\r\n+OK\r\n+OK\r\nPONG\r\n"
+    )
+
+
+def test_pedantic_names_a_bad_subject_and_still_publishes():
+    peer = Bed().peer(b'CONNECT {"verbose":false,"pedantic":true}\r\n')
+    assert peer.send(b"SUB foo.* 1\r\nPUB foo.* 1\r\na\r\n") == (
+        b"-ERR 'Invalid Publish Subject'\r\nMSG foo.* 1 1\r\na\r\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("connect", "answer", "reason"),
+    [
+        (b"CONNECT {x}\r\n", b"", "Protocol Violation"),
+        (b"CONNECT []\r\n", b"", "Protocol Violation"),
+        (b'CONNECT {"verbose":"x"}\r\n', b"", "Protocol Violation"),
+        (
+            b'CONNECT {"verbose":false,"protocol":2}\r\n',
+            b"-ERR 'invalid client protocol'\r\n",
+            "Bad Client Protocol Version",
+        ),
+        (
+            b'CONNECT {"verbose":false,"no_responders":true}\r\n',
+            b"-ERR 'no responders requires headers support'\r\n",
+            "No Responders Requires Headers",
+        ),
+        (
+            b'CONNECT {"verbose":false,"account":"x"}\r\n',
+            b"-ERR 'Authorization Violation'\r\n",
+            "Authentication Failure",
+        ),
+    ],
+)
+def test_bad_connects(connect, answer, reason):
+    bed = Bed()
+    peer = bed.peer(connect)
+    assert peer.take() == answer
+    assert peer.transport.is_closing
+    assert bed.pubsub.closed[-1].reason == reason and not bed.pubsub.conns
+
+
+def test_headers_need_to_be_negotiated():
+    bed = Bed()
+    plain, other = bed.peer(PLAIN), bed.peer()
+    plain.send(b"SUB foo 1\r\n")
+    other.send(b"SUB foo 2\r\nHPUB foo 12 14\r\nNATS/1.0\r\n\r\nab\r\n")
+    assert plain.take() == b"MSG foo 1 2\r\nab\r\n"
+    plain.send(b"HPUB foo 12 14\r\nNATS/1.0\r\n\r\nab\r\n")
+    assert plain.transport.is_closing and bed.pubsub.closed[-1].reason == "Protocol Violation"
+
+
+def test_second_connect_drops_subscriptions():
+    peer = Bed().peer()
+    peer.send(b"SUB a 1\r\n")
+    assert peer.send(PLAIN + b"PUB a 0\r\n\r\n") == b""
+
+
+def test_reserved_subjects_and_replies_are_refused():
+    peer = Bed().peer()
+    data = b"PUB a $JS.ACK.b 0\r\n\r\nPUB a _R_.x 0\r\n\r\nPUB $NRG.x 0\r\n\r\nPUB a _INBOX.x 0\r\n\r\n"
+    assert peer.send(data) == (
+        b'-ERR \'Permissions Violation for Publish with Reply of "$JS.ACK.b"\'\r\n'
+        b'-ERR \'Permissions Violation for Publish with Reply of "_R_.x"\'\r\n'
+        b'-ERR \'Permissions Violation for Publish to "$NRG.x"\'\r\n'
+    )
+
+
+def test_violations_close_after_what_came_before():
+    bed = Bed()
+    peer = bed.peer()
+    assert peer.send(b"SUB a 1\r\nPUB a 1\r\nx\r\nBAD\r\nPUB a 1\r\ny\r\n") == (
+        b"MSG a 1 1\r\nx\r\n-ERR 'Unknown Protocol Operation'\r\n"
+    )
+    assert peer.transport.is_closing and bed.pubsub.sublist.count == 0
+    assert peer.send(b"PING\r\n") == b""
+
+
+def test_a_closing_connection_that_reads_nothing_is_cut_off():
+    bed = Bed()
+    peer = bed.peer()
+    peer.send(b"BAD\r\n")
+    bed.clock.advance(bed.options.write_deadline_ns / 1e9)
+    assert peer.transport.is_aborted
+
+
+# --- authentication -----------------------------------------------------------------------------
+
+
+def test_token():
+    options = Options(token="s3cret")
+    bed = Bed(options)
+    assert info_of(bed.peer(None).info)["auth_required"] is True
+    good = bed.peer(b'CONNECT {"verbose":false,"auth_token":"s3cret"}\r\n')
+    assert good.send(b"PING\r\n") == b"PONG\r\n"
+    for text in (b'{"verbose":false,"auth_token":"no"}', b'{"verbose":false}'):
+        bad = bed.peer(b"CONNECT " + text + b"\r\n")
+        assert bad.take() == b"-ERR 'Authorization Violation'\r\n"
+
+
+def test_another_first_operation_is_refused():
+    peer = Bed(Options(token="x")).peer(None)
+    assert peer.send(b"PING\r\n") == b"-ERR 'Authorization Violation'\r\n"
+    assert peer.transport.is_closing
+
+
+def test_silence_is_timed_out_only_where_connect_is_due():
+    bed = Bed(Options(token="x", auth_timeout_s=2.0))
+    peer = bed.peer(None)
+    bed.clock.advance(1.9)
+    assert not peer.transport.is_closing
+    bed.clock.advance(0.2)
+    assert peer.take() == b"-ERR 'Authentication Timeout'\r\n"
+    open_bed = Bed()
+    silent = open_bed.peer(None)
+    open_bed.clock.advance(60)
+    assert not silent.transport.is_closing
+
+
+def test_bcrypt_is_checked_off_the_loop_and_what_follows_waits():
+    hashed = bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode()
+    bed = Bed(Options(username="joe", password=hashed))
+    connect = b'CONNECT {"verbose":false,"user":"joe","pass":"pw"}\r\nSUB a 1\r\n'
+    peer = bed.peer(connect)
+    assert peer.send(b"PUB a 1\r\nx\r\n") == b"" and peer.transport.is_paused
+    bed.clock.finish_jobs()
+    assert peer.take() == b"MSG a 1 1\r\nx\r\n" and not peer.transport.is_paused
+    assert peer.conn.user == "joe"
+    # The second time the secret is known, without a job.
+    assert bed.peer(connect).send(b"PING\r\n") == b"PONG\r\n"
+    wrong = bed.peer(connect.replace(b'"pw"', b'"no"'))
+    bed.clock.finish_jobs()
+    assert wrong.take() == b"-ERR 'Authorization Violation'\r\n"
+
+
+def test_no_auth_user_serves_those_who_say_nothing():
+    users = [User("anon", "x", Permissions(publish_allow=[b"open"])), User("joe", "pw")]
+    bed = Bed(Options(users=users, no_auth_user="anon"))
+    peer = bed.peer(PLAIN)
+    assert b'Publish to "shut"' in peer.send(b"PUB shut 0\r\n\r\n")
+    wrong = bed.peer(b'CONNECT {"verbose":false,"user":"joe","pass":"bad"}\r\n')
+    assert wrong.take() == b"-ERR 'Authorization Violation'\r\n"
+
+
+# --- permissions --------------------------------------------------------------------------------
+
+
+def user_bed(permissions):
+    bed = Bed(Options(users=[User("u", "p", permissions), User("root", "p")]))
+
+    def connect(name):
+        return bed.peer(
+            b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"user":"%b","pass":"p"}\r\n'
+            % name
+        )
+
+    return connect(b"u"), connect(b"root")
+
+
+def test_publish_and_subscribe_permissions():
+    user, root = user_bed(
+        Permissions(
+            publish_allow=[b"pub.*"],
+            publish_deny=[b"pub.no"],
+            subscribe_allow=[b"sub.>"],
+            subscribe_deny=[b"sub.no"],
+        )
+    )
+    root.send(b"SUB > 1\r\n")
+    answer = user.send(b"PUB pub.a 0\r\n\r\nPUB pub.no 0\r\n\r\nPUB x 0\r\n\r\n")
+    assert answer == (
+        b'-ERR \'Permissions Violation for Publish to "pub.no"\'\r\n'
+        b'-ERR \'Permissions Violation for Publish to "x"\'\r\n'
+    )
+    assert root.take() == b"MSG pub.a 1 0\r\n\r\n"
+    answer = user.send(b"SUB sub.* 1\r\nSUB sub.no 2\r\nSUB x q 3\r\n")
+    assert answer == (
+        b'-ERR \'Permissions Violation for Subscription to "sub.no"\'\r\n'
+        b'-ERR \'Permissions Violation for Subscription to "x" using queue "q"\'\r\n'
+    )
+    root.send(b"PUB sub.no 1\r\na\r\nPUB sub.yes 1\r\nb\r\n")
+    assert user.take() == b"MSG sub.yes 1 1\r\nb\r\n"
+
+
+def test_queue_permissions_name_the_group():
+    user, _ = user_bed(Permissions(subscribe_allow=[b"a v*", b"b v1"]))
+    assert user.send(b"SUB b v1 1\r\n") == b""
+    assert b"Violation" in user.send(b"SUB b v2 1\r\n")
+    assert b"Violation" in user.send(b"SUB b 1\r\n")
+
+
+def test_allow_responses_lets_a_service_answer_so_often():
+    user, root = user_bed(Permissions(allow_responses=ResponsePermission(max_msgs=2)))
+    user.send(b"SUB svc 1\r\n")
+    root.send(b"SUB in.1 1\r\nPUB svc in.1 0\r\n\r\n")
+    answer = b"PUB in.1 0\r\n\r\n"
+    assert user.send(answer * 2) == b"MSG svc 1 in.1 0\r\n\r\n"
+    assert b'Violation for Publish to "in.1"' in user.send(answer)
+    assert root.take() == b"MSG in.1 1 0\r\n\r\n" * 2
+
+
+# --- limits, keep-alive, slow consumers ---------------------------------------------------------
+
+
+def test_limits_on_subscriptions_and_connections():
+    bed = Bed(Options(max_subscriptions=1, max_sub_tokens=3, max_connections=1))
+    peer = bed.peer()
+    assert peer.send(b"SUB a.b.c.d 1\r\n") == (
+        b'-ERR \'Permissions Violation for Subscription to "a.b.c.d", too many tokens\'\r\n'
+    )
+    assert peer.send(b"SUB a 1\r\nSUB b 2\r\n") == b"-ERR 'maximum subscriptions exceeded'\r\n"
+    assert peer.send(b"SUB a _sys_ 3\r\n").endswith(b'using queue "_sys_"\'\r\n')
+    refused = bed.peer(None)
+    assert refused.info == b"-ERR 'maximum connections exceeded'\r\n"
+    assert refused.transport.is_closing and len(bed.pubsub.conns) == 1
+
+
+def test_a_client_that_never_pongs_is_stale():
+    bed = Bed(Options(ping_interval_ns=10_000_000_000, ping_max=2))
+    peer = bed.peer()
+    bed.clock.advance(2.5)
+    assert peer.take() == b"PING\r\n"
+    bed.clock.advance(10)
+    assert peer.take() == b"PING\r\n"
+    bed.clock.advance(10)
+    assert peer.take() == b"-ERR 'Stale Connection'\r\n"
+    assert bed.pubsub.stale_connections_count == 1
+
+
+def test_a_pong_measures_the_round_trip_and_forgives():
+    bed = Bed(Options(ping_interval_ns=10_000_000_000))
+    peer = bed.peer()
+    bed.clock.advance(2.5)
+    bed.clock.advance(0.25)
+    peer.take()
+    peer.send(b"PONG\r\n")
+    assert peer.conn.rtt_ns > 0
+    bed.clock.advance(10)
+    assert not peer.transport.is_closing
+
+
+def test_a_receiver_that_buffers_too_much_is_dropped_unflushed():
+    bed = Bed(Options(max_pending=2_000_000, max_payload=1_100_000))
+    slow, fast = bed.peer(), bed.peer()
+    slow.send(b"SUB a 1\r\n")
+    slow.transport.is_stuck = True
+    message = b"PUB a 1000000\r\n" + b"x" * 1_000_000 + b"\r\n"
+    fast.send(message)
+    assert not slow.transport.is_aborted and not fast.transport.is_paused
+    fast.send(message)
+    assert slow.transport.is_aborted
+    assert bed.pubsub.closed[-1].reason == "Slow Consumer (Pending Bytes)"
+    assert bed.pubsub.slow_consumers_count == 1 and bed.pubsub.sublist.count == 0
+    fast.send(message)  # nobody there any more
+
+
+def test_a_publisher_rests_while_a_receiver_is_far_behind():
+    bed = Bed(Options(max_pending=2_000_000, max_payload=1_900_000))
+    slow, fast = bed.peer(), bed.peer()
+    slow.send(b"SUB a 1\r\n")
+    slow.transport.is_stuck = True
+    fast.send(b"PUB a 1800000\r\n" + b"x" * 1_800_000 + b"\r\n")
+    assert fast.transport.is_paused
+    bed.clock.advance(0.02)
+    assert not fast.transport.is_paused
+
+
+def test_a_receiver_that_never_drains_is_dropped_in_time():
+    bed = Bed(Options(max_payload=3_000_000))
+    slow, fast = bed.peer(), bed.peer()
+    slow.send(b"SUB a 1\r\n")
+    slow.transport.is_stuck = True
+    fast.send(b"PUB a 2000000\r\n" + b"x" * 2_000_000 + b"\r\n")
+    bed.clock.advance(9.9)
+    assert not slow.transport.is_aborted
+    bed.clock.advance(0.2)
+    assert slow.transport.is_aborted
+    assert bed.pubsub.closed[-1].reason == "Slow Consumer (Write Deadline)"
+
+
+def test_totals_survive_their_connections():
+    bed = Bed()
+    peer = bed.peer()
+    peer.send(b"SUB a 1\r\nPUB a 3\r\nabc\r\n")
+    peer.leave()
+    assert (bed.pubsub.in_msgs, bed.pubsub.in_bytes) == (1, 3)
+    assert (bed.pubsub.out_msgs, bed.pubsub.out_bytes) == (1, 3)
+    facts = bed.pubsub.closed[-1]
+    assert facts.reason == "Client Closed" and facts.subscription_count == 1
+    assert facts.stop_ns >= facts.start_ns

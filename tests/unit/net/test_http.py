@@ -1,0 +1,106 @@
+"""The monitoring port over a real socket: lazy start, formats, errors, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from streamd.net.http import HttpServer, listening_socket
+from streamd.obs.log import Log
+from tests.unit.net.test_monitoring import monitoring, with_streams
+
+Get = Callable[[str], Awaitable[tuple[int, str, str]]]
+
+
+def serve(check: Callable[[Get, HttpServer], Awaitable[None]], **changes: str) -> None:
+    """Run `check` against a server that stops afterwards."""
+
+    async def main() -> None:
+        listening = listening_socket("127.0.0.1", -1)
+        log = Log(stream=io.StringIO())
+        async with asyncio.TaskGroup() as tasks:
+            m = with_streams() if not changes.pop("plain", "") else monitoring()
+            server = HttpServer(listening, m, log, **changes)
+            server.start(tasks)
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
+
+                async def get(path: str) -> tuple[int, str, str]:
+                    async with session.get(path) as answer:
+                        return answer.status, answer.content_type, await answer.text()
+
+                await check(get, server)
+            await server.close()
+
+    asyncio.run(main())
+
+
+def test_documents_are_indented_json() -> None:
+    """As nats-server sends them; the first request also brings the library up."""
+
+    async def check(get: Get, server: HttpServer) -> None:
+        status, kind, text = await get("/varz")
+        assert (status, kind) == (200, "application/json")
+        assert text.startswith('{\n  "server_id": "NID",\n')
+        assert json.loads(text)["http_req_stats"] == {"/varz": 1}
+        for path in ("/connz", "/subsz", "/subscriptionsz", "/jsz?consumers=1", "/accountz",
+                     "/accstatz", "/routez", "/gatewayz", "/leafz"):  # fmt: skip
+            status, kind, text = await get(path)
+            assert (status, kind) == (200, "application/json"), path
+            json.loads(text)
+        assert (await get("/healthz")) == (200, "application/json", '{"status":"ok"}')
+        assert (await get("/"))[1] == "text/html"
+
+    serve(check)
+
+
+def test_errors_have_a_status_and_a_text() -> None:
+    """404 for unknown paths, 400 for bad queries."""
+
+    async def check(get: Get, server: HttpServer) -> None:
+        assert await get("/nope") == (404, "text/plain", "404 page not found\n")
+        status, _, text = await get("/connz?limit=x")
+        assert (status, text[:18]) == (400, "Error decoding int")
+        assert (await get("/varz?callback=alert(1)"))[0] == 400
+        assert (await get("/healthz?account=x"))[0] == 404
+
+    serve(check)
+
+
+def test_jsonp_and_base_path() -> None:
+    """`callback` wraps; `http_base_path` moves everything."""
+
+    async def check(get: Get, server: HttpServer) -> None:
+        status, kind, text = await get("/base/connz?callback=f")
+        assert (status, kind, text[:2], text[-1]) == (200, "application/javascript", "f(", ")")
+        assert (await get("/connz"))[0] == 404
+
+    serve(check, base_path="base")
+
+
+def test_metrics_are_what_prometheus_reads() -> None:
+    """Parsed by Prometheus' own parser; names are the exporter's."""
+
+    async def check(get: Get, server: HttpServer) -> None:
+        status, _, text = await get("/metrics")
+        assert status == 200
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        (sample,) = families["jetstream_stream_total_messages"].samples
+        assert (sample.labels["stream_name"], sample.value) == ("S", 4)
+        assert families["gnatsd_varz_in_msgs"].samples[0].value == 1
+        assert "gnatsd_varz_jetstream_stats_storage" in families
+
+    serve(check)
+
+
+def test_a_server_nobody_asks_can_be_closed() -> None:
+    """Without the library ever having been loaded."""
+
+    async def check(get: Get, server: HttpServer) -> None:
+        return
+
+    serve(check, plain="1")

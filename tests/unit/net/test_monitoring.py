@@ -1,0 +1,270 @@
+"""The monitoring documents, built from made-up facts: filters, sorting, paging, health."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streamd.config.options import JetStreamOptions, Options
+from streamd.net.monitoring import (
+    BadQuery,
+    ConnectionFacts,
+    Monitoring,
+    Sources,
+    SublistFacts,
+    SubscriptionFacts,
+    Traffic,
+    _uptime,
+)
+from streamd.subjects import matches
+
+SECOND = 1_000_000_000
+
+
+def connection(cid: int, **changes: Any) -> ConnectionFacts:
+    facts = ConnectionFacts(
+        cid=cid, ip="127.0.0.1", port=5000 + cid, start_ns=cid * SECOND,
+        last_activity_ns=(cid + 1) * SECOND, stop_ns=0, reason="", rtt_ns=597_000,
+        pending_bytes=0, in_msgs=1, out_msgs=2, in_bytes=10, out_bytes=20,
+        subscriptions=(SubscriptionFacts(f"s.{cid}.*", "q", "1", 7, 0, cid),),
+        subscription_count=1, name=f"c{cid}", lang="python3", version="2.16.0", user="",
+    )  # fmt: skip
+    return facts._replace(**changes)
+
+
+def monitoring(options: Options | None = None, **lists: Any) -> Monitoring:
+    opened = lists.get("opened", [])
+    return Monitoring(
+        options or Options(),
+        sources=Sources(
+            traffic=lambda: Traffic(1, 2, 3, 4, len(opened), 9, 5, 1, 0),
+            open_connections=lambda: opened,
+            closed_connections=lambda: lists.get("closed", []),
+            sublist=lambda: SublistFacts(5, 2, 6, 1, 0, 0, 3, 1.5),
+            subscriptions=lambda: lists.get("subscriptions", []),
+            matches=matches,
+        ),
+        server_id="NID",
+        server_name="n1",
+    )
+
+
+def machine(**changes: Any) -> SimpleNamespace:
+    values: dict[str, Any] = {
+        "uid": 3, "created_ns": SECOND, "applied": 17, "digest": 0xABC, "consumers": {"c": "C"},
+        "config": {"storage": "file", "max_bytes": 100},
+        "index": SimpleNamespace(count=4, bytes=400),
+    }  # fmt: skip
+    return SimpleNamespace(**(values | changes))
+
+
+class Streams:
+    """Stands in for JetStreamSources: one node with one stream."""
+
+    def __init__(self) -> None:
+        handle = SimpleNamespace(name="S", machine=machine())
+        self.node = SimpleNamespace(
+            memory_max=1, storage_max=2, store_dir="/d", failed={},
+            streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
+            memory_bytes=lambda: 0, storage_bytes=lambda: 400,
+        )  # fmt: skip
+
+    def api_totals(self) -> tuple[int, int]:
+        return 8, 1
+
+    def stream_state(self, handle: Any) -> dict[str, Any]:
+        return {"messages": 4}
+
+    def stream_config(self, handle: Any) -> dict[str, Any]:
+        return {"name": handle.name}
+
+    def consumer_info(self, handle: Any, consumer: Any) -> dict[str, Any]:
+        info: dict[str, Any] = {"name": "c", "config": {"name": "c"}}
+        for key in ("num_ack_pending", "num_redelivered", "num_waiting", "num_pending"):
+            info[key] = 0
+        for key in ("delivered", "ack_floor"):
+            info[key] = {"consumer_seq": 2, "stream_seq": 3}
+        return info
+
+
+def with_streams() -> Monitoring:
+    m = monitoring(Options(jetstream=JetStreamOptions(is_enabled=True)))
+    m.attach(Streams())  # type: ignore[arg-type]
+    m.is_ready = True
+    return m
+
+
+def test_varz_has_what_dashboards_read() -> None:
+    """Keys of nats-top and the exporter, and our own version beside the level we speak."""
+    m = monitoring()
+    m.client_port = 4999
+    m.count_request("/varz")
+    varz = m.varz({})
+    for key in ("cpu", "mem", "slow_consumers", "start", "uptime", "cores", "max_payload"):
+        assert key in varz
+    assert (varz["in_msgs"], varz["out_bytes"], varz["total_connections"]) == (1, 4, 9)
+    assert (varz["port"], varz["http_req_stats"]) == (4999, {"/varz": 1})
+    assert varz["git_commit"].startswith("streamd-")
+    assert varz["jetstream"] == {}
+    assert "auth_required" not in varz
+
+
+def test_varz_shows_how_durable_acks_are() -> None:
+    """`sync_always` by default; the interval when one was chosen."""
+    assert with_streams().varz({})["jetstream"]["config"]["sync_always"] is True
+    m = monitoring(Options(jetstream=JetStreamOptions(is_enabled=True, sync_interval_ns=SECOND)))
+    m.attach(Streams())  # type: ignore[arg-type]
+    assert m.varz({})["jetstream"]["config"]["sync_interval"] == SECOND
+
+
+def test_connz_entry() -> None:
+    """One connection as nats-server 2.15 shows it."""
+    entry = monitoring(opened=[connection(1)]).connz({})["connections"][0]
+    assert list(entry) == [
+        "cid", "kind", "type", "ip", "port", "start", "last_activity", "rtt", "uptime", "idle",
+        "pending_bytes", "in_msgs", "out_msgs", "in_bytes", "out_bytes", "subscriptions", "name",
+        "lang", "version",
+    ]  # fmt: skip
+    assert (entry["rtt"], entry["start"]) == ("597µs", "1970-01-01T00:00:01Z")
+
+
+def test_connz_sorts_pages_and_filters() -> None:
+    """Every sort option works; offset and limit cut; cid picks one."""
+    m = monitoring(
+        opened=[connection(cid, in_msgs=10 - cid, user=f"u{cid}") for cid in (3, 1, 2)],
+        closed=[connection(9, stop_ns=5 * SECOND, reason="Client Closed")],
+    )
+
+    def cids(**query: str) -> list[int]:
+        return [entry["cid"] for entry in m.connz(query)["connections"]]
+
+    assert cids() == [1, 2, 3]
+    assert cids(sort="msgs_from") == [1, 2, 3]
+    assert cids(sort="start") == [1, 2, 3]
+    assert cids(sort="last") == [3, 2, 1]
+    assert cids(offset="1", limit="1") == [2]
+    assert cids(cid="3") == [3]
+    assert cids(state="closed") == [9]
+    assert cids(state="any") == [1, 2, 3, 9]
+    assert cids(user="u2", auth="1") == [2]
+    assert cids(acc="other") == []
+    assert cids(filter_subject="s.2.x") == [2]
+    for option in ("subs", "pending", "msgs_to", "bytes_to", "bytes_from", "idle", "uptime", "rtt"):
+        assert sorted(cids(sort=option)) == [1, 2, 3]
+    assert cids(state="closed", sort="stop") == cids(state="closed", sort="reason") == [9]
+    assert m.connz({"subs": "1"})["connections"][0]["subscriptions_list"] == ["s.1.*"]
+    assert m.connz({"subs": "detail"})["connections"][0]["subscriptions_list_detail"] == [
+        {"subject": "s.1.*", "qgroup": "q", "sid": "1", "msgs": 7, "cid": 1}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"limit": "x"}, "Error decoding int for 'limit': strconv.Atoi: parsing \"x\": invalid"),
+        ({"subs": "bogus"}, "Error decoding boolean for 'subs': strconv.ParseBool"),
+        ({"state": "bogus"}, "Error decoding state for bogus"),
+        ({"sort": "zz"}, "invalid sorting option: zz"),
+        ({"sort": "stop"}, "sort by stop only valid on closed connections"),
+        ({"user": "a"}, "filter by user requires auth option"),
+    ],
+)
+def test_bad_queries_are_named(query: dict[str, str], words: str) -> None:
+    """In nats-server's words."""
+    with pytest.raises(BadQuery) as caught:
+        monitoring().connz(query)
+    assert str(caught.value).startswith(words)
+
+
+def test_subsz_lists_and_tests() -> None:
+    """The list only when asked for; `test` keeps what a publish there would reach."""
+    subs = [SubscriptionFacts(f"{name}.>", "", "1", 0, 0, 4) for name in ("a", "b")]
+    m = monitoring(subscriptions=subs)
+    assert m.subsz({})["total"] == 0
+    assert m.subsz({"subs": "1"})["total"] == 2
+    tested = m.subsz({"subs": "1", "test": "b.x"})["subscriptions_list"]
+    assert tested == [
+        {"account": "$G", "account_tag": "$G", "subject": "b.>", "sid": "1", "msgs": 0, "cid": 4}
+    ]
+
+
+def test_jsz_grows_with_what_is_asked() -> None:
+    """Plain totals, then accounts, streams, configs, consumers, digests."""
+    m = with_streams()
+    plain = m.jsz({})
+    assert (plain["streams"], plain["consumers"], plain["messages"], plain["bytes"]) == (
+        1,
+        1,
+        4,
+        400,
+    )
+    assert (plain["api"]["total"], plain["reserved_storage"]) == (8, 100)
+    assert "account_details" not in plain
+    assert "stream_detail" not in m.jsz({"accounts": "1"})["account_details"][0]
+
+    def detail(**query: str) -> dict[str, Any]:
+        found: dict[str, Any] = m.jsz(query)["account_details"][0]["stream_detail"][0]
+        return found
+
+    assert list(detail(streams="1")) == ["name", "created", "cluster", "state"]
+    assert detail(streams="1", config="1")["config"] == {"name": "S"}
+    assert "config" not in detail(consumers="true")["consumer_detail"][0]
+    assert detail(consumers="true", config="1")["consumer_detail"][0]["config"] == {"name": "c"}
+    assert (detail(digest="1")["applied"], detail(digest="1")["digest"]) == (17, "0" * 13 + "abc")
+    assert "account_details" not in m.jsz({"acc": "other"})
+
+
+def test_jsz_without_jetstream_says_so() -> None:
+    """`disabled`."""
+    assert monitoring().jsz({"streams": "1"})["disabled"] is True
+
+
+def test_healthz() -> None:
+    """Ready, not ready, recovering, unknown assets, bad questions."""
+    m = with_streams()
+    assert m.healthz({}) == (200, {"status": "ok"})
+    assert m.healthz({"account": "$G", "stream": "S", "consumer": "c"})[0] == 200
+    assert m.healthz({"account": "x"}) == (
+        404, {"status": "unavailable", "error": 'JetStream account "x" not found'},
+    )  # fmt: skip
+    assert m.healthz({"account": "$G", "stream": "T"})[0] == 404
+    assert m.healthz({"account": "$G", "stream": "S", "consumer": "z"})[0] == 404
+    assert m.healthz({"stream": "S"})[0] == 400
+    assert m.healthz({"consumer": "c"})[0] == 400
+    assert m.healthz({"account": "x", "details": "1"})[1] == {
+        "status": "error",
+        "errors": [{"type": "ACCOUNT", "account": "x", "error": 'JetStream account "x" not found'}],
+    }
+
+
+def test_healthz_is_503_until_everything_serves() -> None:
+    """While recovering, before listening, and when a stream can't prove itself."""
+    recovering = monitoring(Options(jetstream=JetStreamOptions(is_enabled=True)))
+    assert recovering.healthz({})[0] == 503
+    plain = monitoring()
+    assert plain.healthz({})[0] == 503
+    plain.is_ready = True
+    assert plain.healthz({})[0] == 200
+    assert plain.healthz({"js-enabled-only": "1"})[0] == 503
+    m = with_streams()
+    streams = Streams()
+    streams.node.failed = {"S": "CorruptionError: block 1"}
+    m.attach(streams)  # type: ignore[arg-type]
+    status, document = m.healthz({})
+    assert status == 503
+    assert document["error"] == (
+        "JetStream stream '$G > S' is not current: CorruptionError: block 1"
+    )
+    assert m.healthz({"js-server-only": "1"})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (59, "59s"), (61, "1m1s"), (3600, "1h0m0s"), (90061, "1d1h1m1s"),
+     (31536000 + 5, "1y0d0h0m5s")],
+)  # fmt: skip
+def test_uptime(seconds: int, text: str) -> None:
+    """nats-server's own form, with years and days."""
+    assert _uptime(seconds * SECOND) == text

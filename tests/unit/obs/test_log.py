@@ -1,0 +1,84 @@
+"""Log lines: the format tools wait for, fields, files, rotation."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from pathlib import Path
+
+from streamd.obs.log import Log
+
+LINE = re.compile(
+    r"\[(\d+)\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} \[(INF|WRN|ERR|FTL|DBG)\] (.*)\n"
+)
+
+
+def test_lines_look_like_nats_servers() -> None:
+    """`[pid] date time [INF] text`, then key=value."""
+    stream = io.StringIO()
+    Log(stream=stream).info("snapshot saved", group=3, path="a b", name=b"x", note="")
+    found = LINE.fullmatch(stream.getvalue())
+    assert found is not None
+    assert found.groups() == (
+        str(os.getpid()),
+        "INF",
+        'snapshot saved group=3 path="a b" name=x note=""',
+    )
+
+
+def test_levels_are_filtered_and_the_time_can_be_left_out() -> None:
+    """Debug and trace only when asked for."""
+    stream = io.StringIO()
+    log = Log(stream=stream, has_time=False)
+    log.debug("no")
+    log.trace("no")
+    log.is_debug = log.is_trace = True
+    log.debug("d")
+    log.trace("t")
+    log.warning("w")
+    log.error("e")
+    log.fatal("f")
+    levels = [line.split(" ", 1)[1] for line in stream.getvalue().splitlines()]
+    assert levels == ["[DBG] d", "[TRC] t", "[WRN] w", "[ERR] e", "[FTL] f"]
+
+
+def test_a_field_cannot_forge_a_line() -> None:
+    """Line ends and quotes of client data are escaped."""
+    stream = io.StringIO()
+    Log(stream=stream).info("user", name='x"\n[1] [FTL] gone')
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_a_moved_log_file_is_opened_anew(tmp_path: Path) -> None:
+    """What SIGUSR1 is for."""
+    path = tmp_path / "a.log"
+    log = Log(path=str(path))
+    log.info("one")
+    path.rename(tmp_path / "old.log")
+    log.info("two")
+    log.reopen()
+    log.info("three")
+    log.close()
+    assert "two" in (tmp_path / "old.log").read_text()
+    assert "three" in path.read_text()
+    assert "two" not in path.read_text()
+
+
+def test_a_full_log_file_is_moved_aside_and_old_ones_removed(tmp_path: Path) -> None:
+    """`log_size_limit` bounds each file, `log_max_num` their number."""
+    log = Log(path=str(tmp_path / "a.log"), size_limit=200, files_max=3)
+    for number in range(40):
+        log.info("a line of some length", number=number)
+    log.close()
+    files = list(tmp_path.iterdir())
+    assert len(files) == 3
+    assert all(file.stat().st_size < 400 for file in files)
+
+
+def test_a_closed_stream_does_not_stop_the_server() -> None:
+    """Logging never raises."""
+    stream = io.StringIO()
+    log = Log(stream=stream)
+    stream.close()
+    log.info("nobody reads this")

@@ -1,0 +1,321 @@
+"""Rules that random faults hit too rarely: each test builds the one schedule that needs it."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamd.raft.core import ProposalRejected
+from streamd.raft.election import FOLLOWER
+from streamd.raft.log import next_chain
+from streamd.raft.messages import (
+    Append,
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    Vote,
+    VoteReply,
+)
+from streamd.types import Entry
+from tests.unit.raft.cluster import Cluster
+
+
+def elected() -> Cluster:
+    cluster = Cluster(list("abc"))
+    cluster.elect("a")
+    return cluster
+
+
+def test_entries_of_earlier_terms_are_not_committed_by_counting() -> None:
+    """Figure 8: b and c hold a's old entry, but a's own no-op is nowhere yet."""
+    cluster = elected()
+    cluster.core("a").propose(b"old")
+    cluster.take("a")
+    cluster.persist("a")
+    cluster.boot("a", cluster.crash("a"))
+    cluster.campaign("a")
+    cluster.run_until_leader("a")
+    core = cluster.core("a")
+    assert core.term == 2
+    assert core.last_index == 3
+    for peer in "bc":
+        core.step(peer, AppendReply(2, True, 2))
+    assert core.commit < 2
+    core.step("b", AppendReply(2, True, 3))
+    cluster.take("a")
+    cluster.persist("a")
+    assert core.commit == 3
+
+
+def test_completion_of_an_overwritten_write_does_not_count() -> None:
+    """ABA: entry 1/2 is written, voided by 2/2, and appended again by the leader of term 3 while
+    no write has completed. The first completion must not pass for the third write's."""
+    cluster = elected()
+    member = cluster.members["c"]
+    core = member.core
+    chain1 = core.log.last_chain
+
+    def append(sender: str, term: int, entry_term: int) -> None:
+        chain = next_chain(chain1, entry_term, 2, b"e")
+        entry = Entry(entry_term, 2, b"e", chain=chain)
+        core.step(sender, Append(term, 1, 1, chain1, [entry], 1))
+        assert cluster.take("c") is not None
+
+    append("a", 1, 1)
+    append("b", 2, 2)
+    append("a", 3, 1)
+    stable = []
+    for _ in range(3):
+        cluster.persist("c")
+        stable.append(core.log.stable)
+    assert stable == [1, 1, 2]
+
+
+def test_votes_and_prevotes_are_ignored_while_a_leader_is_heard() -> None:
+    cluster = elected()
+    core = cluster.core("b")
+    core.step("c", Vote(9, False, 99, 9))
+    core.step("c", Vote(9, True, 99, 9))
+    assert core.term == 1
+    assert core.leader_id == "a"
+    assert core.take(64, 1 << 20) is None
+    core.step("c", Vote(9, False, 99, 9, is_transfer=True))
+    assert core.term == 9
+    assert core.vote == "c"
+
+
+def test_leader_ignores_disturbers_too() -> None:
+    core = elected().core("a")
+    core.step("c", Vote(9, False, 99, 9))
+    assert core.is_leader
+
+
+def test_one_vote_a_term_and_only_for_a_log_as_good_as_ours() -> None:
+    cluster = elected()
+    cluster.core("a").propose(b"x")
+    cluster.run()
+    core = cluster.core("b")
+    core.now_ms += 5000
+    core.step("c", Vote(2, False, 1, 1))  # shorter
+    assert core.vote == ""
+    core.step("c", Vote(2, False, 2, 1))
+    assert core.vote == "c"
+    core.step("a", Vote(2, False, 9, 1))
+    assert core.vote == "c"
+    ready = cluster.take("b")
+    assert ready is not None
+    assert not any(isinstance(message, VoteReply) for _, message in ready.send_now)
+    cluster.persist("b")
+    ready = cluster.take("b")
+    assert ready is not None
+    replies = [(to, m.is_granted) for to, m in ready.send_now if isinstance(m, VoteReply)]
+    assert replies == [("c", False), ("c", True), ("a", False)]
+
+
+def test_leader_without_a_quorum_steps_down() -> None:
+    cluster = elected()
+    cluster.cut("a")
+    for _ in range(11):
+        cluster.tick(200)
+        cluster.take("a")
+    core = cluster.core("a")
+    assert core.role == FOLLOWER
+    assert core.term == 1
+
+
+def test_leader_that_hears_one_of_two_stays() -> None:
+    cluster = elected()
+    cluster.cut("c")
+    cluster.pass_time(5000)
+    assert cluster.core("a").is_leader
+    assert cluster.core("c").term == 1  # it only ever asked for pre-votes
+
+
+def test_read_needs_a_round_that_began_after_it() -> None:
+    """A heartbeat sent before the read proves nothing about the time after."""
+    cluster = elected()
+    core = cluster.core("a")
+    cluster.now_ms += 300
+    core.tick(cluster.now_ms)
+    ready = core.take(64, 1 << 20)
+    assert ready is not None
+    [old, _] = [message for _, message in ready.send_now if isinstance(message, Heartbeat)]
+    core.read_index(1)
+    core.step("b", HeartbeatReply(1, old.round_no))
+    ready = core.take(64, 1 << 20)
+    assert ready is not None
+    assert ready.read_states == []
+    [new, _] = [message for _, message in ready.send_now if isinstance(message, Heartbeat)]
+    core.step("b", HeartbeatReply(1, new.round_no))
+    ready = core.take(64, 1 << 20)
+    assert ready is not None
+    assert [(state.context, state.index) for state in ready.read_states] == [(1, 1)]
+
+
+def test_other_content_under_the_same_term_is_noticed_by_both() -> None:
+    """c's entry 2 is not what a logged there: c acks nothing more and both sides say so."""
+    cluster = elected()
+    cluster.core("a").propose(b"x")
+    cluster.run()
+    log = cluster.core("c").log
+    log.last_chain ^= 1
+    cluster.core("a").propose(b"y")
+    cluster.run()
+    assert "log chain at index 2" in cluster.members["c"].alerts[0]
+    assert "other content than ours at index 2" in cluster.members["a"].alerts[0]
+    assert cluster.core("c").last_index == 2
+    assert cluster.core("a").commit == 3
+    cluster.core("c").step("b", Vote(9, False, 99, 9, is_transfer=True))
+    assert cluster.core("c").vote == ""
+
+
+def test_append_damaged_on_its_way_is_not_taken() -> None:
+    cluster = elected()
+    core = cluster.core("b")
+    chain = core.log.last_chain
+    core.step("a", Append(1, 1, 1, chain, [Entry(1, 2, b"x", chain=123)], 2))
+    ready = cluster.take("b")
+    assert ready is not None
+    assert ready.alerts
+    assert ready.send_now == []
+    assert core.last_index == 1
+
+
+def test_inflight_window_bounds_what_a_silent_peer_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streamd.raft.replication.RAFT_INFLIGHT_APPENDS", 3)
+    monkeypatch.setattr("streamd.raft.replication.RAFT_APPEND_ENTRIES", 2)
+    cluster = elected()
+    core = cluster.core("a")
+    for number in range(20):
+        core.propose(b"%d" % number)
+    ready = cluster.take("a")
+    assert ready is not None
+    sizes = [len(m.entries) for to, m in ready.send_now if to == "b" and isinstance(m, Append)]
+    assert sizes == [2, 2, 2]
+    cluster.run()
+    assert cluster.core("b").applied == 21
+
+
+def test_far_follower_is_found_by_one_hint_per_term() -> None:
+    """A follower with a long tail of a lost term is not probed entry by entry."""
+    cluster = elected()
+    cluster.cut("a")
+    for number in range(50):
+        cluster.core("a").propose(b"%d" % number)
+    cluster.pass_time(100)
+    cluster.elect("b")
+    for number in range(50):
+        cluster.core("b").propose(b"other %d" % number)
+    cluster.run()
+    cluster.cuts.clear()
+    cluster.trace.clear()
+    cluster.pass_time(600)
+    refused = [line for line in cluster.trace if "refused" in line and line.startswith("a->b")]
+    assert len(refused) <= 3
+    assert cluster.core("a").log.entry_id(52) == cluster.core("b").log.entry_id(52)
+
+
+def test_transfer_stops_proposals_and_is_given_up_in_time() -> None:
+    cluster = elected()
+    cluster.cut("c")
+    core = cluster.core("a")
+    core.propose(b"x")
+    core.transfer("c")
+    with pytest.raises(ProposalRejected):
+        core.propose(b"y")
+    for _ in range(12):
+        cluster.tick(100)
+        cluster.run()
+    core.propose(b"y")
+    with pytest.raises(ProposalRejected):
+        core.transfer("nobody")
+
+
+def test_proposals_of_a_deposed_leader_are_reported_dropped() -> None:
+    cluster = elected()
+    cluster.cut("a")
+    cluster.core("a").propose(b"lost", tag="tag")
+    cluster.run()
+    cluster.elect("b")
+    cluster.cuts.clear()
+    cluster.pass_time(600)
+    assert cluster.members["a"].outcomes == [("tag", "dropped")]
+
+
+def test_membership_change_waits_for_the_terms_first_commit() -> None:
+    cluster = elected()
+    cluster.core("a").propose(b"x")
+    cluster.run()
+    cluster.campaign("b")
+    cluster.run_until_leader("b")
+    core = cluster.core("b")
+    with pytest.raises(ProposalRejected, match="nothing of this leader's term"):
+        core.propose_membership("ab")
+
+
+def test_uncommitted_change_is_undone_with_its_entry() -> None:
+    cluster = elected()
+    cluster.cut("a")
+    cluster.core("a").propose_membership("ab")
+    cluster.run()
+    assert cluster.core("a").members.voters == ("a", "b")
+    cluster.elect("b")
+    cluster.cuts.clear()
+    cluster.pass_time(600)
+    assert cluster.core("a").members.voters == ("a", "b", "c")
+
+
+def test_learner_receives_but_does_not_count() -> None:
+    cluster = Cluster(list("ab"), ["d"])
+    cluster.elect("a")
+    cluster.cut("b")
+    cluster.core("a").propose(b"x")
+    cluster.run()
+    assert cluster.core("d").last_index == 2
+    assert cluster.core("a").commit == 1
+    assert cluster.core("a").lag("d") == 0
+    assert cluster.core("a").lag("b") == 1
+    assert cluster.core("a").lag("nobody") == -1
+
+
+def test_lost_appends_are_noticed_at_the_next_heartbeat() -> None:
+    cluster = elected()
+    cluster.core("a").propose(b"x")
+    cluster.take("a")
+    cluster.wire.clear()
+    cluster.pass_time(300)
+    assert cluster.core("b").applied == 2
+
+
+def test_broken_link_makes_the_leader_ask_again() -> None:
+    cluster = elected()
+    cluster.core("a").propose(b"x")
+    cluster.take("a")
+    cluster.wire.clear()
+    cluster.run()
+    assert cluster.core("b").last_index == 1
+    cluster.core("a").unreachable("b")
+    cluster.run()
+    assert cluster.core("b").last_index == 2
+
+
+def test_too_many_reads_are_refused_to_peers_without_harm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streamd.raft.replication.RAFT_READS_MAX", 2)
+    cluster = elected()
+    for context in range(3):
+        cluster.core("b").read_index(context)
+    cluster.run()
+    assert sorted(cluster.members["b"].read_states) == [(0, 1), (1, 1), (2, 0)]
+
+
+def test_an_ack_beyond_our_log_is_an_alert_not_a_commit() -> None:
+    cluster = elected()
+    core = cluster.core("a")
+    core.step("b", AppendReply(1, True, 99))
+    ready = core.take(64, 1 << 20)
+    assert ready is not None
+    assert "acks index 99" in ready.alerts[0].text
+    assert core.commit == 1

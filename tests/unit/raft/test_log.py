@@ -1,0 +1,149 @@
+"""The log as the core sees it: terms by runs, truncation, compaction, memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamd.raft import membership
+from streamd.raft.log import RaftLog, next_chain
+from streamd.raft.membership import simple
+from streamd.types import Entry
+from tests.unit.raft.cluster import Disk
+
+
+def make(terms: list[int], *, is_sole: bool = False) -> tuple[RaftLog, Disk]:
+    """A log whose entry i has terms[i - 1]; all in memory, and durable on the disk."""
+    disk = Disk()
+    log = RaftLog(disk.state(), disk, applied=0, membership=simple("abc"))
+    log.is_sole = is_sole
+    for term in terms:
+        add(log, term)
+        disk.entries[log.last_index] = log.entries[-1]
+    log.written = log.stable = log.last_index
+    return log, disk
+
+
+def add(log: RaftLog, term: int, data: bytes = b"") -> None:
+    index = log.last_index + 1
+    data = data or b"%d" % index
+    log.append(Entry(term, index, data, chain=next_chain(log.last_chain, term, index, data)))
+
+
+def test_terms_are_known_by_runs() -> None:
+    log, _ = make([1, 1, 2, 5, 5])
+    assert [log.term_at(index) for index in range(6)] == [0, 1, 1, 2, 5, 5]
+    assert log.last_with_term_up_to(5, 4) == 3
+    assert log.last_with_term_up_to(9, 5) == 5
+    assert log.last_with_term_up_to(5, 1) == 2
+    assert log.last_with_term_up_to(5, 0) == 0
+
+
+def test_truncation_reaches_terms_memory_membership_and_storage() -> None:
+    log, _ = make([1, 1, 2])
+    log.append(
+        Entry(
+            2,
+            4,
+            data := membership.encode(simple("ab")),
+            chain=next_chain(log.last_chain, 2, 4, data),
+        )
+    )
+    add(log, 3)
+    assert log.membership == simple("ab")
+    voided = log.truncate(3)
+    assert [entry.index for entry in voided] == [3, 4, 5]
+    assert log.membership == simple("abc")
+    assert (log.last_index, log.last_term, log.stable, log.written) == (2, 1, 2, 2)
+    assert log.truncated_from == 3
+    add(log, 7)
+    assert log.term_at(3) == 7
+    assert [entry.index for entry in log.unwritten()] == [3]
+
+
+def test_truncation_below_memory_reads_the_entry_before() -> None:
+    _, disk = make([1, 1, 2, 2])
+    big = RaftLog(disk.state(), disk, applied=0, membership=simple("abc"))
+    big.entries = []
+    big._first, big._first_prev = 5, (2, big.last_chain)
+    assert big.truncate(3) == []
+    assert big.last_chain == disk.entries[2].chain
+    add(big, 4)
+    assert [entry.index for entry in big.entries] == [3]
+
+
+def test_committed_entries_are_never_truncated() -> None:
+    log, _ = make([1, 1])
+    log.commit = 2
+    with pytest.raises(AssertionError):
+        log.truncate(2)
+
+
+def test_sole_voter_keeps_nothing_emitted_in_memory() -> None:
+    log, _ = make([1, 1, 1], is_sole=True)
+    log.commit = log.emitted = 2
+    log.forget_emitted()
+    assert [entry.index for entry in log.entries] == [3]
+    assert log.entry_id(2) == (1, next_chain(next_chain(0, 1, 1, b"1"), 1, 2, b"2"))
+
+
+def test_group_with_peers_keeps_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamd.raft.log.RAFT_TRAILING_ENTRIES", 4)
+    log, _ = make([1] * 5)
+    log.commit = 5
+    log.emitted = 2
+    log.forget_emitted()  # entries not emitted stay, whatever the window
+    assert [entry.index for entry in log.entries] == [3, 4, 5]
+    add(log, 1)
+    add(log, 1)
+    log.emitted = log.commit = 7
+    log.forget_emitted()
+    assert [entry.index for entry in log.entries] == [6, 7]
+
+
+def test_window_is_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamd.raft.log.RAFT_TRAILING_BYTES", 100)
+    log, _ = make([])
+    for _ in range(6):
+        add(log, 1, b"x" * 30)
+    log.commit = log.emitted = log.stable = 6
+    log.forget_emitted()
+    assert [entry.index for entry in log.entries] == [6]
+
+
+def test_compaction_keeps_memory_for_peers_and_terms_that_remain() -> None:
+    log, disk = make([1, 1, 2, 2, 3])
+    log.commit = log.emitted = 4
+    log.compact(3, *log.entry_id(3))
+    assert log.snapshot_index == 3
+    assert log.base_index == 0  # memory still has it all
+    restarted_disk = Disk()
+    restarted_disk.entries = {i: e for i, e in disk.entries.items() if i > 3}
+    restarted_disk.first, restarted_disk.prev = 4, log.entry_id(3)
+    again = RaftLog(restarted_disk.state(), restarted_disk, applied=3, membership=simple("abc"))
+    assert again.base_index == 3
+    assert [again.term_at(index) for index in (3, 4, 5)] == [2, 2, 3]
+
+
+def test_slice_crosses_from_storage_to_memory_in_two_steps() -> None:
+    log, _ = make([1] * 6, is_sole=True)
+    log.commit = log.emitted = 4
+    log.forget_emitted()
+    first = log.slice(2, last=6, max_entries=99, max_bytes=1 << 20)
+    assert [entry.index for entry in first] == [2, 3, 4]
+    second = log.slice(5, last=6, max_entries=99, max_bytes=1 << 20)
+    assert [entry.index for entry in second] == [5, 6]
+    assert log.slice(7, last=6, max_entries=99, max_bytes=1) == []
+
+
+def test_snapshot_holds_the_membership_of_its_own_index() -> None:
+    log, _ = make([1])
+    add(log, 1, membership.encode(simple("ab")))
+    add(log, 1)
+    add(log, 1, membership.encode(simple("a")))
+    assert log.membership_at(1) == simple("abc")
+    assert log.membership_at(3) == simple("ab")
+    assert log.membership == simple("a")
+    log.commit = log.emitted = log.stable = 3
+    assert log.open_memberships() == [simple("ab"), simple("a")]
+    log.compact(3, *log.entry_id(3))
+    assert log.memberships == [(3, simple("ab")), (4, simple("a"))]

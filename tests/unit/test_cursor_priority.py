@@ -1,0 +1,75 @@
+"""Priority groups: overflow thresholds, priorities, the pinned client."""
+
+from __future__ import annotations
+
+import json
+
+from tests.unit.consumer_bed import Bed
+
+SECOND = 1_000_000_000
+
+
+def req(**fields: object) -> bytes:
+    return json.dumps({"group": "g", **fields}).encode()
+
+
+def bed_with(policy: str, **config: object) -> Bed:
+    bed = Bed()
+    bed.create(priority_policy=policy, priority_groups=["g"], **config)
+    return bed
+
+
+def test_group_is_checked() -> None:
+    bed = bed_with("overflow")
+    assert bed.pull(b"1", reply=b"1").log == [b"400 Bad Request - Priority Group missing"]
+    assert bed.pull(req(group="x"), reply=b"2").log == [b"400 Bad Request - Invalid Priority Group"]
+    assert bed.pull(req(id="x"), reply=b"3").log == [
+        b"400 Bad Request - Not a Pinned Client Priority consumer"
+    ]
+    assert bed.pull(req(priority=11), reply=b"4").log == [
+        b"400 Bad Request - Priority must be between 0 and 9"
+    ]
+
+
+def test_overflow_serves_only_when_there_is_enough() -> None:
+    bed = bed_with("overflow")
+    spill = bed.pull(req(batch=5, min_pending=3), reply=b"spill")
+    bed.store(b"a", b"a")
+    assert spill.seqs() == []
+    main = bed.pull(req(batch=1), reply=b"main")
+    assert main.seqs() == [1]
+    bed.store(b"a", b"a")
+    assert spill.seqs() == [2]
+
+
+def test_lower_priority_numbers_go_first() -> None:
+    bed = bed_with("prioritized")
+    late = bed.pull(req(batch=2, priority=5), reply=b"late")
+    first = bed.pull(req(batch=2, priority=1), reply=b"first")
+    other = bed.pull(req(batch=2, priority=1), reply=b"other")
+    bed.store(*[b"a"] * 5)
+    assert (first.seqs(), other.seqs(), late.seqs()) == ([1, 3], [2, 4], [5])
+
+
+def test_pinned_client_has_it_alone_until_it_is_late() -> None:
+    bed = bed_with("pinned_client", priority_timeout=2 * SECOND)
+    bed.store(*[b"a"] * 6)
+    one = bed.pull(req(batch=2), reply=b"one")
+    assert one.seqs() == [1, 2]
+    pin_id = bed.cursors["C"].pinned_id
+    assert {m[2] for m in one.msgs} == {b"NATS/1.0\r\nNats-Pin-Id: %b\r\n\r\n" % pin_id.encode()}
+    two = bed.pull(req(batch=2), reply=b"two")
+    assert two.seqs() == []
+    assert bed.pull(req(id="wrong"), reply=b"w").log == [b"423 Nats-Pin-Id mismatch"]
+    assert bed.pull(req(id=pin_id), reply=b"one").seqs() == [1, 2, 3]
+    bed.advance(1900)
+    assert two.seqs() == []
+    bed.advance(200)
+    assert two.seqs() == [4, 5]
+    assert [kind for kind, _ in bed.advices] == [
+        "consumer_pinned",
+        "consumer_unpinned",
+        "consumer_pinned",
+    ]
+    assert bed.advices[1][1]["reason"] == "timeout"
+    assert bed.cursors["C"].pinned_id != pin_id

@@ -1,0 +1,499 @@
+"""Pull consumers: batches, statuses, acks and redelivery, in virtual time."""
+
+from __future__ import annotations
+
+import json
+
+from streamd.machine import commands
+from tests.unit.consumer_bed import Bed, ack_of
+
+
+def req(**fields: object) -> bytes:
+    return json.dumps(fields).encode()
+
+
+SECOND = 1_000_000_000
+
+
+def test_fetch_and_ack_moves_delivered_floor_and_pending() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 10)
+    bed.create()
+    box = bed.pull(req(batch=4))
+    assert box.seqs() == [1, 2, 3, 4]
+    assert [ack_of(m)["pending"] for m in box.msgs] == [9, 8, 7, 6]
+    assert [ack_of(m)["cseq"] for m in box.msgs] == [1, 2, 3, 4]
+    info = bed.info()
+    assert (info.delivered, info.floor, info.ack_pending, info.pending) == ((4, 4), (0, 0), 4, 6)
+    bed.ack(2)
+    assert bed.info().floor == (0, 0)
+    bed.ack(1)
+    assert bed.info().floor == (2, 2)
+    bed.ack(3)
+    bed.ack(4)
+    info = bed.info()
+    assert (info.floor, info.ack_pending) == ((4, 4), 0)
+
+
+def test_waiting_pull_is_served_as_messages_arrive_and_then_done() -> None:
+    bed = Bed()
+    bed.create()
+    box = bed.pull(b"2")
+    assert not box.log
+    bed.store(b"a")
+    bed.store(b"b", b"c")
+    assert box.seqs() == [1, 2]
+    assert not box.statuses
+    assert bed.cursors["C"].num_waiting == 0
+
+
+def test_two_pulls_get_messages_in_turn() -> None:
+    bed = Bed()
+    bed.create()
+    one = bed.pull(b"3", reply=b"one")
+    two = bed.pull(b"3", reply=b"two")
+    bed.store(*[b"a"] * 6)
+    assert one.seqs() == [1, 3, 5]
+    assert two.seqs() == [2, 4, 6]
+
+
+def test_no_wait_on_empty_and_after_partial_batch() -> None:
+    bed = Bed()
+    bed.create()
+    assert bed.pull(req(batch=5, no_wait=True)).log == [b"404 No Messages"]
+    bed.store(b"a", b"b")
+    box = bed.pull(req(batch=5, no_wait=True), reply=b"in2")
+    assert box.log == [b"1", b"2", b"404 No Messages"]
+    assert bed.cursors["C"].num_waiting == 0
+
+
+def test_no_wait_with_expires_waits_for_the_first_message_only() -> None:
+    bed = Bed()
+    bed.create()
+    box = bed.pull(req(batch=5, no_wait=True, expires=SECOND))
+    assert not box.log
+    bed.store(b"a")
+    assert box.log == [b"1", b"404 No Messages"]
+
+
+def test_expiry_sends_408_with_what_is_left() -> None:
+    bed = Bed()
+    bed.store(b"a")
+    bed.create()
+    box = bed.pull(req(batch=3, expires=SECOND))
+    bed.advance(999)
+    assert box.log == [b"1"]
+    bed.advance(2)
+    assert box.statuses == [
+        b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 2\r\nNats-Pending-Bytes: 0\r\n\r\n"
+    ]
+
+
+def test_heartbeats_while_idle() -> None:
+    bed = Bed()
+    bed.store(b"a")
+    bed.create()
+    box = bed.pull(req(batch=3, expires=SECOND, idle_heartbeat=SECOND // 4))
+    bed.advance(800)
+    assert box.log[1:] == [b"100 Idle Heartbeat"] * 3
+    assert b"Nats-Last-Consumer: 1\r\nNats-Last-Stream: 1\r\n" in box.statuses[0]
+    bad = bed.pull(req(batch=3, expires=SECOND, idle_heartbeat=SECOND), reply=b"bad")
+    assert bad.log == [b"400 Bad Request - heartbeat value too large"]
+
+
+def test_max_bytes_too_small_and_batch_completed_with_bytes_left() -> None:
+    bed = Bed()
+    bed.store(b"a", b"a", payload=b"x" * 100)
+    bed.create()
+    box = bed.pull(req(batch=2, max_bytes=50))
+    assert box.log == [b"409 Message Size Exceeds MaxBytes"]
+    size = sum(len(part) for part in bed.pull(b"1", reply=b"probe").msgs[0])
+    box = bed.pull(req(batch=1, max_bytes=size + 7), reply=b"in2")
+    assert box.log == [b"x" * 100, b"409 Batch Completed"]
+    assert b"Nats-Pending-Messages: 0\r\nNats-Pending-Bytes: 7\r\n" in box.statuses[0]
+    bed.store(b"a", payload=b"x" * 100)
+    box = bed.pull(req(batch=5, max_bytes=size), reply=b"in3")
+    assert box.log == [b"x" * 100]
+    assert bed.cursors["C"].num_waiting == 0
+
+
+def test_limits_of_the_consumer_refuse_pulls() -> None:
+    bed = Bed()
+    bed.create(max_batch=10, max_expires=SECOND, max_bytes=100, max_waiting=1)
+    assert bed.pull(b"11", reply=b"1").log == [b"409 Exceeded MaxRequestBatch of 10"]
+    assert bed.pull(req(expires=SECOND + 1), reply=b"2").log == [
+        b"409 Exceeded MaxRequestExpires of 1s"
+    ]
+    assert bed.pull(req(max_bytes=101), reply=b"3").log == [
+        b"409 Exceeded MaxRequestMaxBytes of 100"
+    ]
+    assert not bed.pull(b"1", reply=b"4").log
+    assert bed.pull(b"1", reply=b"5").log == [b"409 Exceeded MaxWaiting"]
+    bed.inbox(b"4").is_gone = True
+    assert not bed.pull(b"1", reply=b"6").log
+
+
+def test_redelivery_after_ack_wait_comes_before_new_messages() -> None:
+    bed = Bed()
+    bed.store(b"a", b"b")
+    bed.create(ack_wait=SECOND)
+    bed.pull(b"2")
+    bed.ack(2)
+    bed.advance(1001)
+    bed.store(b"c")
+    box = bed.pull(b"2", reply=b"again")
+    assert [(ack_of(m)["sseq"], ack_of(m)["delivered"], ack_of(m)["cseq"]) for m in box.msgs] == [
+        (1, 2, 3),
+        (3, 1, 4),
+    ]
+    info = bed.info()
+    assert (info.redelivered, info.ack_pending, info.delivered) == (1, 2, (4, 3))
+    bed.ack(1)
+    assert bed.info().floor == (3, 2)
+    assert bed.info().redelivered == 0
+
+
+def test_backoff_stretches_the_ack_wait() -> None:
+    bed = Bed()
+    bed.store(b"a")
+    bed.create(backoff=[SECOND, 3 * SECOND], ack_wait=SECOND, max_deliver=4)
+    box = bed.pull(b"10")
+    bed.advance(1010)
+    assert len(box.msgs) == 2
+    bed.advance(2900)
+    assert len(box.msgs) == 2
+    bed.advance(110)
+    assert len(box.msgs) == 3
+    bed.advance(3010)
+    assert len(box.msgs) == 4
+    bed.advance(60_000)
+    assert len(box.msgs) == 4
+    info = bed.info()
+    assert (info.ack_pending, info.floor) == (0, (0, 0))
+    kind, fields = bed.effects.events[-1]
+    assert kind == "consumer_max_deliver"
+    assert (fields["stream_seq"], fields["deliveries"]) == (1, 4)
+
+
+def test_nak_at_once_and_with_delay() -> None:
+    bed = Bed()
+    bed.store(b"a")
+    bed.create(ack_wait=30 * SECOND)
+    box = bed.pull(b"10")
+    bed.ack(1, b"-NAK")
+    assert box.seqs() == [1, 1]
+    bed.ack(1, b'-NAK {"delay": 2000000000}')
+    bed.advance(1990)
+    assert len(box.msgs) == 2
+    bed.advance(20)
+    assert len(box.msgs) == 3
+    bed.ack(1, b"-NAK 60s")
+    bed.advance(31_000)  # the ack timer of the delivery no longer counts
+    assert len(box.msgs) == 3
+    bed.advance(30_000)
+    assert len(box.msgs) == 4
+    assert bed.info().redelivered == 1
+
+
+def test_progress_restarts_the_clock_and_term_ends_it() -> None:
+    bed = Bed()
+    bed.store(b"a")
+    bed.create(ack_wait=SECOND)
+    box = bed.pull(b"10")
+    for _ in range(5):
+        bed.advance(800)
+        bed.ack(1, b"+WPI")
+    assert len(box.msgs) == 1
+    bed.ack(1, b"+TERM no good")
+    bed.advance(5000)
+    assert len(box.msgs) == 1
+    assert bed.effects.events[-1][0] == "consumer_terminated"
+    assert bed.effects.events[-1][1]["reason"] == "no good"
+    assert bed.info().ack_pending == 0
+
+
+def test_double_ack_is_answered_after_apply_and_only_if_delivered() -> None:
+    bed = Bed()
+    bed.store(b"a", b"b")
+    bed.create()
+    bed.pull(b"1")
+    bed.is_auto = False
+    bed.ack(1, b"", reply=b"r1")
+    assert not bed.emptied
+    assert bed.forced == 1
+    bed.apply()
+    assert bed.emptied == [b"r1"]
+    bed.is_auto = True
+    bed.ack(1, b"+ACK", reply=b"r2")
+    bed.ack(2, b"+ACK", reply=b"never")
+    assert bed.emptied == [b"r1", b"r2"]
+
+
+def test_next_acks_and_asks() -> None:
+    bed = Bed()
+    bed.store(b"a", b"b", b"c")
+    bed.create()
+    bed.pull(b"1")
+    box = bed.inbox(b"nxt")
+    bed.ack(1, b"+NXT 2", reply=b"nxt")
+    assert box.seqs() == [2, 3]
+    assert bed.info().floor == (1, 1)
+    assert not bed.emptied
+
+
+def test_max_ack_pending_stops_new_messages_until_acks_are_seen() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 10)
+    bed.create(max_ack_pending=3)
+    box = bed.pull(b"10")
+    assert box.seqs() == [1, 2, 3]
+    bed.is_auto = False  # an ack counts when it is proposed, not when it is applied
+    bed.ack(2)
+    assert box.seqs() == [1, 2, 3, 4]
+    bed.ack(2)
+    assert box.seqs() == [1, 2, 3, 4]
+    bed.apply()
+    assert bed.info().ack_pending == 3
+
+
+def test_ack_all() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 10)
+    bed.create(ack_policy="all")
+    bed.pull(b"6")
+    bed.ack(4)
+    info = bed.info()
+    assert (info.floor, info.ack_pending) == ((4, 4), 2)
+    bed.ack(3)
+    assert bed.info().floor == (4, 4)
+    bed.ack(6)
+    assert bed.info().floor == (6, 6)
+
+
+def test_ack_none_logs_its_position_once_a_second() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 10)
+    bed.create(ack_policy="none")
+    bed.is_auto = False
+    for _ in range(3):
+        bed.pull(b"2")
+    assert not bed.proposed
+    bed.advance(1001)
+    assert [c[0] for c, _ in bed.proposed] == [commands.POSITION]
+    bed.apply()
+    info = bed.info()
+    assert (info.delivered, info.floor, info.pending) == ((6, 6), (6, 6), 4)
+    assert bed.pull(b"1", reply=b"n").seqs() == [7]
+    assert ack_of(bed.inbox(b"n").msgs[0])["pending"] == 3
+
+
+def test_filtered_consumer_counts_and_skips() -> None:
+    bed = Bed()
+    bed.store(b"a.1", b"b.1", b"a.2", b"b.2")
+    bed.create(filter_subject="a.*")
+    assert bed.info().pending == 2
+    box = bed.pull(b"10")
+    bed.store(b"b.3", b"a.3")
+    assert box.seqs() == [1, 3, 6]
+    assert [ack_of(m)["pending"] for m in box.msgs] == [1, 0, 0]
+    assert [ack_of(m)["cseq"] for m in box.msgs] == [1, 2, 3]
+    bed.ack(1)
+    assert bed.info().floor == (1, 2)
+
+
+def test_deliver_policies_choose_the_start() -> None:
+    bed = Bed()
+    bed.store(b"a", b"b", b"a", b"c")
+    for name, config, expected in (
+        ("last", {"deliver_policy": "last"}, [4]),
+        ("lastf", {"deliver_policy": "last", "filter_subject": "a"}, [3]),
+        ("new", {"deliver_policy": "new"}, []),
+        ("seq", {"deliver_policy": "by_start_sequence", "opt_start_seq": 2}, [2, 3, 4]),
+        ("beyond", {"deliver_policy": "by_start_sequence", "opt_start_seq": 6}, []),
+        ("lps", {"deliver_policy": "last_per_subject", "filter_subject": ">"}, [2, 3, 4]),
+    ):
+        bed.create(name, **config)
+        assert bed.pull(b"100", name=name, reply=name.encode()).seqs() == expected, name
+    bed.store(b"a")
+    assert bed.inbox(b"lps").seqs() == [2, 3, 4, 5]
+    assert bed.inbox(b"new").seqs() == [5]
+    assert bed.inbox(b"beyond").seqs() == []
+    assert bed.info("beyond").pending == 0
+    bed.store(b"a", b"b")
+    assert bed.inbox(b"beyond").seqs() == [6, 7]
+    assert [ack_of(m)["pending"] for m in bed.inbox(b"beyond").msgs] == [1, 0]
+
+
+def test_removed_messages_are_skipped_and_unacked_ones_terminated() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 6)
+    bed.create(ack_wait=SECOND)
+    box = bed.pull(b"2")
+    bed.remove(1, 3, 4)
+    assert bed.info().pending == 2
+    assert bed.info().ack_pending == 1
+    assert bed.effects.events[-1][1]["reason"] == "Unacknowledged message was deleted"
+    assert bed.info().floor == (1, 1)
+    bed.pull(b"10")
+    assert box.seqs() == [1, 2, 5, 6]
+    bed.advance(1500)
+    assert sorted(box.seqs()[4:]) == [2, 5, 6]
+
+
+def test_message_removed_between_planning_and_apply_is_not_counted_twice() -> None:
+    for subject in ("", "a"):
+        bed = Bed()
+        bed.store(*[b"a"] * 4)
+        bed.create(filter_subject=subject)
+        bed.is_auto = False
+        bed.pull(b"2")
+        bed.remove(2)
+        bed.apply()
+        info = bed.info()
+        assert (info.delivered, info.ack_pending, info.pending) == ((2, 2), 1, 2)
+
+
+def test_purge_moves_the_consumer_along() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 6)
+    bed.create()
+    bed.pull(b"2")
+    bed.is_auto = False
+    box = bed.pull(b"1", reply=b"late")
+    bed.purge(below=5)
+    bed.apply()
+    info = bed.info()
+    assert (info.delivered, info.ack_pending, info.pending) == ((3, 4), 0, 2)
+    bed.is_auto = True
+    bed.pull(b"1", reply=b"late")
+    assert box.seqs() == [3, 5]
+    assert bed.info().delivered == (4, 5)
+
+
+def test_a_new_leader_takes_over_timers() -> None:
+    bed = Bed()
+    bed.store(b"a", b"b", b"c")
+    bed.create(ack_wait=10 * SECOND)
+    bed.pull(b"3")
+    bed.ack(2)
+    bed.ack(3, b"-NAK 3s")
+    state = commands.decode(commands.encode(bed.consumers["C"].to_state()))
+    bed.advance(2000)
+    consumer = type(bed.consumers["C"]).from_state(state, bed)
+    bed.consumers["C"] = consumer
+    bed.wakes.clear()
+    bed.lead()
+    box = bed.pull(b"9", reply=b"new")
+    bed.advance(900)
+    assert box.seqs() == []
+    bed.advance(200)
+    assert box.seqs() == [3]
+    bed.advance(6000)
+    assert box.seqs() == [3]
+    bed.advance(1000)
+    assert box.seqs() == [3, 1]
+
+
+def test_inactive_consumer_asks_to_be_deleted() -> None:
+    bed = Bed()
+    bed.create(inactive_threshold=5 * SECOND)
+    bed.pull(req(batch=1, expires=12 * SECOND))
+    bed.advance(9900)  # a waiting pull is activity
+    assert "C" in bed.consumers
+    bed.pull(req(batch=1, expires=SECOND))
+    bed.advance(4900)
+    assert "C" in bed.consumers
+    bed.advance(3000)
+    assert "C" not in bed.consumers
+
+
+def test_stop_tells_waiting_pulls() -> None:
+    bed = Bed()
+    bed.create()
+    box = bed.pull(b"1")
+    bed.cursors["C"].stop(b"409 Consumer Deleted")
+    assert box.statuses == [b"NATS/1.0 409 Consumer Deleted\r\n\r\n"]
+
+
+def test_pause_holds_messages_back_and_ends_by_itself() -> None:
+    bed = Bed()
+    bed.store(b"a")
+    bed.create()
+    bed.apply_one([commands.PAUSE_CONSUMER, 0, "C", bed.now_ns() + 5 * SECOND])
+    box = bed.pull(b"1")
+    assert not box.log
+    bed.advance(4990)
+    assert not box.log
+    bed.advance(20)
+    assert box.seqs() == [1]
+    assert bed.consumers["C"].paused_until_ns == 0
+
+
+def test_reset_starts_anew_and_voids_what_was_under_way() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 6)
+    bed.create()
+    bed.pull(b"3")
+    bed.ack(1)
+    bed.is_auto = False
+    bed.pull(b"1")
+    bed.proposed.insert(0, ([commands.RESET_CONSUMER, 0, "C", 0], None))
+    bed.apply()
+    info = bed.info()
+    assert (info.delivered, info.ack_pending, info.pending) == ((0, 1), 0, 5)
+    bed.is_auto = True
+    box = bed.pull(b"9", reply=b"new")
+    assert box.seqs() == [2, 3, 4, 5, 6]
+    assert [ack_of(m)["cseq"] for m in box.msgs] == [1, 2, 3, 4, 5]
+    assert {ack_of(m)["delivered"] for m in box.msgs} == {1}
+
+
+def test_headers_only_tells_the_size() -> None:
+    bed = Bed()
+    bed.store(b"a", payload=b"hello")
+    bed.store(b"a", payload=b"", headers=b"NATS/1.0\r\nA: b\r\n\r\n")
+    bed.create(headers_only=True)
+    box = bed.pull(b"2")
+    assert [m[2:] for m in box.msgs] == [
+        (b"NATS/1.0\r\nNats-Msg-Size: 5\r\n\r\n", b""),
+        (b"NATS/1.0\r\nA: b\r\nNats-Msg-Size: 0\r\n\r\n", b""),
+    ]
+
+
+def test_a_chunk_not_in_memory_holds_the_plan_until_it_is() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 4)
+    bed.create()
+    bed.missing_chunks = {3}
+    box = bed.pull(b"4")
+    assert box.seqs() == [1, 2]
+    bed.missing_chunks = set()
+    bed.turn()
+    assert box.seqs() == [1, 2, 3, 4]
+
+
+def test_bad_requests() -> None:
+    bed = Bed()
+    bed.create()
+    for payload in (b"{", b"{]}", b'{"batch":"y"}', b'{"expires":1.5}'):
+        box = bed.pull(payload, reply=payload)
+        assert box.log[0].startswith(b"400 Bad Request - "), payload
+
+
+def test_interest_retention_hears_of_every_ack() -> None:
+    bed = Bed(retention="workqueue")
+    bed.store(*[b"a"] * 4)
+    bed.create()
+    bed.pull(b"4")
+    bed.ack(2)
+    bed.ack(2)
+    bed.ack(1, b"+TERM")
+    assert bed.acked == [("C", [2]), ("C", [1])]
+    consumer = bed.consumers["C"]
+    assert [consumer.needs(seq, b"a") for seq in (1, 2, 3, 4, 5)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]

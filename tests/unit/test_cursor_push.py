@@ -1,0 +1,176 @@
+"""Push consumers: interest, heartbeats, flow control, rate and replay, in virtual time."""
+
+from __future__ import annotations
+
+from streamd.machine import commands
+from streamd.node.push_gate import FlowWindow, RateLimit
+from tests.unit.consumer_bed import MS, Bed, ack_of
+
+SECOND = 1_000_000_000
+KIB = 1024
+
+
+def push(bed: Bed, **config: object) -> None:
+    bed.create(**{"deliver_subject": "dlv", "ack_policy": "none", **config})
+
+
+def test_push_delivers_while_somebody_listens() -> None:
+    bed = Bed()
+    bed.store(b"a", b"b")
+    push(bed)
+    box = bed.interest()
+    assert box.seqs() == [1, 2]
+    assert bed.cursors["C"].is_push_bound
+    bed.interest(False)
+    bed.store(b"c")
+    assert box.seqs() == [1, 2]
+    bed.interest()
+    assert box.seqs() == [1, 2, 3]
+    assert bed.pull(b"1", reply=b"p").log == [b"409 Consumer is push based"]
+
+
+def test_explicit_acks_and_max_ack_pending_hold_for_push_too() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 5)
+    push(bed, ack_policy="explicit", max_ack_pending=2, ack_wait=SECOND)
+    box = bed.interest()
+    assert box.seqs() == [1, 2]
+    bed.ack(1)
+    assert box.seqs() == [1, 2, 3]
+    bed.advance(1001)
+    assert box.seqs() == [1, 2, 3, 2, 3]
+    assert [ack_of(m)["delivered"] for m in box.msgs] == [1, 1, 1, 2, 2]
+
+
+def test_heartbeats_only_when_idle_and_listened_to() -> None:
+    bed = Bed()
+    push(bed, idle_heartbeat=500 * MS)
+    bed.advance(2000)
+    box = bed.interest()
+    bed.advance(400)
+    bed.store(b"a")
+    bed.advance(499)
+    assert box.log == [b"1"]
+    bed.advance(2)
+    assert box.log == [b"1", b"100 Idle Heartbeat"]
+    assert b"Nats-Last-Consumer: 1\r\nNats-Last-Stream: 1\r\n" in box.statuses[0]
+
+
+def test_flow_control_asks_at_half_a_window_stalls_and_goes_on() -> None:
+    bed = Bed()
+    push(bed, flow_control=True, idle_heartbeat=SECOND)
+    box = bed.interest()
+    bed.store(*[b"a"] * 40, payload=b"x" * 64 * KIB)
+    asked = [at for at, entry in enumerate(box.log) if entry == b"100 FlowControl Request"]
+    assert asked == [16]  # after the message that made it more than half of 2 MiB
+    reply = box.replies[0]
+    assert reply.startswith(b"$JS.FC.S.C.") and len(reply) == len(b"$JS.FC.S.C.") + 4
+    assert len(box.msgs) == 32  # a whole window
+    bed.advance(1001)
+    assert b"Nats-Consumer-Stalled: " + reply in box.statuses[-1]
+    bed.cursors["C"].on_flow_reply(b"$JS.FC.S.C.nope")
+    bed.turn()
+    assert len(box.msgs) == 32
+    bed.cursors["C"].on_flow_reply(reply)
+    bed.turn()
+    assert len(box.msgs) == 40
+
+
+def test_flow_window_doubles_to_its_bound() -> None:
+    window = FlowWindow(b"$JS.FC.S.C.")
+    for _ in range(10):
+        while not window.sent(64 * KIB):
+            pass
+        assert window.answered(window.request())
+    assert window.window_bytes == 32 * KIB * KIB
+    assert window.unanswered_bytes == 0
+
+
+def test_rate_limit_spreads_messages_out() -> None:
+    bed = Bed(max_msg_size=1000)
+    bed.store(*[b"a"] * 3, payload=b"x" * 950)
+    push(bed, rate_limit_bps=8000)  # 1000 bytes a second, and as many at once
+    box = bed.interest()
+    assert len(box.msgs) == 1
+    bed.advance(900)
+    assert len(box.msgs) == 1
+    bed.advance(200)
+    assert len(box.msgs) == 2
+    bed.advance(1100)
+    assert len(box.msgs) == 3
+
+
+def test_rate_limit_lets_what_is_bigger_than_the_bucket_through_when_full() -> None:
+    limit = RateLimit(8000, 1000, now_ms=0)
+    assert limit.delay_ms(5000, 0) == 0
+    assert limit.delay_ms(5000, 0) == 1000
+    assert limit.delay_ms(5000, 1000) == 0
+
+
+def test_replay_original_keeps_the_gaps_until_it_has_caught_up() -> None:
+    bed = Bed()
+    for _ in range(3):
+        bed.store(b"a")
+        bed.advance(300)
+    push(bed, replay_policy="original")
+    box = bed.interest()
+    assert len(box.msgs) == 1
+    bed.advance(290)
+    assert len(box.msgs) == 1
+    bed.advance(15)
+    assert len(box.msgs) == 2
+    bed.advance(305)
+    assert len(box.msgs) == 3
+    bed.advance(10_000)
+    bed.store(b"a", b"a")
+    assert len(box.msgs) == 5
+
+
+def test_push_ephemeral_without_interest_goes_away() -> None:
+    bed = Bed()
+    push(bed, inactive_threshold=SECOND)
+    bed.interest()
+    bed.advance(5000)
+    assert "C" in bed.consumers
+    bed.interest(False)
+    bed.advance(900)
+    assert "C" in bed.consumers
+    bed.advance(200)
+    assert "C" not in bed.consumers
+
+
+def test_a_full_receiver_is_spared() -> None:
+    bed = Bed()
+    push(bed)
+    box = bed.interest()
+    box.is_full = True
+    bed.store(*[b"a"] * 3)
+    assert not box.log
+    box.is_full = False
+    bed.advance(50)
+    assert box.seqs() == [1, 2, 3]
+
+
+def test_a_new_deliver_subject_is_watched() -> None:
+    bed = Bed()
+    push(bed)
+    old = bed.interest()
+    consumer = bed.consumers["C"]
+    config = {**consumer.config, "deliver_subject": "other"}
+    consumer.update(config)
+    bed.cursors["C"].on_applied([commands.CREATE_CONSUMER, 0, "C", config, "", False], None)
+    new = bed.interest()
+    bed.store(b"a")
+    assert new is not old
+    assert (old.seqs(), new.seqs()) == ([], [1])
+
+
+def test_replay_and_live_are_one_read() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 100)
+    push(bed, deliver_policy="by_start_sequence", opt_start_seq=50)
+    box = bed.interest()
+    for _ in range(20):
+        bed.store(b"a", b"b")
+    assert box.seqs() == list(range(50, 141))
+    assert [ack_of(m)["cseq"] for m in box.msgs] == list(range(1, 92))
