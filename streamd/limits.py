@@ -88,13 +88,14 @@ RAFT_READS_MAX: Final = 65_536  # reads waiting for a leader's confirmation, per
 # --- protocol -----------------------------------------------------------------------------------
 
 PARSER_BULK_BYTES_MIN: Final = 512  # smaller chunks hold too few messages to gain from columns
-PARSER_BULK_PAYLOAD_MAX: Final = 2048  # above it, searching a payload for CRLF costs more
+PARSER_BULK_PAYLOAD_MAX: Final = 512  # above it, searching a payload for CRLF costs more
 PARSER_BULK_RETRY_MAX: Final = 64  # chunks until a parser tries columns again after failures
 PARSER_SIZES_MAX: Final = 512  # size fields a connection remembers; about 50 KB at most
 
 # --- process and monitoring ---------------------------------------------------------------------
 
 SHUTDOWN_S: Final = 4.0  # what waits for a server to end waits 5 s; all acked is in the log anyway
+HTTP_SHUTDOWN_S: Final = 0.5  # for answers under way when the server stops
 HTTP_BACKLOG: Final = 128  # connections that wait while the HTTP library is being loaded
 MONITORING_PAGE: Final = 1024  # connections or subscriptions in one answer, unless asked for more
 MONITORING_ACCOUNTS_MAX: Final = 1024
@@ -114,4 +115,3 @@ FLOW_WINDOW_BYTES_MAX: Final = 32 * 1024 * 1024  # it doubles up to here with ea
 POSITION_EVERY_MS: Final = 1000  # how often a consumer without acks logs where it is
 SCAN_MSGS_MAX: Final = 8192  # messages one plan looks through for a rare filter
 CONGESTED_RETRY_MS: Final = 10  # a receiver's buffer is full: look again, should nobody ring
-CLOSED_PULL_CHECK_MS: Final = 5000  # how often pulls without an end are checked for listeners

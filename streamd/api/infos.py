@@ -8,7 +8,7 @@ from streamd import limits
 from streamd.api import consumer_configs, stream_configs, times
 from streamd.api.request import ApiContext
 from streamd.machine.consumer import Consumer
-from streamd.node.ports import StreamHandle
+from streamd.node.ports import ConsumerView, StreamHandle
 
 Document = dict[str, Any]
 
@@ -55,8 +55,11 @@ def consumer_info(
     view = handle.consumer_view(consumer.name)
     now_ns = context.clock.now_ns()
     config = consumer_configs.shown(consumer.config)
-    if not is_listed:
-        config["metadata"] = with_dynamic_metadata(context, config.get("metadata", {}))
+    # Pausing changes the config, and with it the level it needs, without passing by the API's door.
+    metadata = stream_configs.static_metadata(
+        config.get("metadata", {}), consumer_configs.required_level(config)
+    )
+    config["metadata"] = metadata if is_listed else with_dynamic_metadata(context, metadata)
     delivered, floor = dict(numbers["delivered"]), dict(numbers["ack_floor"])
     if view is not None and view.last_delivered_ns:
         delivered["last_active"] = times.format_ns(view.last_delivered_ns)
@@ -80,7 +83,20 @@ def consumer_info(
         info["paused"] = True
         info["pause_remaining"] = consumer.paused_until_ns - now_ns
     info["ts"] = times.format_ns(now_ns)
+    groups = consumer.config.get("priority_groups")
+    if groups:
+        info["priority_groups"] = [_priority_group(groups[0], view)]
     return info
+
+
+def _priority_group(group: str, view: ConsumerView | None) -> Document:
+    """Who has a priority group for itself. Only a consumer's first group is in use."""
+    shown: Document = {"group": group}
+    pin_id = getattr(view, "pinned_id", "")
+    if pin_id:
+        shown["pinned_client_id"] = pin_id
+    shown["pinned_ts"] = times.format_ns(getattr(view, "pinned_ns", 0))
+    return shown
 
 
 def with_dynamic_metadata(context: ApiContext, metadata: dict[str, str]) -> dict[str, str]:

@@ -39,7 +39,7 @@ def get(request: Request) -> None:
             "subject": message.subject.decode("utf-8", "replace"),
             "seq": message.seq,
         }
-        if message.headers:
+        if message.headers and not wanted.get("no_hdr"):
             shown["hdrs"] = base64.b64encode(message.headers).decode()
         if message.payload:
             shown["data"] = base64.b64encode(message.payload).decode()

@@ -56,7 +56,7 @@ def _table() -> dict[str, Endpoint]:
             2,
             blank={"paused": False, "pause_until": "0001-01-01T00:00:00Z"},
         ),
-        "CONSUMER.RESET": row("consumer_reset", consumers.reset, 2),
+        "CONSUMER.RESET": row("consumer_reset", consumers.reset, 2, blank={"reset_seq": 0}),
         "CONSUMER.MSG.NEXT": row("", consumers.next_msgs, 2),
         "CONSUMER.LEADER.STEPDOWN": row("consumer_leader_stepdown", cluster, 2),
         "DIRECT.GET": row("", direct.get, 1, has_rest=True),

@@ -116,18 +116,22 @@ def normalise(
     _check_subjects(config)
     _check_republish(config)
     _check_transform(config)
-    for field, refusal in _UNSERVED:
-        if config[field]:
-            raise _invalid(refusal)
     config["consumer_limits"] = {k: v for k, v in config["consumer_limits"].items() if v}
     config["metadata"] = static_metadata(config["metadata"], required_level(config))
     return config
 
 
 def check_create(config: Config) -> None:
-    """Refuse what may be set later but not at creation."""
+    """Refuse what may be set later but not at creation, and what this server does not do."""
     if config["sealed"]:
         raise _invalid("stream configuration for create can not be sealed")
+    _check_served(config)
+
+
+def _check_served(config: Config) -> None:
+    for field, refusal in _UNSERVED:
+        if config[field]:
+            raise _invalid(refusal)
 
 
 def check_update(old: Config, new: Config) -> Config:
@@ -157,6 +161,7 @@ def check_update(old: Config, new: Config) -> Config:
         raise _invalid("message schedules can not be disabled")
     if old["persist_mode"] != new["persist_mode"]:
         raise _invalid("stream configuration update can not change persist mode")
+    _check_served(new)
     if new["sealed"] and not old["sealed"]:
         new = dict(new)
         new.update(

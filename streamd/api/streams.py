@@ -237,12 +237,16 @@ def purge(request: Request) -> None:
 
 def snapshot(request: Request) -> None:
     """`STREAM.SNAPSHOT.<stream>`: not served."""
+    if decoding.is_empty_request(request.payload):
+        raise errors.BAD_REQUEST()
     request.stream()
     raise errors.STREAM_SNAPSHOT(err="not supported by this server")
 
 
 def restore(request: Request) -> None:
     """`STREAM.RESTORE.<stream>`: not served."""
+    if decoding.is_empty_request(request.payload):
+        raise errors.BAD_REQUEST()
     raise errors.STREAM_RESTORE(err="not supported by this server")
 
 

@@ -163,7 +163,7 @@ class ServerProcess:
         )
         try:
             await node.start()
-        except (ConfigError, CorruptionError, DiskError) as err:
+        except (ConfigError, CorruptionError, DiskError, OSError) as err:
             raise StartError(f"Can't start JetStream: {err}") from err
         self._pubsub.attach(node)
         router = Router(node, self._pubsub, server_version=NATS_LEVEL)

@@ -127,12 +127,20 @@ class _Parser:
         """Read the whole text as the members of one map."""
         self._scopes.append(into)
         self._skip_blanks(newlines=True)
-        if self._peek() == "{":  # the outer braces of a JSON document
+        is_braced = self._peek() == "{"  # the outer braces of a JSON document
+        if is_braced:
             self._position += 1
         while True:
-            self._skip_blanks(newlines=True, others=";,}")
-            if not self._peek():
+            self._skip_blanks(newlines=True, others=";,")
+            char = self._peek()
+            if not char:
                 break
+            if char == "}":
+                if not is_braced:  # more likely one too many than meant
+                    raise self._error("Unexpected '}': no block is open.")
+                is_braced = False
+                self._position += 1
+                continue
             self._member(into)
             self._end_of_value(
                 "", "Expected a top-level value to end with a new line, comment or EOF"
@@ -178,7 +186,7 @@ class _Parser:
         """Step over what may follow a value: blanks, then a terminator (a closing stays)."""
         self._skip_blanks(newlines=False)
         char = self._peek()
-        if char and char in "\n;,":
+        if char and (char in "\n;," or (char == "}" and not closing)):
             self._position += 1
         elif char and char not in (closing or "}"):
             raise self._error(f"{complaint}, but got '{char}' instead.")

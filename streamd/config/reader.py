@@ -180,6 +180,10 @@ class _Reader:
 
     def _duration_of(self, value: Value, name: str) -> int:
         if isinstance(value.raw, int) and not isinstance(value.raw, bool):
+            if value.raw >= 1_000_000:  # a bare 2m is two million, not two minutes
+                raise value.error(
+                    f'error parsing {name}: {value.raw} seconds: quote durations, as in "2m"'
+                )
             self._warn(
                 value, f'invalid use of field "{name}": {name} should be converted to a duration'
             )
@@ -222,6 +226,8 @@ class _Reader:
         self._options.is_trace = self._options.is_trace or self._options.is_trace_verbose
 
     def _lame_duck_duration(self, value: Value) -> None:
+        if not isinstance(value.raw, str):
+            raise _mismatch(value, "string")
         duration = self._duration_of(value, "lame_duck_duration")
         if duration < 30 * SECOND_NS:
             raise value.error(
@@ -230,6 +236,8 @@ class _Reader:
         self._options.lame_duck_duration_ns = duration
 
     def _lame_duck_grace(self, value: Value) -> None:
+        if not isinstance(value.raw, str):
+            raise _mismatch(value, "string")
         duration = self._duration_of(value, "lame_duck_grace_period")
         if duration < 0:
             raise value.error("invalid lame_duck_grace_period, needs to be positive")

@@ -244,6 +244,7 @@ class Consumer:
             self.initial[self.initial_at :],
             self.resets,
             self._removed_ahead_to,
+            [list(delivered) for delivered in self._order],
         ]
 
     @classmethod
@@ -265,13 +266,15 @@ class Consumer:
             initial,
             consumer.resets,
             consumer._removed_ahead_to,
-        ) = state[5:17]
+            order,
+        ) = state[5:18]
         consumer.initial = list(initial)
+        # Not derivable: where the floor moves next depends on what was delivered and is gone.
+        consumer._order = deque([first, last] for first, last in order)
         consumer.redelivered = dict(redelivered)
         consumer.naked = dict(naked)
         for at in range(0, len(rows), 3):
             consumer.pending[rows[at]] = (rows[at + 1], rows[at + 2])
-            consumer._remember_order(rows[at], rows[at])
         consumer._recount()
         return consumer
 
@@ -355,6 +358,7 @@ class Consumer:
     def on_purged(self, out: Effects | None = None) -> None:
         """Many messages left at once (purge): recount instead of counting each."""
         index = self._stream.index
+        had_matches = self.matcher is not None and bool(self._left or self.pending)
         gone = [seq for seq in self.pending if not index.is_live(seq)]
         for seq in gone:
             self._terminate(seq, _DELETED_UNACKED, out)
@@ -364,10 +368,13 @@ class Consumer:
         self.initial_at = 0
         if gone:
             self._advance_floor()
-        if self.next_sseq < index.first_seq:
-            self.next_sseq = index.first_seq
+        start = index.first_seq
+        if had_matches and not index.count_from(start, self.matcher):
+            start = index.last_seq + 1  # all that it would have got is gone
+        if self.next_sseq < start:
+            self.next_sseq = start
             if not self.initial:
-                self.delivered_sseq = index.first_seq - 1
+                self.delivered_sseq = start - 1
                 if not self.pending:
                     self.floor_sseq = self.delivered_sseq
         self._removed_ahead_to = index.last_seq
@@ -461,6 +468,7 @@ class Consumer:
 
     def apply_acked(self, ts: int, sseqs: Sequence[Seq], out: Effects | None = None) -> None:
         """Positive acks. Of what is not pending they mean nothing."""
+        held_before = len(self.pending)
         if self.is_ack_all:
             acked = self._ack_up_to(max(sseqs, default=0))
         elif self._sample_percent or self.redelivered or self.naked:
@@ -469,7 +477,7 @@ class Consumer:
             pop = self.pending.pop
             acked = [sseq for sseq in sseqs if pop(sseq, None) is not None]
         if acked:
-            if not self.is_ack_all:
+            if not self.is_ack_all and held_before > len(self.pending):
                 self._advance_floor()
             self._tell_acked(acked)
 

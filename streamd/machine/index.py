@@ -1,84 +1,42 @@
 """`StreamIndex`: which messages a stream holds, where, and what each subject has.
 
-Blocks are laid out here, not in the store, so replicas write identical files. A stored message costs
-24 bytes in the columns of the newest block and, once that is sealed, nothing until its columns are
-asked for again (they come back from the block's footer into a small cache). Deleted seqs are a
-`SeqSet`; a subject's first and last seq are bounds that are corrected when somebody asks, because
-most deletes are never asked about.
+Blocks are laid out here, not in the store, so replicas write identical files. A stored message
+costs 24 bytes in the columns of the newest block and, once that is sealed, nothing until its
+columns are asked for again (they come back from the block's footer into a small cache). Deleted
+seqs are a `SeqSet`; a subject's first and last seq are bounds that are corrected when somebody
+asks, because most deletes are never asked about.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, repeat
-from typing import Any, Final
+from collections import Counter, deque
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
 
-from streamd import errors
-from streamd.machine.base import (
-    HAS_HEADERS,
-    LENGTH_MASK,
-    ColumnSource,
-    RecordCodec,
-)
+from streamd.machine.base import HAS_HEADERS, LENGTH_MASK
 from streamd.machine.columns import Block, Columns
 from streamd.machine.digest import MASK64, mix64, mix_run
+from streamd.machine.lookup import (
+    COUNT,
+    FIRST,
+    ID_BLOCK,
+    LAST,
+    LOCAL_ID,
+    SEQS,
+    IndexLookup,
+    Loc,
+    SubjectRow,
+)
 from streamd.machine.seqset import SeqSet
-from streamd.subjects import Matcher
 from streamd.types import Msg, Seq
 
-Loc = tuple[Seq, int, int, int]
-"""Where a message is: (seq, block_no, offset, length of its record)."""
-
-COLUMNS_CACHED: Final = 16  # sealed blocks whose columns stay in memory (a few MB)
-SEQ_LIST_MAX: Final = 256  # per-subject limits up to this keep a list of each subject's seqs
-
-# A subject's row: [first, last, count, block its local id belongs to, local id, seqs or None].
-# first and last are exact if live, else a lower and an upper bound.
-FIRST, LAST, COUNT, ID_BLOCK, LOCAL_ID, SEQS = range(6)
-SubjectRow = list[Any]
-
-Rescan = Callable[[int, int], Columns]
-"""(block_no, end_offset) -> the block's columns read from its records, if its footer is bad."""
+__all__ = ["Loc", "StreamIndex"]
 
 
-class StreamIndex:
+class StreamIndex(IndexLookup):
     """All of a stream's messages. Owned and changed by its StreamMachine only."""
-
-    def __init__(
-        self,
-        *,
-        codec: RecordCodec,
-        columns: ColumnSource,
-        block_bytes: int,
-        is_memory: bool,
-        first_seq: Seq = 1,
-    ) -> None:
-        self.first_seq = first_seq
-        self.last_seq = first_seq - 1
-        self.count = 0
-        self.bytes = 0
-        self.digest = 0
-        self.last_ts = 0
-        self.deleted = SeqSet()  # not live, between first_seq and last_seq
-        self.subjects: dict[bytes, SubjectRow] = {}
-        self.blocks: list[Block] = [Block(1)]
-        self.active = self.blocks[0]
-        self.active.columns = Columns()
-        self.rescan: Rescan | None = None
-        self.tracks_seqs = False
-        self._codec = codec
-        self._source = columns
-        self._block_bytes = block_bytes
-        # What NATS counts for a message, from the length of its record: file 30 + subject +
-        # payload (+ 4 + headers), memory 16 + all; a record is 32 + all.
-        self._size_less = 16 if is_memory else 2
-        self._header_extra = 0 if is_memory else 4
-        self._starts: list[Seq] = [0]  # first_seq of each block, for bisect
-        self._ids: dict[bytes, int] = {}  # subject -> local id in the active block
-        self._cached: dict[int, Columns] = {}
 
     # --- storing --------------------------------------------------------------------------------
 
@@ -106,7 +64,36 @@ class StreamIndex:
             columns.use_gaps()
         if columns.seqs is not None:
             columns.seqs.extend(range(first, first + count))
+        if count == 1:
+            size, mixed = self._append_row(block, columns, first_ts, records[0], crcs[0], flags)
+        else:
+            size, mixed = self._append_rows(block, columns, first_ts, records, crcs, flags)
+        self.digest = (self.digest + mixed) & MASK64
+        block.digest = (block.digest + mixed) & MASK64
+        if not self.count:
+            self.first_seq = first
+            self.deleted.clear()
+        self._enter_subjects(msgs, first, block.block_no, columns)
+        self.last_seq = block.last_seq = first + count - 1
+        self.last_ts = block.last_ts = first_ts + count - 1
+        self.count += count
+        self.bytes += size
+        block.count += count
+        block.live += count
+        return first
+
+    def _append_rows(
+        self,
+        block: Block,
+        columns: Columns,
+        first_ts: int,
+        records: list[bytes],
+        crcs: list[int],
+        flags: list[int] | None,
+    ) -> tuple[int, int]:
+        """Fill the columns; return what the messages count in bytes and in the digest."""
         lengths = list(map(len, records))
+        count = len(records)
         record_bytes = sum(lengths)
         offsets = list(accumulate(lengths, initial=block.end_offset))
         block.end_offset = columns.end_offset = offsets.pop()
@@ -123,20 +110,31 @@ class StreamIndex:
         delta = first_ts - columns.base_ts
         columns.ts_deltas.extend(range(delta, delta + count))
         columns.crcs.extend(crcs)
-        mixed = mix_run(first, crcs)
-        self.digest = (self.digest + mixed) & MASK64
-        block.digest = (block.digest + mixed) & MASK64
-        if not self.count:
-            self.first_seq = first
-            self.deleted.clear()
-        self._enter_subjects(msgs, first, block.block_no, columns)
-        self.last_seq = block.last_seq = first + count - 1
-        self.last_ts = block.last_ts = first_ts + count - 1
-        self.count += count
-        self.bytes += size
-        block.count += count
-        block.live += count
-        return first
+        return size, mix_run(self.last_seq + 1, crcs)
+
+    def _append_row(
+        self,
+        block: Block,
+        columns: Columns,
+        ts: int,
+        record: bytes,
+        crc: int,
+        flags: list[int] | None,
+    ) -> tuple[int, int]:
+        """`_append_rows` for one: publishers that wait for each ack send them so."""
+        length = len(record)
+        size = length - self._size_less
+        columns.offsets.append(block.end_offset)
+        block.end_offset = columns.end_offset = block.end_offset + length
+        if flags is not None:
+            columns.has_flags = True
+            if flags[0] & HAS_HEADERS:
+                size += self._header_extra
+            length |= flags[0]
+        columns.lengths.append(length)
+        columns.ts_deltas.append(ts - columns.base_ts)
+        columns.crcs.append(crc)
+        return size, mix64(self.last_seq + 1, crc)
 
     def _enter_subjects(
         self, msgs: Sequence[Msg], first: Seq, block_no: int, columns: Columns
@@ -234,9 +232,15 @@ class StreamIndex:
 
     # --- removing -------------------------------------------------------------------------------
 
-    def remove(self, seqs: Iterable[Seq]) -> tuple[list[Seq], list[bytes], list[int]]:
+    def remove(self, seqs: Sequence[Seq]) -> tuple[list[Seq], list[bytes], list[int]]:
         """Remove the live ones among `seqs` (ascending is fastest). Returns what was removed:
         seqs, their subjects, and their flags."""
+        if len(seqs) > 3 and seqs[0] == self.first_seq:
+            first, last = seqs[0], seqs[-1]
+            is_run = last - first == len(seqs) - 1 and last <= self.last_seq
+            if is_run and list(seqs) == list(range(first, last + 1)):
+                if not self.deleted.has_any(first, last):
+                    return self._remove_front(first, last)
         gone: list[Seq] = []
         subjects: list[bytes] = []
         flags: list[int] = []
@@ -285,6 +289,49 @@ class StreamIndex:
             self.deleted.clear()
         return gone, subjects, flags
 
+    def _remove_front(self, first: Seq, last: Seq) -> tuple[list[Seq], list[bytes], list[int]]:
+        """Remove the oldest messages first..last, all of them live: per block, not one by one."""
+        subjects: list[bytes] = []
+        flags: list[int] = []
+        rows = self.subjects
+        seq = first
+        while seq <= last:
+            block = self._block_of(seq)
+            columns = self._columns(block)
+            low, high = columns.position(seq), columns.position(last + 1)
+            lengths: Any = columns.lengths[low:high]
+            if columns.has_flags:
+                mine = [length & ~LENGTH_MASK for length in lengths]
+                flags += mine
+                lengths = [length & LENGTH_MASK for length in lengths]
+                headers = sum(1 for flag in mine if flag & HAS_HEADERS)
+                self.bytes -= self._header_extra * headers
+            else:
+                flags += [0] * (high - low)
+            self.bytes -= sum(lengths) - self._size_less * (high - low)
+            self.count -= high - low
+            block.live -= high - low
+            # All rows from low on are consecutive seqs: a gap in them would be a deleted seq.
+            mixed = mix_run(seq, columns.crcs[low:high])
+            self.digest = (self.digest - mixed) & MASK64
+            block.digest = (block.digest - mixed) & MASK64
+            ids = columns.subject_ids[low:high]
+            names = columns.subjects
+            subjects += map(names.__getitem__, ids)
+            for local, count in Counter(ids).items():
+                row = rows[names[local]]
+                row[COUNT] -= count
+                if not row[COUNT]:
+                    del rows[names[local]]
+                elif row[SEQS] is not None:
+                    for _ in range(count):
+                        row[SEQS].popleft()
+                    row[FIRST] = row[SEQS][0]
+            seq += high - low
+        self.first_seq = self.deleted.next_absent(last + 1) if self.count else self.last_seq + 1
+        self.deleted.discard_below(self.first_seq)
+        return list(range(first, last + 1)), subjects, flags
+
     def remove_all(self) -> int:
         """Remove every message without looking at any of them. Returns how many there were."""
         count = self.count
@@ -311,284 +358,6 @@ class StreamIndex:
             self.subjects[subject][SEQS].append(seq)
         for row in self.subjects.values():
             row[FIRST], row[LAST] = row[SEQS][0], row[SEQS][-1]
-
-    # --- asking about a seq ---------------------------------------------------------------------
-
-    def is_live(self, seq: Seq) -> bool:
-        """True if `seq` is stored and not deleted."""
-        return self.first_seq <= seq <= self.last_seq and (
-            not self.deleted or seq not in self.deleted
-        )
-
-    def locate(self, seq: Seq) -> Loc | None:
-        """Where the live message `seq` is; None if there is none."""
-        if not self.is_live(seq):
-            return None
-        block = self._block_of(seq)
-        columns = self._columns(block)
-        at = columns.position(seq)
-        return seq, block.block_no, columns.offsets[at], columns.lengths[at] & LENGTH_MASK
-
-    def subject_at(self, seq: Seq) -> bytes:
-        """The subject of the live message `seq`."""
-        columns = self._columns(self._block_of(seq))
-        return columns.subjects[columns.subject_ids[columns.position(seq)]]
-
-    def ts_at(self, seq: Seq) -> int:
-        """When the live message `seq` was stored."""
-        columns = self._columns(self._block_of(seq))
-        return columns.base_ts + int(columns.ts_deltas[columns.position(seq)])
-
-    def flags_at(self, seq: Seq) -> int:
-        """The flags of the live message `seq` (machine.base: HAS_HEADERS ...)."""
-        columns = self._columns(self._block_of(seq))
-        return int(columns.lengths[columns.position(seq)]) & ~LENGTH_MASK
-
-    def next_live(self, seq: Seq) -> Seq:
-        """The first live seq >= `seq`; last_seq + 1 if there is none."""
-        if seq <= self.first_seq:
-            return self.first_seq
-        if seq > self.last_seq:
-            return self.last_seq + 1
-        return self.deleted.next_absent(seq) if self.deleted else seq
-
-    def seq_at_time(self, ts_ns: int) -> Seq:
-        """The first live seq stored at or after `ts_ns`; last_seq + 1 if there is none."""
-        if not self.count or ts_ns > self.last_ts:
-            return self.last_seq + 1
-        for block in self.blocks:
-            if not block.count or block.last_ts < ts_ns or block.last_seq < self.first_seq:
-                continue
-            if block.first_ts >= ts_ns:
-                return self.next_live(block.first_seq)
-            columns = self._columns(block)
-            at = bisect_left(columns.ts_deltas, ts_ns - columns.base_ts)
-            return self.next_live(columns.seq_at(at))
-        return self.last_seq + 1
-
-    # --- asking about many ----------------------------------------------------------------------
-
-    def select(
-        self, start: Seq, matcher: Matcher | None, limit: int, scan_limit: int
-    ) -> tuple[list[Loc], Seq]:
-        """Live matching messages from `start` on, in order, at most `limit`, after looking at no
-        more than about `scan_limit`. The second result is the seq up to which (exclusive) all was
-        looked at: where to go on."""
-        found: list[Loc] = []
-        seq = max(start, self.first_seq)
-        if matcher is not None and matcher.is_all:
-            matcher = None
-        if matcher is not None and seq <= self.last_seq and not self._may_match(matcher, seq):
-            return found, self.last_seq + 1
-        while seq <= self.last_seq and limit > 0 and scan_limit > 0:
-            block = self._block_from(seq)
-            if block is None:
-                seq = self.last_seq + 1
-                break
-            if not block.live:
-                seq = block.last_seq + 1
-                continue
-            columns = self._columns(block)
-            low = columns.position(seq)
-            high = min(len(columns), low + scan_limit)
-            if matcher is None and not self._has_deleted(columns, low, high):
-                high = min(high, low + limit)
-                found += _run(columns, block.block_no, low, high)
-                limit -= high - low
-                scan_limit -= high - low
-            else:
-                had = len(found)
-                stop = self._pick(columns, block.block_no, low, high, matcher, limit, found)
-                limit -= len(found) - had
-                scan_limit -= stop - low
-                high = stop
-            seq = columns.seq_at(high) if high < len(columns) else block.last_seq + 1
-        return found, max(seq, start)
-
-    def _pick(
-        self,
-        columns: Columns,
-        block_no: int,
-        low: int,
-        high: int,
-        matcher: Matcher | None,
-        limit: int,
-        found: list[Loc],
-    ) -> int:
-        """Collect live matching rows of low..high-1 until `limit` more are found; return the row
-        after the last one looked at."""
-        rows: Iterable[int] = range(low, high)
-        if matcher is not None:
-            rows = _matching_rows(columns, columns.wanted(matcher), low, high)
-        offsets, lengths = columns.offsets, columns.lengths
-        first_seq, deleted = self.first_seq, self.deleted
-        has_deleted = len(deleted) > 0
-        room = limit
-        for at in rows:
-            seq = columns.seq_at(at)
-            if seq < first_seq or (has_deleted and seq in deleted):
-                continue
-            found.append((seq, block_no, offsets[at], lengths[at] & LENGTH_MASK))
-            room -= 1
-            if not room:
-                return at + 1
-        return high
-
-    def next_match(self, start: Seq, matcher: Matcher | None) -> Seq:
-        """The first live matching seq >= `start`; 0 if there is none."""
-        if matcher is None or matcher.is_all:
-            seq = self.next_live(start)
-            return seq if seq <= self.last_seq else 0
-        if matcher.literal is not None:
-            row = self.subjects.get(matcher.literal)
-            if row is None or row[LAST] < start:
-                return 0
-            if row[FIRST] >= start and self.is_live(row[FIRST]):
-                return int(row[FIRST])
-        found, _ = self.select(start, matcher, 1, 1 << 62)
-        return found[0][0] if found else 0
-
-    def last_match(self, matcher: Matcher | None, before: Seq | None = None) -> Seq:
-        """The last live matching seq (below `before`, if given); 0 if there is none."""
-        if not self.count:
-            return 0
-        if before is None or before > self.last_seq:
-            if matcher is None or matcher.is_all:
-                return max(self.deleted.prev_absent(self.last_seq), 0)
-            if matcher.literal is not None:
-                return self.last_of(matcher.literal)
-            rows = [(row[LAST], name) for name, row in self._rows(matcher)]
-            rows.sort(reverse=True)
-            best = 0
-            for last, name in rows:  # `last` is an upper bound, so a settled better one ends it
-                if last <= best:
-                    break
-                best = max(best, self.last_of(name))
-            return best
-        if matcher is not None and matcher.is_all:
-            matcher = None
-        return self._search_back(before - 1, matcher)
-
-    def last_of(self, subject: bytes) -> Seq:
-        """The last live seq of `subject`; 0 if there is none."""
-        row = self.subjects.get(subject)
-        if row is None:
-            return 0
-        if not self.is_live(row[LAST]):
-            row[LAST] = self._search_back(row[LAST] - 1, Matcher([subject]))
-        return int(row[LAST])
-
-    def first_of(self, subject: bytes) -> Seq:
-        """The first live seq of `subject`; 0 if there is none."""
-        row = self.subjects.get(subject)
-        if row is None:
-            return 0
-        if not self.is_live(row[FIRST]):
-            if row[COUNT] == 1:
-                row[FIRST] = self.last_of(subject)
-            else:
-                found, _ = self.select(row[FIRST] + 1, Matcher([subject]), 1, 1 << 62)
-                row[FIRST] = found[0][0]
-        return int(row[FIRST])
-
-    def count_of(self, subject: bytes) -> int:
-        """How many live messages `subject` has."""
-        row = self.subjects.get(subject)
-        return int(row[COUNT]) if row is not None else 0
-
-    def subjects_matching(
-        self, matcher: Matcher | None
-    ) -> list[tuple[bytes, Seq, Seq, int]]:
-        """(subject, first seq, last seq, count) of every matching subject with messages."""
-        return [
-            (name, self.first_of(name), self.last_of(name), row[COUNT])
-            for name, row in self._rows(matcher)
-        ]
-
-    def subject_counts(self, matcher: Matcher | None) -> list[tuple[bytes, int]]:
-        """(subject, count) of every matching subject: cheaper than `subjects_matching`."""
-        return [(name, row[COUNT]) for name, row in self._rows(matcher)]
-
-    def last_seqs(self, matcher: Matcher | None) -> list[Seq]:
-        """The last seq of every matching subject, ascending."""
-        return sorted(self.last_of(name) for name, _ in self._rows(matcher))
-
-    def count_from(self, seq: Seq, matcher: Matcher | None) -> int:
-        """How many live matching messages have a seq >= `seq`."""
-        if seq > self.last_seq:
-            return 0
-        if matcher is None or matcher.is_all:
-            if seq <= self.first_seq:
-                return self.count
-            return self.count - (seq - self.first_seq - self.deleted.count_below(seq))
-        matching = 0
-        above = 0  # messages of subjects that lie wholly at or above seq
-        is_split = False  # some subject lies on both sides
-        for _, row in self._rows(matcher):
-            matching += row[COUNT]
-            if row[FIRST] >= seq:
-                above += row[COUNT]
-            elif row[LAST] >= seq:
-                is_split = True
-        if not is_split:
-            return above
-        if self.last_seq - seq <= seq - self.first_seq:
-            return self._count_between(seq, self.last_seq, matcher)
-        return matching - self._count_between(self.first_seq, seq - 1, matcher)
-
-    def _count_between(self, first: Seq, last: Seq, matcher: Matcher) -> int:
-        total = 0
-        for block in self.blocks:
-            if not block.live or block.last_seq < first or block.first_seq > last:
-                continue
-            columns = self._columns(block)
-            low, high = columns.position(max(first, self.first_seq)), columns.position(last + 1)
-            wanted = columns.wanted(matcher)
-            if not wanted:
-                continue
-            if not self._has_deleted(columns, low, high):
-                ids = columns.subject_ids[low:high]
-                if len(wanted) == 1:
-                    total += ids.count(next(iter(wanted)))
-                else:
-                    total += sum(map(wanted.__contains__, ids))
-            else:
-                total += sum(
-                    self.is_live(columns.seq_at(at))
-                    for at in _matching_rows(columns, wanted, low, high)
-                )
-        return total
-
-    def deleted_ranges(self) -> Iterator[tuple[Seq, Seq]]:
-        """Deleted seqs between first_seq and last_seq, as ascending inclusive ranges."""
-        return self.deleted.ranges()
-
-    def live_seqs(self, first: Seq, last: Seq) -> Iterator[Seq]:
-        """Live seqs in first..last inclusive, ascending."""
-        seq = self.next_live(first)
-        last = min(last, self.last_seq)
-        while seq <= last:
-            yield seq
-            seq = self.next_live(seq + 1)
-
-    def live_subjects(self) -> Iterator[tuple[Seq, bytes]]:
-        """(seq, subject) of every live message, in order. Walks everything: rare."""
-        for block in self.blocks:
-            if not block.live:
-                continue
-            columns = self._columns(block)
-            names = columns.subjects
-            for at, local in enumerate(columns.subject_ids):
-                seq = columns.seq_at(at)
-                if self.is_live(seq):
-                    yield seq, names[local]
-
-    def size_of(self, seq: Seq) -> int:
-        """What the live message `seq` counts in `bytes`."""
-        columns = self._columns(self._block_of(seq))
-        length = columns.lengths[columns.position(seq)]
-        extra = self._header_extra if length & HAS_HEADERS else 0
-        return int(length & LENGTH_MASK) - self._size_less + extra
 
     # --- persistence ----------------------------------------------------------------------------
 
@@ -672,135 +441,3 @@ class StreamIndex:
             row[COUNT] += 1
         self.subjects = table
         assert sum(row[COUNT] for row in table.values()) == self.count, self.count
-
-    # --- below ----------------------------------------------------------------------------------
-
-    def _block_of(self, seq: Seq) -> Block:
-        """The block that holds the stored `seq`."""
-        return self.blocks[bisect_right(self._starts, seq) - 1]
-
-    def _block_from(self, seq: Seq) -> Block | None:
-        """The block with the first stored seq >= `seq`."""
-        at = max(bisect_right(self._starts, seq) - 1, 0)
-        while at < len(self.blocks):
-            block = self.blocks[at]
-            if block.count and block.last_seq >= seq:
-                return block
-            at += 1
-        return None
-
-    def _columns(self, block: Block) -> Columns:
-        """The columns of `block`, from memory or its footer."""
-        if block.columns is not None:
-            return block.columns
-        columns = self._cached.pop(block.block_no, None)
-        if columns is None:
-            columns = self._read_columns(block)
-        self._cache(block.block_no, columns)
-        return columns
-
-    def _read_columns(self, block: Block) -> Columns:
-        try:
-            view = self._codec.decode_footer(self._source.load_footer(block.block_no))
-        except errors.CorruptionError:
-            # The footer is a copy of what the records say, and each record has its own crc.
-            if self.rescan is None:
-                raise
-            columns = self.rescan(block.block_no, block.end_offset)
-        else:
-            columns = Columns.from_view(view)
-        if len(columns) != block.count:
-            raise errors.CorruptionError(
-                f"block {block.block_no}: {len(columns)} messages, expected {block.count}"
-            )
-        return columns
-
-    def _cache(self, block_no: int, columns: Columns) -> None:
-        cached = self._cached
-        if len(cached) >= COLUMNS_CACHED:
-            del cached[next(iter(cached))]  # the one not asked for longest
-        cached[block_no] = columns
-
-    def _has_deleted(self, columns: Columns, low: int, high: int) -> bool:
-        """True if any row of low..high-1 is not live."""
-        if low >= high:
-            return False
-        first = columns.seq_at(low)
-        if first < self.first_seq:
-            return True
-        return bool(self.deleted) and self.deleted.has_any(first, columns.seq_at(high - 1))
-
-    def _rows(self, matcher: Matcher | None) -> Iterable[tuple[bytes, SubjectRow]]:
-        if matcher is None or matcher.is_all:
-            return self.subjects.items()
-        if matcher.literal is not None:
-            row = self.subjects.get(matcher.literal)
-            return [] if row is None else [(matcher.literal, row)]
-        matches = matcher.matches
-        return [(name, row) for name, row in self.subjects.items() if matches(name)]
-
-    def _may_match(self, matcher: Matcher, start: Seq) -> bool:
-        """False if surely nothing from `start` on matches (asked of literal filters only)."""
-        if matcher.literal is None:
-            return True
-        row = self.subjects.get(matcher.literal)
-        return row is not None and row[LAST] >= start
-
-    def _search_back(self, seq: Seq, matcher: Matcher | None) -> Seq:
-        """The last live matching seq <= `seq`; 0 if there is none."""
-        for block in reversed(self.blocks):
-            if not block.live or block.first_seq > seq:
-                continue
-            if block.last_seq < self.first_seq:
-                break
-            columns = self._columns(block)
-            ids = columns.subject_ids
-            wanted = None if matcher is None else columns.wanted(matcher)
-            if wanted is not None and not wanted:
-                continue
-            for at in range(columns.position(seq + 1) - 1, -1, -1):
-                if wanted is None or ids[at] in wanted:
-                    found = columns.seq_at(at)
-                    if self.is_live(found):
-                        return found
-        return 0
-
-
-def _run(columns: Columns, block_no: int, low: int, high: int) -> Iterable[Loc]:
-    """Locations of rows low..high-1, all live: no Python code per message."""
-    lengths: Any = columns.lengths[low:high]
-    if columns.has_flags:
-        lengths = [length & LENGTH_MASK for length in lengths]
-    return zip(
-        columns.seqs_between(low, high),
-        repeat(block_no),
-        columns.offsets[low:high],
-        lengths,
-        strict=False,
-    )
-
-
-def _matching_rows(
-    columns: Columns, wanted: frozenset[int], low: int, high: int
-) -> Iterator[int]:
-    """Rows of low..high-1 whose subject id is in `wanted`."""
-    ids = columns.subject_ids
-    if not wanted:
-        return
-    if len(wanted) == 1:
-        (local,) = wanted
-        at = low
-        while True:
-            try:
-                at = ids.index(local, at, high)
-            except ValueError:
-                return
-            yield at
-            at += 1
-    if len(wanted) == len(columns.subjects):
-        yield from range(low, high)
-        return
-    for at, local in enumerate(ids[low:high], low):
-        if local in wanted:
-            yield at
-

@@ -1,7 +1,7 @@
 """The few things a stream machine must know about a message's headers.
 
-A header block is `NATS/1.0\\r\\nKey: value\\r\\n...\\r\\n\\r\\n`. Keys of the server's own headers are
-compared with their case, as nats-server does. The full parser lives in the protocol room.
+A header block is `NATS/1.0\\r\\nKey: value\\r\\n...\\r\\n\\r\\n`. Keys of the server's own headers
+are compared with their case, as nats-server does. The full parser lives in the protocol room.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def parse_duration(text: str) -> int | None:
 
 def parse_ttl(value: bytes) -> int | None:
     """Return the ns of a `Nats-TTL`: NEVER, a positive time of whole seconds, or None if bad."""
-    if value == b"never":
+    if value.lower() == b"never":
         return NEVER
     text = value.decode("ascii", "replace")
     if text.isdigit():

@@ -248,7 +248,6 @@ def check_batch(
     admitted: list[Admitted] = []
     ids: set[bytes] = set()
     written: set[bytes] = set()
-    rolled: set[bytes] = set()
     more_bytes = 0
     for position, msg in enumerate(msgs):
         subject, headers, payload = msg
@@ -261,9 +260,9 @@ def check_batch(
         if one.msg_id:
             ids.add(one.msg_id)
         refused = _check_rollup(machine, fields, one)
-        if refused is None and one.rollup == b"all" and len(msgs) > 1:
-            refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup all not allowed")
-        if refused is None and one.rollup and (subject in written or subject in rolled):
+        if refused is None and one.rollup == b"all" and position:
+            refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup all invalid")
+        if refused is None and one.rollup == b"sub" and subject in written:
             refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup sub invalid")
         if refused is None and TTL in fields:
             refused = _check_ttl(machine, fields, one)
@@ -273,15 +272,11 @@ def check_batch(
         if refused is None and len(headers) > HEADERS_BYTES_MAX:
             refused = errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
         if refused is None and machine.limits.checks_room:
-            refused = check_room(
-                machine, subject, size, count=position, more_bytes=more_bytes
-            )
+            refused = check_room(machine, subject, size, count=position, more_bytes=more_bytes)
         if refused is not None:
             return [], refused
         more_bytes += size
         written.add(subject)
-        if one.rollup:
-            rolled.add(subject)
         one.flags |= marker_flags(headers) if headers else 0
         admitted.append(one)
     assert len(admitted) == len(msgs), (len(admitted), index.last_seq)
@@ -306,9 +301,7 @@ def _check_in_batch(
     if expected and expected != machine.name_bytes:
         return errors.STREAM_NOT_MATCH()
     if fields.get(EXPECTED_MSG_ID):
-        return errors.ATOMIC_PUBLISH_UNSUPPORTED_HEADER_BATCH(
-            header=EXPECTED_MSG_ID.decode()
-        )
+        return errors.ATOMIC_PUBLISH_UNSUPPORTED_HEADER_BATCH(header=EXPECTED_MSG_ID.decode())
     if TTL in fields and not machine.limits.allows_ttl:
         return errors.MESSAGE_TTL_DISABLED()
     msg_id = fields.get(MSG_ID)
@@ -334,4 +327,3 @@ def _check_in_batch(
     if b"Nats-Stream-Source" in fields:
         return errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
     return None
-

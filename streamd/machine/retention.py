@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from streamd.machine.consumer import Consumer
-from streamd.machine.index import SEQ_LIST_MAX, StreamIndex
+from streamd.machine.lookup import SEQ_LIST_MAX, SEQS, IndexLookup
 from streamd.subjects import Matcher
 from streamd.types import Seq
 
@@ -87,7 +87,7 @@ def _limit(config: dict[str, Any], key: str) -> int:
     return -1 if value is None else int(value)
 
 
-def over_limits(index: StreamIndex, limits: Limits) -> list[Seq]:
+def over_limits(index: IndexLookup, limits: Limits) -> list[Seq]:
     """The oldest messages that max_msgs and max_bytes no longer allow."""
     over: list[Seq] = []
     excess = index.count - limits.max_msgs if limits.max_msgs > 0 else 0
@@ -105,11 +105,11 @@ def over_limits(index: StreamIndex, limits: Limits) -> list[Seq]:
     return over
 
 
-def subject_seqs(index: StreamIndex, subject: bytes, count: int) -> list[Seq]:
+def subject_seqs(index: IndexLookup, subject: bytes, count: int) -> list[Seq]:
     """The oldest `count` live seqs of `subject`."""
     row = index.subjects[subject]
-    if row[5] is not None:
-        held = row[5]
+    if row[SEQS] is not None:
+        held = row[SEQS]
         return [held[at] for at in range(count)]
     if count == 1:
         return [index.first_of(subject)]
@@ -129,7 +129,7 @@ def has_interest(subject: bytes, consumers: Iterable[Consumer]) -> bool:
     return any(each.matcher is None or each.matcher.matches(subject) for each in consumers)
 
 
-def unwanted(index: StreamIndex, consumers: Iterable[Consumer]) -> list[Seq]:
+def unwanted(index: IndexLookup, consumers: Iterable[Consumer]) -> list[Seq]:
     """Live messages that no consumer needs. Walks the whole stream; asked when interest ends."""
     held = list(consumers)
     return [seq for seq, subject in index.live_subjects() if not is_wanted(seq, subject, held)]

@@ -8,7 +8,7 @@ the middle get slow when every publish deletes somewhere (a key-value bucket).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from streamd.types import Seq
@@ -203,3 +203,14 @@ class SeqSet:
                 made._spans[key] = bits
                 made._count += bits.bit_count()
         return made
+
+
+def as_ranges(seqs: Iterable[Seq]) -> list[tuple[Seq, Seq]]:
+    """Ascending seqs as inclusive ranges."""
+    out: list[tuple[Seq, Seq]] = []
+    for seq in seqs:
+        if out and out[-1][1] + 1 == seq:
+            out[-1] = (out[-1][0], seq)
+        else:
+            out.append((seq, seq))
+    return out

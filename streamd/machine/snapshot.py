@@ -54,7 +54,7 @@ def encode_stream(machine: StreamMachine) -> bytes:
             machine.index.to_state(),
             machine.dedupe.to_state(),
             machine.last_msg_id,
-            machine.ttl_state(),
+            machine.expiry.to_state(),
             [consumer.to_state() for consumer in machine.consumers.values()],
         ]
     )
@@ -95,7 +95,7 @@ def fill(machine: StreamMachine, state: StreamState, index_db: bytes | None) -> 
     machine.index.load(state.messages, _cache_of(index_db, stamp))
     machine.index.track_seqs(False)
     machine.index.track_seqs(machine.limits.tracks_seqs)
-    machine.load_ttl(state.ttl)
+    machine.expiry.load(state.ttl)
     machine.dedupe.load(state.dedupe)
     machine.last_msg_id = state.last_msg_id
     for each in state.consumers:

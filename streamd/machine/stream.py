@@ -7,8 +7,8 @@ hot way is `_store_plain`: a batch of messages without headers costs a few C loo
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from streamd import errors
@@ -29,16 +29,16 @@ from streamd.machine.columns import Columns
 from streamd.machine.commands import Command
 from streamd.machine.consumer import Consumer
 from streamd.machine.dedupe import DedupeWindow
+from streamd.machine.expiry import Expiry
 from streamd.machine.index import StreamIndex
 from streamd.machine.retention import Limits
+from streamd.machine.seqset import as_ranges
 from streamd.subjects import Matcher
 from streamd.types import Entry, Index, Msg, Seq, Uid
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
-EXPIRE_MAX: Final = 50_000  # messages one EXPIRE may remove: bounds the turn that applies it
 _ROLL_DEAD_BYTES: Final = 1024 * 1024  # an all-dead active block this big is worth a new file
 _NO_SIZE_MAX: Final = 1 << 24  # bigger ones take the long way, which knows the record's bound
-_EXPIRE_TTL_MAX: Final = 4096  # seqs named one by one in an EXPIRE
 
 Scan = Callable[[int, int], Iterable[Any]]
 """(block_no, end_offset) -> the block's records (store.format.Record)."""
@@ -77,8 +77,7 @@ class StreamMachine:
         self.last_msg_id = b""
         self.consumers: dict[str, Consumer] = {}
         self.consumers_by_uid: dict[Uid, Consumer] = {}
-        self._ttl: list[tuple[int, Seq]] = []  # heap of (expiry, seq); dead seqs fall out late
-        self._age_from: Seq = 0  # all below it are dead or never expire: only a hint
+        self.expiry = Expiry(self.index)
         self._codec = codec
         self._scan: Scan | None = None
         self.index.rescan = self._rescan
@@ -174,7 +173,7 @@ class StreamMachine:
             for consumer in self.consumers.values():
                 consumer.on_purged(out)
         elif self.consumers:
-            if any(a > b for a, b in zip(seqs, seqs[1:], strict=False)):
+            if any(a > b for a, b in pairwise(seqs)):
                 order = sorted(range(len(seqs)), key=seqs.__getitem__)
                 seqs = [seqs[at] for at in order]
                 subjects = [subjects[at] for at in order]
@@ -183,7 +182,7 @@ class StreamMachine:
         # What left from the front is told by first_seq alone.
         first_seq = self.index.first_seq
         middle = sorted(seq for seq in seqs if seq > first_seq)
-        return self._codec.encode_tombstone(_ranges(middle), index) if middle else b""
+        return self._codec.encode_tombstone(as_ranges(middle), index) if middle else b""
 
     def _drop_dead(self, out: Effects) -> None:
         active = self.index.active
@@ -353,6 +352,7 @@ class StreamMachine:
         self.index.reserve(len(record))
         self._blob.append(record)
         self.index.skip(seq, seq)
+        self.index.last_ts = run.first_ts
         self.last_msg_id = verdict.msg_id
         if verdict.msg_id:
             self.dedupe.remember(verdict.msg_id, seq=seq, ts=run.first_ts)
@@ -369,30 +369,18 @@ class StreamMachine:
         if refused is not None:
             return refused
         run = _Run(self, ts)
-        last = 0
+        seqs: list[Seq] = []
         for one in admitted:
             if self._is_uninteresting(one.msg[0]):
                 self._store_run(run)
-                last = self._skip_one(run, one, entry.index)
+                seqs.append(self._skip_one(run, one, entry.index))
                 continue
-            last = run.add(one)
+            seqs.append(run.add(one))
         self._store_run(run)
-        for one in admitted:
+        for one, seq in zip(admitted, seqs, strict=True):
             if one.rollup:
-                self._roll_up(one.rollup, one.msg[0], self.index.last_of(one.msg[0]))
-        return last, len(admitted)
-
-    def watch_ttl(self, seq: Seq, due_ns: int) -> None:
-        """The message `seq` leaves at `due_ns` unless it left before."""
-        heapq.heappush(self._ttl, (due_ns, seq))
-
-    def ttl_state(self) -> list[tuple[int, Seq]]:
-        """Who leaves when, without those that are gone already: equal on all replicas."""
-        return sorted(item for item in self._ttl if self.index.is_live(item[1]))
-
-    def load_ttl(self, state: Iterable[Sequence[int]]) -> None:
-        """Inverse of `ttl_state`. A sorted list is a heap."""
-        self._ttl = [(due, seq) for due, seq in state]
+                self._roll_up(one.rollup, one.msg[0], seq)
+        return seqs[-1], len(seqs)
 
     def _republish(self, first: Seq, ts: int, msgs: list[Msg], out: Effects) -> None:
         for at, (subject, headers, payload) in enumerate(msgs):
@@ -409,7 +397,7 @@ class StreamMachine:
 
     # --- removing -------------------------------------------------------------------------------
 
-    def _remove(self, seqs: Iterable[Seq]) -> tuple[list[Seq], list[bytes], list[int]]:
+    def _remove(self, seqs: Sequence[Seq]) -> tuple[list[Seq], list[bytes], list[int]]:
         gone, subjects, flags = self.index.remove(seqs)
         self._gone_seqs += gone
         self._gone_subjects += subjects
@@ -487,6 +475,10 @@ class StreamMachine:
             return errors.STREAM_SEALED()
         if self.limits.denies_delete:
             return errors.STREAM_MSG_DELETE_FAILED(err="message delete not permitted")
+        if seq > self.index.last_seq:
+            return errors.STREAM_MSG_DELETE_FAILED(err="stream store EOF")
+        if seq < self.index.first_seq:
+            return errors.STREAM_MSG_DELETE_FAILED(err="no message found")
         if not self.index.is_live(seq):
             return errors.SEQUENCE_NOT_FOUND(seq=seq)
         self._remove([seq])
@@ -535,56 +527,15 @@ class StreamMachine:
         msgs: list[Msg] = [(name, headers, b"") for name in emptied]
         first = self._write(ts, msgs, [HAS_HEADERS | HAS_TTL | NO_MARKER] * len(msgs))
         for at in range(len(msgs)):
-            self.watch_ttl(first + at, ts + at + ttl_ns)
-
-    # --- expiry, as the leader plans it ---------------------------------------------------------
+            self.expiry.watch(first + at, ts + at + ttl_ns)
 
     def next_expiry_ns(self) -> int:
         """When the next message must leave by age or TTL; 0: nothing will."""
-        due = 0
-        if self.limits.max_age_ns > 0:
-            seq = self._first_aging()
-            if seq:
-                due = self.index.ts_at(seq) + self.limits.max_age_ns
-        ttl = self._ttl
-        while ttl and not self.index.is_live(ttl[0][1]):
-            heapq.heappop(ttl)
-        if ttl and (not due or ttl[0][0] < due):
-            due = ttl[0][0]
-        return due
+        return self.expiry.next_due_ns(self.limits)
 
     def plan_expiry(self, now_ns: int) -> Command | None:
         """The EXPIRE to propose at `now_ns`, or None. Bounded: ask again after it is applied."""
-        up_to = 0
-        if self.limits.max_age_ns > 0:
-            seq = self._first_aging()
-            if seq and self.index.ts_at(seq) + self.limits.max_age_ns <= now_ns:
-                young = self.index.seq_at_time(now_ns - self.limits.max_age_ns + 1)
-                up_to = min(young - 1, seq + EXPIRE_MAX)
-        named: list[Seq] = []
-        ttl = self._ttl
-        passed: list[tuple[int, Seq]] = []
-        while ttl and ttl[0][0] <= now_ns and len(named) < _EXPIRE_TTL_MAX:
-            item = heapq.heappop(ttl)
-            if self.index.is_live(item[1]):
-                passed.append(item)
-                if item[1] > up_to:
-                    named.append(item[1])
-        for item in passed:  # they leave when the EXPIRE is applied, not when it is planned
-            heapq.heappush(ttl, item)
-        if not up_to and not named:
-            return None
-        return [commands.EXPIRE, now_ns, up_to, sorted(named)]
-
-    def _first_aging(self) -> Seq:
-        """The first live message that age will remove; 0 if none."""
-        index = self.index
-        seq = index.next_live(max(self._age_from, index.first_seq))
-        if self.limits.allows_ttl:
-            while seq <= index.last_seq and index.flags_at(seq) & IS_NEVER:
-                seq = index.next_live(seq + 1)
-        self._age_from = seq
-        return seq if seq <= index.last_seq else 0
+        return self.expiry.plan(now_ns, self.limits)
 
     # --- config and consumers -------------------------------------------------------------------
 
@@ -597,9 +548,9 @@ class StreamMachine:
         self.config_meta_index = meta_index
         limits = self.limits = Limits(config)
         self.dedupe.resize(int(config.get("duplicate_window") or 0))
-        self._age_from = 0
+        self.expiry.forget_hint()
         self.index.track_seqs(limits.tracks_seqs)
-        if 0 < limits.max_per_subject and (
+        if limits.max_per_subject > 0 and (
             limits.max_per_subject < before.max_per_subject or before.max_per_subject <= 0
         ):
             self._enforce_per_subject(list(self.index.subjects))
@@ -725,7 +676,7 @@ class _Run:
         if admitted.msg_id:
             machine.dedupe.remember(admitted.msg_id, seq=seq, ts=ts)
         if admitted.ttl_ns:
-            machine.watch_ttl(seq, ts + admitted.ttl_ns)
+            machine.expiry.watch(seq, ts + admitted.ttl_ns)
         return seq
 
     def add_simple(self, msg: Msg, msg_id: bytes) -> Seq:
@@ -747,15 +698,3 @@ class _Run:
         self.last_seq = index.last_seq
         self.msgs = []
         self.flags = []
-
-
-def _ranges(seqs: Iterable[Seq]) -> list[tuple[Seq, Seq]]:
-    """Ascending seqs as inclusive ranges."""
-    out: list[tuple[Seq, Seq]] = []
-    for seq in seqs:
-        if out and out[-1][1] + 1 == seq:
-            out[-1] = (out[-1][0], seq)
-        else:
-            out.append((seq, seq))
-    return out
-

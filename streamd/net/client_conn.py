@@ -83,9 +83,7 @@ class ClientConn(asyncio.Protocol):
         "version",
     )
 
-    def __init__(
-        self, listener: Listener, loop: asyncio.AbstractEventLoop | None = None
-    ) -> None:
+    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop | None = None) -> None:
         options = listener.options
         self._listener = listener
         self._pubsub = listener.pubsub

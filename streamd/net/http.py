@@ -14,7 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from streamd.limits import HTTP_BACKLOG
+from streamd.limits import HTTP_BACKLOG, HTTP_SHUTDOWN_S
 from streamd.net.monitoring import BadQuery, Monitoring
 from streamd.obs.log import Log
 
@@ -52,6 +52,7 @@ class HttpServer:
         self._log = log
         self._base = "/" + base_path.strip("/") if base_path.strip("/") else ""
         self._runner: web.AppRunner | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._is_closed = False
         self._last_failure = ""
         self.port: int = listening.getsockname()[1]
@@ -62,7 +63,7 @@ class HttpServer:
 
         def first_client() -> None:
             loop.remove_reader(self._socket.fileno())
-            tasks.create_task(self._serve(), name="http-start")
+            self._starting = tasks.create_task(self._serve(), name="http-start")
 
         loop.add_reader(self._socket.fileno(), first_client)
 
@@ -75,7 +76,7 @@ class HttpServer:
         app = web.Application(middlewares=[_not_found()])
         for path, handler in self._routes().items():
             app.router.add_get(self._base + path, self._counted(path, handler))
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=HTTP_SHUTDOWN_S)
         await runner.setup()
         self._runner = runner
         await web.SockSite(runner, self._socket, backlog=HTTP_BACKLOG).start()
@@ -83,10 +84,12 @@ class HttpServer:
     async def close(self) -> None:
         """Stop listening and end open requests."""
         self._is_closed = True
+        if self._starting is None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        else:
+            await self._starting
         if self._runner is not None:
             await self._runner.cleanup()
-        else:
-            asyncio.get_running_loop().remove_reader(self._socket.fileno())
         self._socket.close()
 
     # --- routes ---------------------------------------------------------------------------------

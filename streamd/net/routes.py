@@ -19,6 +19,9 @@ INBOX = b"_INBOX."
 _FORBIDDEN = (b"_GR_.", b"$GR.", b"$NRG.")
 """Subjects of a cluster's own traffic; no client may publish there."""
 
+_NEVER_CACHED = (b"$JS.ACK.", b"$JS.FC.")
+"""Each is published once, and `PubSub` relies on not finding them among the known routes."""
+
 
 class Route:
     """What a published subject leads to."""
@@ -97,6 +100,8 @@ class RouteTable:
             subject,
             is_forbidden=subject.startswith(_FORBIDDEN),
         )
+        if subject.startswith(_NEVER_CACHED):
+            return route
         if len(self.routes) >= NET_ROUTE_CACHE_MAX:
             self.routes.clear()
         self.routes[subject] = route

@@ -126,7 +126,6 @@ class Cursor:
         "_index",
         "_is_headers_only",
         "_is_inactive_proposed",
-        "_is_paused",
         "_is_resume_proposed",
         "_is_stopped",
         "_items",
@@ -137,7 +136,6 @@ class Cursor:
         "_out",
         "_pin",
         "_position_due_ms",
-        "_position_sseq",
         "_priority_policy",
         "_progress",
         "_queue_group",
@@ -186,7 +184,7 @@ class Cursor:
         self._acking: set[Seq] = set()
         self._ahead_counts: dict[Seq, int] = {}
         self._items: list[tuple[Seq, Seq, int, bool]] = []  # of this plan, proposed at its end
-        self._out: list[Item] = []  # of this run, to the push sink
+        self._out: list[tuple[DeliverSink, bytes, Item]] = []  # handed out, with inbox, in order
         self._has_sent = False
         self._last_stamp = 0
         self._armed_ms = 0
@@ -194,7 +192,6 @@ class Cursor:
         self._active_ms = host.now_ms()
         self._is_inactive_proposed = False
         self._position_due_ms = 0
-        self._is_paused = False
         self._is_resume_proposed = False
         stream = host.machine.name.encode()
         self._ack_prefix = b"$JS.ACK.%b.%b." % (stream, consumer.name.encode())
@@ -211,7 +208,6 @@ class Cursor:
         self._next_sseq: Seq = consumer.next_sseq
         self._sent_sseq: Seq = consumer.delivered_sseq
         self._sent_cseq = consumer.delivered_cseq
-        self._position_sseq = consumer.delivered_sseq
         self._ahead_new = 0
 
     def _configure(self) -> None:
@@ -642,10 +638,7 @@ class Cursor:
         is_more = False
         if self._waiting.queue or self._has_interest:
             self._hold_until_ms = 0
-            if self.consumer.paused_until_ns and self.is_paused:
-                self._is_paused = True
-            else:
-                self._is_paused = False
+            if not (self.consumer.paused_until_ns and self.is_paused):
                 is_more = self._plan_deliveries(budget_msgs)
                 if self._has_sent:
                     self._has_sent = False
@@ -695,15 +688,13 @@ class Cursor:
         if sink.is_congested():
             self._hold(limits.CONGESTED_RETRY_MS)
             return 0
-        if self._queue_group:
-            return 1  # each message to a member of its own
         return budget
 
     def _push_sink(self) -> DeliverSink | None:
         if not self._has_interest:
             return None
         sink = self._sink
-        if sink is None or self._queue_group or not sink.is_open():
+        if sink is None or not sink.is_open():
             sink = self._sink = self._host.sink(self._deliver_subject, self._queue_group)
         return sink
 
@@ -953,7 +944,7 @@ class Cursor:
                 if request.bytes_left == 0:
                     request.left = 1  # all bytes are used up: complete
                 break
-            self._hand_over_one(request)
+            self._hand_over()
             request.end(_TOO_BIG)
             queue.remove(request)
             request = self._next_request()
@@ -961,12 +952,14 @@ class Cursor:
             return False
         if self._priority_policy == "pinned_client":
             item = (item[0], item[1], self._pin.mark(item[2]), item[3])
-        request.out.append(item)
+        self._out.append((request.sink, request.reply, item))
         request.left -= 1
         request.delivered += 1
+        if request.heartbeat_ms:
+            request.heartbeat_at_ms = self._host.now_ms() + request.heartbeat_ms
         if request.left <= 0:
-            self._hand_over_one(request)
             if request.bytes_left > 0:
+                self._hand_over()
                 request.end(_BATCH_COMPLETED)
             queue.remove(request)
         elif queue[0] is request and len(queue) > 1:
@@ -1008,34 +1001,31 @@ class Cursor:
             if delay_ms:
                 self._hold(delay_ms)
                 return False
-        self._out.append(item)
+        self._out.append((sink, b"", item))
         if self._window is not None and self._window.sent(size):
             self._hand_over()
             sink.status(FLOW_REQUEST, self._window.request())
         return True
 
     def _hand_over(self) -> None:
-        """Everything handed out in this run goes to its sinks."""
-        if self.is_push:
-            out = self._out
-            if out:
-                self._out = []
-                assert self._sink is not None
-                self._sink.deliver(out)
-                if self._heartbeat_ms:
-                    self._heartbeat_at_ms = self._host.now_ms() + self._heartbeat_ms
+        """Everything handed out goes to its sinks, in order: several pulls may share an inbox (or
+        one subscription may see several), and a subscriber's messages must not be shuffled."""
+        handed = self._out
+        if not handed:
             return
-        for request in self._waiting.queue:
-            if request.out:
-                self._hand_over_one(request)
-
-    def _hand_over_one(self, request: PullRequest) -> None:
-        out = request.out
-        if out:
-            request.out = []
-            request.sink.deliver(out)
-            if request.heartbeat_ms:
-                request.heartbeat_at_ms = self._host.now_ms() + request.heartbeat_ms
+        self._out = []
+        sink, inbox, item = handed[0]
+        batch = [item]
+        for each in handed[1:]:
+            if each[1] == inbox:
+                batch.append(each[2])
+            else:
+                sink.deliver(batch)
+                sink, inbox, item = each
+                batch = [item]
+        sink.deliver(batch)
+        if self.is_push and self._heartbeat_ms:
+            self._heartbeat_at_ms = self._host.now_ms() + self._heartbeat_ms
 
     def _end_no_waits(self) -> None:
         """Nothing more is stored: pulls that don't wait and got something are over."""

@@ -157,8 +157,14 @@ class Group:
             if ready.committed:
                 apply = self.machine.apply
                 effects = turn.effects
+                store = self.blocks.apply
                 for entry in ready.committed:
                     apply(entry, effects)
+                    if effects.block_ops:
+                        # Into memory at once: the next entry may ask for a block just sealed.
+                        # The files follow in their own time, for the log has it all.
+                        store(effects.block_ops)
+                        effects.block_ops = []
                     self.applied_bytes += len(entry.data) + limits.ENTRY_OVERHEAD_BYTES
                 applied_count += len(ready.committed)
                 self._after_apply(ready.committed, effects)

@@ -124,7 +124,6 @@ class Monitor:
         turn = group.turn(clock.monotonic_ms(), clock.now_ns(), inbox)
         for write, token in turn.writes:
             self._log.append([write], self._durable(token))
-        group.blocks.apply(turn.effects.block_ops)  # memory now, files later: the log has it
         self._emit(turn)
         has_more = group.deliver()
         if turn.more or has_more:

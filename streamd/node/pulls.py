@@ -179,7 +179,6 @@ class PullRequest:
         "is_no_wait",
         "left",
         "options",
-        "out",
         "pin_id",
         "reply",
         "sink",
@@ -199,7 +198,6 @@ class PullRequest:
         self.expires_ms = now_ms + max(1, (expires + _MS - 1) // _MS) if expires > 0 else 0
         self.heartbeat_ms = max(1, options.heartbeat_ns // _MS) if options.heartbeat_ns > 0 else 0
         self.heartbeat_at_ms = now_ms + self.heartbeat_ms if self.heartbeat_ms else 0
-        self.out: list[tuple[bytes, bytes, bytes, bytes]] = []  # planned, not yet handed over
 
     def end(self, status: bytes) -> None:
         """Tell the client that this pull is over: `status` is code and text."""

@@ -10,6 +10,8 @@ After an `ERROR` event the parser is dead and swallows everything; the connectio
 
 from __future__ import annotations
 
+from itertools import chain
+from struct import Struct
 from typing import Any, Final
 
 from streamd.limits import (
@@ -140,19 +142,30 @@ class ClientParser:
     def _bulk(self, data: bytes, start: int, events: list[Event]) -> int:
         """Parse the publishes that make up the chunk from `start` on with a handful of C calls.
 
-        Works for plain `PUB`s of one form (all with a reply, or none) in canonical spelling whose
-        payloads hold no CRLF: then lines and payloads simply alternate. Returns how many bytes
-        were consumed; 0 if the chunk is anything else, and `_scan` must read it.
+        Works for plain `PUB`s of one form (all with a reply, or none) in canonical spelling.
+        Returns how many bytes were consumed; 0 if the chunk is anything else, and `_scan` must
+        read it.
         """
         first_end = data.find(b"\r\n", start)
-        fields = data[start:first_end].split(b" ") if first_end > 0 else []
+        head = data[start:first_end] if first_end > 0 else b""
+        fields = head.split(b" ")
         width = len(fields)
-        if width != 3 and width != 4:
+        if (width != 3 and width != 4) or len(head) > self._max_control_line or b"" in fields:
             return 0
         size_text = fields[-1]
         if not size_text.isdigit() or len(size_text) > _SIZE_DIGITS_MAX:
             return 0
-        if int(size_text) > PARSER_BULK_PAYLOAD_MAX:
+        if b"\r" in head or b"\n" in head or _has_odd_blank(head):
+            return 0
+        size = int(size_text)
+        if size > self._max_payload:
+            return 0
+        stride = len(head) + size + 4
+        if data.startswith(b"\r\nPUB %b " % fields[1], start + stride - 2):
+            count = self._strided(data, start, head, fields, events)
+            if count:
+                return count * stride
+        if size > PARSER_BULK_PAYLOAD_MAX:
             return 0
         if start:
             data = data[start:]
@@ -163,12 +176,7 @@ class ClientParser:
         end = 2 * count
         heads = pieces[0:end:2]
         payloads = pieces[1:end:2]
-        head = heads[0]
         if heads.count(head) == count:
-            if b"" in fields or b"\t" in head or b"\r" in head or b"\n" in head:
-                return 0
-            if len(head) > self._max_control_line:
-                return 0
             subjects = [fields[1]] * count
             replies = [fields[2]] * count if width == 4 else None
             is_one_size = True
@@ -177,15 +185,57 @@ class ClientParser:
             if varied is None:
                 return 0
             subjects, replies, is_one_size = varied
-        if is_one_size:
-            size = int(size_text)
-            if size > self._max_payload or set(map(len, payloads)) != {size}:
-                return 0
+        if is_one_size and set(map(len, payloads)) != {size}:
+            return 0
         events.append((PUBS, subjects, replies, None, payloads))
         consumed = len(data) - len(pieces[-1])
         if len(pieces) - 1 > end:
             consumed -= len(pieces[-2]) + 2
         return consumed
+
+    def _strided(
+        self, data: bytes, start: int, head: bytes, fields: list[bytes], events: list[Event]
+    ) -> int:
+        """Parse messages that all have the length of the first, whose line is `head`: payloads
+        may hold anything, since nothing is searched in them. Returns how many were parsed.
+
+        Each line must equal `head` but for the reply, and each payload must be followed by CRLF
+        where the stride says. Read one after the other they would mean exactly the same.
+        """
+        line_size = len(head) + 2
+        size = int(fields[-1])
+        stride = line_size + size + 2
+        count = (len(data) - start) // stride
+        end = start + count * stride
+        if data[start + stride - 2 : end : stride].count(b"\r") != count:
+            return 0
+        if data[start + stride - 1 : end : stride].count(b"\n") != count:
+            return 0
+        rows = Struct(f"{line_size}s{size}s2x").iter_unpack(memoryview(data)[start:end])
+        flat = list(chain.from_iterable(rows))
+        heads = flat[0::2]
+        line = head + b"\r\n"
+        if heads.count(line) == count:
+            replies = [fields[2]] * count if len(fields) == 4 else None
+        elif len(fields) == 4:
+            # Equal but for the reply: what lies between two replies is always the same, and as
+            # all replies have one length too, each line is what it seems.
+            first = b"PUB %b " % fields[1]
+            last = b" %b\r\n" % fields[3]
+            joined = b"".join(heads)
+            if not (joined.startswith(first) and joined.endswith(last)):
+                return 0
+            replies = joined[len(first) : -len(last)].split(last + first)
+            if len(replies) != count or set(map(len, replies)) != {len(fields[2])}:
+                return 0
+            if joined.count(b"\n") != count or joined.count(b" ") != 3 * count:
+                return 0
+            if joined.count(b"\r") != count or _has_odd_blank(joined):
+                return 0
+        else:
+            return 0
+        events.append((PUBS, [fields[1]] * count, replies, None, flat[1::2]))
+        return count
 
     def _varied_heads(
         self, heads: list[bytes], fields: list[bytes], payloads: list[bytes]
@@ -197,7 +247,7 @@ class ClientParser:
         joined = b" \n ".join(heads)
         if joined.count(b"\n") != count - 1 or max(map(len, heads)) > self._max_control_line:
             return None
-        if b"  " in joined or b"\t" in joined or b"\r" in joined or b"" in fields:
+        if b"  " in joined or b"\r" in joined or _has_odd_blank(joined):
             return None
         if width == 4 and joined.count(b" ") == 5 * count - 2:
             # Often only the replies differ: then what lies between two of them is always the same.
@@ -382,6 +432,11 @@ class ClientParser:
         self._need = stop + 2 - position
         self._is_need_exact = True
         return None
+
+
+def _has_odd_blank(text: bytes) -> bool:
+    """True if blanks other than the space separate something in `text`."""
+    return b"\t" in text or b"\x0b" in text or b"\x0c" in text
 
 
 def _begins_well(line: bytes) -> bool:

@@ -144,8 +144,6 @@ class Member:
         self._follow_membership()
         if self.log.membership.voters == (node_id,):
             self._campaign()  # nobody else to wait for
-        else:
-            self._arm_election()
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -466,7 +464,7 @@ class Member:
                 self._leadership.quorum_at_ms = 0
             self._arm_leader()
         elif self.deadline_ms == NEVER:
-            self._arm_election()  # a voter now
+            self._arm_election()  # a voter, perhaps only now
 
     def _commit_to(self, index: Index) -> None:
         log = self.log

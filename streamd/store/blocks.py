@@ -65,7 +65,8 @@ class StreamStore:
         self._footers: dict[int, bytes] = {}  # of sealed blocks, until they are written
         self._dead: list[int] = []  # since the newest snapshot
         self._doomed: list[int] = []  # before it: removed when the next one is durable
-        self._sealed_tail = (0, 0)  # newest sealed block and where its footer ends
+        # Where the blocks end at least: a footer counts, and nothing follows in a dead block.
+        self._tail_floor = (0, 0)
         self._reads: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._damaged: dict[tuple[int, int], StreamdError] = {}
 
@@ -124,7 +125,7 @@ class StreamStore:
                 _, block_no, offset, footer = op
                 self._footers[block_no] = footer
                 self._grow(block_no, offset, len(footer))
-                self._sealed_tail = (block_no, offset + len(footer))
+                self._tail_floor = max(self._tail_floor, (block_no, offset + len(footer)))
                 pending.append((block_no, offset, footer, True))
                 self._pending_bytes += len(footer)
             else:
@@ -165,6 +166,7 @@ class StreamStore:
         self._footers.pop(block_no, None)
         self._bytes -= self._sizes.pop(block_no, 0)
         self._dead.append(block_no)
+        self._tail_floor = max(self._tail_floor, (block_no + 1, HEADER_BYTES))
 
     def _wrote(self, result: Any) -> None:
         if isinstance(result, BaseException):
@@ -297,8 +299,7 @@ class StreamStore:
         self.flush()
         doomed, self._doomed, self._dead = self._doomed, self._dead, []
         kept = tuple(self._doomed)
-        if tail[0] == self._sealed_tail[0]:
-            tail = self._sealed_tail  # its footer is part of it
+        tail = max(tail, self._tail_floor)
         files, disk, directory = self._files, self._disk, self.directory
 
         def job() -> None:
@@ -372,6 +373,7 @@ class StreamStore:
             if found is None:
                 return None
             self._dead, self._doomed = [], list(found.doomed)
+            self._tail_floor = found.tail
             newest = SnapshotFile.names(self._disk, self.directory, _NAME)[0]
             return LoadedSnapshot(
                 found.index,
@@ -392,13 +394,15 @@ class StreamStore:
         """
         block_no, offset = tail
         try:
+            # A block without a record before the tail goes whole: its header may be torn.
+            is_whole = offset <= HEADER_BYTES
             for found in sorted(self._sizes):
-                if found > block_no:
+                if found > block_no or (found == block_no and is_whole):
                     self._files.remove(found)
-            if block_no in self._sizes:
+            if not is_whole:
+                if block_no not in self._sizes:
+                    raise CorruptionError(f"{self._files.path(block_no)}: the file is missing")
                 self._files.truncate(block_no, offset)
-            elif offset > HEADER_BYTES:
-                raise CorruptionError(f"{self._files.path(block_no)}: the file is missing")
             self._sizes = self._files.sizes()
         except OSError as err:
             raise disk_error("truncating blocks", self.directory, err) from err

@@ -23,6 +23,7 @@ T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 Post = Callable[[Callable[[], None]], Any]
 
+UNSYNCED_PREFIX = ".unsynced-"  # names that an OverlayDisk hides; see overlay.py
 _IOV_MAX = 1024
 _ZEROS = bytes(1 << 20)
 
@@ -157,9 +158,10 @@ class OsDisk:
 
     def listdir(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(path))
+            names = os.listdir(path)
         except FileNotFoundError:
             return []
+        return sorted(name for name in names if not name.startswith(UNSYNCED_PREFIX))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

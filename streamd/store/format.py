@@ -360,7 +360,8 @@ def decode_footer(footer: bytes) -> FooterColumns:
     """Inverse of `encode_footer`. Raises CorruptionError."""
     record = memoryview(footer)[:-TRAILER_BYTES]
     if (
-        footer_length(footer) != len(footer)
+        len(footer) < RECORD_OVERHEAD_BYTES + TRAILER_BYTES
+        or footer_length(footer) != len(footer)
         or verify_at(record, 0) != len(record)
         or footer[4] != FOOTER
     ):

@@ -11,10 +11,9 @@ import os
 import threading
 from collections.abc import Sequence
 
-from streamd.store.disk import Buffer, OsDisk
+from streamd.store.disk import UNSYNCED_PREFIX, Buffer, OsDisk
 
 _PAGE = 4096
-_HIDDEN = ".unsynced-"
 
 
 class _Overlay:
@@ -63,7 +62,9 @@ class OverlayDisk(OsDisk):
                     raise FileNotFoundError(2, "No such file or directory", path)
                 directory = os.path.dirname(os.path.abspath(path))
                 self._hidden_count += 1
-                real = os.path.join(directory, f"{_HIDDEN}{os.getpid()}-{self._hidden_count}")
+                real = os.path.join(
+                    directory, f"{UNSYNCED_PREFIX}{os.getpid()}-{self._hidden_count}"
+                )
                 fd = super().open(real, create=True)
                 self._set(path, real)
                 return fd
@@ -75,7 +76,7 @@ class OverlayDisk(OsDisk):
 
     def listdir(self, path: str) -> list[str]:
         with self._lock:
-            found = {name for name in super().listdir(path) if not name.startswith(_HIDDEN)}
+            found = set(super().listdir(path))
             for name, real in self._names.get(os.path.abspath(path), {}).items():
                 found.discard(name)
                 if real is not None:
@@ -117,7 +118,9 @@ class OverlayDisk(OsDisk):
             for name, real in names.items():
                 if real is not None and os.path.abspath(real) != os.path.join(directory, name):
                     self._hidden_count += 1
-                    aside = os.path.join(directory, f"{_HIDDEN}{os.getpid()}-{self._hidden_count}")
+                    aside = os.path.join(
+                        directory, f"{UNSYNCED_PREFIX}{os.getpid()}-{self._hidden_count}"
+                    )
                     os.replace(real, aside)
                     moved.append((aside, os.path.join(directory, name)))
             for name, real in names.items():

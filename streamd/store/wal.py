@@ -40,7 +40,7 @@ _ZEROS = bytes(_PAGE)
 
 _Lazy: TypeAlias = tuple[int, Uid, Index, Term, int]  # record type, group, index, term, chain
 _NO_LAZY: list[_Lazy] = []  # never appended to
-_Placed: TypeAlias = tuple[Uid, Index, Index, "array[int]", "array[int]"]
+_Placed: TypeAlias = tuple[Uid, HardState | None, Index, Index, "array[int]", "array[int]"]
 
 
 class _Written:
@@ -53,7 +53,7 @@ class _Written:
         self.fd = -1
         self.capacity = 0
         self.start = 0  # where the records start; places are relative to it
-        self.placed: list[_Placed] = []  # (group, truncate_from, first index, offsets, lengths)
+        self.placed: list[_Placed] = []  # (group, hard state, truncate_from, first index, ...)
         self.dones: list[Callable[[], None]] = []
         self.lazy_count = 0
 
@@ -174,7 +174,7 @@ class Wal:
 
     @property
     def groups(self) -> dict[Uid, LogState]:
-        """What the log knows of each group; right after `open`: what it knew at the start."""
+        """What the log durably knows of each group."""
         return {uid: group.state() for uid, group in self._groups.items()}
 
     # --- on the event loop ------------------------------------------------------------------
@@ -250,9 +250,8 @@ class Wal:
     def destroy(self, group: Uid) -> None:
         """Forget `group` for ever; its uid never comes back."""
         log = self._groups.pop(group, None)
-        if log is None:
-            return
-        self._pin(log, -1)
+        if log is not None:
+            self._pin(log, -1)
         self._destroyed.add(group)
         self._lazy.append((wf.DESTROY, group, 0, 0, 0))
         self._lazy_unlogged += 1
@@ -303,12 +302,14 @@ class Wal:
         if result.segment_no not in self._fds:
             self._fds[result.segment_no] = result.fd
             self._sizes[result.segment_no] = result.capacity
-        for uid, truncate_from, first, offsets, lengths in result.placed:
+        for uid, hard_state, truncate_from, first, offsets, lengths in result.placed:
             log = groups.get(uid)
             if log is None:
                 if uid in self._destroyed:
                     continue
                 log = groups[uid] = GroupLog()
+            if hard_state is not None:
+                log.hard_state = hard_state
             is_pinned = bool(log.places)
             if truncate_from or (offsets and first != log.last + 1):
                 self._pin(log, -1)
@@ -409,7 +410,7 @@ class Wal:
                     size += wf.RECORD_HEADER_BYTES + len(payload)
                     count += 1
                 first = entries[0].index if entries else 0
-                written.placed.append((group, truncate_from, first, offsets, lengths))
+                written.placed.append((group, hard_state, truncate_from, first, offsets, lengths))
             for kind, group, index, term, chain in lazy:
                 buffers.append(wf.encode_record(kind, group, term=term, index=index, chain=chain))
                 size += wf.RECORD_HEADER_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -203,6 +204,7 @@ def crash_rounds(server: ServerProcess, rounds: int, seed: int) -> tuple[int, in
             sent += 1
         for _ in range(wanted):
             frame = wire.next(5)
+            assert frame.op == "MSG", (frame, server.log_tail())
             number = int(frame.subject.partition(".")[2])
             assert number >= first
             acked[frame.json()["seq"]] = b"body %d" % number
@@ -225,8 +227,6 @@ def crash_rounds(server: ServerProcess, rounds: int, seed: int) -> tuple[int, in
         for seq, body in acked.items():
             found = wire.ask("$JS.API.STREAM.MSG.GET.S", b'{"seq":%d}' % seq)[0].json()
             data = found.get("message", {}).get("data", "")
-            import base64
-
             lost += base64.b64decode(data) != body
         info = wire.api("CONSUMER.INFO.S.C")
         assert info["ack_floor"]["stream_seq"] >= floor, (info, floor)

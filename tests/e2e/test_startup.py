@@ -315,6 +315,72 @@ def test_a_restart_finds_its_data_directory(start: type[Server], tmp_path: Path)
     shutil.rmtree(tmp_path / "data")
 
 
+def request(port: int, *lines: bytes, answers: int) -> list[bytes]:
+    """Send protocol lines on a connection of its own; return the payloads of `answers` messages."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
+        client.sendall(b'CONNECT {"verbose":false}\r\nSUB r 1\r\n' + b"".join(lines))
+        reader = client.makefile("rb")
+        payloads: list[bytes] = []
+        while len(payloads) < answers:
+            line = reader.readline()
+            assert line, payloads
+            if line.startswith(b"MSG "):
+                payloads.append(reader.read(int(line.split()[-1])))
+        return payloads
+
+
+def publish(subject: bytes, payload: bytes) -> bytes:
+    return b"PUB %b r %d\r\n%b\r\n" % (subject, len(payload), payload)
+
+
+def test_a_stream_shows_and_keeps_its_digest(start: type[Server]) -> None:
+    """/jsz?digest=1 before SIGKILL equals the one after the restart; /metrics counts the same."""
+    server = start("-a", "127.0.0.1", "-p", "-1", "-m", "-1", "-js", "-sd", "data")
+    config = b'{"name":"S","subjects":["s.*"],"storage":"file"}'
+    port = server.port()
+    (created,) = request(port, publish(b"$JS.API.STREAM.CREATE.S", config), answers=1)
+    acks = request(port, *(publish(b"s.%d" % n, b"x" * n) for n in range(3)), answers=3)
+    assert json.loads(created)["config"]["name"] == "S"
+    assert [json.loads(ack)["seq"] for ack in acks] == [1, 2, 3]
+
+    def detail(of: Server) -> dict[str, object]:
+        document = json.loads(of.get("/jsz?streams=1&digest=1"))
+        found: dict[str, object] = document["account_details"][0]["stream_detail"][0]
+        return found
+
+    before = detail(server)
+    assert b'jetstream_stream_total_messages{account="$G"' in server.get("/metrics")
+    assert json.loads(server.get("/healthz?account=$G&stream=S")) == {"status": "ok"}
+    server.stop(signal.SIGKILL)
+    again = start("-a", "127.0.0.1", "-p", "-1", "-m", "-1", "-js", "-sd", "data")
+    after = detail(again)
+    assert after["digest"] == before["digest"] != "0" * 16
+    assert after["state"] == before["state"]
+    assert again.stop() == 0
+
+
+def test_connz_shows_who_is_there(start: type[Server]) -> None:
+    """An open connection with its name and subscriptions, then the closed one with its reason."""
+    server = start("-a", "127.0.0.1", "-p", "-1", "-m", "-1")
+    with socket.create_connection(("127.0.0.1", server.port()), timeout=PATIENCE_S) as client:
+        client.sendall(
+            b'CONNECT {"verbose":false,"name":"me","lang":"raw"}\r\nSUB a.* q 7\r\nPING\r\n'
+        )
+        reader = client.makefile("rb")
+        while not reader.readline().startswith(b"PONG"):
+            pass
+        (entry,) = json.loads(server.get("/connz?subs=detail"))["connections"]
+        assert (entry["name"], entry["lang"], entry["subscriptions"]) == ("me", "raw", 1)
+        assert entry["subscriptions_list_detail"] == [
+            {"subject": "a.*", "qgroup": "q", "sid": "7", "msgs": 0, "cid": entry["cid"]}
+        ]
+        assert json.loads(server.get("/subsz?subs=1&test=a.b"))["total"] == 1
+        reader.close()
+    wait_until(lambda: json.loads(server.get("/connz"))["total"] == 0)
+    (closed,) = json.loads(server.get("/connz?state=closed"))["connections"]
+    assert (closed["cid"], closed["reason"]) == (entry["cid"], "Client Closed")
+
+
 def wait_until(is_so: object, patience_s: float = PATIENCE_S) -> None:
     """Wait for something that only shows in a file."""
     assert callable(is_so)

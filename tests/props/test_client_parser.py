@@ -1,5 +1,7 @@
 """The client parser against every way of cutting its input, and against garbage."""
 
+from itertools import pairwise
+
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -7,11 +9,18 @@ from streamd.protocol import client
 from streamd.protocol.client import ClientParser
 
 _token = st.sampled_from([b"a", b"foo.bar", b"PUB", b"_INBOX.x.1", b"x\r", b"$JS.ACK.s.c"])
-_payload = st.one_of(st.binary(max_size=20), st.sampled_from([b"\r\n", b"a\r\nPUB b 1\r\nx", b"y" * 90]))
+_payload = st.one_of(
+    st.binary(max_size=20), st.sampled_from([b"\r\n", b"a\r\nPUB b 1\r\nx", b"y" * 90])
+)
 
 
 def _pub(subject, reply, payload):
-    return b"PUB %b %b%d\r\n%b\r\n" % (subject, reply + b" " if reply else b"", len(payload), payload)
+    return b"PUB %b %b%d\r\n%b\r\n" % (
+        subject,
+        reply + b" " if reply else b"",
+        len(payload),
+        payload,
+    )
 
 
 def _hpub(subject, reply, payload):
@@ -31,8 +40,11 @@ _good = st.one_of(
     ),
 )
 _bad = st.sampled_from(
-    [b"", b"", b"", b"MSG x\r\n", b"PUB a 3\r\nabcd\r\n", b"PUB a 99999\r\n", b"PU\r\n", b"PUB"]
-    + [b"\n", b"SUB " + b"q" * 300, b"PING" + b"q" * 300, b"ZZ" + b"q" * 300 + b"\r\n", b"PUB\rx 1\n1\r\n"]
+    [
+        *(b"", b"", b"", b"MSG x\r\n", b"PUB a 3\r\nabcd\r\n", b"PUB a 99999\r\n", b"PU\r\n"),
+        *(b"PUB", b"\n", b"SUB " + b"q" * 300, b"PING" + b"q" * 300),
+        *(b"ZZ" + b"q" * 300 + b"\r\n", b"PUB\rx 1\n1\r\n"),
+    ]
 )
 
 
@@ -60,8 +72,43 @@ def _flat(chunks):
 def test_no_cut_changes_the_meaning(good, bad, cuts):
     data = b"".join(good) + bad
     points = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    pieces = [data[a:b] for a, b in zip(points, points[1:], strict=False)]
+    pieces = [data[a:b] for a, b in pairwise(points)]
     assert _flat(pieces) == _flat([data])
+
+
+_MIMIC = b"\r\nPUB run _INBOX.i.7 30\r\nab\r\n"  # 30 bytes that look like messages of the run
+
+
+@st.composite
+def _runs(draw):
+    """Many publishes that are nearly of one length, with payloads that look like protocol."""
+    payloads = st.sampled_from([b"z" * 30, b"z" * 30, _MIMIC, b"\r\n" * 15, b"z" * 29])
+    replies = st.sampled_from([b"_INBOX.i.%d", b"_INBOX.i.%02d", b"_INBOX.i.7"])
+    reply = draw(st.one_of(st.just(b""), replies))
+    subject = draw(st.sampled_from([b"run", b"run", b"r%d"]))
+    parts = []
+    for at in range(draw(st.integers(2, 14))):
+        answer = reply % at if b"%" in reply else reply
+        name = subject % at if b"%" in subject else subject
+        parts.append(_pub(name, answer, draw(payloads)))
+    return b"".join(parts)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_runs(), st.binary(max_size=3), st.integers(0, 600), st.integers(0, 255))
+def test_many_at_once_means_what_one_by_one_means(run, tail, at, byte):
+    data = bytearray(run + tail)
+    if at < len(data):
+        data[at] = byte
+    smallest = client.PARSER_BULK_BYTES_MIN
+    try:
+        client.PARSER_BULK_BYTES_MIN = 1
+        at_once = _flat([bytes(data)])
+        client.PARSER_BULK_BYTES_MIN = 1 << 30
+        one_by_one = _flat([bytes(data)])
+    finally:
+        client.PARSER_BULK_BYTES_MIN = smallest
+    assert at_once == one_by_one
 
 
 @settings(max_examples=30, deadline=None)

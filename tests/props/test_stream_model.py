@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -17,8 +18,10 @@ from hypothesis.stateful import (
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.digest import MASK64, mix64
+from streamd.machine.stream import StreamMachine
+from streamd.store.format import BlockCodec
 from streamd.subjects import Matcher, matches
-from tests.unit.machine.box import Box
+from tests.unit.machine.box import Blocks, Box
 
 SUBJECTS = [b"a.b", b"a.c", b"a.b.c", b"a.d.e"]
 PATTERNS = [b"a.*", b"a.b", b"a.>", b"a.*.c", b"a.zz", b">"]
@@ -48,6 +51,7 @@ class StreamModel(RuleBasedStateMachine):
         self.live: dict[int, tuple[bytes, bytes, bytes]] = {}
         self.last = 0
         self.consumers: list[str] = []
+        self.saved: tuple[bytes, bytes | None, Blocks, int] | None = None
 
     def size(self, msg: tuple[bytes, bytes, bytes]) -> int:
         subject, headers, payload = msg
@@ -121,9 +125,7 @@ class StreamModel(RuleBasedStateMachine):
         up_to = data.draw(st.integers(0, self.last))
         named = data.draw(st.lists(st.integers(1, self.last + 1), max_size=3))
         self.box.do(commands.EXPIRE, up_to, named)
-        self.live = {
-            seq: msg for seq, msg in self.live.items() if seq > up_to and seq not in named
-        }
+        self.live = {seq: msg for seq, msg in self.live.items() if seq > up_to and seq not in named}
 
     @precondition(lambda self: len(self.consumers) < 3)
     @rule(filter_subject=st.sampled_from([b"", *PATTERNS]))
@@ -131,6 +133,12 @@ class StreamModel(RuleBasedStateMachine):
         name = f"c{len(self.consumers)}"
         self.box.consumer(name, filter_subject=filter_subject.decode())
         self.consumers.append(name)
+
+    @rule(with_index=st.booleans())
+    def save(self, with_index: bool) -> None:
+        machine = self.box.machine
+        cache = machine.index_db() if with_index else None
+        self.saved = machine.snapshot(), cache, deepcopy(self.box.blocks), len(self.box.log)
 
     @rule(with_index=st.booleans())
     def restore(self, with_index: bool) -> None:
@@ -225,6 +233,21 @@ class StreamModel(RuleBasedStateMachine):
         assert replica.machine.digest == self.box.machine.digest
         assert replica.blocks.files == self.box.blocks.files
         assert replica.blocks.footers == self.box.blocks.footers
+        assert replica.machine.snapshot() == self.box.machine.snapshot()
+        if self.saved is not None:
+            self.replay(*self.saved)
+
+    def replay(self, state: bytes, cache: bytes | None, blocks: Blocks, position: int) -> None:
+        """A crash after the snapshot: its blocks, its state and the rest of the log."""
+        again = Box(block_bytes=700)
+        again.blocks = blocks
+        again.machine = StreamMachine.restore(
+            state, cache, codec=BlockCodec(), columns=blocks, scan=blocks.scan, block_bytes=700
+        )
+        for data in self.box.log[position:]:
+            again.apply(data)
+        assert again.blocks.files == self.box.blocks.files
+        assert again.machine.snapshot() == self.box.machine.snapshot()
 
 
 StreamModel.TestCase.settings = settings(

@@ -53,9 +53,11 @@ class Model:
             base = self.base.get(uid, 0)
             assert log.first_index <= base + 1, (uid, log, base)
             start = max(base + 1, log.first_index)
-            entries = wal.read(uid, start, log.last_index + 1, 1 << 30) if (
-                log.last_index >= start
-            ) else []
+            entries = (
+                wal.read(uid, start, log.last_index + 1, 1 << 30)
+                if (log.last_index >= start)
+                else []
+            )
             assert [entry.index for entry in entries] == list(range(start, log.last_index + 1))
             found[uid] = (log.hard_state, {e.index: (e.term, e.data) for e in entries})
         for at in range(len(self.states) - 1, self.acked - 1, -1):

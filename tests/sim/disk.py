@@ -104,8 +104,9 @@ class SimDisk:
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
         """Rot: change a byte on the platter."""
         inode = self._files[path]
-        inode.now[offset] ^= mask
-        inode.durable[offset] ^= mask
+        for content in (inode.now, inode.durable):
+            if offset < len(content):
+                content[offset] ^= mask
 
     def contents(self, path: str) -> bytes:
         return bytes(self._files[path].now)

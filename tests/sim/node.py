@@ -151,7 +151,7 @@ class SimNode:
             self.store.truncate_to(snapshot.tail)
             machine = StreamMachine.restore(
                 snapshot.state, snapshot.index_db, codec=codec, columns=self.store,
-                scan=self.store.scan,
+                scan=self.store.scan, block_bytes=block_bytes,
             )  # fmt: skip
             index, term, chain = snapshot.index, snapshot.term, snapshot.chain
         wal = self.wal
@@ -189,8 +189,10 @@ class SimNode:
             self.turn()
         elif choice < 0.7:
             self.log_thread.step()
+            self.log_thread.complete()
         elif choice < 0.9:
             self.block_thread.step()
+            self.block_thread.complete()
         else:
             self.clock.ms += self._rng.choice((1, 5, 20))
         self.loop.run_ready()
@@ -206,7 +208,10 @@ class SimNode:
             self.loop.run_ready()
             if self.monitor.is_awake():
                 self.monitor.step()
-            elif not (self.log_thread.step() or self.block_thread.step()):
+            elif self.log_thread.step() or self.block_thread.step():
+                self.log_thread.complete()
+                self.block_thread.complete()
+            else:
                 self.loop.run_ready()
                 if not self.monitor.is_awake():
                     return
@@ -215,11 +220,11 @@ class SimNode:
 
 def fold(entries: dict[Index, Entry], upto: Index, config: dict[str, Any], block_bytes: int) -> Any:
     """Return a machine that has applied exactly entries 1..upto: what any replica must equal."""
+    columns = FoldColumns()
     machine = StreamMachine(
-        uid=UID, config=config, created_ns=START_NS, codec=BlockCodec(), columns=FoldColumns(),
+        uid=UID, config=config, created_ns=START_NS, codec=BlockCodec(), columns=columns,
         block_bytes=block_bytes,
     )  # fmt: skip
-    columns: FoldColumns = machine.index.columns_source  # type: ignore[assignment]
     for index in range(1, upto + 1):
         out = Effects()
         entry = entries[index]

@@ -497,3 +497,12 @@ def test_interest_retention_hears_of_every_ack() -> None:
         True,
         True,
     ]
+
+
+def test_pulls_that_share_an_inbox_get_messages_in_order() -> None:
+    bed = Bed()
+    bed.create()
+    bed.pull(b"3")
+    box = bed.pull(b"3")
+    bed.store(*[b"a"] * 6)
+    assert box.seqs() == [1, 2, 3, 4, 5, 6]

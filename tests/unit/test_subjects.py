@@ -19,7 +19,8 @@ def test_valid_subjects(subject):
 
 
 @pytest.mark.parametrize(
-    "subject", [b"", b".", b"a.", b".a", b"a..b", b"a b", b"a\tb", b"a\r", b">.a", b"a.>.b", b"a\x0c"]
+    "subject",
+    [b"", b".", b"a.", b".a", b"a..b", b"a b", b"a\tb", b"a\r", b">.a", b"a.>.b", b"a\x0c"],
 )
 def test_invalid_subjects(subject):
     assert not is_valid(subject)

@@ -63,7 +63,8 @@ def _shape(value: Any) -> Any:
         return {key: _shape(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_shape(value[0])] if value else []
-    return type(value).__name__
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "number" if is_number else type(value).__name__
 
 
 @scenario

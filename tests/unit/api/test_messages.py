@@ -33,6 +33,7 @@ def test_get_by_every_selector(bed: Bed) -> None:
     assert base64.b64decode(message["hdrs"]) == HEADERS
     assert base64.b64decode(message["data"]) == b"x2"
     assert "hdrs" not in bed.ask("STREAM.MSG.GET.T", {"seq": 1})["message"]
+    assert "hdrs" not in bed.ask("STREAM.MSG.GET.T", {"seq": 3, "no_hdr": True})["message"]
     assert found(bed, last_by_subj="t.1") == 6
     assert found(bed, last_by_subj="t.*") == 6
     assert found(bed, next_by_subj="t.1") == 2

@@ -306,7 +306,8 @@ def test_what_is_not_served_says_so(bed: Bed) -> None:
     bed.make("T")
     assert bed.error("STREAM.LEADER.STEPDOWN.T")[0] == 10010
     assert bed.error("STREAM.PEER.REMOVE.T")[0] == 10010
-    assert bed.error("STREAM.SNAPSHOT.T")[0] == 10064
+    assert bed.error("STREAM.SNAPSHOT.T", {"deliver_subject": "x"})[0] == 10064
+    assert bed.error("STREAM.RESTORE.T", {"config": {}})[0] == 10062
     for subject in ("NOPE", "STREAM", "STREAM.CREATE", "STREAM.CREATE.A.B", "STREAM.INFO.T.x"):
         assert bed.ask_raw(subject) == []
 

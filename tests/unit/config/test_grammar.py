@@ -71,6 +71,7 @@ def test_values_read_as_nats_server_reads_them(text: str, wanted: Any) -> None:
         ("a: \n5\n", (1, 4), "Expected value but found new line"),
         ('a: "\\q"', (1, 5), "Invalid escape character 'q'"),
         ("a: $NOPE", (1, 4), "variable reference for 'NOPE' on line 1 can not be found"),
+        ("a {\n b: 1 }\n}\nc: 1", (3, 1), "Unexpected '}': no block is open"),
         ("a: 1\n= 5", (2, 1), "Unexpected key separator '='"),
         ("a", (1, 2), "has no value"),
     ],

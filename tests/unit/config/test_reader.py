@@ -150,6 +150,8 @@ def test_users_of_accounts_still_have_to_log_in() -> None:
         ("listen: foo:bar", 'could not parse port "bar"'),
         ("listen: localhost", 'could not parse address string "localhost"'),
         ("ping_interval: '5x'", 'error parsing ping_interval: time: unknown unit "x"'),
+        ("ping_interval: 2m", 'quote durations, as in "2m"'),
+        ("lame_duck_duration: 1m", "interface {} is int64, not string"),
         ("lame_duck_duration: '5s'", "invalid lame_duck_duration of 5s, minimum is 30 seconds"),
         ('server_name: "a b"', "server name cannot contain spaces"),
         ("jetstream: 5", "Expected map, bool or string to define JetStream, got int64"),

@@ -99,7 +99,7 @@ class Box:
                 for key, value in headers.items()
             ]
             block = b"NATS/1.0\r\n" + b"\r\n".join(lines) + b"\r\n\r\n"
-        return list(self.store((subject, block, payload), seconds=seconds))[0]
+        return next(iter(self.store((subject, block, payload), seconds=seconds)))
 
     def config(self, **changes: Any) -> Any:
         return self.do(

@@ -201,3 +201,23 @@ def test_atomic_batch_counts_room_for_all() -> None:
     box = Box(allow_atomic=True, discard="new", max_msgs=2)
     assert code(batch(box, (b"a.1", {}), (b"a.2", {}), (b"a.3", {}))) == 10077
     assert box.machine.index.count == 0
+
+
+def test_rollup_in_a_batch_keeps_what_follows_it() -> None:
+    box = Box(allow_atomic=True, allow_rollup_hdrs=True)
+    box.store((b"a.1", b"", b""), (b"a.2", b"", b""))
+    assert batch(box, (b"a.1", {"Rollup": "sub"}), (b"a.1", {})) == (4, 2)
+    assert box.live() == [2, 3, 4]
+    assert code(batch(box, (b"a.1", {}), (b"a.1", {"Rollup": "sub"}))) == 10111
+    assert code(batch(box, (b"a.1", {}), (b"a.9", {"Rollup": "all"}))) == 10111
+    assert batch(box, (b"a.1", {"Rollup": "all"}), (b"a.2", {})) == (6, 2)
+    assert box.live() == [5, 6]
+
+
+def test_delete_of_what_is_not_there() -> None:
+    box = Box()
+    box.store((b"a.1", b"", b""), (b"a.1", b"", b""), (b"a.1", b"", b""))
+    assert box.do(commands.DELETE_MSG, 2, False) is True
+    assert box.do(commands.DELETE_MSG, 2, False) == errors.SEQUENCE_NOT_FOUND(seq=2)
+    assert code(box.do(commands.DELETE_MSG, 0, False)) == 10057
+    assert code(box.do(commands.DELETE_MSG, 9, False)) == 10057

@@ -6,6 +6,7 @@ from typing import Any
 
 from streamd.machine import commands
 from streamd.machine.base import DROP, SEAL, Effects
+from streamd.machine.stream import StreamMachine
 from streamd.types import Entry
 from tests.unit.machine.box import SECOND, Box
 
@@ -217,8 +218,6 @@ def test_index_of_another_moment_is_not_used() -> None:
     box.put(b"a.1")
     stale = box.machine.index_db()
     box.put(b"a.2")
-    from streamd.machine.stream import StreamMachine
-
     again = StreamMachine.restore(
         box.machine.snapshot(),
         stale,

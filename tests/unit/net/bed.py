@@ -11,7 +11,8 @@ from streamd.net.listener import Listener
 from streamd.net.pubsub import PubSub
 
 CONNECT = (
-    b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"protocol":1}\r\n'
+    b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,'
+    b'"protocol":1}\r\n'
 )
 
 

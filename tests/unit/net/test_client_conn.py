@@ -103,11 +103,12 @@ def test_second_connect_drops_subscriptions():
 
 def test_reserved_subjects_and_replies_are_refused():
     peer = Bed().peer()
-    data = b"PUB a $JS.ACK.b 0\r\n\r\nPUB a _R_.x 0\r\n\r\nPUB $NRG.x 0\r\n\r\nPUB a _INBOX.x 0\r\n\r\n"
+    heads = (b"a $JS.ACK.b", b"a _R_.x", b"$NRG.x", b"a _INBOX.x")
+    data = b"".join(b"PUB %b 0\r\n\r\n" % head for head in heads)
     assert peer.send(data) == (
-        b'-ERR \'Permissions Violation for Publish with Reply of "$JS.ACK.b"\'\r\n'
-        b'-ERR \'Permissions Violation for Publish with Reply of "_R_.x"\'\r\n'
-        b'-ERR \'Permissions Violation for Publish to "$NRG.x"\'\r\n'
+        b"-ERR 'Permissions Violation for Publish with Reply of \"$JS.ACK.b\"'\r\n"
+        b"-ERR 'Permissions Violation for Publish with Reply of \"_R_.x\"'\r\n"
+        b"-ERR 'Permissions Violation for Publish to \"$NRG.x\"'\r\n"
     )
 
 
@@ -214,13 +215,13 @@ def test_publish_and_subscribe_permissions():
     root.send(b"SUB > 1\r\n")
     answer = user.send(b"PUB pub.a 0\r\n\r\nPUB pub.no 0\r\n\r\nPUB x 0\r\n\r\n")
     assert answer == (
-        b'-ERR \'Permissions Violation for Publish to "pub.no"\'\r\n'
-        b'-ERR \'Permissions Violation for Publish to "x"\'\r\n'
+        b"-ERR 'Permissions Violation for Publish to \"pub.no\"'\r\n"
+        b"-ERR 'Permissions Violation for Publish to \"x\"'\r\n"
     )
     assert root.take() == b"MSG pub.a 1 0\r\n\r\n"
     answer = user.send(b"SUB sub.* 1\r\nSUB sub.no 2\r\nSUB x q 3\r\n")
     assert answer == (
-        b'-ERR \'Permissions Violation for Subscription to "sub.no"\'\r\n'
+        b"-ERR 'Permissions Violation for Subscription to \"sub.no\"'\r\n"
         b'-ERR \'Permissions Violation for Subscription to "x" using queue "q"\'\r\n'
     )
     root.send(b"PUB sub.no 1\r\na\r\nPUB sub.yes 1\r\nb\r\n")
@@ -251,7 +252,7 @@ def test_limits_on_subscriptions_and_connections():
     bed = Bed(Options(max_subscriptions=1, max_sub_tokens=3, max_connections=1))
     peer = bed.peer()
     assert peer.send(b"SUB a.b.c.d 1\r\n") == (
-        b'-ERR \'Permissions Violation for Subscription to "a.b.c.d", too many tokens\'\r\n'
+        b"-ERR 'Permissions Violation for Subscription to \"a.b.c.d\", too many tokens'\r\n"
     )
     assert peer.send(b"SUB a 1\r\nSUB b 2\r\n") == b"-ERR 'maximum subscriptions exceeded'\r\n"
     assert peer.send(b"SUB a _sys_ 3\r\n").endswith(b'using queue "_sys_"\'\r\n')

@@ -11,7 +11,8 @@ def parse(data, *, max_payload=1024, max_control_line=64):
 
 
 def test_control_lines():
-    data = b'CONNECT {"a":1}\r\nsub a.* q 7\r\nSUB\tb  8\r\nUNSUB 7 3\r\nunsub 8\r\nPING\r\nPONG\n+OK\r\n'
+    data = b'CONNECT {"a":1}\r\nsub a.* q 7\r\nSUB\tb  8\r\nUNSUB 7 3\r\n'
+    data += b"unsub 8\r\nPING\r\nPONG\n+OK\r\n"
     assert parse(data) == [
         (client.CONNECT, b'{"a":1}'),
         (client.SUB, b"a.*", b"q", b"7"),

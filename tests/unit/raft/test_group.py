@@ -319,3 +319,50 @@ def test_an_ack_beyond_our_log_is_an_alert_not_a_commit() -> None:
     assert ready is not None
     assert "acks index 99" in ready.alerts[0].text
     assert core.commit == 1
+
+
+def test_a_member_stands_for_election_once_the_log_makes_it_a_voter() -> None:
+    """d learns that it is a voter from an append, and may be the only one with that entry."""
+    cluster = Cluster(list("a"), extra=["d"])
+    cluster.run()
+    assert cluster.core("d").deadline_ms == 0
+    cluster.core("a").propose_membership("ad")
+    cluster.run()
+    assert cluster.core("d").deadline_ms > cluster.now_ms
+
+
+def test_a_removed_member_stands_until_its_removal_is_committed() -> None:
+    """a alone has the entry that removes a; b, the only voter left by it, has a shorter log."""
+    cluster = Cluster(list("ab"))
+    cluster.elect("a")
+    cluster.cut("a")
+    cluster.core("a").propose(b"x")
+    cluster.core("a").propose_membership("b")
+    cluster.pass_time(3000)
+    cluster.cuts.clear()
+    cluster.pass_time(6000)
+    leader = cluster.leader()
+    assert leader is not None
+    assert leader.node_id == "b"
+    assert leader.members.voters == ("b",)
+    assert cluster.committed[2] == (1, b"x")
+
+
+def test_promises_of_a_term_that_is_over_are_not_made() -> None:
+    """b took an entry of term 1 that is not on disk yet when it learns of term 2."""
+    cluster = elected()
+    cluster.core("a").propose(b"x")
+    cluster.take("a")
+    while cluster.wire:
+        cluster.deliver()
+    assert cluster.take("b") is not None
+    core = cluster.core("b")
+    core.step("c", Vote(2, False, 9, 1, is_transfer=True))
+    cluster.persist("b")
+    ready = cluster.take("b")
+    assert ready is not None
+    assert ready.send_now == []
+    cluster.persist("b")
+    ready = cluster.take("b")
+    assert ready is not None
+    assert [type(message) for _, message in ready.send_now] == [VoteReply]

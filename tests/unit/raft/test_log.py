@@ -147,3 +147,26 @@ def test_snapshot_holds_the_membership_of_its_own_index() -> None:
     assert log.open_memberships() == [simple("ab"), simple("a")]
     log.compact(3, *log.entry_id(3))
     assert log.memberships == [(3, simple("ab")), (4, simple("a"))]
+
+
+def test_what_leaves_memory_below_the_snapshot_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction may outlive its storage in memory only; peers that need more get the snapshot."""
+    monkeypatch.setattr("streamd.raft.log.RAFT_TRAILING_ENTRIES", 4)
+    log, _ = make([1, 1, 2, 2, 2, 2])
+    log.commit = log.emitted = 6
+    log.compact(5, *log.entry_id(5))
+    assert log.base_index == 0
+    log.forget_emitted()
+    assert [entry.index for entry in log.entries] == [5, 6]
+    assert (log.base_index, log.base_term) == (4, 2)
+    assert log.term_at(5) == 2
+
+
+def test_becoming_sole_lets_go_of_what_peers_might_have_needed() -> None:
+    log, _ = make([1, 1, 2, 2])
+    log.commit = log.emitted = 3
+    log.compact(2, *log.entry_id(2))
+    log.is_sole = True
+    log.forget_emitted()
+    assert (log.base_index, log.base_term) == (2, 1)
+    assert log.entry_id(3)[0] == 2

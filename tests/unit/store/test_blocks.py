@@ -1,0 +1,386 @@
+"""StreamStore on a simulated disk: what is in memory, what is in files, what a crash leaves."""
+
+from __future__ import annotations
+
+import errno
+import random
+from array import array
+
+import pytest
+
+from streamd.errors import CorruptionError, DiskError, StreamdError
+from streamd.machine import base
+from streamd.store import blocks as blocks_module
+from streamd.store import format as fmt
+from streamd.store.blocks import APPEND, DROP, SEAL, StreamStore
+from streamd.store.hot_tail import HotBudget
+from streamd.store.memory import MemoryStreamStore
+from tests.sim.disk import SimCrash, SimDisk, SimThread
+
+DIRECTORY = "/streams/7"
+
+
+def opened(
+    disk: SimDisk, thread: SimThread, budget: HotBudget | None = None
+) -> tuple[StreamStore, list[StreamdError]]:
+    errors: list[StreamdError] = []
+    disk.mkdir("/streams")
+    store = StreamStore.open(disk, DIRECTORY, 7, thread, budget=budget, on_error=errors.append)
+    return store, errors
+
+
+def blob_of(first_seq: int, count: int, size: int = 100) -> bytes:
+    msgs = [(b"a.b", b"", b"%08d" % (first_seq + i) + bytes(size - 8)) for i in range(count)]
+    records, _ = fmt.encode_batch(first_seq, 1000 + first_seq, msgs)
+    return b"".join([*records, fmt.encode_frame(first_seq, 5)])
+
+
+def footer_of(end_offset: int) -> bytes:
+    return fmt.encode_footer(
+        fmt.FooterColumns(
+            first_seq=1,
+            seqs=None,
+            offsets=array("I", [64]),
+            lengths=array("I", [10]),
+            ts_deltas=array("Q", [0]),
+            base_ts=0,
+            crcs=array("I", [1]),
+            subject_ids=array("H", [0]),
+            subjects=[b"a.b"],
+            end_offset=end_offset,
+        )
+    )
+
+
+def test_block_operations_are_the_machines() -> None:
+    assert (APPEND, SEAL, DROP) == (base.APPEND, base.SEAL, base.DROP)
+
+
+def test_what_was_appended_is_in_memory_at_once_and_in_the_file_after_a_flush() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread)
+    blob = blob_of(1, 3)
+    store.apply([(APPEND, 1, 64, blob)])
+    assert store.chunk(1, 64) == (64, blob)
+    assert store.chunk(1, 64 + len(blob)) is None
+    assert not disk.exists(f"{DIRECTORY}/1.blk")
+    store.flush()
+    thread.run()
+    assert disk.contents(f"{DIRECTORY}/1.blk") == fmt.encode_block_header(7, 1) + blob
+    assert store.bytes_on_disk == 64 + len(blob)
+
+
+def test_evicted_bytes_are_read_back_verified_and_concurrent_reads_share_one() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread, HotBudget(bytes_max=0))
+    blob = blob_of(1, 40)
+    store.apply([(APPEND, 1, 64, blob), (SEAL, 1, 64 + len(blob), footer_of(64 + len(blob)))])
+    store.flush()
+    thread.run()
+    store.apply([(APPEND, 2, 64, blob_of(41, 1))])
+    assert store.chunk(1, 64) is None
+    calls: list[int] = []
+    store.read_chunk(1, 64, 10, lambda: calls.append(1))
+    store.read_chunk(1, 64, 10, lambda: calls.append(2))
+    assert thread.job_count == 1
+    thread.run()
+    assert calls == [1, 2]
+    assert store.chunk(1, 64) == (64, blob)  # without the footer
+    assert fmt.decode_footer(store.load_footer(1)).subjects == [b"a.b"]
+    assert store.chunk(2, 64) is not None  # not written yet, so never evicted
+
+
+def test_a_rotten_record_is_an_error_where_it_is_and_nowhere_else() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread, HotBudget(bytes_max=0))
+    blob = blob_of(1, 3)
+    length = (len(blob) - 32) // 3
+    store.apply([(APPEND, 1, 64, blob)])
+    store.flush()
+    thread.run()
+    store.apply([(APPEND, 2, 64, blob_of(41, 1))])
+    disk.flip(f"{DIRECTORY}/1.blk", 64 + length + 40)
+    store.read_chunk(1, 64, 10, lambda: None)
+    store.read_chunk(1, 64 + length, 10, lambda: None)
+    store.read_chunk(1, 64 + 2 * length, 10, lambda: None)
+    thread.run()
+    assert store.chunk(1, 64) == (64, blob[:length])
+    with pytest.raises(CorruptionError, match=r"1.blk: offset"):
+        store.chunk(1, 64 + length)
+    assert store.chunk(1, 64 + 2 * length) is not None
+
+
+def test_a_full_disk_is_one_clean_error_and_final() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, errors = opened(disk, thread)
+    disk.capacity = 4096
+    store.apply([(APPEND, 1, 64, blob_of(1, 1, 8000))])
+    store.flush()
+    thread.run()
+    assert [type(err) for err in errors] == [DiskError]
+    assert "No space left" in str(errors[0])
+    with pytest.raises(DiskError):
+        store.apply([])
+
+
+def test_a_failed_sync_is_final_and_no_snapshot_is_reported_saved() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, errors = opened(disk, thread)
+    store.apply([(APPEND, 1, 64, blob_of(1, 1))])
+    disk.fail_next["fdatasync"] = errno.EIO
+    saved: list[int] = []
+    for _ in range(2):
+        store.save_snapshot(
+            index=1,
+            term=1,
+            chain=0,
+            state=b"s",
+            index_db=b"",
+            tail=(1, 64),
+            done=lambda: saved.append(1),
+        )
+        thread.run()
+    assert saved == []
+    assert len(errors) == 2 or len(errors) == 1
+    assert not [name for name in disk.listdir(DIRECTORY) if name.endswith(".snap")]
+
+
+def test_index_db_is_used_only_with_the_snapshot_it_was_made_with() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread)
+    for index in (1, 2):
+        store.save_snapshot(
+            index=index,
+            term=1,
+            chain=0,
+            state=b"%d" % index,
+            index_db=b"columns",
+            tail=(0, 0),
+            done=lambda: None,
+        )
+    thread.run()
+    found = store.load_snapshot()
+    assert found is not None and (found.state, found.index_db) == (b"2", b"columns")
+    newest = sorted(n for n in disk.listdir(DIRECTORY) if n.endswith(".snap"))[-1]
+    disk.flip(f"{DIRECTORY}/{newest}", 70)
+    found = store.load_snapshot()
+    assert found is not None
+    assert (found.state, found.index_db, found.is_fallback) == (b"1", None, True)
+    for name in disk.listdir(DIRECTORY):
+        if name.endswith(".snap") and name != newest:
+            disk.flip(f"{DIRECTORY}/{name}", 70)
+    with pytest.raises(CorruptionError, match="checksum"):
+        store.load_snapshot()
+
+
+def test_scan_gives_all_records_or_says_where_they_end() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread)
+    blob = blob_of(1, 3)
+    end = 64 + len(blob)
+    store.apply([(APPEND, 1, 64, blob), (SEAL, 1, end, footer_of(end))])
+    store.flush()
+    thread.run()
+    records = list(store.scan(1, end))
+    assert [record.seq for record in records] == [1, 2, 3, 1]
+    assert [record.type for record in records] == [fmt.MSG] * 3 + [fmt.FRAME]
+    assert list(store.scan(1)) == records
+    disk.flip(f"{DIRECTORY}/1.blk", records[2].offset + 30)
+    with pytest.raises(CorruptionError, match=f"offset {records[2].offset}"):
+        list(store.scan(1, end))
+
+
+def test_a_dropped_block_is_removed_only_when_two_snapshots_do_without_it() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread)
+
+    def snapshot(index: int) -> None:
+        store.save_snapshot(
+            index=index,
+            term=1,
+            chain=0,
+            state=b"",
+            index_db=b"",
+            tail=(2, 64),
+            done=lambda: None,
+        )
+        thread.run()
+
+    store.apply([(APPEND, 1, 64, blob_of(1, 1))])
+    snapshot(1)
+    store.apply([(DROP, 1)])
+    assert store.chunk(1, 64) is None
+    assert store.bytes_on_disk == 0
+    snapshot(2)
+    assert disk.exists(f"{DIRECTORY}/1.blk")
+    store.close()
+    thread.run()
+    store, _ = opened(disk, thread)  # the snapshot remembers what is to be removed
+    found = store.load_snapshot()
+    assert found is not None
+    store.truncate_to(found.tail)
+    assert store.bytes_on_disk == 0
+    snapshot(3)
+    assert not disk.exists(f"{DIRECTORY}/1.blk")
+
+
+def test_a_closed_stream_moves_to_trash_whole() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread)
+    disk.mkdir("/trash")
+    store.apply([(APPEND, 1, 64, blob_of(1, 1))])
+    store.close()
+    thread.run()
+    store.move_to_trash("/trash")
+    assert disk.listdir("/trash/7") == ["1.blk"]
+    assert not disk.exists(DIRECTORY)
+
+
+def test_memory_store_answers_as_the_file_store_does() -> None:
+    store = MemoryStreamStore(7)
+    first, second = blob_of(1, 3), blob_of(4, 2)
+    footer = footer_of(64 + len(first) + len(second))
+    store.apply([(APPEND, 1, 64, first), (APPEND, 1, 64 + len(first), second)])
+    store.apply([(SEAL, 1, 64 + len(first) + len(second), footer), (APPEND, 2, 64, first)])
+    assert store.chunk(1, 64 + len(first)) == (64 + len(first), second)
+    assert store.load_footer(1) == footer
+    assert [r.seq for r in store.scan(1) if r.type == fmt.MSG] == [1, 2, 3, 4, 5]
+    store.apply([(DROP, 1)])
+    assert store.chunk(1, 64) is None
+    assert store.byte_count == len(first)
+
+
+POINTS = [
+    "BLOCKS_SYNCED",
+    "BLOCKS_DIR_SYNCED",
+    "BLOCK_SEALED",
+    "SNAPSHOT_TMP_WRITTEN",
+    "SNAPSHOT_TMP_SYNCED",
+    "SNAPSHOT_RENAMED",
+    "SNAPSHOT_DIR_SYNCED",
+    "SNAPSHOT_OLD_REMOVED",
+    "INDEX_RENAMED",
+    "SNAPSHOT_BLOCKS_REMOVED",
+]
+
+
+class Life:
+    """A stream whose blocks are a pure function of how many batches were applied."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.disk = SimDisk(seed)
+        self.reported = 0  # newest snapshot that was reported done
+        self.start()
+
+    def start(self) -> None:
+        self.thread = SimThread()
+        self.store, self.errors = opened(self.disk, self.thread)
+        found = self.store.load_snapshot()
+        self.applied = 0 if found is None else found.index
+        assert self.applied >= self.reported, "a reported snapshot is gone"
+        if found is not None:
+            assert found.state == b"%d" % found.index
+            assert found.tail >= self.tail(found.index)
+            if found.index_db is not None:
+                assert found.index_db == b"i%d" % found.index
+        self.store.truncate_to((0, 0) if found is None else found.tail)
+        self.check()
+
+    @staticmethod
+    def ops(index: int) -> list[tuple[object, ...]]:
+        """Batch `index` of block (index - 1) // 4 + 1; the fourth seals it; one in two dies."""
+        block_no, at = (index - 1) // 4 + 1, (index - 1) % 4
+        size = len(blob_of(1, 2))
+        out: list[tuple[object, ...]] = [(APPEND, block_no, 64 + at * size, blob_of(index * 2, 2))]
+        if at == 3:
+            end = 64 + 4 * size
+            out.append((SEAL, block_no, end, footer_of(end)))
+            if block_no % 2 == 0:
+                out.append((DROP, block_no))
+        return out
+
+    @staticmethod
+    def tail(index: int) -> tuple[int, int]:
+        if not index:
+            return (0, 0)
+        size = len(blob_of(1, 2))
+        return (index - 1) // 4 + 1, 64 + ((index - 1) % 4 + 1) * size
+
+    def check(self) -> None:
+        """Every block that lives at `applied` holds exactly its batches."""
+        for block_no in range(1, (self.applied - 1) // 4 + 2 if self.applied else 1):
+            last = min(self.applied, block_no * 4)
+            if block_no % 2 == 0 and last == block_no * 4:
+                continue
+            seqs = [r.seq for r in self.store.scan(block_no, self.tail(last)[1]) if r.type == 1]
+            first = ((block_no - 1) * 4 + 1) * 2
+            assert seqs == list(range(first, last * 2 + 2))
+            if last == block_no * 4:
+                fmt.decode_footer(self.store.load_footer(block_no))
+
+    def act(self) -> None:
+        roll = self.rng.random()
+        if roll < 0.5:
+            self.applied += 1
+            self.store.apply(self.ops(self.applied))
+        elif roll < 0.6:
+            self.store.flush()
+        elif roll < 0.7:
+            index = self.applied
+
+            def done() -> None:
+                self.reported = index
+
+            self.store.save_snapshot(
+                index=index,
+                term=1,
+                chain=2,
+                state=b"%d" % index,
+                index_db=b"i%d" % index,
+                tail=self.tail(index),
+                done=done,
+            )
+        else:
+            self.thread.step()
+            self.thread.complete()
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_recovery_finds_the_newest_reported_snapshot_and_its_blocks(block: int) -> None:
+    """Random work, crashes at any operation; then the store is what the snapshot says."""
+    for seed in range(block * 15, block * 15 + 15):
+        life = Life(seed)
+        for _ in range(4):
+            life.disk.crash_at_operation = life.disk.operation_count + life.rng.randint(1, 120)
+            try:
+                for _ in range(200):
+                    life.act()
+            except SimCrash:
+                pass
+            life.disk.crash(keep=life.rng.choice((0.0, 0.5, 1.0)))
+            life.start()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_recovery_after_a_crash_at_each_named_point(point: str) -> None:
+    for seed in range(3):
+        life = Life(500 + seed)
+        life.disk.crash_at_point = point
+        with pytest.raises(SimCrash):
+            for _ in range(5000):
+                life.act()
+        life.disk.crash(keep=0.5)
+        life.start()
+
+
+def test_flush_size_bounds_what_waits() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread)
+    offset = 64
+    for seq in range(1, 200):
+        blob = blob_of(seq, 1, 16_000)
+        store.apply([(APPEND, 1, offset, blob)])
+        offset += len(blob)
+    assert store._pending_bytes < blocks_module.FLUSH_BYTES
+    assert thread.job_count >= 2

@@ -1,0 +1,142 @@
+"""The real disks and the disk thread; and that the overlay disk loses what the simulated one does."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streamd.store.disk import Disk, DiskThread, OsDisk, default_disk
+from streamd.store.overlay import OverlayDisk
+from tests.sim.disk import SimDisk
+
+
+@pytest.mark.parametrize("make", [OsDisk, OverlayDisk, SimDisk])
+def test_every_disk_reads_what_was_written(make: Callable[[], Disk], tmp_path: Path) -> None:
+    disk = make()
+    root = str(tmp_path)
+    disk.mkdir(f"{root}/a/b")
+    fd = disk.open(f"{root}/a/b/f", create=True)
+    disk.pwrite(fd, b"0123456789" * 1000, 5)
+    disk.writev(fd, [b"xx", bytearray(b"yy"), memoryview(b"zz")], 4094)
+    assert disk.pread(fd, 12, 0) == b"\0\0\0\0\0" + b"0123456"
+    assert disk.pread(fd, 10, 4092) == b"78xxyyzz56"
+    assert disk.size(fd) == 10005
+    assert disk.pread(fd, 100, 10000) == b"56789"
+    disk.fdatasync(fd)
+    assert disk.pread(fd, 6, 4094) == b"xxyyzz"
+    disk.truncate(fd, 4096)
+    disk.pwrite(fd, b"!", 4100)
+    assert disk.pread(fd, 100, 4094) == b"xx\0\0\0\0!"
+    disk.preallocate(fd, offset=4101, size=100)
+    assert disk.size(fd) == 4201
+    disk.close(fd)
+    assert disk.listdir(f"{root}/a/b") == ["f"]
+    disk.replace(f"{root}/a/b/f", f"{root}/a/b/g")
+    assert not disk.exists(f"{root}/a/b/f")
+    disk.sync_dir(f"{root}/a/b")
+    fd = disk.open(f"{root}/a/b/g")
+    assert disk.size(fd) == 4201
+    disk.close(fd)
+    disk.unlink(f"{root}/a/b/g")
+    assert disk.listdir(f"{root}/a/b") == []
+    with pytest.raises(FileNotFoundError):
+        disk.open(f"{root}/a/b/g")
+    assert disk.listdir(f"{root}/none") == []
+    assert disk.free_bytes(root) > 0
+    lock = disk.lock(f"{root}/a/L")
+    with pytest.raises(BlockingIOError):
+        disk.lock(f"{root}/a/L")
+    disk.unlock(lock)
+    disk.unlock(disk.lock(f"{root}/a/L"))
+    disk.remove_tree(f"{root}/a")
+    assert not disk.exists(f"{root}/a/b")
+
+
+def test_a_killed_process_loses_exactly_what_the_overlay_disk_did_not_sync(tmp_path: Path) -> None:
+    """A second disk over the same directory sees what SIGKILL would have left."""
+    root = str(tmp_path)
+    disk = OverlayDisk()
+    fd = disk.open(f"{root}/f", create=True)
+    disk.pwrite(fd, b"safe", 0)
+    disk.fdatasync(fd)
+    assert OsDisk().exists(f"{root}/f") is False  # the name is not synced
+    disk.sync_dir(root)
+    disk.pwrite(fd, b"lost", 4)
+    assert disk.pread(fd, 8, 0) == b"safelost"
+    assert Path(root, "f").read_bytes() == b"safe"
+    disk.replace(f"{root}/f", f"{root}/g")
+    assert disk.listdir(root) == ["g"]
+    assert os.listdir(root) == ["f"]
+    disk.sync_dir(root)
+    assert os.listdir(root) == ["g"]
+    disk.unlink(f"{root}/g")
+    assert os.listdir(root) == ["g"]
+    disk.sync_dir(root)
+    assert os.listdir(root) == []
+
+
+def test_names_of_an_abandoned_overlay_are_not_seen(tmp_path: Path) -> None:
+    disk = OverlayDisk()
+    disk.close(disk.open(f"{tmp_path}/f", create=True))
+    assert OverlayDisk().listdir(str(tmp_path)) == []
+    assert OsDisk().listdir(str(tmp_path)) == []
+
+
+def test_the_overlay_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMD_DROP_UNSYNCED", "1")
+    assert isinstance(default_disk(), OverlayDisk)
+    monkeypatch.delenv("STREAMD_DROP_UNSYNCED")
+    assert type(default_disk()) is OsDisk
+
+
+def test_jobs_run_in_order_and_completions_come_in_order_in_one_post() -> None:
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    thread = DiskThread("test", posted.put)
+    results: list[object] = []
+    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+    thread.submit(gate.get, None)
+    for number in range(5):
+        thread.submit(lambda number=number: number, results.append)
+    thread.submit(lambda: 1 // 0, lambda result: results.append(type(result)))
+    thread.submit(thread.is_current, results.append)
+    gate.put(None)
+    thread.close()
+    count = 0
+    while not posted.empty():
+        posted.get()()
+        count += 1
+    assert results == [0, 1, 2, 3, 4, ZeroDivisionError, True]
+    assert count == 1
+    assert not thread.is_current()
+
+
+def test_a_completion_that_raises_does_not_hold_up_the_others() -> None:
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    thread = DiskThread("test", posted.put)
+    results: list[object] = []
+
+    def fail(result: object) -> None:
+        raise ValueError(result)
+
+    thread.submit(lambda: 1, fail)
+    thread.submit(lambda: 2, results.append)
+    thread.close()
+    with pytest.raises(ValueError):
+        posted.get()()
+    posted.get()()
+    assert results == [2]
+
+
+def test_a_later_job_runs_between_the_others() -> None:
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    thread = DiskThread("test", posted.put)
+    ran: queue.SimpleQueue[str] = queue.SimpleQueue()
+    thread.submit_later(0.001, lambda: ran.put("later"))
+    assert ran.get(timeout=10) == "later"
+    thread.submit_later(1000, lambda: ran.put("never"))
+    thread.close()
+    assert ran.empty()

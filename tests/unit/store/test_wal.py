@@ -1,0 +1,238 @@
+"""What the log promises without a crash: group commit, order, errors, segments, reads."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from streamd.errors import DiskError
+from streamd.store.disk import DiskThread, OsDisk
+from streamd.store.wal import Wal
+from streamd.types import Entry, HardState, LogState
+from tests.sim.disk import SimDisk, SimThread
+
+
+class Bed:
+    """A log on a simulated disk."""
+
+    def __init__(self, *, sync: float = 0.0, segment_bytes: int = 64 * 1024) -> None:
+        self.disk = SimDisk()
+        self.segment_bytes = segment_bytes
+        self.sync = sync
+        self.errors: list[Exception] = []
+        self.done: list[int] = []
+        self.start()
+
+    def start(self) -> None:
+        self.thread = SimThread()
+        self.wal = Wal.open(
+            self.disk,
+            "/wal",
+            self.thread,
+            segment_bytes=self.segment_bytes,
+            sync=self.sync or "always",
+            on_error=self.errors.append,
+        )
+
+    def append(self, index: int, data: bytes = b"x", *, group: int = 5) -> None:
+        self.wal.append(
+            [(group, [Entry(1, index, data, chain=index)], None, 0)],
+            lambda: self.done.append(index),
+        )
+
+    def segments(self) -> list[str]:
+        return [name for name in self.disk.listdir("/wal") if name.endswith(".wal")]
+
+
+def test_all_that_waits_shares_one_sync_and_is_done_in_order() -> None:
+    bed = Bed()
+    bed.append(1)
+    bed.thread.run()
+    syncs = bed.wal.sync_count
+    for index in range(2, 50):
+        bed.append(index)
+    bed.thread.run()
+    assert bed.wal.sync_count == syncs + 1
+    assert bed.done == list(range(1, 50))
+
+
+def test_entries_are_read_back_within_a_byte_limit_but_at_least_one() -> None:
+    bed = Bed()
+    for index in range(1, 11):
+        bed.append(index, b"%d" % index * 100)
+        bed.append(index, b"other", group=6)
+    bed.thread.run()
+    assert [e.index for e in bed.wal.read(5, 1, 11, 1 << 20)] == list(range(1, 11))
+    assert [e.data for e in bed.wal.read(5, 3, 5, 1 << 20)] == [b"3" * 100, b"4" * 100]
+    assert [e.index for e in bed.wal.read(5, 3, 11, 300)] == [3, 4]
+    assert [e.index for e in bed.wal.read(5, 3, 11, 1)] == [3]
+    assert [e.chain for e in bed.wal.read(5, 9, 99, 1 << 20)] == [9, 10]
+    assert bed.wal.read(5, 11, 12, 1 << 20) == []
+
+
+def test_a_conflict_replaces_entries_also_after_a_restart() -> None:
+    bed = Bed()
+    for index in range(1, 6):
+        bed.append(index)
+    bed.wal.append([(5, [Entry(2, 3, b"new")], HardState(2, "b", 2), 3)], lambda: None)
+    bed.thread.run()
+    for _ in range(2):
+        assert [(e.term, e.index) for e in bed.wal.read(5, 1, 9, 1 << 20)] == [
+            (1, 1),
+            (1, 2),
+            (2, 3),
+        ]
+        assert bed.wal.groups[5] == LogState(HardState(2, "b", 2), 1, 3, 0, 0)
+        bed.start()
+
+
+def test_released_segments_are_reused_and_the_rest_of_what_they_said_is_repeated() -> None:
+    bed = Bed()
+    bed.wal.append([(9, [], HardState(4, "c", 0), 0)], lambda: None)
+    for index in range(1, 400):
+        bed.append(index, bytes(1000))
+        bed.thread.run()
+        if index > 20:
+            bed.wal.release(5, index - 20, 1, index - 20)
+    assert bed.done == list(range(1, 400))
+    assert len(bed.segments()) <= 3
+    assert sum(name.startswith("spare") for name in bed.disk.listdir("/wal")) <= 3
+    bed.start()
+    assert bed.wal.groups[9].hard_state == HardState(4, "c", 0)
+    found = bed.wal.groups[5]
+    assert (found.first_index, found.last_index) == (379, 399)
+    assert (found.prev_term, found.prev_chain) == (1, 378)
+
+
+def test_a_group_that_pins_old_segments_is_a_straggler_until_it_is_released() -> None:
+    bed = Bed()
+    bed.append(1, group=6)
+    for index in range(1, 400):
+        bed.append(index, bytes(1000))
+        bed.thread.run()
+    bed.wal.release(5, 399, 1, 0)
+    bed.append(400)
+    bed.thread.run()
+    assert bed.wal.stragglers() == [6]
+    bed.wal.release(6, 1, 1, 0)
+    bed.thread.run()
+    assert bed.wal.stragglers() == []
+    assert len(bed.segments()) == 1
+
+
+def test_an_entry_larger_than_a_segment_gets_one_of_its_own() -> None:
+    bed = Bed()
+    bed.append(1, bytes(300_000))
+    bed.append(2)
+    bed.thread.run()
+    bed.start()
+    assert [len(e.data) for e in bed.wal.read(5, 1, 3, 1 << 20)] == [300_000, 1]
+
+
+def test_a_snapshot_beyond_the_log_leaves_an_empty_log_that_goes_on_after_it() -> None:
+    bed = Bed()
+    bed.append(1)
+    bed.thread.run()
+    bed.wal.release(5, 100, 3, 77)
+    bed.append(101)
+    bed.thread.run()
+    bed.start()
+    assert bed.wal.groups[5] == LogState(HardState(), 101, 101, 3, 77)
+    assert bed.wal.read(5, 101, 102, 1 << 20)[0].index == 101
+
+
+def test_a_destroyed_group_is_gone_and_pins_nothing() -> None:
+    bed = Bed()
+    bed.append(1, group=6)
+    bed.thread.step()
+    bed.wal.destroy(6)  # while its entry is in flight
+    bed.thread.run()
+    bed.append(1)
+    bed.thread.run()
+    assert 6 not in bed.wal.groups
+    bed.start()
+    assert list(bed.wal.groups) == [5]
+
+
+def test_a_full_disk_is_a_clean_error_and_what_was_acked_is_there() -> None:
+    bed = Bed(segment_bytes=64 * 1024)
+    bed.disk.capacity = 200 * 1024
+    index = 0
+    while not bed.errors:
+        index += 1
+        bed.append(index, bytes(1000))
+        bed.thread.run()
+    assert isinstance(bed.errors[0], DiskError)
+    assert "No space left on device" in str(bed.errors[0])
+    assert bed.done == list(range(1, index))
+    bed.append(index + 1)  # final
+    bed.thread.run()
+    assert bed.done == list(range(1, index))
+    bed.disk.capacity = 1 << 30
+    bed.disk.crash(keep=0.0)
+    bed.start()
+    assert bed.wal.groups[5].last_index >= index - 1
+
+
+def test_the_first_failed_sync_is_final() -> None:
+    bed = Bed()
+    bed.append(1)
+    bed.thread.run()
+    bed.disk.fail_next["fdatasync"] = errno.EIO
+    bed.append(2)
+    bed.append(3)
+    bed.thread.run()
+    bed.append(4)
+    bed.thread.run()
+    assert bed.done == [1]
+    assert isinstance(bed.errors[0], DiskError)
+    assert "Input/output error" in str(bed.errors[0])
+
+
+def test_lazy_sync_reports_done_before_the_sync_and_syncs_when_it_is_due() -> None:
+    bed = Bed(sync=120.0)
+    syncs = bed.wal.sync_count
+    for index in range(1, 10):
+        bed.append(index)
+        bed.thread.run()
+    assert bed.done == list(range(1, 10))
+    assert bed.wal.sync_count == syncs
+    bed.thread.run_later()
+    assert bed.wal.sync_count == syncs + 1
+    bed.disk.crash(keep=0.0)
+    bed.start()
+    assert bed.wal.groups[5].last_index == 9
+
+
+def test_on_a_real_disk_with_real_threads(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for start in (0, 200):
+            log = DiskThread("log", loop.call_soon_threadsafe)
+            block = DiskThread("block", loop.call_soon_threadsafe)
+            wal = Wal.open(
+                OsDisk(),
+                str(tmp_path / "wal"),
+                log,
+                segment_bytes=256 * 1024,
+                sync="always",
+                on_error=lambda err: None,
+                helper=block,
+            )
+            if start:
+                assert wal.groups[5].last_index == start
+                found = wal.read(5, 1, 999, 1 << 30)
+                assert [e.index for e in found] == list(range(1, start + 1))
+            finished = asyncio.Event()
+            for index in range(start + 1, start + 201):
+                wal.append([(5, [Entry(1, index, bytes(3000))], None, 0)], lambda: None)
+            wal.append([], finished.set)
+            await finished.wait()
+            wal.close()
+            log.close()
+            block.close()
+
+    asyncio.run(main())
