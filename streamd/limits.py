@@ -59,7 +59,8 @@ CONFIG_DEPTH_MAX: Final = 64
 TURN_ENTRIES_MAX: Final = 256  # entries applied in one turn; then the loop serves others
 TURN_BYTES_MAX: Final = 4 * 1024 * 1024  # of entries taken from the log at once
 ENTRY_OVERHEAD_BYTES: Final = 64  # what an entry costs in the log beside its payload
-SNAPSHOT_EVERY_BYTES: Final = 96 * 1024 * 1024  # bounds what a restart replays: about a second
+SNAPSHOT_EVERY_BYTES: Final = 96 * 1024 * 1024  # bounds what a restart replays: about a second;
+# less on small disks: node/room.py
 SNAPSHOT_AT_STOP_BYTES: Final = 256 * 1024  # less is replayed faster than it is saved
 STORE_BATCH_MSGS: Final = 4096  # messages of one log entry; a turn may make several
 STORE_BATCH_BYTES: Final = 1024 * 1024  # of payloads, per log entry
@@ -70,7 +71,11 @@ DELIVER_BUDGET_MSGS: Final = 512  # one cursor's share of a turn
 READ_AHEAD_BYTES: Final = 256 * 1024  # of one block read for a cursor
 READ_ONE_BYTES: Final = 16 * 1024  # of one block read for a single message
 WAL_SEGMENT_BYTES: Final = 64 * 1024 * 1024
-STRAGGLER_CHECK_S: Final = 15.0  # how often groups that pin old log segments are snapshotted
+WAL_SEGMENT_BYTES_MIN: Final = 4 * 1024 * 1024
+WAL_SEGMENT_FRACTION: Final = 64  # of the free space: a log is a few segments
+RESERVE_SEGMENTS: Final = 4  # kept free for the log to turn over and blocks to be written
+ROOM_LOOK_BYTES: Final = 16 * 1024 * 1024  # how much is stored between two looks at the disk
+STRAGGLER_CHECK_S: Final = 2.0  # how often groups that pin old log segments are snapshotted
 """Also the longest a freed stream keeps its share of the log."""
 ROUTE_CACHE_MAX: Final = 65_536  # subjects whose streams a node remembers
 
@@ -106,6 +111,7 @@ NET_ROUTE_CACHE_MAX: Final = 16_384  # subjects, and as many reply prefixes, wit
 RIGHTS_CACHE_MAX: Final = 4096  # verdicts on subjects, per connection of a user with permissions
 REPLY_GRANTS_MAX: Final = 16_384  # replies a connection may answer; the oldest lapse first
 CONGESTED_BYTES: Final = 1024 * 1024  # buffered for one receiver; then deliveries to it pause
+LISTENER_CLOSE_S: Final = 1.0  # for last bytes to clients when the server stops
 STALL_S: Final = 0.01  # how long a publisher rests when a receiver is 3/4 of the way to eviction
 
 # --- consumers ----------------------------------------------------------------------------------

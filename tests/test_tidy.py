@@ -188,3 +188,15 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             continue
         yield node
         stack.extend(ast.iter_child_nodes(node))
+
+
+def test_the_architecture_names_every_file() -> None:
+    """A reader finds any file's purpose in ARCHITECTURE.md, which stays short."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    missing = [
+        name_of(path)
+        for path in sources()
+        if path.name != "__init__.py" and f"`{path.name}`" not in text
+    ]
+    assert not missing, missing
+    assert len(text.splitlines()) <= 200

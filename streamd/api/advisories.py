@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import string
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamd import limits
 from streamd.api import times
@@ -46,6 +46,19 @@ _CONSUMER_EVENTS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "consumer_pinned": ("CONSUMER.PINNED", "consumer_group_pinned", ("group", "pinned_id")),
     "consumer_unpinned": ("CONSUMER.UNPINNED", "consumer_group_unpinned", ("group", "reason")),
 }
+
+
+class ClientFacts(Protocol):
+    """What is told of the client that made a request: a connection of `net`."""
+
+    cid: int
+    ip: str
+    start_ns: int
+    rtt_ns: int
+    user: str
+    name: str
+    lang: str
+    version: str
 
 
 class Advisories:
@@ -179,12 +192,26 @@ class Advisories:
         body = {"server": self._node.server_name, "dropped": dropped}
         self._publish("API.LIMIT_REACHED", "api_limit_reached", body)
 
-    def _client(self, client: Any) -> dict[str, Any]:
-        describe = getattr(client, "client_info", None)
-        facts: dict[str, Any] = {"acc": "$G", "server": self._node.server_name, "kind": "Client"}
-        if describe is not None:
-            facts |= describe()
-        return facts
+    def _client(self, client: ClientFacts | None) -> dict[str, Any]:
+        shown: dict[str, Any] = {"acc": "$G", "server": self._node.server_name, "kind": "Client"}
+        if client is None:
+            return shown
+        shown |= {
+            "start": times.format_ns(client.start_ns),
+            "host": client.ip,
+            "id": client.cid,
+            "rtt": client.rtt_ns,
+            "client_type": "nats",
+        }
+        for field, value in (
+            ("user", client.user),
+            ("name", client.name),
+            ("lang", client.lang),
+            ("ver", client.version),
+        ):
+            if value:
+                shown[field] = value
+        return shown
 
     # --- publishing -----------------------------------------------------------------------------
 

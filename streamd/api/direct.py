@@ -35,6 +35,10 @@ def get(request: Request) -> None:
         request.no_responders()
         return
     wanted: dict[str, Any] = {}
+    if not request.payload and len(request.names) > 1:
+        # What a key-value get is: kept short, there are many.
+        _send_one(request, handle, handle.machine.index.last_of(request.names[1].encode()))
+        return
     if request.payload:
         try:
             wanted = decode(request.payload, shapes.MSG_GET, is_strict=False)
@@ -45,7 +49,7 @@ def get(request: Request) -> None:
         if has_selector(wanted) or wanted.get("batch") or wanted.get("multi_last"):
             request.status(_BAD)
             return
-        wanted["last_by_subj"] = ".".join(request.names[1:])
+        wanted["last_by_subj"] = request.names[1]
     if wanted.get("multi_last"):
         _get_last_of_many(request, handle, wanted)
     elif not has_selector(wanted):
@@ -60,10 +64,15 @@ def get(request: Request) -> None:
 
 def _get_one(request: Request, handle: StreamHandle, wanted: dict[str, Any]) -> None:
     seq = select(handle.machine, wanted)
+    _send_one(request, handle, seq, with_headers=not wanted.get("no_hdr"))
+
+
+def _send_one(
+    request: Request, handle: StreamHandle, seq: Seq, *, with_headers: bool = True
+) -> None:
     if not seq:
         request.status(_NOT_FOUND)
         return
-    with_headers = not wanted.get("no_hdr")
 
     def send(found: list[StoredMsg | None]) -> None:
         message = found[0]

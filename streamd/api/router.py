@@ -14,6 +14,7 @@ from streamd.node.clock import SystemClock
 from streamd.node.ports import Clock, NodeHandle, Wires
 
 PREFIX: Final = b"$JS.API."
+_DIRECT: Final = b"$JS.API.DIRECT.GET."
 
 _PAGED: Final[dict[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
 
@@ -59,7 +60,6 @@ def _table() -> dict[str, Endpoint]:
         "CONSUMER.RESET": row("consumer_reset", consumers.reset, 2, blank={"reset_seq": 0}),
         "CONSUMER.MSG.NEXT": row("", consumers.next_msgs, 2),
         "CONSUMER.LEADER.STEPDOWN": row("consumer_leader_stepdown", cluster, 2),
-        "DIRECT.GET": row("", direct.get, 1, has_rest=True),
     }
 
 
@@ -84,6 +84,7 @@ class Router:
             node, wires, clock, server_version=server_version, advisories=self.advisories
         )
         self._table = _table()
+        self._direct = Endpoint("", direct.get)  # names: the stream, and what follows it as one
         self._found: dict[bytes, tuple[Endpoint, list[str]] | None] = {}
 
     @property
@@ -101,16 +102,21 @@ class Router:
         self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: Any = None
     ) -> None:
         """Serve one request. A subject that is no endpoint gets no answer, as with nats-server."""
-        if subject in self._found:
-            found = self._found[subject]
+        if subject.startswith(_DIRECT):
+            # Not through the cache: each key of a key-value bucket is a subject of its own.
+            endpoint = self._direct
+            names = subject[len(_DIRECT) :].decode("utf-8", "replace").split(".", 1)
         else:
-            found = self._find(subject)
-            if len(self._found) >= limits.API_SUBJECT_CACHE_MAX:
-                self._found.clear()
-            self._found[subject] = found
-        if found is None:
-            return
-        endpoint, names = found
+            if subject in self._found:
+                found = self._found[subject]
+            else:
+                found = self._find(subject)
+                if len(self._found) >= limits.API_SUBJECT_CACHE_MAX:
+                    self._found.clear()
+                self._found[subject] = found
+            if found is None:
+                return
+            endpoint, names = found
         context = self.context
         request = Request(context, endpoint, subject, names, reply, headers, payload, client)
         if headers and not _knows_level(headers):

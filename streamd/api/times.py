@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Final
 
 ZERO_TIME: Final = "0001-01-01T00:00:00Z"
@@ -38,8 +39,18 @@ def format_ns(ns: int) -> str:
     if ns == 0:
         return ZERO_TIME
     second, fraction = divmod(ns, _SECOND)
+    if not fraction:
+        return _second_text(second) + "Z"
+    digits = f"{fraction:09d}"
+    if fraction % 10 == 0:
+        digits = digits.rstrip("0")
+    return f"{_second_text(second)}.{digits}Z"
+
+
+@lru_cache(maxsize=1024)  # messages of one reply are often of one second
+def _second_text(second: int) -> str:
     moment = _EPOCH + timedelta(seconds=second)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{_fraction_text(fraction)}Z".rjust(20, "0")
+    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}"
 
 
 def parse_time(text: str) -> tuple[str, int]:

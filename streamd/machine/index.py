@@ -209,6 +209,8 @@ class StreamIndex(IndexLookup):
         footer = self._codec.encode_footer(columns)
         sealed.is_sealed = True
         sealed.columns = None
+        if not sealed.live:
+            self.has_dead_blocks = True
         self._cache(sealed.block_no, columns)
         fresh = Block(sealed.block_no + 1)
         fresh.columns = Columns()
@@ -220,6 +222,9 @@ class StreamIndex(IndexLookup):
 
     def take_dead_blocks(self) -> list[int]:
         """Forget sealed blocks without a live message and return their numbers."""
+        if not self.has_dead_blocks:
+            return []
+        self.has_dead_blocks = False
         dead = [block.block_no for block in self.blocks if block.is_sealed and not block.live]
         if dead:
             gone = set(dead)
@@ -264,6 +269,8 @@ class StreamIndex(IndexLookup):
             self.digest = (self.digest - mixed) & MASK64
             block.digest = (block.digest - mixed) & MASK64
             block.live -= 1
+            if not block.live and block.is_sealed:
+                self.has_dead_blocks = True
             row = self.subjects[subject]
             row[COUNT] -= 1
             if not row[COUNT]:
@@ -311,6 +318,8 @@ class StreamIndex(IndexLookup):
             self.bytes -= sum(lengths) - self._size_less * (high - low)
             self.count -= high - low
             block.live -= high - low
+            if not block.live and block.is_sealed:
+                self.has_dead_blocks = True
             # All rows from low on are consecutive seqs: a gap in them would be a deleted seq.
             mixed = mix_run(seq, columns.crcs[low:high])
             self.digest = (self.digest - mixed) & MASK64
@@ -341,6 +350,7 @@ class StreamIndex(IndexLookup):
         self.subjects.clear()
         for block in self.blocks:
             block.live = block.digest = 0
+        self.has_dead_blocks = True
         return count
 
     def track_seqs(self, is_on: bool) -> None:

@@ -58,6 +58,7 @@ class IndexLookup:
         self.active.columns = Columns()
         self.rescan: Rescan | None = None
         self.tracks_seqs = False
+        self.has_dead_blocks = False  # sealed ones, to be dropped before the entry ends
         self._codec = codec
         self._source = columns
         self._block_bytes = block_bytes

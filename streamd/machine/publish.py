@@ -293,6 +293,8 @@ def _check_in_batch(
 ) -> JsError | None:
     """The header checks of one message of an atomic batch."""
     subject = msg[0]
+    if sum(map(len, msg)) > RECORD_BYTES_MAX:
+        return errors.STREAM_STORE_FAILED(err="message too large")
     if machine.limits.is_sealed:
         return errors.STREAM_SEALED()
     if b"Nats-Incr" in fields:

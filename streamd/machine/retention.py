@@ -17,6 +17,7 @@ from streamd.types import Seq
 LIMITS: Final = "limits"
 INTEREST: Final = "interest"
 WORKQUEUE: Final = "workqueue"
+_SHORT_MAX: Final = 16 * 1024 * 1024
 
 
 class Limits:
@@ -41,6 +42,7 @@ class Limits:
         "max_msgs",
         "max_per_subject",
         "republish",
+        "size_max",
     )
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -49,6 +51,8 @@ class Limits:
         self.max_age_ns = int(config.get("max_age") or 0)
         self.max_per_subject = _limit(config, "max_msgs_per_subject")
         self.max_msg_size = _limit(config, "max_msg_size")
+        # Above this the short way asks the long one, which knows the bound of a record too.
+        self.size_max = self.max_msg_size if 0 <= self.max_msg_size < _SHORT_MAX else _SHORT_MAX
         self.is_discard_new = config.get("discard", "old") == "new"
         self.is_discard_new_per_subject = self.is_discard_new and bool(
             config.get("discard_new_per_subject")

@@ -38,7 +38,6 @@ from streamd.types import Entry, Index, Msg, Seq, Uid
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 _ROLL_DEAD_BYTES: Final = 1024 * 1024  # an all-dead active block this big is worth a new file
-_NO_SIZE_MAX: Final = 1 << 24  # bigger ones take the long way, which knows the record's bound
 
 Scan = Callable[[int, int], Iterable[Any]]
 """(block_no, end_offset) -> the block's records (store.format.Record)."""
@@ -151,7 +150,7 @@ class StreamMachine:
             assert self._blob_offset + len(blob) == active.end_offset, active.end_offset
             out.block_ops.append((APPEND, active.block_no, self._blob_offset, blob))
             self._blob = []
-        if self._gone_seqs or self._is_purged:
+        if self._gone_seqs or self._is_purged or self.index.has_dead_blocks:
             self._drop_dead(out)
             self._gone_seqs = []
             self._gone_subjects = []
@@ -266,9 +265,9 @@ class StreamMachine:
         limits = self.limits
         ts = max(command[1], self.index.last_ts + 1)
         if limits.is_plain:
-            size_max = limits.max_msg_size
+            size_max = limits.size_max
             for _, headers, payload in msgs:
-                if headers or 0 <= size_max < len(payload):
+                if headers or len(payload) > size_max:
                     break
             else:
                 first = self._write(ts, msgs, None)
@@ -293,7 +292,7 @@ class StreamMachine:
         run = _Run(self, ts)
         limits = self.limits
         is_plain = limits.is_plain
-        size_max = limits.max_msg_size if limits.max_msg_size >= 0 else _NO_SIZE_MAX
+        size_max = limits.size_max
         find = self.dedupe.find
         for msg in msgs:
             _, headers, payload = msg

@@ -595,6 +595,10 @@ class ClientConn(asyncio.Protocol):
         linger_s = self._listener.options.write_deadline_ns / 1e9
         self._linger_timer = self._loop.call_later(linger_s, self._transport.abort)
 
+    def cut_off(self) -> None:
+        """Drop the socket with whatever is still buffered."""
+        self._transport.abort()
+
     def _forget(self, reason: str) -> None:
         self.reason = reason
         self.stop_ns = time.time_ns()

@@ -12,6 +12,7 @@ from typing import Any
 
 from streamd import API_LEVEL, NATS_LEVEL, __version__
 from streamd.config.options import Options
+from streamd.limits import LISTENER_CLOSE_S
 from streamd.net.auth import Authenticator
 from streamd.net.client_conn import ClientConn
 from streamd.net.pubsub import PubSub
@@ -75,9 +76,15 @@ class Listener:
             self._server = None
         for conn in list(self._open):
             conn.close("Server Shutdown")
-        if self._open:
-            self._all_gone.clear()
-            await self._all_gone.wait()
+        if not self._open:
+            return
+        self._all_gone.clear()
+        try:
+            async with asyncio.timeout(LISTENER_CLOSE_S):
+                await self._all_gone.wait()
+        except TimeoutError:
+            for conn in list(self._open):  # they read no more; what is left for them is lost
+                conn.cut_off()
 
     async def lame_duck(self) -> None:
         """Accept no more, tell clients to go elsewhere, then end their connections one by one.

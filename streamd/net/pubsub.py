@@ -233,6 +233,8 @@ class PubSub:
         collected = self._collected
         self._collected = {}
         for stream, (msgs, replies) in collected.items():
+            if stream.machine.config.get("no_ack"):
+                replies = [b""] * len(msgs)
             stream.publish(msgs, replies, conn)
 
     def _refresh_topology(self) -> None:
@@ -578,7 +580,8 @@ class PubSub:
         route = self.table.find(subject)
         self.server_in_msgs += 1
         for stream in route.streams:
-            stream.publish([(subject, headers, payload)], [reply], self._server_sink)
+            answer = b"" if stream.machine.config.get("no_ack") else reply
+            stream.publish([(subject, headers, payload)], [answer], self._server_sink)
         if route.plain or route.queues:
             self.route_one(None, route, subject, reply, headers, payload)
             self.flush_if_idle()

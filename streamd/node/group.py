@@ -94,6 +94,7 @@ class Group:
         self.machine: Any = machine
         self.blocks = blocks
         self.snapshot_index = snapshot_index
+        self.snapshot_every_bytes = limits.SNAPSHOT_EVERY_BYTES
         self.applied_bytes = 0  # of log entries applied since the last snapshot
         self.failure = ""  # why this group stopped; empty while it is well
         self.at_ms = 0

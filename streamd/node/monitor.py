@@ -159,7 +159,7 @@ class Monitor:
             return False
         if self._is_stopping:
             return group.applied_bytes >= limits.SNAPSHOT_AT_STOP_BYTES
-        return self._snapshot_wanted or group.applied_bytes >= limits.SNAPSHOT_EVERY_BYTES
+        return self._snapshot_wanted or group.applied_bytes >= group.snapshot_every_bytes
 
     def _do_snapshot(self) -> None:
         """Save the state between two turns, so it is exactly that of the applied index (I3)."""

@@ -28,6 +28,7 @@ from streamd.node.group import Group, NoBlocks
 from streamd.node.memory_log import MemoryLog
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Clock, Done, Wires
+from streamd.node.room import MemoryRoom, StorageRoom
 from streamd.node.stream_group import StreamGroup
 from streamd.node.stream_handle import LocalStream
 from streamd.raft.core import RaftCore
@@ -152,13 +153,17 @@ class Node:
         loop = asyncio.get_running_loop()
         self._disk = default_disk()
         self._root, self._lock = storedir.prepare(self.store_dir, self._disk)
+        self._room = StorageRoom(
+            self._disk, self._root, storage_max=self.storage_max, used=self.storage_bytes
+        )
+        self._memory_room = MemoryRoom(memory_max=self.memory_max, used=self.memory_bytes)
         self._log_thread = DiskThread("log", loop.call_soon_threadsafe)
         self._block_thread = DiskThread("block", loop.call_soon_threadsafe)
         self._wal = Wal.open(
             self._disk,
             os.path.join(self._root, "wal"),
             self._log_thread,
-            segment_bytes=limits.WAL_SEGMENT_BYTES,
+            segment_bytes=self._room.segment_bytes,
             sync="always" if self.sync == "always" else float(self.sync),
             on_error=self._on_log_error,
         )
@@ -388,7 +393,9 @@ class Node:
             wires=self._wires,
             stager=BatchStager(self._batch_budget),
             max_payload=self._max_payload,
+            has_room=self._room.take if is_file else self._memory_room.take,
         )
+        group.snapshot_every_bytes = self._room.snapshot_every_bytes
         monitor = Monitor(
             group,
             log=self._wal if is_file else self._memory_log,

@@ -68,6 +68,7 @@ class StreamGroup(Group):
         wires: Wires,
         stager: BatchStager,
         max_payload: int,
+        has_room: Callable[[int], bool],
     ) -> None:
         super().__init__(
             uid=uid, raft=raft, machine=machine, blocks=blocks, snapshot_index=snapshot_index
@@ -77,6 +78,7 @@ class StreamGroup(Group):
         self.max_payload = max_payload
         self.post: Callable[[tuple[Any, ...]], None] = lambda message: None
         self._wires = wires
+        self._has_room = has_room
         self._stager = stager
         self._msgs: list[Msg] = []
         self._waiters: list[Waiter] = []
@@ -84,6 +86,7 @@ class StreamGroup(Group):
         self._unforced_due_ms = 0  # 0: nothing waits
         self._is_forced = False
         self._uncommitted_bytes = 0
+        self._refused_count = 0  # publishes turned away for want of space
         self._next_ts = 0
         self._cursors: dict[Uid, Cursor] = {}
         self._by_name: dict[bytes, Cursor] = {}
@@ -229,8 +232,21 @@ class StreamGroup(Group):
 
     def _track(self, command: Command, tag: Any) -> None:
         data = encode(command)
+        if not self._has_room(len(data)):
+            self._refuse(tag, len(command[-1]))
+            return
         self._uncommitted_bytes += len(data)
         self.raft.propose(data, command, tag)
+
+    def _refuse(self, tag: Any, msg_count: int) -> None:
+        """Nothing more can be stored on this node; what is stored is safe."""
+        error = errors.INSUFFICIENT_RESOURCES()
+        if type(tag) is list:
+            for sink, replies in tag:
+                sink.publish_acks(self.name_bytes, replies, [error] * len(replies))
+        else:
+            tag(error)
+        self._refused_count += msg_count
 
     def _stamp(self, msg_count: int) -> int:
         """Return the entry's time; its messages are one ns apart, so no two are ever equal."""
@@ -410,20 +426,24 @@ class StreamGroup(Group):
 
     def _on_barrier(self, done: Callable[[], None], b: Any, c: Any) -> None:
         """A linearizable read: what cursors and clients have done so far is logged first."""
-        for cursor in self._cursors.values():
-            cursor.flush()
-        if self._unforced:
-            self._propose_unforced()
-        self._propose_store()
+        self._propose_all()
         self._barriers.append((self.raft.last_index, done))
 
     def _on_propose(self, command: Command, done: Any, is_forced: Any) -> None:
-        self._propose_store()  # what was published before comes before
+        self._propose_all()  # what happened before comes before, and its answer shows it
         if self._is_closed:
             if done is not None:
                 done(errors.STREAM_NOT_FOUND())
             return
         super()._on_propose(command, done, is_forced)
+
+    def _propose_all(self) -> None:
+        for cursor in self._cursors.values():
+            cursor.flush()
+        self._acked.clear()
+        if self._unforced:
+            self._propose_unforced()
+        self._propose_store()
 
     # --- CursorHost -------------------------------------------------------------------------
 

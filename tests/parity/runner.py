@@ -10,10 +10,12 @@ from pathlib import Path
 
 from benchmarks.servers import ServerProcess
 from tests.parity.compare import Difference, Steps, differences
+from tests.parity.differences import reason
 from tests.parity.recorder import Recorder
 from tests.parity.registry import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
+PEER_RUNS = 3
 
 
 def ours_binary() -> str:
@@ -53,8 +55,19 @@ def record(server: ServerProcess, scenario: Scenario) -> Steps:
 def compare(
     name: str, scenario: Scenario, ours: ServerProcess, peer: ServerProcess
 ) -> list[Difference]:
-    """Run one scenario on both servers."""
-    theirs = record(peer, scenario)
-    stumbled = [seen for label, seen in theirs if label == "raised"]
-    assert not stumbled, f"{name} does not even run on the peer: {stumbled}"
-    return differences(name, record(ours, scenario), theirs)
+    """Run one scenario on both servers.
+
+    Ours runs once. The peer has races of its own (a stream made again just after its deletion may
+    come up with old messages), so where it differs it is asked again: ours must be like one of
+    its answers.
+    """
+    mine = record(ours, scenario)
+    found: list[Difference] = []
+    for _ in range(PEER_RUNS):
+        theirs = record(peer, scenario)
+        stumbled = [seen for label, seen in theirs if label == "raised"]
+        assert not stumbled, f"{name} does not even run on the peer: {stumbled}"
+        found = differences(name, mine, theirs)
+        if all(reason(each) for each in found):
+            break
+    return found

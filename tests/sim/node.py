@@ -168,6 +168,7 @@ class SimNode:
         self.group = StreamGroup(
             uid=UID, raft=raft, machine=machine, blocks=self.store, snapshot_index=index,
             wires=wires, stager=BatchStager(), max_payload=1 << 20,
+            has_room=lambda byte_count: True,
         )  # fmt: skip
         self.monitor = Monitor(
             self.group, log=RecordingLog(wal, oracle), clock=clock,
@@ -246,4 +247,3 @@ class FoldColumns:
 
     def load_footer(self, block_no: int) -> bytes:
         return self._footers[block_no]
-

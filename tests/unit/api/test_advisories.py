@@ -75,6 +75,29 @@ def test_audit_holds_request_and_response(bed: Bed) -> None:
     assert json.loads(audit["response"])["total"] == 0
 
 
+def test_audit_tells_who_asked(bed: Bed) -> None:
+    class Client:
+        cid, ip, start_ns, rtt_ns = 7, "10.0.0.1", 1_600_000_000_000_000_000, 1000
+        user, name, lang, version = "", "app", "python3", "2.9"
+
+    bed.router.handle(b"$JS.API.INFO", b"", b"", b"", Client())
+    (audit,) = [json.loads(payload) for _, _, _, payload in bed.wires.sent]
+    check_schema("advisory", audit)
+    assert audit["client"] == {
+        "acc": "$G",
+        "server": "bed",
+        "kind": "Client",
+        "start": "2020-09-13T12:26:40Z",
+        "host": "10.0.0.1",
+        "id": 7,
+        "rtt": 1000,
+        "client_type": "nats",
+        "name": "app",
+        "lang": "python3",
+        "ver": "2.9",
+    }
+
+
 def test_nobody_listens_nothing_is_made(bed: Bed) -> None:
     bed.wires.heard = ()
     bed.make("T")

@@ -102,6 +102,12 @@ def test_sizes() -> None:
     assert code(box.put(b"a.1", b"", Colour="a long value")) == 10054
 
 
+def test_a_record_has_a_bound() -> None:
+    """Also on the short way, where nothing else is checked."""
+    box = Box()
+    assert code(box.put(b"a.1", bytes(33 * 1024 * 1024))) == 10077
+
+
 def test_headers_have_a_bound() -> None:
     box = Box()
     assert code(box.put(b"a.1", Long="x" * 65536)) == 10097

@@ -203,6 +203,13 @@ def test_a_captured_subject_has_a_responder():
     assert peer.send(pub(b"js.a", b"x", b"in.1")) == b""
 
 
+def test_a_stream_without_acks_is_given_no_replies():
+    bed, stream, _ = stream_bed()
+    stream.machine.config["no_ack"] = True
+    bed.peer().send(pub(b"js.a", b"x", b"in.1") * 2)
+    assert stream.published[0][1] == [b"", b""]
+
+
 def test_a_stream_that_captures_inboxes_gets_them():
     bed, stream, _ = stream_bed("_INBOX.>")
     peer = bed.peer()

@@ -1,4 +1,4 @@
-"""The real disks and the disk thread; and that the overlay disk loses what the simulated one does."""
+"""The real disks and the disk thread; and that the overlay disk loses what is not synced."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ import asyncio
 import errno
 from pathlib import Path
 
-import pytest
-
 from streamd.errors import DiskError
 from streamd.store.disk import DiskThread, OsDisk
 from streamd.store.wal import Wal

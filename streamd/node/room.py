@@ -1,0 +1,56 @@
+"""How much more may be stored: the operator's limit and the space left on the disk.
+
+A publish is refused (10023) while there is still room for what was acked before to be moved from
+the log into blocks and snapshots; a disk that is really full would stop the log itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamd import limits
+
+
+class StorageRoom:
+    """Counts down what was found free and looks again when that is used up."""
+
+    def __init__(
+        self, disk: Any, directory: str, *, storage_max: int, used: Callable[[], int]
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._storage_max = storage_max  # bytes of messages, all file streams; -1: no limit
+        self._used = used
+        self._left = 0
+        free = int(disk.free_bytes(directory))
+        # A small disk gets small segments, so that the log does not eat what streams may use.
+        self.segment_bytes = min(
+            limits.WAL_SEGMENT_BYTES,
+            max(limits.WAL_SEGMENT_BYTES_MIN, free // limits.WAL_SEGMENT_FRACTION),
+        )
+        self.snapshot_every_bytes = self.segment_bytes * 3 // 2
+        self._reserve = self.segment_bytes * limits.RESERVE_SEGMENTS
+
+    def take(self, byte_count: int) -> bool:
+        """True if `byte_count` more bytes may be logged and stored."""
+        self._left -= byte_count
+        if self._left >= 0:
+            return True
+        self._left = int(self._disk.free_bytes(self._directory)) - self._reserve
+        if self._storage_max >= 0:
+            self._left = min(self._left, self._storage_max - self._used())
+        # Look again after a share of it: others use the disk as well.
+        self._left = min(self._left, limits.ROOM_LOOK_BYTES) - byte_count
+        return self._left >= 0
+
+
+class MemoryRoom:
+    """The same for streams in memory: the operator's limit only."""
+
+    def __init__(self, *, memory_max: int, used: Callable[[], int]) -> None:
+        self._memory_max = memory_max
+        self._used = used
+
+    def take(self, byte_count: int) -> bool:
+        return self._memory_max < 0 or self._used() + byte_count <= self._memory_max

@@ -1,0 +1,85 @@
+"""Snapshots of the machines and the blocks a stream lays out, byte for byte.
+
+A changed file needs a version bump and an ADR: a snapshot on disk must stay readable, and replicas
+of different releases must lay out equal blocks. `python -m tests.golden.test_machine_bytes` writes
+the files anew; review the diff.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamd.machine import commands
+from streamd.machine.base import Effects
+from streamd.machine.meta import MetaMachine
+from streamd.machine.stream import StreamMachine
+from streamd.store.format import BlockCodec
+from streamd.types import Entry
+from tests.unit.machine.box import START_NS, Box
+
+HERE = Path(__file__).parent / "machine"
+
+
+def stream() -> Box:
+    """A stream with two blocks, deletions, ids, a TTL and several subjects."""
+    box = Box(block_bytes=400, allow_msg_ttl=True, max_msgs_per_subject=3)
+    for n in range(9):
+        box.put(b"a.%d" % (n % 4), b"payload %d" % n)
+    box.put(b"a.1", b"", Msg_Id="id-1")
+    box.put(b"a.2", b"", TTL="1h")
+    box.do(commands.DELETE_MSG, 5, False)
+    return box
+
+
+def meta() -> MetaMachine:
+    """Two streams, one of them changed since."""
+    machine = MetaMachine()
+    for index, command in enumerate(
+        (
+            [commands.CREATE_STREAM, START_NS, {"name": "A", "subjects": ["a"]}],
+            [commands.CREATE_STREAM, START_NS + 1, {"name": "B", "subjects": ["b"]}],
+            [commands.UPDATE_STREAM, START_NS + 2, "A", {"name": "A", "subjects": ["c"]}],
+        ),
+        1,
+    ):
+        machine.apply(Entry(1, index, commands.encode(command)), Effects())
+    return machine
+
+
+def made() -> dict[str, bytes]:
+    box = stream()
+    return {
+        "stream.state": box.machine.snapshot(),
+        "stream.index": box.machine.index_db(),
+        "stream.1.blk": bytes(box.blocks.files[1]) + box.blocks.footers[1],
+        "meta.state": meta().snapshot(),
+    }
+
+
+@pytest.mark.parametrize("name", ["stream.state", "stream.index", "stream.1.blk", "meta.state"])
+def test_bytes_are_what_they_were(name: str) -> None:
+    """Written today, the same bytes as on the day the file was made."""
+    assert made()[name] == (HERE / name).read_bytes()
+
+
+def test_old_snapshots_can_be_read() -> None:
+    """The files of that day give today's machines."""
+    box = stream()
+    again = StreamMachine.restore(
+        (HERE / "stream.state").read_bytes(),
+        (HERE / "stream.index").read_bytes(),
+        codec=BlockCodec(),
+        columns=box.blocks,
+        scan=box.blocks.scan,
+    )
+    assert again.digest == box.machine.digest
+    assert again.index.subjects_matching(None) == box.machine.index.subjects_matching(None)
+    old = MetaMachine.restore((HERE / "meta.state").read_bytes())
+    assert old.streams_by_name == meta().streams_by_name
+
+
+if __name__ == "__main__":
+    for file_name, content in made().items():
+        (HERE / file_name).write_bytes(content)

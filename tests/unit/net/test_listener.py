@@ -1,0 +1,91 @@
+"""The listener on a real loopback socket: start, serve, reload, lame duck, close."""
+
+import asyncio
+import json
+
+from streamd.config.options import Options
+from streamd.net.listener import Listener
+from streamd.net.pubsub import PubSub
+
+
+def listener_on(options):
+    options.host, options.port = "127.0.0.1", -1
+    pubsub = PubSub(options, server_id="N" + "A" * 55, server_name="one")
+    return Listener(options, pubsub, None)
+
+
+async def connected(listener):
+    reader, writer = await asyncio.open_connection(listener.host, listener.port)
+    info = json.loads((await reader.readline())[5:])
+    writer.write(b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\n')
+    assert await reader.readline() == b"PONG\r\n"
+    assert b'"connect_info":true' in await reader.readline()
+    return reader, writer, info
+
+
+def test_a_free_port_is_taken_and_told():
+    async def main():
+        listener = listener_on(Options(server_name="one"))
+        await listener.start()
+        assert listener.port > 0
+        reader, writer, info = await connected(listener)
+        assert info["port"] == listener.port and info["server_name"] == "one"
+        writer.write(b"SUB a 1\r\nPUB a 2\r\nhi\r\n")
+        assert await reader.readexactly(15) == b"MSG a 1 2\r\nhi\r\n"
+        await listener.close()
+        assert await reader.read() == b""
+        assert listener.pubsub.closed[-1].reason == "Server Shutdown"
+        writer.close()
+
+    asyncio.run(main())
+
+
+def test_many_messages_in_many_chunks_all_arrive():
+    async def main():
+        listener = listener_on(Options())
+        await listener.start()
+        reader, writer, _ = await connected(listener)
+        _, sender, _ = await connected(listener)
+        writer.write(b"SUB a.* 1\r\nPING\r\n")
+        assert await reader.readline() == b"PONG\r\n"
+        data = b"".join(b"PUB a.%d 300\r\n%0300d\r\n" % (i % 3, i) for i in range(3000))
+        wanted = b"".join(b"MSG a.%d 1 300\r\n%0300d\r\n" % (i % 3, i) for i in range(3000))
+        sender.write(data)
+        assert await reader.readexactly(len(wanted)) == wanted
+        await listener.close()
+        writer.close(), sender.close()
+
+    asyncio.run(main())
+
+
+def test_reload_changes_who_may_come_and_tells_those_who_are_here():
+    async def main():
+        listener = listener_on(Options())
+        await listener.start()
+        reader, writer, _ = await connected(listener)
+        listener.reload(Options(host="127.0.0.1", port=-1, token="x", max_payload=999))
+        info = json.loads((await reader.readline())[5:])
+        assert info["max_payload"] == 999 and info["auth_required"] is True
+        other, other_writer = await asyncio.open_connection(listener.host, listener.port)
+        await other.readline()
+        other_writer.write(b"PING\r\n")
+        assert await other.readline() == b"-ERR 'Authorization Violation'\r\n"
+        await listener.close()
+        writer.close(), other_writer.close()
+
+    asyncio.run(main())
+
+
+def test_lame_duck_tells_clients_and_then_lets_them_go():
+    async def main():
+        options = Options(lame_duck_grace_ns=1_000_000, lame_duck_duration_ns=2_000_000)
+        listener = listener_on(options)
+        await listener.start()
+        reader, writer, _ = await connected(listener)
+        await listener.lame_duck()
+        assert b'"ldm":true' in await reader.readline()
+        assert await reader.read() == b""
+        await listener.close()
+        writer.close()
+
+    asyncio.run(main())

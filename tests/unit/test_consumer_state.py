@@ -1,0 +1,153 @@
+"""Consumer: what may be created and changed, what is told, what survives a snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streamd.errors import JsError
+from streamd.machine import commands
+from streamd.machine.consumer import Consumer, sample_percent
+from streamd.machine.consumer_checks import check_create, check_reset
+from streamd.machine.rfc3339 import format_ns, go_duration, parse_ns
+from tests.unit.consumer_bed import START_NS, Bed
+
+SECOND = 1_000_000_000
+
+
+def refusal(bed: Bed, name: str, action: str = "", **config: Any) -> int:
+    full = {"name": name, "ack_policy": "explicit", "deliver_policy": "all", **config}
+    found = check_create(name, full, action, stream_config=bed.config, consumers=bed.consumers)
+    return 0 if found is None else found.err_code
+
+
+def test_action_decides_between_create_and_update() -> None:
+    bed = Bed()
+    assert refusal(bed, "C", "update") == 10149
+    assert refusal(bed, "C", "create") == 0
+    bed.create()
+    assert refusal(bed, "C", "create") == 0  # the same again
+    assert refusal(bed, "C", "create", description="x") == 10148
+    assert refusal(bed, "C", "update", description="x") == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"deliver_policy": "new"}, "deliver policy can not be updated"),
+        ({"ack_policy": "none"}, "ack policy can not be updated"),
+        ({"replay_policy": "original"}, "replay policy can not be updated"),
+        ({"max_waiting": 3}, "max waiting can not be updated"),
+        ({"mem_storage": True}, "storage type can not be updated"),
+        ({"deliver_subject": "d"}, "can not update pull consumer to push based"),
+    ],
+)
+def test_what_can_not_be_updated(change: dict[str, Any], text: str) -> None:
+    bed = Bed()
+    bed.create()
+    with pytest.raises(JsError) as caught:
+        bed.create(**change)
+    assert caught.value.err_code == 10012
+    assert text in str(caught.value)
+
+
+def test_work_queue_shares_nothing_between_consumers() -> None:
+    bed = Bed(retention="workqueue")
+    assert refusal(bed, "C", ack_policy="none") == 10084
+    assert refusal(bed, "C", ack_policy="all") == 10098
+    assert refusal(bed, "C", deliver_policy="new") == 10101
+    bed.create("A", filter_subject="w.a")
+    assert refusal(bed, "B", filter_subject="w.a") == 10100
+    assert refusal(bed, "B", filter_subject="w.*") == 10100
+    assert refusal(bed, "B") == 10099
+    assert refusal(bed, "B", filter_subjects=["w.b", "w.c"]) == 0
+    bed = Bed(retention="workqueue")
+    bed.create("A")
+    assert refusal(bed, "B", filter_subject="w.a") == 10100
+
+
+def test_limits_of_the_stream_bind_its_consumers() -> None:
+    limits = {"max_ack_pending": 10, "inactive_threshold": 2 * SECOND}
+    bed = Bed(consumer_limits=limits, max_consumers=1)
+    assert refusal(bed, "C", max_ack_pending=100) == 10121
+    assert refusal(bed, "C", max_ack_pending=5, inactive_threshold=3 * SECOND) == 10153
+    assert refusal(bed, "C", max_ack_pending=5, num_replicas=3) == 10126
+    assert refusal(bed, "C", max_ack_pending=5, deliver_subject="s.x") == 10081
+    bed.create(max_ack_pending=5)
+    assert refusal(bed, "D", max_ack_pending=5) == 10026
+    assert refusal(bed, "C", max_ack_pending=6) == 0
+
+
+def test_reset_is_allowed_where_the_start_allows_it() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 8)
+    for name, config, seq, text in (
+        ("a", {}, 99, ""),
+        ("b", {"deliver_policy": "new"}, 3, "not allowed"),
+        ("b2", {"deliver_policy": "new"}, 0, ""),
+        ("c", {"deliver_policy": "by_start_sequence", "opt_start_seq": 4}, 3, "below start seq"),
+        ("d", {"deliver_policy": "by_start_sequence", "opt_start_seq": 4}, 7, ""),
+    ):
+        bed.create(name, **config)
+        found = check_reset(bed.consumers[name], seq)
+        assert text == ("" if found is None else found.description.removeprefix("invalid reset: "))
+
+
+def test_sampled_acks_are_told_with_their_time() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 100)
+    bed.create(sample_freq="30%", max_ack_pending=-1)
+    bed.pull(b"100")
+    bed.advance(20)
+    for sseq in range(1, 101):
+        bed.ack(sseq)
+    told = [fields for kind, fields in bed.effects.events if kind == "consumer_ack"]
+    assert len(told) == 30
+    assert all(fields["ack_time"] >= 20_000_000 for fields in told)
+    assert [sample_percent(text) for text in ("", "0", "7", "100%", "900", "x")] == [
+        0, 0, 7, 100, 100, 0,
+    ]  # fmt: skip
+
+
+def test_state_survives_a_snapshot() -> None:
+    bed = Bed()
+    bed.store(b"a", b"b", b"a", b"b", b"c")
+    bed.create(deliver_policy="last_per_subject", filter_subjects=["a", "b"], ack_wait=SECOND)
+    bed.pull(b"1")
+    bed.advance(1500)
+    bed.pull(b"1")
+    bed.ack(3, b"-NAK 5s")
+    consumer = bed.consumers["C"]
+    state = commands.decode(commands.encode(consumer.to_state()))
+    again = Consumer.from_state(state, bed)
+    for name in ("pending", "redelivered", "naked", "next_sseq", "matcher", "floor_sseq"):
+        if name != "matcher":
+            assert getattr(again, name) == getattr(consumer, name), name
+    assert again.initial == consumer.initial[consumer.initial_at :] == [4]
+    assert again.info() == consumer.info()
+    assert again.num_pending == 1
+
+
+def test_an_unfiltered_consumer_needs_no_hook_unless_it_starts_beyond_the_end() -> None:
+    bed = Bed()
+    bed.create("plain")
+    bed.create("beyond", deliver_policy="by_start_sequence", opt_start_seq=4)
+    assert not bed.consumers["plain"].needs_store_hook
+    assert bed.consumers["beyond"].needs_store_hook
+    bed.store(*[b"a"] * 6)
+    assert not bed.consumers["beyond"].needs_store_hook
+    assert bed.consumers["beyond"].num_pending == 3
+    assert bed.consumers["plain"].num_pending == 6
+
+
+def test_times_and_durations_as_go_writes_them() -> None:
+    assert format_ns(START_NS + 120_000_000) == "2023-11-14T22:13:20.12Z"
+    assert parse_ns("2023-11-14T23:13:20.12+01:00") == START_NS + 120_000_000
+    assert format_ns(0) == "0001-01-01T00:00:00Z"
+    assert parse_ns(format_ns(0)) == 0
+    with pytest.raises(ValueError, match="RFC 3339"):
+        parse_ns("yesterday")
+    assert [go_duration(ns) for ns in (0, 1500, 3 * 10**8, 2 * SECOND, 90 * SECOND)] == [
+        "0s", "1.5µs", "300ms", "2s", "1m30s",
+    ]  # fmt: skip
