@@ -157,6 +157,12 @@ class ServerProcess:
             process.wait()
             raise ServerDied(f"did not stop within {STOPPED_WITHIN_S} s of {how.name}") from None
 
+    def reset(self) -> None:
+        """Kill, forget everything stored, start."""
+        self.kill()
+        shutil.rmtree(self.store_dir, ignore_errors=True)
+        self.start()
+
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

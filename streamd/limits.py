@@ -121,3 +121,9 @@ FLOW_WINDOW_BYTES_MAX: Final = 32 * 1024 * 1024  # it doubles up to here with ea
 POSITION_EVERY_MS: Final = 1000  # how often a consumer without acks logs where it is
 SCAN_MSGS_MAX: Final = 8192  # messages one plan looks through for a rare filter
 CONGESTED_RETRY_MS: Final = 10  # a receiver's buffer is full: look again, should nobody ring
+
+# --- process ------------------------------------------------------------------------------------
+
+GC_THRESHOLDS: Final = (50_000, 50, 1000)  # batches make many tuples that die young and acyclic
+SWITCH_INTERVAL_S: Final = 0.0005  # how long a running thread keeps the interpreter from another
+OPEN_FILES: Final = 65_536  # connections, and one or two files of each stream being written

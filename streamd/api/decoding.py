@@ -170,7 +170,7 @@ def _convert_plain(value: Any, wanted: str, path: str) -> Any:
     elif wanted == "time.Time":
         if isinstance(value, str) and not isinstance(value, _Number):
             try:
-                return times.parse_time(value)[0]
+                return times.bounded(value)
             except ValueError as err:
                 raise _Refused(str(err)) from None
     elif isinstance(value, int) and not isinstance(value, bool):

@@ -92,6 +92,17 @@ def parse_time(text: str) -> tuple[str, int]:
     return canonical, ns
 
 
+def bounded(text: str) -> str:
+    """Return the canonical text of a time, moved into what 64 bits of ns can hold (1677 to 2262).
+
+    The unset time stays what it is. Raises ValueError as `parse_time`.
+    """
+    canonical, ns = parse_time(text)
+    if canonical == ZERO_TIME or -(1 << 63) <= ns < 1 << 63:
+        return canonical
+    return format_ns(min(max(ns, -(1 << 63)), (1 << 63) - 1))
+
+
 def parse_ns(text: str) -> int:
     """Return ns since the epoch of a time that was checked before; 0 for "" and the zero time."""
     if not text or text == ZERO_TIME:

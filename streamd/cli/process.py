@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import os
+import resource
 import secrets
 import signal
 import socket
+import sys
 import time
 from functools import partial
 from typing import Any
 
-from streamd import NATS_LEVEL
+from streamd import NATS_LEVEL, limits
 from streamd.cli import runfiles
 from streamd.config import flags
 from streamd.config.durations import format_duration
@@ -64,6 +67,7 @@ class ServerProcess:
 
     def run(self) -> int:
         """Serve until told to stop."""
+        _tune_interpreter()
         try:
             import uvloop
         except ImportError:
@@ -335,6 +339,19 @@ def _serve_domain(domain: str, router: Any, pubsub: PubSub) -> None:
         router.handle(b"$JS.API." + subject[len(prefix) :], reply, headers, payload, conn)
 
     pubsub.subscribe_internal(prefix + b">", handle)
+
+
+def _tune_interpreter() -> None:
+    """Settings of the process that a server of many small objects and two disk threads wants."""
+    # What is imported by now lives as long as the process; young garbage is acyclic nearly always.
+    gc.freeze()
+    gc.set_threshold(*limits.GC_THRESHOLDS)
+    # A disk thread that comes back from fdatasync waits this long for the loop to let it run.
+    sys.setswitchinterval(limits.SWITCH_INTERVAL_S)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(limits.OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _refuse_fixed(old: Options, new: Options) -> None:

@@ -348,11 +348,13 @@ class Consumer:
         if self.initial_at < len(self.initial):
             self._drop_initial(set(seqs))
         if below and (self.pending or self.redelivered):
+            held_before = len(self.pending)
             for seq in seqs[:below]:
                 if seq in self.pending:
                     self._terminate(seq, _DELETED_UNACKED, out)
                 self.redelivered.pop(seq, None)
-            self._advance_floor()
+            if held_before > len(self.pending):
+                self._advance_floor()
         self._check()
 
     def on_purged(self, out: Effects | None = None) -> None:

@@ -369,15 +369,7 @@ class PubSub:
             return False
         if self._collected:
             self.post_collected(conn)
-        ack = stream.ack
-        if replies is None and headers is None:
-            for subject, payload in zip(subjects, payloads, strict=True):
-                ack(subject, b"", payload, b"")
-        else:
-            for subject, reply, header, payload in zip(
-                subjects, replies or repeat(b""), headers or repeat(b""), payloads, strict=False
-            ):
-                ack(subject, reply, payload, header)
+        stream.acks(subjects, replies, payloads)
         return True
 
     def _take_ack(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
@@ -404,7 +396,7 @@ class PubSub:
         if self._ack_stream is None:
             self._ack_key = b""
             return False
-        self._ack_stream.ack(subject, reply, payload, header)
+        self._ack_stream.acks([subject], [reply] if reply else None, [payload])
         return self._ack_watcher_count == 0
 
     def _stream_named(self, name: bytes) -> StreamHandle | None:

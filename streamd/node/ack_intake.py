@@ -84,6 +84,15 @@ class AckIntake(Receivers):
                 return
         waiting.add(PullRequest(reply, options, sink, now_ms))
 
+    def on_acks(self, sseqs: list[Seq]) -> None:
+        """Plain positive acks that want no answer, of one chunk of one client."""
+        if not self._has_acks:
+            return
+        sent = self._sent_sseq
+        if max(sseqs) > sent:
+            sseqs = [sseq for sseq in sseqs if sseq <= sent]
+        self._acked += sseqs
+
     def on_ack(self, sseq: Seq, cseq: int, delivered: int, payload: bytes, reply: bytes) -> None:
         """An ack of any kind. Of what was never delivered: ignored, and so is its reply."""
         if payload in _PLAIN_ACKS:

@@ -23,13 +23,15 @@ SAVED = 3  # (index, term, chain): a snapshot is durable
 PROPOSE = 4  # (command, done | None, is_forced)
 BARRIER = 5  # (done): call when everything posted before is applied
 PUBLISH = 6  # (msgs, replies, sink)
-ACK = 7  # (subject, reply, payload)
+ACKS = 7  # (subjects, replies | None, payloads): all for one consumer
 PULL = 8  # (consumer name, reply, (headers, payload))
 FLOW = 9  # (consumer name, subject)
 INTEREST = 10  # (cursor, has_interest)
 READ = 11  # a chunk asked for is in memory now: look at the cursors again
 SNAPSHOT = 12  # the log wants its old segments back
 STEP = 13  # (sender, message): from a peer
+DRAINED = 14  # a congested client has read what waited for it
+FAILED = 15  # (error): the block store can't go on, so neither can the group
 
 
 class BlockPort(Protocol):
@@ -109,7 +111,7 @@ class Group:
             self._on_stop, self._on_tick, self._on_durable, self._on_saved, self._on_propose,
             self._on_barrier, self._unexpected, self._unexpected, self._unexpected,
             self._unexpected, self._unexpected, self._unexpected, self._on_snapshot_wanted,
-            self._on_step,
+            self._on_step, self._unexpected, self._on_failed,
         ]  # fmt: skip
         self._turn_out = Turn()
 
@@ -256,6 +258,9 @@ class Group:
 
     def _on_step(self, sender: NodeId, message: Any, c: Any) -> None:
         self.raft.step(sender, message)
+
+    def _on_failed(self, error: BaseException, b: Any, c: Any) -> None:
+        raise error
 
     def _unexpected(self, a: Any, b: Any, c: Any) -> None:
         raise AssertionError(f"group {self.uid}: a message for streams reached another group")

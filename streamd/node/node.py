@@ -35,6 +35,7 @@ from streamd.raft.core import RaftCore
 from streamd.store.blocks import StreamStore
 from streamd.store.disk import DiskThread, OsDisk, default_disk
 from streamd.store.format import BlockCodec
+from streamd.store.hot_tail import HotBudget
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal import Wal
@@ -141,6 +142,7 @@ class Node:
         self._meta_group: Group | None = None
         self._meta_monitor: Monitor | None = None
         self._codec = BlockCodec()
+        self._hot_budget = HotBudget()
         self._batch_budget = BatchBudget()
 
     # --- life -------------------------------------------------------------------------------
@@ -166,6 +168,7 @@ class Node:
             segment_bytes=self._room.segment_bytes,
             sync="always" if self.sync == "always" else float(self.sync),
             on_error=self._on_log_error,
+            helper=self._block_thread,
         )
         self._memory_log = MemoryLog(loop.call_soon)
         self._tasks = await self._exit.enter_async_context(asyncio.TaskGroup())
@@ -331,7 +334,12 @@ class Node:
                 store: Any = MemoryStreamStore(asset.uid)
                 return store, None, self._new_machine(asset, store)
             store = StreamStore.open(
-                self._disk, directory, asset.uid, self._block_thread, self._codec
+                self._disk,
+                directory,
+                asset.uid,
+                self._block_thread,
+                self._codec,
+                budget=self._hot_budget,
             )
             snapshot = store.load_snapshot()
             if snapshot is None:
@@ -360,13 +368,16 @@ class Node:
         self._block_thread.submit(job, opened)
 
     def _new_machine(self, asset: StreamAsset, store: Any) -> StreamMachine:
-        return StreamMachine(
+        # As it was created: the log replayed on top brings the config forward (CONFIGURE).
+        machine = StreamMachine(
             uid=asset.uid,
-            config=asset.config,
+            config=asset.created_config,
             created_ns=asset.created_ns,
             codec=self._codec,
             columns=store,
         )
+        machine.use_scan(store.scan)
+        return machine
 
     def _run_stream(
         self,
@@ -405,6 +416,11 @@ class Node:
             loop=asyncio.get_running_loop(),
         )
         group.post = monitor.post
+        if is_file:
+            loop = asyncio.get_running_loop()
+            store.on_error = lambda err: loop.call_soon_threadsafe(
+                monitor.post, (g.FAILED, err, None, None)
+            )
         handle = LocalStream(group, monitor, store, is_file=is_file)
         group.on_events = lambda events: self._on_stream_events(handle, events)
         self._streams[asset.uid] = handle
@@ -524,6 +540,11 @@ class Node:
         self._sorted = None
         self._routes.clear()
         self.topology_version += 1
+
+    def on_drained(self) -> None:
+        for handle in self._streams.values():
+            if handle.machine.consumers:
+                handle.monitor.post((g.DRAINED, None, None, None))
 
     def memory_bytes(self) -> int:
         return sum(h.machine.index.bytes for h in self._streams.values() if not h.is_file)

@@ -98,8 +98,11 @@ class StreamHandle(Protocol):
     def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
         """A `MSG.NEXT` request; False if there is no such consumer (caller answers 503)."""
 
-    def ack(self, subject: bytes, reply: bytes, payload: bytes, headers: bytes = b"") -> None:
-        """A message on `$JS.ACK.<stream>.<consumer>....`; unparsable ones are ignored."""
+    def acks(
+        self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
+    ) -> None:
+        """Messages of one chunk on `$JS.ACK.<stream>.<consumer>....`, all for one consumer;
+        unparsable ones are ignored."""
 
     def flow_reply(self, consumer: str, subject: bytes) -> None:
         """The client answered a flow-control request: a message on `$JS.FC.<s>.<c>.<id>`."""
@@ -150,6 +153,9 @@ class NodeHandle(Protocol):
         """Streams that capture `subject`; the caller caches it until `topology_version` changes."""
 
     topology_version: int
+
+    def on_drained(self) -> None:
+        """A congested connection has drained: cursors that wait for it may go on."""
 
     def memory_bytes(self) -> int: ...
 

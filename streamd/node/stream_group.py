@@ -37,6 +37,7 @@ _CURSOR_KINDS = frozenset(
 _NAMED_KINDS = frozenset(
     (commands.CREATE_CONSUMER, commands.PAUSE_CONSUMER, commands.RESET_CONSUMER)
 )
+_PLAIN_ACKS = frozenset((b"", b"+ACK", b"+OK"))
 _REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MSG))
 
 Waiter = tuple[PublishSink, list[bytes]]
@@ -103,8 +104,9 @@ class StreamGroup(Group):
         self._expiry_proposed = False
         self._is_closed = False
         handlers = self._handlers
+        handlers[g.DRAINED] = self._on_drained
         handlers[6:12] = [
-            self._on_publish, self._on_ack, self._on_pull, self._on_flow, self._on_interest,
+            self._on_publish, self._on_acks, self._on_pull, self._on_flow, self._on_interest,
             self._on_read,
         ]  # fmt: skip
 
@@ -392,21 +394,36 @@ class StreamGroup(Group):
 
     # --- messages from clients --------------------------------------------------------------
 
-    def _on_ack(self, subject: bytes, reply: bytes, payload: bytes) -> None:
-        parsed = acks.parse_subject(subject)
-        if parsed is None:
+    def _on_acks(
+        self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
+    ) -> None:
+        first = acks.parse_target(subjects[0])
+        cursor = self._by_name.get(first[0]) if first is not None else None
+        if cursor is None:
             return
-        _, name, delivered, sseq, cseq = parsed
-        cursor = self._by_name.get(name)
-        if cursor is not None:
-            cursor.on_ack(sseq, cseq, delivered, payload, reply)
-            self._dirty[cursor] = None
-            self._acked[cursor] = None
+        self._dirty[cursor] = None
+        self._acked[cursor] = None
+        if replies is None and _PLAIN_ACKS.issuperset(payloads):
+            try:
+                cursor.on_acks([int(subject.split(b".", 6)[5]) for subject in subjects])
+                return
+            except (ValueError, IndexError):
+                pass  # an odd one among them, or the longer layout: one by one
+        for at, subject in enumerate(subjects):
+            target = acks.parse_target(subject)
+            if target is not None:
+                reply = replies[at] if replies is not None else b""
+                cursor.on_ack(target[1], 0, 0, payloads[at], reply)
 
     def _on_pull(self, name: bytes, reply: bytes, request: tuple[bytes, bytes]) -> None:
         cursor = self._by_name.get(name)
         if cursor is not None:
             cursor.on_pull(reply, request[0], request[1])
+            self._dirty[cursor] = None
+
+    def _on_drained(self, a: Any, b: Any, c: Any) -> None:
+        """Some client reads again: cursors that waited for theirs look whether it is."""
+        for cursor in self._cursors.values():
             self._dirty[cursor] = None
 
     def _on_flow(self, name: bytes, subject: bytes, c: Any) -> None:

@@ -54,8 +54,10 @@ class LocalStream:
         self._post((g.PULL, consumer.encode(), reply, (headers, payload)))
         return True
 
-    def ack(self, subject: bytes, reply: bytes, payload: bytes, headers: bytes = b"") -> None:
-        self._post((g.ACK, subject, reply, payload))
+    def acks(
+        self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
+    ) -> None:
+        self._post((g.ACKS, subjects, replies, payloads))
 
     def flow_reply(self, consumer: str, subject: bytes) -> None:
         self._post((g.FLOW, consumer.encode(), subject, None))

@@ -133,7 +133,8 @@ class Campaign:
             self._publish_batch(node)
         elif choice < 0.65:
             last = node.group.machine.index.last_seq
-            command = [commands.DELETE_MSG, self.clock.now_ns(), rng.randint(1, last + 2), False]
+            seq = rng.randint(1, last + 2)
+            command: list[Any] = [commands.DELETE_MSG, self.clock.now_ns(), seq, False]
             post((g.PROPOSE, command, self._ignore, True))
         elif choice < 0.66:
             keep = rng.randint(0, 5)
@@ -201,7 +202,7 @@ class Campaign:
         answer = b"a.%d" % self.ties if self.rng.random() < 0.5 else b""
         if answer:
             self.ack_waiting[answer] = int(reply.split(b".")[5])
-        node.monitor.post((g.ACK, reply, answer, b"+ACK"))
+        node.monitor.post((g.ACKS, [reply], [answer] if answer else None, [b"+ACK"]))
 
     # --- lives ------------------------------------------------------------------------------
 

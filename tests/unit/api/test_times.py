@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.api.times import ZERO_TIME, format_duration, format_ns, parse_ns, parse_time
+from streamd.api.times import ZERO_TIME, bounded, format_duration, format_ns, parse_ns, parse_time
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,13 @@ def test_zones_are_kept_in_text_and_count_in_time() -> None:
     assert text == "2025-01-01T00:00:00.123456789+02:00"
     assert format_ns(ns) == "2024-12-31T22:00:00.123456789Z"
     assert parse_ns("") == parse_ns(ZERO_TIME) == 0
+
+
+def test_times_beyond_64_bits_are_moved_to_their_edge() -> None:
+    assert bounded("9999-12-31T23:59:59Z") == "2262-04-11T23:47:16.854775807Z"
+    assert parse_ns(bounded("0002-01-01T00:00:00Z")) == -(1 << 63)
+    assert bounded(ZERO_TIME) == ZERO_TIME
+    assert bounded("2025-01-01T00:00:00+02:00") == "2025-01-01T00:00:00+02:00"
 
 
 @pytest.mark.parametrize(

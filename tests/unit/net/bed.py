@@ -155,7 +155,7 @@ class Stream:
         self.name_bytes = name.encode()
         self.machine = Machine(subjects)
         self.published: list[tuple[list[Any], list[bytes], Any]] = []
-        self.acked: list[tuple[bytes, bytes, bytes, bytes]] = []
+        self.acked: list[tuple[bytes, bytes, bytes]] = []
         self.flow: list[tuple[str, bytes]] = []
         self.log: list[str] = []
 
@@ -163,9 +163,13 @@ class Stream:
         self.published.append((msgs, replies, sink))
         self.log.append(f"publish {len(msgs)}")
 
-    def ack(self, subject: bytes, reply: bytes, payload: bytes, headers: bytes = b"") -> None:
-        self.acked.append((subject, reply, payload, headers))
-        self.log.append("ack")
+    def acks(
+        self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
+    ) -> None:
+        for at, subject in enumerate(subjects):
+            reply = replies[at] if replies is not None else b""
+            self.acked.append((subject, reply, payloads[at]))
+            self.log.append("ack")
 
     def flow_reply(self, consumer: str, subject: bytes) -> None:
         self.flow.append((consumer, subject))
