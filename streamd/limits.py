@@ -68,6 +68,7 @@ PUBLISH_BACKLOG_BYTES_MAX: Final = 128 * 1024 * 1024  # then publishes get 10167
 UNCOMMITTED_BYTES_MAX: Final = 512 * 1024 * 1024  # of anything, per group; never reached by then
 UNFORCED_DELAY_MS: Final = 10  # how long deliveries and plain acks wait for company
 DELIVER_BUDGET_MSGS: Final = 512  # one cursor's share of a turn
+STRETCH_MSGS_MIN: Final = 32  # fewer are sent one by one: a run costs a write of its own
 READ_AHEAD_BYTES: Final = 256 * 1024  # of one block read for a cursor
 READ_ONE_BYTES: Final = 16 * 1024  # of one block read for a single message
 WAL_SEGMENT_BYTES: Final = 64 * 1024 * 1024

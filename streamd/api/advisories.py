@@ -124,6 +124,8 @@ class Advisories:
     def _consumer_event(self, stream: str, kind: str, fields: dict[str, Any]) -> None:
         subject, type_name, wanted = _CONSUMER_EVENTS[kind]
         body = {"stream": stream, "consumer": fields["consumer"]}
+        if "group" in wanted:
+            body = {"account": "$G"} | body
         body |= {field: fields[field] for field in wanted if field in fields}
         self._publish(f"{subject}.{stream}.{fields['consumer']}", type_name, body)
 

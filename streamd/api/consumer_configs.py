@@ -96,6 +96,12 @@ def required_level(config: Config) -> int:
     return 1 if pause_until and pause_until != times.ZERO_TIME else 0
 
 
+def check_group_name(group: str) -> None:
+    """Raise the API's error if `group` cannot be the name of a priority group."""
+    if not _GROUP_NAME.fullmatch(group):
+        raise errors.CONSUMER_INVALID_GROUP_NAME()
+
+
 def check_name(name: str) -> None:
     """Refuse what cannot name a consumer."""
     if any(character in name for character in "\\/"):
@@ -336,5 +342,4 @@ def _check_priority(config: Config) -> None:
     for group in groups:
         if not group:
             raise errors.CONSUMER_EMPTY_GROUP_NAME()
-        if not _GROUP_NAME.fullmatch(group):
-            raise errors.CONSUMER_INVALID_GROUP_NAME()
+        check_group_name(group)

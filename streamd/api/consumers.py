@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from streamd import errors, limits
 from streamd.api import consumer_configs, decoding, infos, shapes, times
-from streamd.api.decoding import decode
+from streamd.api.decoding import Shape, decode
 from streamd.api.paging import page, page_offset
 from streamd.api.request import Request
 from streamd.api.stream_configs import static_metadata
 from streamd.machine import commands
 from streamd.machine.consumer import Consumer
 from streamd.node.ports import StreamHandle
+
+_ENDS_TOO_SOON: Final = "unexpected end of JSON input"
 
 
 def create(request: Request) -> None:
@@ -208,18 +210,35 @@ def pause(request: Request) -> None:
     request.propose(handle, [commands.PAUSE_CONSUMER, now_ns, consumer.name, until_ns], paused)
 
 
+def unpin(request: Request) -> None:
+    """`CONSUMER.UNPIN.<stream>.<consumer>`: the pinned client of a group loses its place."""
+    if not decoding.is_json_document(request.payload):
+        raise errors.INVALID_JSON(err=_ENDS_TOO_SOON)
+    group = _decode_plainly(request, shapes.CONSUMER_UNPIN, _ENDS_TOO_SOON).get("group", "")
+    if not group:
+        raise errors.INVALID_JSON(err="consumer group not specified")
+    consumer_configs.check_group_name(group)
+    handle, consumer = _consumer(request)
+    if group not in (consumer.config.get("priority_groups") or ()):
+        raise errors.CONSUMER_INVALID_PRIORITY_GROUP()
+
+    def take() -> None:
+        # After all pulls that came before, and answered once it has taken effect.
+        view = handle.consumer_view(consumer.name)
+        if view is not None:
+            view.unpin("admin")
+        handle.read_barrier(lambda: request.guard(lambda: request.answer({})))
+
+    handle.read_barrier(lambda: request.guard(take))
+
+
 def reset(request: Request) -> None:
     """`CONSUMER.RESET.<stream>.<consumer>`: deliver again from a seq, or from the ack floor."""
     handle = request.context.node.stream(request.names[0])
     consumer = handle.machine.consumers.get(request.names[1]) if handle is not None else None
     if handle is None or consumer is None:
         return  # this one is answered by the consumer itself; where there is none, nobody does
-    try:
-        wanted = decode(request.payload, shapes.CONSUMER_RESET, is_strict=False)
-    except errors.JsError as error:
-        # Said by another decoder than elsewhere, which does not tell where.
-        reason = error.description.partition(" at offset ")[0].removeprefix("invalid JSON: ")
-        raise errors.INVALID_JSON(err=reason) from None
+    wanted = _decode_plainly(request, shapes.CONSUMER_RESET)
 
     def done(outcome: Consumer) -> None:
         shown = infos.consumer_info(request.context, handle, outcome)
@@ -228,6 +247,18 @@ def reset(request: Request) -> None:
     now_ns = request.context.clock.now_ns()
     command = [commands.RESET_CONSUMER, now_ns, consumer.name, wanted.get("seq", 0)]
     request.propose(handle, command, done)
+
+
+def _decode_plainly(
+    request: Request, shape: Shape, cut_off: str = "unexpected EOF"
+) -> dict[str, Any]:
+    """Decode as nats-server does for a few requests: more tolerant, and errors without offsets.
+    `cut_off` is what it says of a document without an end."""
+    try:
+        return decode(request.payload, shape, is_strict=False)
+    except errors.JsError as error:
+        reason = error.description.partition(" at offset ")[0].removeprefix("invalid JSON: ")
+        raise errors.INVALID_JSON(err=reason.replace("unexpected EOF", cut_off)) from None
 
 
 def next_msgs(request: Request) -> None:

@@ -92,10 +92,10 @@ def consumer_info(
 def _priority_group(group: str, view: ConsumerView | None) -> Document:
     """Who has a priority group for itself. Only a consumer's first group is in use."""
     shown: Document = {"group": group}
-    pin_id = getattr(view, "pinned_id", "")
+    pin_id = view.pinned_id if view is not None else ""
     if pin_id:
         shown["pinned_client_id"] = pin_id
-    shown["pinned_ts"] = times.format_ns(getattr(view, "pinned_ns", 0))
+    shown["pinned_ts"] = times.format_ns(view.pinned_ns if view is not None else 0)
     return shown
 
 

@@ -57,6 +57,7 @@ def _table() -> dict[str, Endpoint]:
             2,
             blank={"paused": False, "pause_until": "0001-01-01T00:00:00Z"},
         ),
+        "CONSUMER.UNPIN": row("consumer_unpin", consumers.unpin, 2),
         "CONSUMER.RESET": row("consumer_reset", consumers.reset, 2, blank={"reset_seq": 0}),
         "CONSUMER.MSG.NEXT": row("", consumers.next_msgs, 2),
         "CONSUMER.LEADER.STEPDOWN": row("consumer_leader_stepdown", cluster, 2),

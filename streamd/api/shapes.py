@@ -171,4 +171,5 @@ MSG_GET: Final = Shape(
 )
 CONSUMERS: Final = Shape("JSApiConsumersRequest", _PAGE)
 CONSUMER_PAUSE: Final = Shape("JSApiConsumerPauseRequest", {"pause_until": "time.Time"})
+CONSUMER_UNPIN: Final = Shape("JSApiConsumerUnpinRequest", {"group": "string"})
 CONSUMER_RESET: Final = Shape("JSApiConsumerResetRequest", {"seq": "uint64"})

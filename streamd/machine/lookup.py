@@ -16,7 +16,7 @@ from streamd.machine.base import HAS_HEADERS, LENGTH_MASK, ColumnSource, RecordC
 from streamd.machine.columns import Block, Columns
 from streamd.machine.seqset import SeqSet
 from streamd.subjects import Matcher
-from streamd.types import Seq
+from streamd.types import Msg, Seq
 
 Loc = tuple[Seq, int, int, int]
 """Where a message is: (seq, block_no, offset, length of its record)."""
@@ -162,6 +162,37 @@ class IndexLookup:
                 high = stop
             seq = columns.seq_at(high) if high < len(columns) else block.last_seq + 1
         return found, max(seq, start)
+
+    def stretch(self, start: Seq, limit: int) -> tuple[Seq, int, int, int, int] | None:
+        """Live messages from `start` on whose records seem to be of one length, one behind
+        another: (first seq, block_no, offset, record length, count). None if there are none or
+        they are hard to tell. Lengths in between are not looked at: who reads them must check.
+        """
+        seq = max(start, self.first_seq)
+        block = self._block_from(seq) if seq <= self.last_seq else None
+        if block is None or not block.live:
+            return None
+        columns = self._columns(block)
+        if columns.seqs is not None:
+            return None
+        low = columns.position(seq)
+        high = min(len(columns), low + limit)
+        if self._has_deleted(columns, low, high):
+            return None
+        offsets = columns.offsets
+        first = offsets[low]
+        length = columns.lengths[low] & LENGTH_MASK
+        good, bad = 1, high - low + 1  # that many fit; that many do not
+        if offsets[high - 1] - first == (high - low - 1) * length:
+            good = high - low
+        else:
+            while bad - good > 1:
+                middle = (good + bad) // 2
+                if offsets[low + middle - 1] - first == (middle - 1) * length:
+                    good = middle
+                else:
+                    bad = middle
+        return columns.seq_at(low), block.block_no, first, length, good
 
     def _pick(
         self,
@@ -338,6 +369,13 @@ class IndexLookup:
                 seq = columns.seq_at(at)
                 if self.is_live(seq):
                     yield seq, names[local]
+
+    def size_as_stored(self, msg: Msg) -> int:
+        """What `msg` will count in `bytes`."""
+        subject, headers, payload = msg
+        extra = self._header_extra if headers else 0
+        fixed = 32 - self._size_less
+        return fixed + len(subject) + len(headers) + len(payload) + extra
 
     def size_of(self, seq: Seq) -> int:
         """What the live message `seq` counts in `bytes`."""

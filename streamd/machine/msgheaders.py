@@ -22,6 +22,8 @@ _UNITS: Final = {
 }
 _DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 NEVER: Final = -1
+_INT64_MAX: Final = (1 << 63) - 1
+_TTL_NS_MAX: Final = 1 << 62  # 146 years: any later date is past what timestamps can say
 
 
 def get(block: bytes, key: bytes) -> bytes | None:
@@ -73,7 +75,7 @@ def parse_duration(text: str) -> int | None:
         if fraction:
             total += int(fraction) * unit // 10 ** len(fraction)
         position = part.end()
-    if position == 0:
+    if position == 0 or total > _INT64_MAX:
         return None
     return -total if negative else total
 
@@ -85,9 +87,9 @@ def parse_ttl(value: bytes) -> int | None:
     text = value.decode("ascii", "replace")
     if text.isdigit():
         seconds = int(text)
-        return seconds * _SECOND if 0 < seconds < 1 << 33 else None
+        return min(seconds * _SECOND, _TTL_NS_MAX) if 0 < seconds <= _INT64_MAX else None
     ns = parse_duration(text)
-    return ns if ns is not None and ns >= _SECOND else None
+    return min(ns, _TTL_NS_MAX) if ns is not None and ns >= _SECOND else None
 
 
 def parse_seq(value: bytes) -> int:

@@ -87,6 +87,10 @@ def check(
         return errors.STREAM_STORE_FAILED(err="message too large")
     if limits.is_sealed:
         return errors.STREAM_SEALED()
+    if 0 <= limits.max_msg_size < size:
+        return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
+    if len(headers) > HEADERS_BYTES_MAX:
+        return errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
     admitted = Admitted(msg)
     if fields:
         refused = _check_expectations(machine, subject, fields, last_seq)
@@ -104,10 +108,6 @@ def check(
         refused = _check_rollup(machine, fields, admitted)
         if refused is not None:
             return refused
-    if 0 <= limits.max_msg_size < size:
-        return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
-    if len(headers) > HEADERS_BYTES_MAX:
-        return errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
     if TTL in fields:
         refused = _check_ttl(machine, fields, admitted)
         if refused is not None:
@@ -115,7 +115,7 @@ def check(
     if headers:
         admitted.flags |= marker_flags(headers)
     if limits.checks_room:
-        refused = check_room(machine, subject, size)
+        refused = check_room(machine, msg)
         if refused is not None:
             return refused
     return admitted
@@ -223,19 +223,21 @@ def flags_from(headers: bytes) -> int:
 
 
 def check_room(
-    machine: StreamMachine, subject: bytes, size: int, *, count: int = 0, more_bytes: int = 0
+    machine: StreamMachine, msg: Msg, *, count: int = 0, more_bytes: int = 0
 ) -> JsError | None:
-    """Discard new: is there room for one more message of `size` (headers and payload), when
-    `count` messages of `more_bytes` are already promised theirs? As nats-server: a message that
-    will push out an older one of its own subject needs no room of its own."""
+    """Discard new: is there room for one more message, when `count` messages of `more_bytes` are
+    already promised theirs? What is stored here never pushes out another subject's message; one
+    that replaces an older one of its own subject needs no more room than that has."""
     limits, index = machine.limits, machine.index
+    subject = msg[0]
+    size = index.size_as_stored(msg)
     replaces = 0 < limits.max_per_subject <= index.count_of(subject)
     if replaces and limits.is_discard_new_per_subject:
         return errors.STREAM_STORE_FAILED(err="maximum messages per subject exceeded")
     if 0 < limits.max_msgs <= index.count + count and not replaces:
         return errors.STREAM_STORE_FAILED(err="maximum messages exceeded")
-    if 0 < limits.max_bytes <= index.bytes + more_bytes + size:
-        if not replaces or index.size_of(index.first_of(subject)) <= size:
+    if 0 < limits.max_bytes < index.bytes + more_bytes + size:
+        if not replaces or index.size_of(index.first_of(subject)) < size:
             return errors.STREAM_STORE_FAILED(err="maximum bytes exceeded")
     return None
 
@@ -272,10 +274,10 @@ def check_batch(
         if refused is None and len(headers) > HEADERS_BYTES_MAX:
             refused = errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
         if refused is None and machine.limits.checks_room:
-            refused = check_room(machine, subject, size, count=position, more_bytes=more_bytes)
+            refused = check_room(machine, msg, count=position, more_bytes=more_bytes)
         if refused is not None:
             return [], refused
-        more_bytes += size
+        more_bytes += index.size_as_stored(msg)
         written.add(subject)
         one.flags |= marker_flags(headers) if headers else 0
         admitted.append(one)
@@ -311,11 +313,11 @@ def _check_in_batch(
         return errors.ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE()
     expected = fields.get(EXPECTED_LAST_SEQ)
     if expected:
-        last_seq = machine.index.last_seq
-        if position:
-            return errors.STREAM_WRONG_LAST_SEQUENCE_CONSTANT()
+        last_seq = machine.index.last_seq + position
         if msgheaders.parse_seq(expected) != last_seq:
             return errors.STREAM_WRONG_LAST_SEQUENCE(seq=last_seq)
+        if position:  # true, but only of the batch itself
+            return errors.STREAM_WRONG_LAST_SEQUENCE_CONSTANT()
     if fields.get(EXPECTED_SUBJECT_SEQ):
         named = fields.get(EXPECTED_SUBJECT) or subject
         pattern = Matcher([named])

@@ -407,6 +407,8 @@ class StreamMachine:
         limits, index = self.limits, self.index
         if limits.max_per_subject > 0:
             self._enforce_per_subject({msg[0]: None for msg in msgs})
+        if limits.is_discard_new:
+            return  # what was let in stays, also when the limits are lowered later
         if (0 < limits.max_msgs < index.count) or (0 < limits.max_bytes < index.bytes):
             self._remove(retention.over_limits(index, limits))
 
@@ -466,6 +468,8 @@ class StreamMachine:
         if keep:
             found = found[: max(len(found) - keep, 0)]
         self._remove(found)
+        # What is purged below a seq is no longer what consumers wait for, even if they hold acks.
+        self._is_purged = matcher is None
         return len(found)
 
     def _apply_delete_msg(self, entry: Entry, command: Command, out: Effects) -> Any:

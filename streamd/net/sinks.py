@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamd.net.pubacks import ack_body
@@ -38,6 +39,40 @@ class InboxSink:
                 continue
             for message in batch:
                 self._deliver_to(self._pubsub.pick_member(members), [message])
+
+    def deliver_run(
+        self,
+        ack: bytes,
+        subjects: Sequence[bytes],
+        payloads: Sequence[bytes],
+        numbers: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+    ) -> None:
+        """See ports.DeliverSink: one `%` over a repeated template formats the whole run."""
+        route = self._pubsub.table.find(self._subject)
+        sub = route.plain[0] if len(route.plain) == 1 and not route.queues else None
+        if (
+            sub is None
+            or sub.callback is not None
+            or sub.max_msgs
+            or not sub.is_open
+            or sub.conn.is_granting_replies
+        ):
+            rows = zip(subjects, zip(*numbers, strict=True), payloads, strict=True)
+            self.deliver([(subject, ack % row, b"", payload) for subject, row, payload in rows])
+            return
+        count = len(subjects)
+        size = len(payloads[0])
+        # `ack` has four %d of its own, which the formatting below fills.
+        template = b"MSG %%b %b %b %d\r\n%%b\r\n" % (sub.sid.replace(b"%", b"%%"), ack, size)
+        fields: list[Any] = [None] * (6 * count)
+        fields[0::6] = subjects
+        fields[1::6], fields[2::6], fields[3::6], fields[4::6] = numbers
+        fields[5::6] = payloads
+        receiver = sub.conn
+        receiver.out_msgs += count
+        receiver.out_bytes += size * count
+        receiver.send_blob(template * count % tuple(fields))
+        sub.delivered_count += count
 
     def _deliver_to(self, sub: Subscription, batch: list[Delivery]) -> None:
         if sub.callback is not None:

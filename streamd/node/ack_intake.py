@@ -8,7 +8,6 @@ from streamd.node.priority import priority_refusal
 from streamd.node.pulls import (
     API_LEVEL,
     EXCEEDED_MAX_WAITING,
-    EXPIRED_BEFORE,
     NO_MESSAGES,
     PUSH_BASED,
     REQUESTS_PENDING,
@@ -65,7 +64,7 @@ class AckIntake(Receivers):
                 sink.status(refused)
                 return
         if options.expires_ns < 0:
-            sink.status(EXPIRED_BEFORE)
+            PullRequest(reply, options, sink, now_ms).end(b"408 Request Timeout")
             return
         waiting = self._waiting
         if options.is_no_wait:
@@ -142,6 +141,7 @@ class AckIntake(Receivers):
         if self._terms:
             terms, self._terms = self._terms, []
             self._acking.update(sseq for sseq, _ in terms)
+            self.last_acked_ns = self._host.now_ns()
             self._propose(commands.TERMED, terms)
         if self._acked or replies:
             acked, self._acked = self._acked, []
@@ -162,7 +162,8 @@ class AckIntake(Receivers):
                 most = self._ack_pending_max
                 is_forced = bool(replies) or 0 < most <= self.num_ack_pending()
                 acked = [max(acked)] if acked else []
-            self.last_acked_ns = self._host.now_ns()
+            if acked:
+                self.last_acked_ns = self._host.now_ns()
             self._active_ms = self._host.now_ms()
             if acked or replies:
                 self._propose(commands.ACKED, acked, is_forced=is_forced, tag=replies or None)

@@ -17,7 +17,8 @@ from streamd.machine import commands
 from streamd.machine.consumer import Consumer
 from streamd.node.ack_intake import AckIntake
 from streamd.node.cursor_state import CursorHost, Item
-from streamd.node.push_gate import FlowWindow, RateLimit, Replay, burst_bytes
+from streamd.node.push_gate import FLOW_REQUEST, FlowWindow, RateLimit, Replay, burst_bytes
+from streamd.store.format import decode_run
 from streamd.types import Seq
 
 __all__ = ["Cursor", "CursorHost"]
@@ -180,6 +181,13 @@ class Cursor(AckIntake):
         ]
         self._host.propose(command, is_forced=True)
 
+    def unpin(self, reason: str) -> bool:
+        """See Receivers: and those who stood by get their chance."""
+        is_unpinned = super().unpin(reason)
+        if is_unpinned:
+            self._host.wake_soon(self)
+        return is_unpinned
+
     # --- proposing ------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -276,6 +284,12 @@ class Cursor(AckIntake):
                 return sent_total, False, True
             if self._replay is not None or self._priority_policy == "overflow":
                 room = 1  # who gets it, or when, depends on what was sent before
+            stretched = self._send_stretch(room)
+            if stretched:
+                sent_total += stretched
+                if sent_total >= budget:
+                    return sent_total, False, False
+                continue
             locs, scanned_to = self._select(room)
             if locs:
                 sent, is_blocked = self._send_run(locs, self._is_plain())
@@ -329,6 +343,61 @@ class Cursor(AckIntake):
         if not is_plain:
             self._hand_over()
         return sent, sent < len(locs)
+
+    def _send_stretch(self, room: int) -> int:
+        """Send messages that lie one behind another, laid out alike, without a look at each.
+
+        Returns how many; 0 if it can't be done that way. What a replaying reader gets mostly.
+        """
+        consumer = self.consumer
+        window = self._window
+        if room < limits.STRETCH_MSGS_MIN or consumer.matcher is not None or consumer.initial:
+            return 0
+        if not self._is_unchanged() or not (self._is_plain() or self._is_only_windowed()):
+            return 0
+        found = self._index.stretch(self._next_sseq, room)
+        if found is None or found[4] < limits.STRETCH_MSGS_MIN:
+            return 0
+        seq, block_no, offset, length = found[:4]
+        count: int = found[4]
+        chunk = self._host.chunk(block_no, offset)
+        if chunk is None:
+            return 0  # it is being read; the usual way says that we wait for it
+        base, blob = chunk
+        count = min(count, (base + len(blob) - offset) // length)
+        if window is not None:
+            count = min(count, window.room_bytes() // length + 1)
+        if count < 1:
+            return 0
+        columns = decode_run(blob, offset - base, length=length, count=count)
+        if columns is None:
+            return 0
+        seqs, tss, subjects, payloads = columns
+        if seqs[0] != seq or seqs[-1] != seq + count - 1:
+            return 0
+        cseq = self._sent_cseq + 1
+        left = max(self.num_pending(), count)
+        if self._has_acks:
+            self._items.append((seq, seq + count - 1, cseq, False))
+        self._sent_cseq += count
+        self._sent_sseq = seq + count - 1
+        self._next_sseq = max(self._next_sseq, seq + count)
+        self._ahead_new += count
+        self._has_sent = True
+        sink = self._plain_sink()
+        sink.deliver_run(
+            self._ack_first,
+            subjects,
+            payloads,
+            (seqs, range(cseq, cseq + count), tss, range(left - 1, left - 1 - count, -1)),
+        )
+        self._note_handed_over(count)
+        if window is not None and window.sent(length * count):
+            sink.status(FLOW_REQUEST, window.request())
+        return count
+
+    def _is_only_windowed(self) -> bool:
+        return self.is_push and self._rate is None and self._window is not None
 
     def _is_unchanged(self) -> bool:
         """True if messages go out as they are stored, as fast as they can."""

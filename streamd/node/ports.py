@@ -37,6 +37,16 @@ class DeliverSink(Protocol):
     def deliver(self, batch: list[tuple[bytes, bytes, bytes, bytes]]) -> None:
         """Send messages: (subject, ack reply, headers, payload), in order."""
 
+    def deliver_run(
+        self,
+        ack: bytes,
+        subjects: Sequence[bytes],
+        payloads: Sequence[bytes],
+        numbers: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+    ) -> None:
+        """Send messages without headers, all payloads of one size. The ack reply of each is
+        `ack` %-formatted with its numbers: (stream seqs, consumer seqs, times, pending)."""
+
     def status(self, headers: bytes, reply: bytes = b"") -> None:
         """Send a header-only message (a `NATS/1.0 408 ...` block) on the inbox itself."""
 
@@ -126,6 +136,16 @@ class ConsumerView(Protocol):
 
     @property
     def last_acked_ns(self) -> int: ...
+
+    @property
+    def pinned_id(self) -> str:
+        """Of the client that has a pinned consumer for itself; empty: nobody."""
+
+    @property
+    def pinned_ns(self) -> int: ...
+
+    def unpin(self, reason: str) -> bool:
+        """Take the pin from its client; False if there was none. A later barrier sees it done."""
 
 
 class NodeHandle(Protocol):

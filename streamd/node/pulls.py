@@ -20,9 +20,6 @@ _MS = 1_000_000  # ns
 _OPTIONS_CACHE_MAX = 256  # clients repeat their pull requests byte for byte
 
 IDLE = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: %d\r\nNats-Last-Stream: %d\r\n\r\n"
-EXPIRED_BEFORE = (
-    b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 0\r\nNats-Pending-Bytes: 0\r\n\r\n"
-)
 NO_MESSAGES = b"NATS/1.0 404 No Messages\r\n\r\n"
 REQUESTS_PENDING = b"NATS/1.0 408 Requests Pending\r\n\r\n"
 EXCEEDED_MAX_WAITING = b"NATS/1.0 409 Exceeded MaxWaiting\r\n\r\n"
@@ -36,6 +33,7 @@ class PullOptions:
     """A pull request as the client wrote it, checked for its own sake."""
 
     __slots__ = (
+        "asked",
         "batch",
         "bytes_max",
         "expires_ns",
@@ -50,6 +48,7 @@ class PullOptions:
 
     def __init__(self) -> None:
         self.batch = 1
+        self.asked = 1  # the batch as the client wrote it, which statuses repeat
         self.bytes_max = 0  # 0: no limit
         self.expires_ns = 0  # 0: waits as long as somebody listens
         self.heartbeat_ns = 0
@@ -109,6 +108,7 @@ def _parse(payload: bytes) -> PullOptions:
         _parse_json(text, options)
     elif text.isdigit():  # anything else is taken for "one", as the peers do
         options.batch = int(text)
+    options.asked = options.batch
     if options.batch <= 0:
         options.batch = 1
     if options.heartbeat_ns and options.heartbeat_ns * 2 > options.expires_ns:
@@ -203,7 +203,7 @@ class PullRequest:
         """Tell the client that this pull is over: `status` is code and text."""
         self.sink.status(
             b"NATS/1.0 %b\r\nNats-Pending-Messages: %d\r\nNats-Pending-Bytes: %d\r\n\r\n"
-            % (status, self.left, self.bytes_left)
+            % (status, self.left if self.delivered else self.options.asked, self.bytes_left)
         )
 
 

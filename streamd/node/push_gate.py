@@ -32,6 +32,10 @@ class FlowWindow:
         """True until the client answers."""
         return self.unanswered_bytes > self.window_bytes
 
+    def room_bytes(self) -> int:
+        """How much more may go before the client must answer."""
+        return max(0, self.window_bytes - self.unanswered_bytes)
+
     def sent(self, size: int) -> bool:
         """Count a message; True if a flow-control request must follow it."""
         self.unanswered_bytes += size

@@ -68,18 +68,26 @@ class Receivers(CursorState):
 
     def _hand_over_plain(self, out: list[Item]) -> None:
         """All of `out` to the one receiver there is."""
+        self._plain_sink().deliver(out)
+        self._note_handed_over(len(out))
+
+    def _plain_sink(self) -> DeliverSink:
+        """Where the one receiver of `_is_plain` gets its messages."""
+        if not self.is_push:
+            return self._waiting.queue[0].sink
+        assert self._sink is not None
+        return self._sink
+
+    def _note_handed_over(self, count: int) -> None:
+        """The one receiver got `count` messages."""
         if self.is_push:
-            sink = self._sink
-            assert sink is not None
-            sink.deliver(out)
             if self._heartbeat_ms:
                 self._heartbeat_at_ms = self._host.now_ms() + self._heartbeat_ms
             return
         queue = self._waiting.queue
         request = queue[0]
-        request.left -= len(out)
-        request.delivered += len(out)
-        request.sink.deliver(out)
+        request.left -= count
+        request.delivered += count
         if request.left <= 0:
             queue.popleft()
         elif request.heartbeat_ms:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
@@ -28,6 +28,7 @@ FOOTER = 5
 _TYPE_MAX = FOOTER
 
 RECORD_OVERHEAD_BYTES = 32  # 28 before the subject, 4 after the payload
+LARGE_PAYLOAD_BYTES = 2048  # from here on a copy of the payload costs more than three crc calls
 SUBJECT_BYTES_MAX = 0xFFFF
 RESIDUE = 0x48674BC7  # crc32c of anything followed by its own crc32c
 
@@ -94,6 +95,13 @@ def encode_batch(first_seq: Seq, first_ts: int, msgs: list[Msg]) -> tuple[list[b
     ts = first_ts
     last_subject_size = last_payload_size = -1
     for subject, headers, payload in msgs:
+        if len(payload) >= LARGE_PAYLOAD_BYTES:
+            record, crc = _encode_large(seq, ts, subject, headers, payload)
+            add_crc(crc)
+            add_record(record)
+            seq += 1
+            ts += 1
+            continue
         if headers:
             pack_body, prefix, add_checksum = layout(len(subject), len(headers), len(payload))
             body = pack_body(prefix, seq, ts, subject, headers, payload)
@@ -112,6 +120,17 @@ def encode_batch(first_seq: Seq, first_ts: int, msgs: list[Msg]) -> tuple[list[b
         seq += 1
         ts += 1
     return records, crcs
+
+
+def _encode_large(
+    seq: Seq, ts: int, subject: bytes, headers: bytes, payload: bytes
+) -> tuple[bytes, int]:
+    """One record whose payload is copied once; for small ones one copy more is cheaper."""
+    subject_size, headers_size, payload_size = len(subject), len(headers), len(payload)
+    size = RECORD_OVERHEAD_BYTES + subject_size + headers_size + payload_size
+    head = _pack_header(size, MSG, 0, subject_size, headers_size, seq, ts)
+    crc: int = crc32c(payload, crc32c(headers, crc32c(subject, crc32c(head))))
+    return b"".join((head, subject, headers, payload, _pack_crc(crc))), crc
 
 
 def _encode(kind: int, seq: int, ts: int, payload: bytes) -> bytes:
@@ -156,6 +175,29 @@ def decode_fields(blob: bytes, pos: int) -> tuple[Seq, int, bytes, bytes, bytes]
             blob[payload_at : pos + length - 4],
         )
     return seq, ts, blob[start:headers_at], b"", blob[headers_at : pos + length - 4]
+
+
+@lru_cache(maxsize=1024)
+def _run_layout(subject_size: int, payload_size: int) -> Struct:
+    return Struct(f"<12sQQ{subject_size}s{payload_size}s4x")
+
+
+def decode_run(
+    blob: bytes, pos: int, *, length: int, count: int
+) -> tuple[Sequence[Seq], Sequence[int], Sequence[bytes], Sequence[bytes]] | None:
+    """Return the columns (seqs, tss, subjects, payloads) of `count` message records of `length`
+    bytes each, one behind another from `pos`; None unless all are laid out like the first and
+    have no headers. A fifth of the time of decoding each. Verifies as little as `decode_fields`.
+    """
+    _, subject_size, headers_size, _, _ = _unpack_fields(blob, pos)
+    if headers_size or blob[pos + 4] != MSG:
+        return None
+    layout = _run_layout(subject_size, length - RECORD_OVERHEAD_BYTES - subject_size)
+    rows = layout.iter_unpack(memoryview(blob)[pos : pos + length * count])
+    prefixes, seqs, tss, subjects, payloads = zip(*rows, strict=True)
+    if prefixes.count(blob[pos : pos + 12]) != count:
+        return None
+    return seqs, tss, subjects, payloads
 
 
 def decode_at(blob: bytes, pos: int) -> StoredMsg:

@@ -29,6 +29,26 @@ INTENDED = [
         "[[]0].reply",
         "the pending count in the ack subject: the peer counts the message that wakes it up",
     ),
+    Intended(
+        "delivery.redelivered_message_deleted",
+        "ack_floor.last_active",
+        "when a client acked last: the deletion of a message that waits for its ack is no ack",
+    ),
+    Intended(
+        "pulls.purge_below_with_pending",
+        "ack_floor.last_active",
+        "when a client acked last: the purge of messages that wait for their acks is no ack",
+    ),
+    Intended(
+        "streams.purge_empty_and_refill",
+        "state.first_seq",
+        "a purge of a stream that never held anything changes nothing; the peer shows 1 for 0",
+    ),
+    Intended(
+        "account.jsz",
+        "body.config.sync_*",
+        "we always tell how acks are made durable; the peer tells its interval instead",
+    ),
     Intended("*", "api.level", "the peer is of a newer API level than ours"),
 ]
 

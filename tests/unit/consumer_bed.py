@@ -134,6 +134,7 @@ class Bed:
         self.watches: dict[Cursor, tuple[bytes, bytes]] = {}
         self.wakes: dict[Cursor, int] = {}
         self.emptied: list[bytes] = []
+        self.woken: list[Cursor] = []
         self.advices: list[tuple[str, dict[str, Any]]] = []
         self.acked: list[tuple[str, list[int]]] = []
         self.is_auto = True
@@ -175,7 +176,7 @@ class Bed:
             self.wakes[cursor] = monotonic_ms
 
     def wake_soon(self, cursor: Cursor) -> None:
-        raise AssertionError("not used")
+        self.woken.append(cursor)
 
     def reply_empty(self, reply: bytes) -> None:
         self.emptied.append(reply)

@@ -51,6 +51,20 @@ def test_lower_priority_numbers_go_first() -> None:
     assert (first.seqs(), other.seqs(), late.seqs()) == ([1, 3], [2, 4], [5])
 
 
+def test_unpinned_by_hand_the_next_is_pinned() -> None:
+    bed = bed_with("pinned_client")
+    bed.store(*[b"a"] * 3)
+    assert not bed.cursors["C"].unpin("admin")
+    bed.pull(req(batch=1), reply=b"one")
+    two = bed.pull(req(batch=1), reply=b"two")
+    assert two.seqs() == []
+    assert bed.cursors["C"].unpin("admin")
+    assert bed.woken == [bed.cursors["C"]]
+    bed.turn()
+    assert two.seqs() == [2]
+    assert [fields.get("reason") for _, fields in bed.advices] == [None, "admin", None]
+
+
 def test_pinned_client_has_it_alone_until_it_is_late() -> None:
     bed = bed_with("pinned_client", priority_timeout=2 * SECOND)
     bed.store(*[b"a"] * 6)

@@ -89,6 +89,37 @@ def test_expiry_sends_408_with_what_is_left() -> None:
     ]
 
 
+def test_expiry_repeats_what_was_asked_for() -> None:
+    """Clients see the batch they wrote, were it nonsense, until something was delivered."""
+    bed = Bed()
+    bed.create()
+    ended = (
+        b"NATS/1.0 408 Request Timeout\r\n"
+        b"Nats-Pending-Messages: %d\r\nNats-Pending-Bytes: %d\r\n\r\n"
+    )
+    box = bed.pull(req(batch=0, expires=SECOND), reply=b"1")
+    other = bed.pull(req(batch=-1, expires=SECOND), reply=b"2")
+    bed.advance(1001)
+    assert (box.statuses, other.statuses) == ([ended % (0, 0)], [ended % (-1, 0)])
+    box = bed.pull(req(batch=2, max_bytes=700, expires=-1), reply=b"3")
+    assert box.statuses == [ended % (2, 700)]
+
+
+def test_only_acks_and_terms_count_as_acks() -> None:
+    bed = Bed()
+    bed.store(b"a", b"a", b"a")
+    cursor = bed.create()
+    bed.pull(b"3")
+    for payload in (b"-NAK", b"+WPI", b"nonsense"):
+        bed.ack(1, payload, reply=b"r")
+        assert cursor.last_acked_ns == 0, payload
+    bed.ack(1)
+    assert cursor.last_acked_ns == bed.now_ns()
+    bed.advance(10)
+    bed.ack(2, b"+TERM")
+    assert cursor.last_acked_ns == bed.now_ns()
+
+
 def test_heartbeats_while_idle() -> None:
     bed = Bed()
     bed.store(b"a")

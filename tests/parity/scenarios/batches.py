@@ -92,6 +92,17 @@ def expectations(at: Recorder) -> None:
 
 
 @scenario
+def expected_last_seq_of_the_second(at: Recorder) -> None:
+    stream(at)
+    at.fill("s.a", "s.b")
+    for batch, first, second in (("b", "", "3"), ("c", "2", "3"), ("d", "2", "9"), ("e", "9", "9")):
+        more = {"Nats_Expected_Last_Sequence": first} if first else {}
+        at.pub("s.a", headers=part(batch, 1, **more))
+        at.pub("s.a", headers=part(batch, 2, "1", Nats_Expected_Last_Sequence=second))
+    at.api("STREAM.INFO.S")
+
+
+@scenario
 def duplicates(at: Recorder) -> None:
     stream(at)
     at.pub("s.a", headers={"Nats-Msg-Id": "one"})

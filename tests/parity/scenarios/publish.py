@@ -168,6 +168,36 @@ def discard_new_bytes(at: Recorder) -> None:
 
 
 @scenario
+def discard_new_exact(at: Recorder) -> None:
+    """A stream may be filled to its last byte, and one that replaces needs no more room."""
+    stream(at, max_bytes=86, discard="new", max_msgs_per_subject=1)
+    at.pub("s.a", b"x" * 10)
+    at.pub("s.b", b"x" * 10)
+    at.pub("s.a", b"x" * 10)
+    at.pub("s.a", b"x" * 11)
+    at.pub("s.c")
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def discard_new_lower_limits(at: Recorder) -> None:
+    config = {"name": "S", "subjects": ["s.>"], "discard": "new"}
+    at.api("STREAM.CREATE.S", config)
+    at.fill(*["s.a"] * 5)
+    at.api("STREAM.UPDATE.S", config | {"max_msgs": 2})
+    at.api("STREAM.UPDATE.S", config | {"max_bytes": 50})
+    at.pub("s.a")
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def discard_new_memory(at: Recorder) -> None:
+    stream(at, max_bytes=87, discard="new", storage="memory")
+    for _ in range(4):
+        at.pub("s.a", b"x" * 10)
+
+
+@scenario
 def discard_new_per_subject(at: Recorder) -> None:
     stream(at, max_msgs_per_subject=1, discard="new", discard_new_per_subject=True)
     at.pub("s.a")
@@ -240,7 +270,22 @@ def sealed(at: Recorder) -> None:
     at.pub("s.a", headers={"Nats-Expected-Stream": "T"})
 
 
-TTLS = ["1s", "1", "0", "never", "500ms", "-1s", "x", "1h30m", "1.5s", "2m", "", "1d", "9999999999"]
+TTLS = [
+    "1s",
+    "1",
+    "0",
+    "never",
+    "500ms",
+    "-1s",
+    "x",
+    "1h30m",
+    "1.5s",
+    "2m",
+    "",
+    "1d",
+    "9999999999",
+    str(2**63),
+]
 
 
 def _ttl(value: str) -> Any:

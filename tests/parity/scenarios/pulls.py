@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.parity.recorder import Recorder
@@ -226,6 +227,69 @@ def after_purge(at: Recorder) -> None:
     at.pub("s.a")
     at.pull("S", "C", {"batch": 10, "no_wait": True})
     at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def purge_below_with_pending(at: Recorder) -> None:
+    """Also of a consumer that had nothing delivered, and with acks outstanding above."""
+    consumer(at, *["s.a"] * 8)
+    at.api("CONSUMER.CREATE.S.D", {"stream_name": "S", "config": {"name": "D"}})
+    at.pull("S", "C", {"batch": 6}, count=6)
+    at.api("STREAM.PURGE.S", {"seq": 5})
+    at.api("CONSUMER.INFO.S.C")
+    at.api("CONSUMER.INFO.S.D")
+    at.api("STREAM.PURGE.S", {"keep": 1})
+    at.api("CONSUMER.INFO.S.C")
+    at.api("CONSUMER.INFO.S.D")
+
+
+@scenario
+def unpin(at: Recorder) -> None:
+    """The administrator takes the pin from a client; the next pull gets it."""
+    config = {
+        "name": "P",
+        "durable_name": "P",
+        "ack_policy": "explicit",
+        "priority_policy": "pinned_client",
+        "priority_groups": ["g"],
+    }
+    consumer(at, "s.a", "s.a", "s.a")
+    at.api("CONSUMER.CREATE.S.P", {"stream_name": "S", "config": config})
+    body = {"batch": 1, "group": "g"}
+
+    def pull() -> None:
+        """As `at.pull`, with the random pin made stable."""
+        frames = at.wire.ask("$JS.API.CONSUMER.MSG.NEXT.S.P", json.dumps(body).encode())
+        at.note("pulled", [[each.payload.decode(), sorted(each.pairs)] for each in frames])
+
+    def info() -> None:
+        groups = at.wire.api("CONSUMER.INFO.S.P")["priority_groups"]
+        for group in groups:
+            if "pinned_client_id" in group:
+                group["pinned_client_id"] = "<pin>"
+        at.note("groups", groups)
+
+    listener = at.connect()
+    listener.subscribe("$JS.EVENT.ADVISORY.CONSUMER.*.S.P")
+    listener.fence()
+    info()
+    pull()
+    info()
+    for wrong in (None, b"{", {}, {"group": ""}, {"group": "a b"}, {"group": "h"}):
+        at.api("CONSUMER.UNPIN.S.P", wrong)
+    at.api("CONSUMER.UNPIN.S.C", {"group": "g"})
+    at.api("CONSUMER.UNPIN.S.Z", {"group": "g"})
+    at.api("CONSUMER.UNPIN.Z.P", {"group": "g"})
+    at.api("CONSUMER.UNPIN.S.P", {"group": "g", "more": 1})
+    info()
+    pull()
+    info()
+    for frame in listener.collect(count=3, within_s=1.0):
+        document = frame.json()
+        for key in ("id", "pinned_id"):
+            if key in document:
+                document[key] = "<random>"
+        at.note(frame.subject, document)
 
 
 @scenario

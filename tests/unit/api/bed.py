@@ -67,6 +67,12 @@ class View:
     is_push_bound = False
     last_delivered_ns = 0
     last_acked_ns = 0
+    pinned_id = ""
+    pinned_ns = 0
+
+    def unpin(self, reason: str) -> bool:
+        was, self.pinned_id = self.pinned_id, ""
+        return bool(was)
 
 
 class Stream:

@@ -216,6 +216,46 @@ def test_pause_and_resume(bed: Bed) -> None:
     assert b'"err_code":10014' in refused and b'"paused":false' in refused
 
 
+def test_unpin(bed: Bed) -> None:
+    bed.make_consumer("T", "a", priority_policy="pinned_client", priority_groups=["g"])
+    bed.make_consumer("T", "b")
+    stream = bed.node.stream("T")
+    assert stream is not None
+    view = stream.view
+    view.pinned_id, view.pinned_ns = "PIN", 1_000_000_000
+    (group,) = bed.ask("CONSUMER.INFO.T.a")["priority_groups"]
+    assert group == {
+        "group": "g",
+        "pinned_client_id": "PIN",
+        "pinned_ts": "1970-01-01T00:00:01Z",
+    }
+    assert bed.ask("CONSUMER.UNPIN.T.a", {"group": "g", "more": 1}) == {
+        "type": "io.nats.jetstream.api.v1.consumer_unpin_response"
+    }
+    assert view.pinned_id == ""
+    assert "priority_groups" not in bed.ask("CONSUMER.INFO.T.b")
+
+
+@pytest.mark.parametrize(
+    ("where", "body", "code", "text"),
+    [
+        ("T.a", b"", 10025, "invalid JSON: unexpected end of JSON input"),
+        ("T.a", b"{", 10025, "invalid JSON: unexpected end of JSON input"),
+        ("T.zz", {}, 10025, "invalid JSON: consumer group not specified"),
+        ("T.zz", {"group": "a b"}, 10162, "Valid priority group name must match"),
+        ("T.a", {"group": "h"}, 10160, "Provided priority group does not exist"),
+        ("T.zz", {"group": "g"}, 10014, "consumer not found"),
+        ("Z.a", {"group": "g"}, 10059, "stream not found"),
+    ],
+)
+def test_unpin_refused(bed: Bed, where: str, body: Any, code: int, text: str) -> None:
+    bed.make_consumer("T", "a", priority_policy="pinned_client", priority_groups=["g"])
+    # Its schema cannot tell an error from a success either.
+    ((_, refused),) = bed.ask_raw(f"CONSUMER.UNPIN.{where}", body)
+    error = json.loads(refused)["error"]
+    assert error["err_code"] == code and error["description"].startswith(text)
+
+
 def test_reset(bed: Bed) -> None:
     bed.make_consumer("T", "a")
     assert bed.ask("CONSUMER.RESET.T.a", {"seq": 3})["reset_seq"] == 3

@@ -102,6 +102,18 @@ def test_sizes() -> None:
     assert code(box.put(b"a.1", b"", Colour="a long value")) == 10054
 
 
+def test_size_is_checked_before_what_headers_ask_for() -> None:
+    box = Box(max_msg_size=40)
+    box.put(b"a.1", b"", Msg_Id="m")
+    long = b"x" * 50
+    assert code(box.put(b"a.1", long, Expected_Stream="T")) == 10054
+    assert code(box.put(b"a.1", long, Expected_Last_Sequence=99)) == 10054
+    assert code(box.put(b"a.1", long, Msg_Id="m")) == 10054
+    assert code(box.put(b"a.1", long, TTL="5")) == 10054
+    box = Box()
+    assert code(box.put(b"a.1", Long="x" * 65536, Expected_Last_Sequence=99)) == 10097
+
+
 def test_a_record_has_a_bound() -> None:
     """Also on the short way, where nothing else is checked."""
     box = Box()
@@ -124,6 +136,40 @@ def test_room_with_discard_new() -> None:
     assert box.put(b"a.1", b"x" * 60) == 1
     refused = box.put(b"a.1", b"x" * 60)
     assert refused == errors.STREAM_STORE_FAILED(err="maximum bytes exceeded")
+
+
+def test_discard_new_never_evicts() -> None:
+    """Bytes are counted as they will be stored, and a stream may be filled to its last byte."""
+    box = Box(discard="new", max_bytes=100)  # 43 each
+    outcomes = [box.put(b"a.1", b"x" * 10) for _ in range(4)]
+    assert outcomes[:2] == [1, 2]
+    assert [code(each) for each in outcomes[2:]] == [10077, 10077]
+    assert box.live() == [1, 2]
+    box = Box(discard="new", max_bytes=86)
+    assert [box.put(b"a.1", b"x" * 10) for _ in range(2)] == [1, 2]
+    box = Box(discard="new", max_bytes=87, storage="memory")  # 29 each
+    assert [box.put(b"a.1", b"x" * 10) for _ in range(3)] == [1, 2, 3]
+    assert code(box.put(b"a.1", b"")) == 10077
+    box = Box(discard="new", max_bytes=100)
+    assert box.put(b"a.1", b"x" * 10, Colour="blue") == 1  # 30 + 3 + 4 + 32 + 10
+    assert code(box.put(b"a.1", b"")) == 10077
+
+
+def test_discard_new_keeps_what_it_let_in_when_limits_shrink() -> None:
+    box = Box(discard="new")
+    box.store(*[(b"a.1", b"", b"x")] * 5)
+    box.config(max_msgs=2)
+    box.config(max_bytes=50)
+    assert box.live() == [1, 2, 3, 4, 5]
+    assert code(box.put(b"a.1")) == 10077
+
+
+def test_replacing_with_a_bigger_one_needs_room() -> None:
+    box = Box(discard="new", max_msgs_per_subject=1, max_bytes=100)
+    assert [box.put(b"a.1", b"x" * 10), box.put(b"a.2", b"x" * 10)] == [1, 2]
+    assert box.put(b"a.1", b"x" * 10) == 3
+    assert code(box.put(b"a.1", b"x" * 11)) == 10077
+    assert box.live() == [2, 3]
 
 
 def test_room_per_subject() -> None:
@@ -198,7 +244,9 @@ def test_atomic_batch_judges_by_the_state_before_it() -> None:
     assert batch(box, (b"a.1", {"Expected_Last_Subject_Sequence": 1}), (b"a.2", {})) == (3, 2)
     again = (b"a.1", {"Expected_Last_Subject_Sequence": 2})
     assert code(batch(box, (b"a.1", {}), again)) == 10164
-    assert code(batch(box, (b"a.1", {}), (b"a.1", {"Expected_Last_Sequence": 3}))) == 10164
+    refused = batch(box, (b"a.1", {}), (b"a.1", {"Expected_Last_Sequence": 3}))
+    assert refused == errors.STREAM_WRONG_LAST_SEQUENCE(seq=4)
+    assert code(batch(box, (b"a.1", {}), (b"a.1", {"Expected_Last_Sequence": 4}))) == 10164
     assert batch(box, (b"a.9", {"Expected_Last_Sequence": 3}), (b"a.8", {})) == (5, 2)
     assert code(batch(box, (b"a.1", {"Expected_Last_Msg_Id": "m"}))) == 10177
 

@@ -51,6 +51,16 @@ def test_bad_ttl_is_refused() -> None:
     assert box.put(b"a.1", TTL="1h30m") == 1
 
 
+def test_long_ttls_are_taken_as_far_as_time_goes() -> None:
+    box = Box(allow_msg_ttl=True)
+    for at, ttl in enumerate(("9999999999", str(2**63 - 1), "2562047h"), 1):
+        assert box.put(b"a.1", TTL=ttl) == at
+    assert box.put(b"a.1", TTL=2**63).err_code == 10165
+    assert box.put(b"a.1", TTL="2562048h").err_code == 10165
+    assert box.machine.plan_expiry(box.now + 100 * 365 * 86_400 * SECOND) is None
+    assert box.restored().next_expiry_ns() == box.machine.next_expiry_ns() < 2**63
+
+
 def test_never_outlives_age() -> None:
     box = Box(allow_msg_ttl=True, max_age=10 * SECOND)
     box.put(b"a.1", TTL="never")
@@ -160,6 +170,28 @@ def test_old_config_is_ignored() -> None:
     config = box.machine.config
     assert box.do(commands.CONFIGURE, config | {"max_msgs": 1}, 3) is True
     assert box.machine.config["name"] == "S" and "max_msgs" not in box.machine.config
+
+
+def test_purge_below_a_seq_moves_consumers_on() -> None:
+    box = Box()
+    box.store(*[(b"a.1", b"", b"")] * 6)
+    box.consumer("C")
+    box.consumer("D")
+    consumer, idle = box.machine.consumers["C"], box.machine.consumers["D"]
+    box.do(commands.DELIVERED, consumer.uid, [(1, 3, 1, False)], 0)
+    box.do(commands.ACKED, consumer.uid, [1])
+    assert box.do(commands.PURGE, b"", 5, 0) == 4
+    assert consumer.info() == {
+        "delivered": {"consumer_seq": 3, "stream_seq": 4},
+        "ack_floor": {"consumer_seq": 3, "stream_seq": 4},
+        "num_ack_pending": 0,
+        "num_redelivered": 0,
+        "num_pending": 2,
+    }
+    assert idle.info()["delivered"] == {"consumer_seq": 0, "stream_seq": 4}
+    box.do(commands.DELIVERED, consumer.uid, [(5, 5, 4, False)], 0)
+    assert consumer.info()["num_pending"] == 1
+    assert box.restored().consumers["C"].info() == consumer.info()
 
 
 def test_purge_beyond_the_end_moves_the_stream() -> None:

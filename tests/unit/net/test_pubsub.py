@@ -242,10 +242,10 @@ def test_acks_reach_their_stream_without_a_route_each(count):
     bed, stream, _ = stream_bed()
     subjects = [b"$JS.ACK.S.C.1.%d.%d.1700000000000000000.9" % (i, i) for i in range(1, count + 1)]
     bed.peer().send(b"".join(pub(each, b"+ACK") for each in subjects))
-    assert stream.acked == [(each, b"", b"+ACK", b"") for each in subjects]
+    assert stream.acked == [(each, b"", b"+ACK") for each in subjects]
     assert len(bed.pubsub.table.routes) == 0
     bed.peer().send(pub(b"$JS.ACK.d.hash.S.C.1.7.7.17.9.x", b"", b"_INBOX.d"))
-    assert stream.acked[-1] == (b"$JS.ACK.d.hash.S.C.1.7.7.17.9.x", b"_INBOX.d", b"", b"")
+    assert stream.acked[-1] == (b"$JS.ACK.d.hash.S.C.1.7.7.17.9.x", b"_INBOX.d", b"")
 
 
 def test_acks_are_also_shown_to_those_who_watch_them():
