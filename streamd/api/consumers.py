@@ -212,7 +212,7 @@ def pause(request: Request) -> None:
 
 def unpin(request: Request) -> None:
     """`CONSUMER.UNPIN.<stream>.<consumer>`: the pinned client of a group loses its place."""
-    if not decoding.is_json_document(request.payload):
+    if not request.payload.strip():
         raise errors.INVALID_JSON(err=_ENDS_TOO_SOON)
     group = _decode_plainly(request, shapes.CONSUMER_UNPIN, _ENDS_TOO_SOON).get("group", "")
     if not group:

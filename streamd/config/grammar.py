@@ -370,7 +370,8 @@ class _Parser:
         while at < size and text[at] not in _WORD_ENDS:
             at += 1
         if at == start:
-            raise self._error(f"Expected a value, but got '{text[at]}' instead.")
+            got = f"'{text[at]}'" if at < len(text) else "the end of the file"
+            raise self._error(f"Expected a value, but got {got} instead.")
         self._position = at
         word = text[start:at]
         if word[0] == "$" and not _BCRYPT.match(word, 1):

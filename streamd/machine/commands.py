@@ -24,8 +24,8 @@ STORE_BATCH = 2
 """[STORE_BATCH, ts, batch_id, msgs]: an atomic batch, committed: all of it or nothing.
 Outcome: (last_seq, count) or JsError."""
 DELIVERED = 3
-"""[DELIVERED, ts, consumer_uid, items, resets]: the leader sent these to a client. items is a list of
-(first_sseq, last_sseq, first_cseq, is_redelivery): inclusive ranges of *live, matching* messages;
+"""[DELIVERED, ts, consumer_uid, items, resets]: the leader sent these to a client. items is a list
+of (first_sseq, last_sseq, first_cseq, is_redelivery): inclusive ranges of *live, matching* messages;
 a range of n matching messages uses n consumer seqs, so for a filtered consumer or a stream with
 gaps each range holds only consecutive stored seqs. `resets` is the consumer's count of resets when
 this was planned: deliveries planned before a reset are void after it. No outcome."""
@@ -63,7 +63,7 @@ DELETE_CONSUMER = 15
 PAUSE_CONSUMER = 16
 """[PAUSE_CONSUMER, ts, name: str, until_ns]: 0 resumes. Outcome: Consumer or JsError."""
 RESET_CONSUMER = 17
-"""[RESET_CONSUMER, ts, name: str, seq]: seq 0 = from the ack floor. Outcome: Consumer or JsError."""
+"""[RESET_CONSUMER, ts, name: str, seq]: seq 0: after the ack floor. Outcome: Consumer, JsError."""
 CHECKPOINT = 18
 """[CHECKPOINT, ts, index, digest]: the leader's digest at applied index `index`."""
 

@@ -47,7 +47,7 @@ INTENDED = [
     Intended(
         "account.jsz",
         "body.config.sync_*",
-        "we always tell how acks are made durable; the peer tells its interval instead",
+        "ours makes durable before it acks unless told otherwise; the peer, at intervals",
     ),
     Intended("*", "api.level", "the peer is of a newer API level than ours"),
 ]

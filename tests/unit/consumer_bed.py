@@ -56,6 +56,9 @@ class ListIndex:
             return found, self.rows[at][0]
         return found, self.last_seq + 1
 
+    def stretch(self, start: int, limit: int) -> None:
+        """Nothing lies one behind another here: messages go out one by one."""
+
     def count_from(self, seq: int, matcher: Matcher | None) -> int:
         rows = self.rows[self._at(seq) :]
         return sum(1 for row in rows if matcher is None or matcher.matches(row[2]))

@@ -153,3 +153,9 @@ def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
 def test_digests_equal_nats_servers(text: str, wanted: str) -> None:
     """Taken from `nats-server -t` 2.15.1: whoever compares digests may compare across both."""
     assert grammar.digest(grammar.parse(text)) == f"sha256:{wanted}"
+
+
+def test_an_include_without_a_name_is_an_error_with_its_place():
+    """The text ends where the name should be; that once was an IndexError."""
+    with pytest.raises(ConfigError, match="end of the file"):
+        grammar.parse("include ")
