@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: setup run test lint bench clean
+.PHONY: setup run test lint bench crash clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,11 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.suite $(ARGS)
+
+# The long proofs: 10,000 simulated power failures, and 50 real ones (SIGKILL, un-synced bytes lost).
+crash: $(STAMP)
+	$(BIN)/python -m tests.sim.crash --points 10000 $(ARGS)
+	STREAMD_CAMPAIGN=1 $(BIN)/python -m pytest -q -s tests/e2e -m campaign
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \

@@ -25,7 +25,7 @@ STORE_BATCH = 2
 Outcome: (last_seq, count) or JsError."""
 DELIVERED = 3
 """[DELIVERED, ts, consumer_uid, items, resets]: the leader sent these to a client. items is a list
-of (first_sseq, last_sseq, first_cseq, is_redelivery): inclusive ranges of *live, matching* messages;
+of (first_sseq, last_sseq, first_cseq, is_redelivery): inclusive ranges of *live, matching* msgs;
 a range of n matching messages uses n consumer seqs, so for a filtered consumer or a stream with
 gaps each range holds only consecutive stored seqs. `resets` is the consumer's count of resets when
 this was planned: deliveries planned before a reset are void after it. No outcome."""

@@ -447,3 +447,25 @@ def test_the_route_cache_is_bounded(monkeypatch):
     bed = Bed()
     bed.peer().send(b"".join(pub(b"s.%d" % i) + pub(b"_INBOX.%d.x" % i) for i in range(500)))
     assert len(bed.pubsub.table.routes) <= 50
+
+
+def test_a_run_goes_out_as_the_same_messages_would_one_by_one():
+    """deliver_run to one plain subscriber, to a limited one and to two: the bytes of deliver."""
+    ack = b"$JS.ACK.S.C%%.1.%d.%d.%d.%d"
+    count = 40
+    subjects = [b"js.%d" % (at % 3) for at in range(count)]
+    payloads = [b"%02d" % at for at in range(count)]
+    numbers = (range(1, 41), range(5, 45), range(100, 140), range(39, -1, -1))
+    rows = zip(subjects, zip(*numbers, strict=True), payloads, strict=True)
+    batch = [(subject, ack % row, b"", payload) for subject, row, payload in rows]
+    for setup in (b"SUB in 4\r\n", b"SUB in 4\r\nUNSUB 4 7\r\n", b"SUB in 4\r\nSUB in %d\r\n"):
+        bed, _, _ = stream_bed()
+        one, other = bed.peer(), bed.peer()
+        one.send(setup)
+        bed.pubsub.sink(b"in").deliver_run(ack, subjects, payloads, numbers)
+        got = one.take()
+        other.send(setup)
+        one.send(b"UNSUB 4\r\nUNSUB %d\r\n")
+        bed.pubsub.sink(b"in").deliver(batch)
+        assert got == other.take()
+        assert b"$JS.ACK.S.C%.1.1.5.100.39 2\r\n00\r\n" in got

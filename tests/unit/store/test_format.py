@@ -114,3 +114,36 @@ def test_a_block_header_is_of_one_block_only() -> None:
             fmt.check_block_header(header, uid, block_no)
     with pytest.raises(CorruptionError):
         fmt.check_block_header(header[:63], 5, 6)
+
+
+def _blob(msgs: list[tuple[bytes, bytes, bytes]], first_seq: int = 5) -> tuple[bytes, int]:
+    records, _ = fmt.encode_batch(first_seq, 1000, msgs)
+    return b"".join(records), len(records[0])
+
+
+def test_a_run_of_like_records_decodes_to_the_same_as_each() -> None:
+    """decode_run against decode_fields, small and large payloads (which are encoded apart)."""
+    for size in (0, 7, fmt.LARGE_PAYLOAD_BYTES, fmt.LARGE_PAYLOAD_BYTES + 1):
+        msgs = [(b"s.%d" % (at % 3), b"", bytes([at]) * size) for at in range(40)]
+        blob, length = _blob(msgs)
+        run = fmt.decode_run(blob, 0, length=length, count=40)
+        assert run is not None
+        seqs, tss, subjects, payloads = run
+        each = [fmt.decode_fields(blob, at * length) for at in range(40)]
+        rows = zip(seqs, tss, subjects, payloads, strict=True)
+        assert [(s, t, u, b"", p) for s, t, u, p in rows] == each
+        assert fmt.decode_at(blob, length).payload == msgs[1][2]  # and the crc is right
+
+
+def test_a_run_that_is_not_alike_is_refused() -> None:
+    """Equal lengths, but another subject's size, headers, or a frame in between."""
+    plain = (b"s.1", b"", b"x" * 40)
+    for odd in ((b"s.12", b"", b"x" * 39), (b"s.1", b"h" * 10, b"x" * 30)):
+        blob, length = _blob([plain, odd, plain])
+        assert len(blob) == 3 * length
+        assert fmt.decode_run(blob, 0, length=length, count=3) is None
+        assert fmt.decode_run(blob, 0, length=length, count=1) is not None
+    assert fmt.decode_run(_blob([odd])[0], 0, length=length, count=1) is None
+    frame = fmt.encode_frame(9, 9)
+    blob, length = _blob([(b"s", b"", b"")])
+    assert fmt.decode_run(blob + frame + blob, 0, length=length, count=2) is None
