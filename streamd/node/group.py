@@ -171,6 +171,8 @@ class Group:
                     self.applied_bytes += len(entry.data) + limits.ENTRY_OVERHEAD_BYTES
                 applied_count += len(ready.committed)
                 self._after_apply(ready.committed, effects)
+            if not ready.more:
+                return
             if applied_count >= limits.TURN_ENTRIES_MAX:
                 turn.more = True  # bounded work per turn; the rest is taken in the next
                 return

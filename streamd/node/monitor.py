@@ -40,9 +40,7 @@ class Loop(Protocol):
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> object: ...
 
-    def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any
-    ) -> Timer: ...
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer: ...
 
 
 class SnapshotWriter(Protocol):

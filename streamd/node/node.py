@@ -182,6 +182,8 @@ class Node:
         for event in ready:
             await event.wait()
         self._report_orphans({asset.uid for asset in assets})
+        trash = self._disk.listdir(os.path.join(self._root, "trash"))
+        self._empty_trash([name for name in sorted(trash) if name.isdigit()])
         self._straggler_timer = loop.call_later(limits.STRAGGLER_CHECK_S, self._check_stragglers)
 
     async def stop(self) -> None:
@@ -478,6 +480,7 @@ class Node:
             await done.wait()
             if handle.is_file:
                 self._wal.destroy(asset.uid)
+                self._empty_trash([str(asset.uid)])
             self._streams.pop(asset.uid, None)
             self._settle(asset.uid)
 
@@ -572,6 +575,12 @@ class Node:
         self._straggler_timer = asyncio.get_running_loop().call_later(
             limits.STRAGGLER_CHECK_S, self._check_stragglers
         )
+
+    def _empty_trash(self, names: list[str]) -> None:
+        """Unlink streams that a committed command deleted. Orphans stay until somebody looks."""
+        for name in names:
+            path = os.path.join(self._root, "trash", name)
+            self._block_thread.submit(partial(self._disk.remove_tree, path), None)
 
     def _report_orphans(self, known: set[Uid]) -> None:
         """Move directories of no known stream to trash; their bytes are kept there."""

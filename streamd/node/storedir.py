@@ -1,11 +1,11 @@
 """The store directory: what may be in it, who owns it, and refusing everything else.
 
-    <store_dir>/streamd/node.json     format and identity of this node's data
-                        LOCK          held while a server runs here
-                        wal/          the log of all groups
-                        meta/         snapshots of the meta group
-                        streams/<uid>/
-                        trash/        deleted streams, until they are unlinked
+<store_dir>/streamd/node.json     format and identity of this node's data
+                    LOCK          held while a server runs here
+                    wal/          the log of all groups
+                    meta/         snapshots of the meta group
+                    streams/<uid>/
+                    trash/        deleted streams, until they are unlinked
 """
 
 from __future__ import annotations

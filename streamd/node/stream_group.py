@@ -148,13 +148,20 @@ class StreamGroup(Group):
         return bool(self._dirty) or self._is_forced
 
     def deadline_ms(self) -> int:
-        due = [self.raft.deadline_ms, self._unforced_due_ms, self._stager.deadline_ms]
-        if self._wakes:
-            due.append(self._wakes[0][0])
+        earliest = self.raft.deadline_ms
+        due_ms = self._unforced_due_ms
+        if due_ms and (not earliest or due_ms < earliest):
+            earliest = due_ms
+        due_ms = self._stager.deadline_ms
+        if due_ms and (not earliest or due_ms < earliest):
+            earliest = due_ms
+        if self._wakes and (not earliest or self._wakes[0][0] < earliest):
+            earliest = self._wakes[0][0]
         if self._expiry_at_ns:
-            behind_ms = max(0, self._expiry_at_ns - self.at_ns) // 1_000_000 + 1
-            due.append(self.at_ms + behind_ms)
-        return min((at for at in due if at), default=0)
+            due_ms = self.at_ms + max(0, self._expiry_at_ns - self.at_ns) // 1_000_000 + 1
+            if not earliest or due_ms < earliest:
+                earliest = due_ms
+        return earliest
 
     def delete(self) -> None:
         """The stream is gone (or broken here): cursors tell their clients and end."""
@@ -261,9 +268,7 @@ class StreamGroup(Group):
             cursor.flush()
         self._acked.clear()
         had_msgs = bool(self._msgs)
-        if self._unforced and (
-            self._is_forced or had_msgs or self.at_ms >= self._unforced_due_ms
-        ):
+        if self._unforced and (self._is_forced or had_msgs or self.at_ms >= self._unforced_due_ms):
             self._propose_unforced()
         if had_msgs:
             self._propose_store()
