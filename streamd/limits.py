@@ -72,6 +72,7 @@ STRETCH_MSGS_MIN: Final = 32  # fewer are sent one by one: a run costs a write o
 READ_AHEAD_BYTES: Final = 256 * 1024  # of one block read for a cursor
 READ_ONE_BYTES: Final = 16 * 1024  # of one block read for a single message
 WAL_SEGMENT_BYTES: Final = 64 * 1024 * 1024
+RECLAIM_EVERY_MS: Final = 1000  # while the disk is full: a snapshot that lets dead blocks go
 WAL_SEGMENT_BYTES_MIN: Final = 4 * 1024 * 1024
 WAL_SEGMENT_FRACTION: Final = 64  # of the free space: a log is a few segments
 RESERVE_SEGMENTS: Final = 4  # kept free for the log to turn over and blocks to be written

@@ -439,6 +439,7 @@ class StreamMachine:
         start = self.index.first_seq
         if matcher.literal is not None:
             start = self.index.first_of(matcher.literal) or before
+        before = min(before, self.index.last_seq + 1)  # a search never gets beyond the end
         found: list[Seq] = []
         while start < before:
             locs, start = self.index.select(start, matcher, 8192, before - start)

@@ -87,6 +87,7 @@ class StreamGroup(Group):
         self._unforced_due_ms = 0  # 0: nothing waits
         self._is_forced = False
         self._uncommitted_bytes = 0
+        self._reclaim_at_ms = 0  # not before then: make room by a snapshot
         self._refused_count = 0  # publishes turned away for want of space
         self._next_ts = 0
         self._cursors: dict[Uid, Cursor] = {}
@@ -256,6 +257,15 @@ class StreamGroup(Group):
         else:
             tag(error)
         self._refused_count += msg_count
+        if self.at_ms >= self._reclaim_at_ms:
+            # Blocks that a purge emptied are unlinked by the second snapshot without them, and a
+            # snapshot needs something new to cover.
+            self._reclaim_at_ms = self.at_ms + limits.RECLAIM_EVERY_MS
+            machine = self.machine
+            self.propose_now(
+                [commands.CHECKPOINT, self.at_ns, machine.applied, machine.digest], None
+            )
+            self._turn_out.snapshot_wanted = True
 
     def _stamp(self, msg_count: int) -> int:
         """Return the entry's time; its messages are one ns apart, so no two are ever equal."""

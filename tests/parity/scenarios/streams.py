@@ -357,6 +357,14 @@ def purge_refused(at: Recorder) -> None:
 
 
 @scenario
+def purge_filter_beyond_the_end(at: Recorder) -> None:
+    at.api("STREAM.CREATE.S", BASE)
+    at.fill("s.a", "s.b", "s.a")
+    at.api("STREAM.PURGE.S", {"filter": "s.b", "seq": 9})
+    at.api("STREAM.INFO.S", {"deleted_details": True})
+
+
+@scenario
 def purge_empty_and_refill(at: Recorder) -> None:
     at.api("STREAM.CREATE.S", BASE)
     at.api("STREAM.PURGE.S")

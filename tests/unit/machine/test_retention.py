@@ -203,6 +203,14 @@ def test_purge_beyond_the_end_moves_the_stream() -> None:
     assert box.put(b"a.1") == 10
 
 
+def test_filtered_purge_below_a_seq_beyond_the_end_ends() -> None:
+    box = Box()
+    box.store((b"a.1", b"", b""), (b"a.2", b"", b""), (b"a.1", b"", b""))
+    assert box.do(commands.PURGE, b"a.2", 9, 0) == 1
+    assert box.do(commands.PURGE, b"a.*", 9, 1) == 1
+    assert box.live() == [3]
+
+
 def test_state_of_a_new_stream() -> None:
     box = Box()
     state = box.machine.state()
