@@ -170,6 +170,8 @@ class Consumer:
                 return after_last
             return max(int(index.seq_at_time(parse_ns(config["opt_start_time"]))), first)
         assert policy == "last_per_subject", policy
+        if self._stream.config.get("max_msgs_per_subject") == 1:
+            return first  # there are no others
         self.initial = sorted(row[2] for row in index.subjects_matching(self.matcher))
         self.initial_at = 0
         if not self.initial and index.last_seq >= first:

@@ -429,6 +429,7 @@ class StreamMachine:
         index = self.index
         if rollup == b"all":
             self._remove(list(index.live_seqs(index.first_seq, seq - 1)))
+            self._is_purged = True
         elif index.count_of(subject) > 1:
             self._remove(self._matching(Matcher([subject]), before=seq))
 
@@ -479,10 +480,11 @@ class StreamMachine:
             return errors.STREAM_SEALED()
         if self.limits.denies_delete:
             return errors.STREAM_MSG_DELETE_FAILED(err="message delete not permitted")
-        if seq > self.index.last_seq:
-            return errors.STREAM_MSG_DELETE_FAILED(err="stream store EOF")
-        if seq < self.index.first_seq:
-            return errors.STREAM_MSG_DELETE_FAILED(err="no message found")
+        if self.config.get("storage", "file") == "file":  # clients see which it is
+            if seq > self.index.last_seq:
+                return errors.STREAM_MSG_DELETE_FAILED(err="stream store EOF")
+            if seq < self.index.first_seq:
+                return errors.STREAM_MSG_DELETE_FAILED(err="no message found")
         if not self.index.is_live(seq):
             return errors.SEQUENCE_NOT_FOUND(seq=seq)
         self._remove([seq])

@@ -200,7 +200,7 @@ class Group:
 
     def emit_events(self, events: list[tuple[str, dict[str, Any]]]) -> None:
         if self.on_events is not None and self.raft.is_leader and self._is_ready:
-            self.on_events(events)
+            self.call_soon(self.on_events, events)
 
     # --- proposing --------------------------------------------------------------------------
 

@@ -94,6 +94,18 @@ def test_reset_is_allowed_where_the_start_allows_it() -> None:
         assert text == ("" if found is None else found.description.removeprefix("invalid reset: "))
 
 
+def test_last_per_subject_of_a_stream_that_keeps_no_other() -> None:
+    """As in a key-value bucket without history: there is nothing to skip, so no list is made."""
+    bed = Bed(max_msgs_per_subject=1)
+    bed.store(b"a", b"b", b"c")
+    bed.create(deliver_policy="last_per_subject", filter_subject="c")
+    consumer = bed.consumers["C"]
+    assert consumer.initial == []
+    assert bed.info().delivered == (0, 0)
+    assert bed.info().pending == 1
+    assert bed.pull(b"5").seqs() == [3]
+
+
 def test_sampled_acks_are_told_with_their_time() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 100)

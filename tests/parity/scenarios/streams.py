@@ -356,6 +356,31 @@ def purge_refused(at: Recorder) -> None:
     at.api("STREAM.MSG.DELETE.S", {"seq": 1})
 
 
+def _purge(body: dict[str, Any]) -> Any:
+    def run(at: Recorder) -> None:
+        at.api("STREAM.CREATE.S", BASE)
+        at.fill("s.a", "s.b", "s.a")
+        at.api("STREAM.PURGE.S", body)
+        at.api("STREAM.INFO.S", {"deleted_details": True})
+
+    return run
+
+
+for _number, _body in enumerate(
+    (
+        {"seq": 0},
+        {"seq": 1},
+        {"seq": 1, "filter": "s.a"},
+        {"seq": 1, "filter": ">"},
+        {"seq": 1, "keep": 1},
+        {"seq": 3, "filter": "s.*"},
+        {"seq": 4},
+        {"keep": 5},
+    )
+):
+    add(f"streams.purge_below_{_number}", _purge(_body))
+
+
 @scenario
 def purge_filter_beyond_the_end(at: Recorder) -> None:
     at.api("STREAM.CREATE.S", BASE)

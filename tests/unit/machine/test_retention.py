@@ -194,6 +194,19 @@ def test_purge_below_a_seq_moves_consumers_on() -> None:
     assert box.restored().consumers["C"].info() == consumer.info()
 
 
+def test_rollup_of_everything_moves_consumers_on() -> None:
+    box = Box(allow_rollup_hdrs=True)
+    box.store(*[(b"a.1", b"", b"")] * 2)
+    box.consumer("C")
+    consumer = box.machine.consumers["C"]
+    box.do(commands.DELIVERED, consumer.uid, [(1, 1, 1, False)], 0)
+    assert box.put(b"a.1", Rollup="all") == 3
+    info = consumer.info()
+    assert info["delivered"] == {"consumer_seq": 1, "stream_seq": 2}
+    assert info["ack_floor"] == {"consumer_seq": 1, "stream_seq": 2}
+    assert (info["num_pending"], info["num_ack_pending"]) == (1, 0)
+
+
 def test_purge_beyond_the_end_moves_the_stream() -> None:
     box = Box()
     box.store((b"a.1", b"", b""), (b"a.1", b"", b""))
@@ -201,6 +214,15 @@ def test_purge_beyond_the_end_moves_the_stream() -> None:
     state = box.machine.state()
     assert (state["first_seq"], state["last_seq"], state["messages"]) == (10, 9, 0)
     assert box.put(b"a.1") == 10
+
+
+def test_purge_below_the_first_seq_removes_nothing() -> None:
+    box = Box()
+    box.store((b"a.1", b"", b""), (b"a.2", b"", b""))
+    assert box.do(commands.PURGE, b"", 1, 0) == 0
+    assert box.do(commands.PURGE, b"a.1", 1, 0) == 0
+    assert box.live() == [1, 2]
+    assert box.do(commands.PURGE, b"", 0, 0) == 2
 
 
 def test_filtered_purge_below_a_seq_beyond_the_end_ends() -> None:
