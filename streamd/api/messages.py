@@ -9,7 +9,6 @@ from streamd import errors
 from streamd.api import decoding, shapes, times
 from streamd.api.decoding import decode
 from streamd.api.request import Request
-from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.subjects import Matcher, is_literal
 from streamd.types import Seq, StoredMsg
@@ -108,19 +107,8 @@ def delete(request: Request) -> None:
     seq, no_erase = wanted.get("seq", 0), wanted.get("no_erase", False)
     now_ns = request.context.clock.now_ns()
 
-    def explain(error: JsError) -> JsError:
-        if not errors.SEQUENCE_NOT_FOUND.matches(error):
-            return error
-        index = handle.machine.index
-        if seq > index.last_seq:
-            return errors.STREAM_MSG_DELETE_FAILED(err="stream store EOF")
-        if seq < index.first_seq:
-            return errors.STREAM_MSG_DELETE_FAILED(err="no message found")
-        return error
-
     request.propose(
         handle,
         [commands.DELETE_MSG, now_ns, seq, no_erase],
         lambda _: request.answer({"success": True}),
-        explain=explain,
     )

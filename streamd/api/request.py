@@ -143,28 +143,22 @@ class Request:
         handle: StreamHandle,
         command: list[Any],
         then: Callable[[Any], None],
-        *,
-        explain: Callable[[JsError], JsError] | None = None,
     ) -> None:
         """Propose `command` to a stream; `then` gets its outcome unless that is an error, which
-        refuses the request, in other words if `explain` has them."""
+        refuses the request."""
         self.context.counts.pending += 1
-        handle.propose(command, self._settled(then, explain))
+        handle.propose(command, self._settled(then))
 
     def propose_meta(self, command: list[Any], then: Callable[[Any], None]) -> None:
         """Propose `command` to the meta group; as `propose`."""
         self.context.counts.pending += 1
         self.context.node.propose_meta(command, self._settled(then))
 
-    def _settled(
-        self,
-        then: Callable[[Any], None],
-        explain: Callable[[JsError], JsError] | None = None,
-    ) -> Callable[[Any], None]:
+    def _settled(self, then: Callable[[Any], None]) -> Callable[[Any], None]:
         def settle(outcome: Any) -> None:
             self.context.counts.pending -= 1
             if isinstance(outcome, JsError):
-                self.refuse(explain(outcome) if explain is not None else outcome)
+                self.refuse(outcome)
             else:
                 self.guard(then, outcome)
 

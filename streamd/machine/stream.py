@@ -455,7 +455,7 @@ class StreamMachine:
             return errors.STREAM_PURGE_FAILED(err="stream purge not permitted")
         index = self.index
         matcher = Matcher([pattern]) if pattern and pattern != b">" else None
-        if matcher is None and not keep and (seq <= 1 or seq > index.last_seq):
+        if matcher is None and not keep and (not seq or seq > index.last_seq):
             self._is_purged = True
             count = index.remove_all()
             if seq > index.last_seq + 1:
@@ -465,7 +465,7 @@ class StreamMachine:
                 self._blob.append(record)
                 index.skip(index.last_seq + 1, seq - 1)
             return count
-        before = seq if seq > 1 else index.last_seq + 1
+        before = seq or index.last_seq + 1
         found = self._matching(matcher, before=before)
         if keep:
             found = found[: max(len(found) - keep, 0)]

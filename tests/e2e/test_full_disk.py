@@ -1,4 +1,4 @@
-"""A full disk (a small tmpfs): publishes are refused with the reason, all acked stays, life goes on."""
+"""A full disk (a small tmpfs): publishes are refused with the reason, and all acked stays."""
 
 from __future__ import annotations
 

@@ -148,6 +148,13 @@ def delete_messages(at: Recorder) -> None:
 
 
 @scenario
+def delete_in_memory(at: Recorder) -> None:
+    stream(at, storage="memory")
+    for seq in (2, 2, 0, 1, 1, 100):
+        at.api("STREAM.MSG.DELETE.S", {"seq": seq})
+
+
+@scenario
 def delete_all_one_by_one(at: Recorder) -> None:
     stream(at)
     for seq in (1, 6, 2, 5, 3, 4):
