@@ -85,6 +85,7 @@ class PubSub:
         self.is_in_chunk = False
         self._collected: dict[StreamHandle, tuple[list[Msg], list[bytes]]] = {}
         self._ack_key = b""
+        self._ack_consumer = ""
         self._ack_stream: StreamHandle | None = None
         self._turn = int(time.monotonic_ns()) & 0xFFFF  # picks queue members; any start will do
         self._server_sink = ServerSink(self)
@@ -365,8 +366,8 @@ class PubSub:
         if not (min(subjects).startswith(key) and max(subjects).startswith(key)):
             return False
         stream = self._stream_named(tokens[2])
-        if stream is None:
-            return False
+        if stream is None or tokens[3].decode(errors="replace") not in stream.machine.consumers:
+            return False  # nobody is there: who wants an answer hears "no responders"
         if self._collected:
             self.post_collected(conn)
         stream.acks(subjects, replies, payloads)
@@ -393,7 +394,8 @@ class PubSub:
                 return False
             self._ack_stream = self._stream_named(tokens[at])
             self._ack_key = b".".join(tokens[: at + 2]) + b"."
-        if self._ack_stream is None:
+            self._ack_consumer = tokens[at + 1].decode(errors="replace")
+        if self._ack_stream is None or self._ack_consumer not in self._ack_stream.machine.consumers:
             self._ack_key = b""
             return False
         self._ack_stream.acks([subject], [reply] if reply else None, [payload])

@@ -145,6 +145,7 @@ class Peer:
 class Machine:
     def __init__(self, subjects: list[str]) -> None:
         self.config = {"subjects": subjects}
+        self.consumers = {"C": object()}
 
 
 class Stream:

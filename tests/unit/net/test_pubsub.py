@@ -469,3 +469,16 @@ def test_a_run_goes_out_as_the_same_messages_would_one_by_one():
         bed.pubsub.sink(b"in").deliver(batch)
         assert got == other.take()
         assert b"$JS.ACK.S.C%.1.1.5.100.39 2\r\n00\r\n" in got
+
+
+def test_a_double_ack_of_a_consumer_that_is_gone_hears_no_responders():
+    """One ack, and a chunk of them; once the client waited for its timeout."""
+    bed, stream, _ = stream_bed()
+    peer = bed.peer()
+    peer.send(b"SUB _INBOX.d.* 1\r\n")
+    del stream.machine.consumers["C"]
+    for count in (1, 60):
+        acks = [b"$JS.ACK.S.C.1.%d.%d.1700000000000000000.9" % (i, i) for i in range(count)]
+        got = peer.send(b"".join(pub(each, b"+ACK", b"_INBOX.d.1") for each in acks))
+        assert got.count(b"NATS/1.0 503") == count
+    assert stream.acked == []
