@@ -112,7 +112,7 @@ class StreamModel(RuleBasedStateMachine):
         gone = [
             each
             for each, msg in self.live.items()
-            if (not pattern or matches(pattern, msg[0])) and (seq <= 1 or each < seq)
+            if (not pattern or matches(pattern, msg[0])) and (not seq or each < seq)
         ]
         if keep:
             gone = gone[: max(len(gone) - keep, 0)]
