@@ -320,8 +320,16 @@ class Node:
         if handle is None:
             done(errors.STREAM_OFFLINE())
             return
+
+        def configured(outcome: Any) -> None:
+            # Only now does the stream capture by its new subjects; what was looked up since meta
+            # announced them is stale.
+            self._changed()
+            done(outcome)
+
         handle.propose(
-            [commands.CONFIGURE, self._clock.now_ns(), asset.config, asset.update_index], done
+            [commands.CONFIGURE, self._clock.now_ns(), asset.config, asset.update_index],
+            configured,
         )
 
     # --- streams ----------------------------------------------------------------------------
@@ -554,10 +562,6 @@ class Node:
 
     def storage_bytes(self) -> int:
         return sum(h.machine.index.bytes for h in self._streams.values() if h.is_file)
-
-    def resync_routes(self) -> None:
-        """Forget cached routes: a stream's subjects changed by an applied CONFIGURE."""
-        self._changed()
 
     # --- care -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from streamd.machine.meta import MetaMachine
 from streamd.machine.stream import StreamMachine
-from streamd.types import Index, Msg, Seq, StoredMsg, Uid
+from streamd.types import Msg, Seq, StoredMsg, Uid
 
 Done = Callable[[Any], None]
 """Called once, on the event loop, with the command's outcome (a value or a JsError)."""
@@ -119,8 +119,6 @@ class StreamHandle(Protocol):
 
     def consumer_view(self, consumer: str) -> ConsumerView | None:
         """Leader-side facts about a consumer that its replicated state does not hold."""
-
-    def durable_index(self) -> Index: ...
 
 
 class ConsumerView(Protocol):

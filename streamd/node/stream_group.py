@@ -88,7 +88,6 @@ class StreamGroup(Group):
         self._is_forced = False
         self._uncommitted_bytes = 0
         self._reclaim_at_ms = 0  # not before then: make room by a snapshot
-        self._refused_count = 0  # publishes turned away for want of space
         self._next_ts = 0
         self._cursors: dict[Uid, Cursor] = {}
         self._by_name: dict[bytes, Cursor] = {}
@@ -243,12 +242,12 @@ class StreamGroup(Group):
     def _track(self, command: Command, tag: Any) -> None:
         data = encode(command)
         if not self._has_room(len(data)):
-            self._refuse(tag, len(command[-1]))
+            self._refuse(tag)
             return
         self._uncommitted_bytes += len(data)
         self.raft.propose(data, command, tag)
 
-    def _refuse(self, tag: Any, msg_count: int) -> None:
+    def _refuse(self, tag: Any) -> None:
         """Nothing more can be stored on this node; what is stored is safe."""
         error = errors.INSUFFICIENT_RESOURCES()
         if type(tag) is list:
@@ -256,7 +255,6 @@ class StreamGroup(Group):
                 sink.publish_acks(self.name_bytes, replies, [error] * len(replies))
         else:
             tag(error)
-        self._refused_count += msg_count
         if self.at_ms >= self._reclaim_at_ms:
             # Blocks that a purge emptied are unlinked by the second snapshot without them, and a
             # snapshot needs something new to cover.

@@ -65,9 +65,6 @@ class LocalStream:
     def consumer_view(self, consumer: str) -> Cursor | None:
         return self.group.cursor(consumer)
 
-    def durable_index(self) -> int:
-        return self.group.raft.commit
-
     def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None]], None]) -> None:
         """See ports.StreamHandle. Messages not in memory cost one block read each."""
         _Read(self, seqs, done).advance()
