@@ -185,6 +185,16 @@ class Api:
         whole = {"name": name, "subjects": ["bench.>"], "storage": "file", "retention": "limits"}
         self.request(f"$JS.API.STREAM.CREATE.{name}", whole | config)
 
+    def leader_port(self, nodes: dict[str, int], name: str = STREAM) -> int:
+        """Return the port of the node that leads the stream, of `nodes` by name."""
+        for _ in range(500):
+            info = self.request(f"$JS.API.STREAM.INFO.{name}")
+            leader = info.get("cluster", {}).get("leader", "")
+            if leader:
+                return nodes[leader]
+            time.sleep(0.02)
+        raise LoadError(f"{name} has no leader")
+
     def messages(self, name: str = STREAM) -> int:
         count: int = self.request(f"$JS.API.STREAM.INFO.{name}")["state"]["messages"]
         return count
@@ -225,11 +235,23 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def publish(
-    port: int, *, size: int, seconds: float, connections: int = 1, window: int = 1000
+    port: int,
+    *,
+    size: int,
+    seconds: float,
+    connections: int = 1,
+    window: int = 1000,
+    replicas: int = 1,
+    nodes: dict[str, int] | None = None,
 ) -> Figures:
-    """Publish to a file stream; `window` unacked per connection; window 1 is the sync publish."""
+    """Publish to a file stream; `window` unacked per connection; window 1 is the sync publish.
+
+    With `nodes` (ports by name) the connections go to the node that leads the stream.
+    """
     api = Api(port)
-    api.create_stream()
+    api.create_stream(num_replicas=replicas)
+    if nodes:
+        port = api.leader_port(nodes)
     links = [Link(port) for _ in range(connections)]
     rings = {}
     for number, link in enumerate(links):
@@ -279,10 +301,20 @@ def publish(
     return figures
 
 
-def fill(port: int, *, size: int, count: int, subject: bytes = SUBJECT) -> Figures:
+def fill(
+    port: int,
+    *,
+    size: int,
+    count: int,
+    subject: bytes = SUBJECT,
+    replicas: int = 1,
+    nodes: dict[str, int] | None = None,
+) -> Figures:
     """Store `count` messages for the reading rows."""
     api = Api(port)
-    api.create_stream()
+    api.create_stream(num_replicas=replicas)
+    if nodes:
+        port = api.leader_port(nodes)
     link = Link(port)
     ring = Ring(subject, payload(size), 4000, reply=b"_INBOX.bench0000000")
     link.send(b"SUB _INBOX.bench0000000.* 1\r\n")
@@ -560,12 +592,12 @@ def request_reply(port: int, *, size: int, seconds: float, window: int = 1) -> F
     return figures
 
 
-def create_streams(port: int, *, count: int) -> Figures:
+def create_streams(port: int, *, count: int, replicas: int = 1) -> Figures:
     """Create `count` file streams with one message each, for the idle row."""
     api = Api(port)
     began = time.perf_counter()
     for number in range(count):
-        api.create_stream(f"IDLE{number}", subjects=[f"idle.{number}"])
+        api.create_stream(f"IDLE{number}", subjects=[f"idle.{number}"], num_replicas=replicas)
     took = time.perf_counter() - began
     api.close()
     return {"rate": count / took, "count": float(count)}

@@ -35,6 +35,12 @@ def figure(row: Row, found: Figures | None) -> str:
         )
     if row.measure == "cpu_percent":
         return f"{found['cpu_percent']:.1f} %, {found['memory_mb']:.0f} MiB"
+    if row.measure == "failover_ms":
+        return f"{found['failover_ms']:.0f} ms, worst {found['worst_ms']:.0f} ms"
+    if row.measure == "outage_s":
+        return f"{found['outage_s']:.2f} s"
+    if row.measure == "catch_up_s":
+        return f"{found['catch_up_s']:.1f} s, {number(found['publish_rate'])}/s published meanwhile"
     cpu = f" (CPU {found['cpu_s_per_m']:.1f})" if "cpu_s_per_m" in found else ""
     if row.measure == "p50_us":
         return (

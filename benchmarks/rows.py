@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -25,6 +25,7 @@ class Row:
     reach_lazy: float = 0.0
     reach_always: float = 0.0
     is_jetstream: bool = True
+    is_replicated: bool = False  # three servers, a stream with three replicas
 
     @property
     def is_time(self) -> bool:
@@ -95,4 +96,29 @@ def _rows() -> list[Row]:
     return rows
 
 
-ROWS = {row.name: row for row in _rows()}
+def _replicated_rows() -> list[Row]:
+    """Three servers. Ratios of times are peer/ours, so 0.6x the peer's time reads 1.67."""
+    rows = [
+        Row("r3_async_128", "R3: publish async, window 1000, 128 B", "publish",
+            {"size": 128, "window": 1000}, reach_lazy=0.7, reach_always=1.5),
+        Row("r3_async_1k", "R3: publish async, window 1000, 1 KiB", "publish",
+            {"size": 1024, "window": 1000}),
+        Row("r3_sync_128", "R3: publish, one in flight, 128 B", "publish",
+            {"size": 128, "window": 1}, measure="p50_us", reach_always=1.67),
+        Row("r3_sync16_128", "R3: publish, 16 connections, one in flight each, 128 B", "publish",
+            {"size": 128, "window": 1, "connections": 16}),
+        Row("r3_fetch_128", "R3: pull, fetch 500, explicit acks, 128 B", "fetch",
+            {"size": 128}, fill=200_000, fill_size=128, reach_always=1.0),
+        Row("r3_failover", "R3: SIGKILL of the leader to the next ack", "failover",
+            {"rounds": 3}, measure="failover_ms", reach_always=3.75),
+        Row("r3_blackout", "R3: all three killed and started to the next ack", "blackout",
+            fill=100_000, fill_size=128, measure="outage_s"),
+        Row("r3_catchup_1m", "R3: wiped follower, 1 M messages of 128 B, whole again", "catch_up",
+            fill=1_000_000, fill_size=128, measure="catch_up_s"),
+        Row("r3_idle_5000", "R3: idle with 5,000 streams, CPU share of all three", "idle",
+            {"count": 5000, "seconds": 10.0}, measure="cpu_percent"),
+    ]  # fmt: skip
+    return [replace(row, is_replicated=True) for row in rows]
+
+
+ROWS = {row.name: row for row in (*_rows(), *_replicated_rows())}

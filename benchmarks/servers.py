@@ -91,6 +91,13 @@ class ServerProcess:
 
     def start(self, within_s: float = STARTED_WITHIN_S) -> float:
         """Start and wait until clients are answered; return the seconds it took."""
+        began = time.perf_counter()
+        self.launch()
+        self.wait(within_s)
+        return time.perf_counter() - began
+
+    def launch(self) -> None:
+        """Start the process; does not wait for it."""
         assert self._process is None
         self._directory.mkdir(parents=True, exist_ok=True)
         lines = [f"listen: 127.0.0.1:{self.port}", f"http: 127.0.0.1:{self.http_port}"]
@@ -99,12 +106,15 @@ class ServerProcess:
             lines.append(f'jetstream {{\n  store_dir: "{self.store_dir}"{sync}\n}}')
         config = self._directory / "server.conf"
         config.write_text("\n".join([*lines, self._extra]) + "\n")
-        began = time.perf_counter()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [self.binary, "-c", str(config)], stdout=log, stderr=log, env=self.env
             )
-        deadline = began + within_s
+
+    def wait(self, within_s: float = STARTED_WITHIN_S) -> None:
+        """Wait until clients are answered. Raises ServerDied."""
+        assert self._process is not None
+        deadline = time.perf_counter() + within_s
         while not self._answers():
             if self._process.poll() is not None:
                 self._process = None
@@ -113,7 +123,6 @@ class ServerProcess:
                 self.kill()
                 raise ServerDied(f"no answer within {within_s} s\n{self.log_tail()}")
             time.sleep(0.003)
-        return time.perf_counter() - began
 
     def _answers(self) -> bool:
         """True if a client gets INFO and PONG (and with JetStream an account info)."""
@@ -144,6 +153,10 @@ class ServerProcess:
     def kill(self) -> int:
         """SIGKILL and wait."""
         return self._end(signal.SIGKILL)
+
+    def send(self, how: signal.Signals) -> None:
+        """Send a signal that does not end the process."""
+        os.kill(self.pid, how)
 
     def _end(self, how: signal.Signals) -> int:
         process, self._process = self._process, None

@@ -21,40 +21,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import replicated, report
+from benchmarks.generator import Figures, RunFailed, generate
 from benchmarks.rows import ROWS, Row
 from benchmarks.servers import ServerDied, ServerProcess
 
 HERE = Path(__file__).parent
-GENERATOR_WITHIN_S = 600.0
-
-Figures = dict[str, float]
-
-
-class RunFailed(Exception):
-    """One measurement gave no figures; the table shows a gap."""
-
-
-def generate(port: int, call: str, args: dict[str, Any]) -> Figures:
-    """Run one function of the load generator in its own process."""
-    command = [sys.executable, "-m", "benchmarks.load", "--port", str(port), "--row", call]
-    done = subprocess.run(
-        [*command, "--args", json.dumps(args)],
-        capture_output=True,
-        text=True,
-        timeout=GENERATOR_WITHIN_S,
-        cwd=HERE.parent,
-        check=False,
-    )
-    lines = done.stdout.strip().splitlines()
-    found: dict[str, Any] = json.loads(lines[-1]) if lines else {"error": done.stderr[-500:]}
-    if "error" in found:
-        raise RunFailed(found["error"])
-    return found
 
 
 def measure(row: Row, target: str, binary: str, seconds: float) -> Figures:
     """One run of one row against one server. `target` is ours, ours_lazy, lazy or always."""
+    if row.is_replicated:
+        return replicated.measure(row, target, binary, seconds)
     sync = {"always": "always", "ours_lazy": "2m"}.get(target, "")
     with ServerProcess(binary, is_jetstream=row.is_jetstream) as server:
         if row.call == "restart":

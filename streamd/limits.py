@@ -22,6 +22,15 @@ TRANSFORM_CACHE_MAX: Final = 1024  # compiled republish transforms; about one pe
 API_LEVEL: Final = 4  # JetStream API level of 2.14, which this server speaks
 PRIORITY_GROUP_NAME_MAX: Final = 16
 
+# --- JetStream API: between nodes ---------------------------------------------------------------
+
+API_PARKED_MAX: Final = 1024  # requests that wait for a leader; more are told to come back
+API_PARKED_MS: Final = 4000  # and how long: an election is over by then, clients wait 5 s
+API_RETRY_MS: Final = 250  # waiting requests look again, should no leader have been announced
+API_HOPS_MAX: Final = 3  # to the meta leader, on to the stream's, and one that has just changed
+API_CALL_MS: Final = 2000  # for the infos of streams that another node leads
+API_CONFIGURED_MS: Final = 4500  # for a new stream's leader; clients wait 5 s
+
 # --- JetStream API: reads -----------------------------------------------------------------------
 
 DIRECT_MULTI_SUBJECTS_MAX: Final = 1024  # more is `413 Too Many Results`
@@ -92,12 +101,52 @@ RAFT_APPEND_ENTRIES: Final = 1024  # of one append message
 RAFT_INFLIGHT_APPENDS: Final = 64  # unanswered appends per peer; with the bytes bounds its link
 RAFT_READS_MAX: Final = 65_536  # reads waiting for a leader's confirmation, per group
 
+# --- cluster ------------------------------------------------------------------------------------
+
+RAFT_ELECTION_MS: Final = 1000  # least silence before an election; a broken link is known at once
+RAFT_HEARTBEAT_MS: Final = 250
+FIRST_ELECTION_MS: Final = 30  # of a new group: its members need this long to open it
+TRANSFER_MS: Final = 1500  # a hand-over takes one election timeout at most
+CHECKPOINT_ENTRIES: Final = 4096  # applied entries until replicas compare their digests
+CHECKPOINT_EVERY_MS: Final = 10_000  # and at the latest, if anything changed
+LEARNER_LAG_ENTRIES: Final = 256  # a learner this close is made a voter
+PLACEMENT_EVERY_S: Final = 0.5  # how often an unfinished change of a group's members is looked at
+FACTS_EVERY_S: Final = 10.0  # how often nodes tell each other how much they hold
+CATCH_UP_RETRY_S: Final = 0.5  # after a failed catch-up
+BOOTSTRAP_RETRY_S: Final = 0.25
+CONFIGURED_MS: Final = 5000  # how long the meta leader waits for a stream's leader to follow
+MEMORY_SNAPSHOT_BYTES: Final = 2 * 1024 * 1024  # a memory log can't be read back: compact in time
+EVERYTHING: Final = 1 << 62  # an index beyond any log
+STEP_DOWN_AT_STOP_S: Final = 1.0  # for handing over leaderships when the server stops
+RELAYED_MAX: Final = 65_536  # publishes of one node that wait for another's acks
+
 # --- protocol -----------------------------------------------------------------------------------
 
 PARSER_BULK_BYTES_MIN: Final = 512  # smaller chunks hold too few messages to gain from columns
 PARSER_BULK_PAYLOAD_MAX: Final = 512  # above it, searching a payload for CRLF costs more
 PARSER_BULK_RETRY_MAX: Final = 64  # chunks until a parser tries columns again after failures
 PARSER_SIZES_MAX: Final = 512  # size fields a connection remembers; about 50 KB at most
+CLUSTER_PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024  # an entry must fit a frame between servers
+PEER_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024  # from a proven peer: the largest single entry
+PEER_RAFT_FRAME_BYTES: Final = 4 * 1024 * 1024  # of entries; then the next raft frame begins
+
+# --- links to other servers ---------------------------------------------------------------------
+
+PEER_BEAT_S: Final = 0.25  # so a node that hangs is noticed after a second
+PEER_SILENT_BEATS_MAX: Final = 4
+PEER_CLOCK_SKEW_NS: Final = 300 * 1_000_000_000  # more between two nodes is worth a warning
+PEER_HANDSHAKE_BYTES_MAX: Final = 64 * 1024  # of a frame from who has not proven anything yet
+PEER_HANDSHAKES_MAX: Final = 64  # connections that have not proven anything yet
+PEER_FLUSH_BYTES: Final = 256 * 1024  # written at once instead of at the end of the iteration
+PEER_APPEND_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # above it appends are lost; Raft repeats
+PEER_BUFFER_BYTES_MAX: Final = 256 * 1024 * 1024  # above it the link is closed: notes can't be lost
+PEER_CALLS_MAX: Final = 16_384  # unanswered calls on one link
+PEER_NODES_MAX: Final = 256  # nodes that others told of; bounds what a wrong one makes us dial
+PEER_GOSSIP_TRIES_MIN: Final = 300  # dials of a node that others told of: ten minutes of them
+PEER_DIAL_S: Final = 2.0  # for one attempt to connect
+PEER_BACKOFF_S_MIN: Final = 0.05  # between two dials; it doubles
+PEER_BACKOFF_S_MAX: Final = 2.0
+PEER_REFUSALS_MAX: Final = 1024  # sources of refused links whose log line is not repeated
 
 # --- process and monitoring ---------------------------------------------------------------------
 
@@ -106,6 +155,7 @@ HTTP_SHUTDOWN_S: Final = 0.5  # for answers under way when the server stops
 HTTP_BACKLOG: Final = 128  # connections that wait while the HTTP library is being loaded
 MONITORING_PAGE: Final = 1024  # connections or subscriptions in one answer, unless asked for more
 MONITORING_ACCOUNTS_MAX: Final = 1024
+CURRENT_LAG_MAX: Final = 1000  # entries a replica under load is behind and still called current
 
 # --- net ----------------------------------------------------------------------------------------
 
@@ -115,6 +165,11 @@ REPLY_GRANTS_MAX: Final = 16_384  # replies a connection may answer; the oldest 
 CONGESTED_BYTES: Final = 1024 * 1024  # buffered for one receiver; then deliveries to it pause
 LISTENER_CLOSE_S: Final = 1.0  # for last bytes to clients when the server stops
 STALL_S: Final = 0.01  # how long a publisher rests when a receiver is 3/4 of the way to eviction
+REMOTE_NOTE_BYTES: Final = 1024 * 1024  # of messages to a node at once; longer delays heartbeats
+REMOTE_NOTE_SUBS: Final = 8192  # subscriptions told at once; for the same reason
+REMOTE_CHANGES_MAX: Final = 64  # more changed subscriptions at once: forget all routes instead
+REMOTE_CONGESTED_BYTES: Final = 2 * 1024 * 1024  # on a link; then deliveries over it pause
+REMOTE_STALL_BYTES: Final = 8 * 1024 * 1024  # on a link; then clients that publish rest a little
 
 # --- consumers ----------------------------------------------------------------------------------
 
@@ -129,3 +184,14 @@ CONGESTED_RETRY_MS: Final = 10  # a receiver's buffer is full: look again, shoul
 GC_THRESHOLDS: Final = (50_000, 50, 1000)  # batches make many tuples that die young and acyclic
 SWITCH_INTERVAL_S: Final = 0.0005  # how long a running thread keeps the interpreter from another
 OPEN_FILES: Final = 65_536  # connections, and one or two files of each stream being written
+
+# --- catch-up -----------------------------------------------------------------------------------
+
+CATCHUP_CHUNK_BYTES: Final = 256 * 1024  # one answer; larger ones delay what else is on the link
+CATCHUP_WINDOW: Final = 8  # chunks asked for and not yet written: 2 MiB, some 100 MB/s on a LAN
+CATCHUP_GROUPS_MAX: Final = 4  # of a node at a time; times the window: 8 MiB under way
+CATCHUP_BAD_FILE_TRIES: Final = 2  # the same file, damaged again: the leader's copy is suspect
+CATCHUP_RETRY_S_MIN: Final = 0.05  # after an attempt failed; doubles up to
+CATCHUP_RETRY_S_MAX: Final = 2.0  # this, for ever: there is nothing better to do
+CATCHUP_STATES_MAX: Final = 4  # states a leader keeps at hand for those who fetch them
+CATCHUP_MANIFEST_TURNS_MAX: Final = 8  # newer snapshots met while one manifest is being made

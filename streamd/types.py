@@ -53,6 +53,7 @@ class HardState(NamedTuple):
     term: Term = 0
     vote: NodeId = ""
     commit: Index = 0  # a hint only: everything up to here was committed when this was written
+    is_uncertain: bool = False  # it may have forgotten votes or entries that it acknowledged
 
 
 class LogState(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamd import limits
+from streamd.api import cluster
 from streamd.api.request import Request
 from streamd.api.streams import reserved_bytes
 
@@ -12,9 +13,27 @@ from streamd.api.streams import reserved_bytes
 def info(request: Request) -> None:
     """Answer `INFO`."""
     context = request.context
-    node, counts = context.node, context.counts
-    handles = node.streams()
-    consumer_count = sum(len(handle.machine.consumers) for handle in handles)
+    if context.is_clustered:
+        cluster.account_usage(context, lambda usage: request.guard(_answer, request, usage))
+        return
+    node = context.node
+    usage = {
+        "memory": node.memory_bytes(),
+        "storage": node.storage_bytes(),
+        "consumers": sum(len(handle.machine.consumers) for handle in node.streams()),
+    }
+    _answer(request, usage)
+
+
+def _answer(request: Request, usage: dict[str, Any]) -> None:
+    context = request.context
+    counts = context.counts
+    if context.is_clustered:
+        reserved_memory = cluster.reserved_bytes(context, "memory")
+        reserved_storage = cluster.reserved_bytes(context, "file")
+    else:
+        reserved_memory = reserved_bytes(context, "memory")
+        reserved_storage = reserved_bytes(context, "file")
     # Limits belong to accounts; the one account there is has none of its own.
     account_limits: dict[str, Any] = {
         "max_memory": -1,
@@ -28,12 +47,12 @@ def info(request: Request) -> None:
     }
     request.answer(
         {
-            "memory": node.memory_bytes(),
-            "storage": node.storage_bytes(),
-            "reserved_memory": reserved_bytes(context, "memory"),
-            "reserved_storage": reserved_bytes(context, "file"),
-            "streams": len(handles),
-            "consumers": consumer_count,
+            "memory": usage["memory"],
+            "storage": usage["storage"],
+            "reserved_memory": reserved_memory,
+            "reserved_storage": reserved_storage,
+            "streams": len(context.node.streams()),
+            "consumers": usage["consumers"],
             "limits": account_limits,
             "api": {"level": limits.API_LEVEL, "total": counts.total, "errors": counts.errors},
         }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamd import limits
 from streamd.api import times
+from streamd.api.cluster_infos import replica_rows
 from streamd.api.transforms import Transform
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
 
@@ -87,11 +88,25 @@ class Advisories:
             self.consumer_action("DELETED", "delete", handle.name, fields["consumer"])
         elif kind == "consumer_paused":
             self.consumer_paused(handle.name, fields["consumer"], fields.get("until_ns", 0))
+        elif kind == "leader_elected":
+            self._leader_elected(handle)
         elif kind == "batch_abandoned":
             self._publish(
                 f"STREAM.BATCH_ABANDONED.{handle.name}",
                 "stream_batch_abandoned",
                 {"stream": handle.name, "batch": fields["batch"], "reason": fields["reason"]},
+            )
+
+    def _leader_elected(self, handle: StreamHandle) -> None:
+        """This node leads a replicated stream from now on."""
+        facts = self._node.group_info(handle.uid) or {}
+        leader = self._node.server_name
+        replicas = replica_rows(facts)
+        if replicas:
+            self._publish(
+                f"STREAM.LEADER_ELECTED.{handle.name}",
+                "stream_leader_elected",
+                {"stream": handle.name, "leader": leader, "replicas": replicas},
             )
 
     def stream_action(self, subject: str, action: str, stream: str) -> None:
@@ -195,7 +210,8 @@ class Advisories:
         self._publish("API.LIMIT_REACHED", "api_limit_reached", body)
 
     def _client(self, client: ClientFacts | None) -> dict[str, Any]:
-        shown: dict[str, Any] = {"acc": "$G", "server": self._node.server_name, "kind": "Client"}
+        server = getattr(client, "server", self._node.server_name)  # another node's, if it says so
+        shown: dict[str, Any] = {"acc": "$G", "server": server, "kind": "Client"}
         if client is None:
             return shown
         shown |= {

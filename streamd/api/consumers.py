@@ -235,6 +235,8 @@ def unpin(request: Request) -> None:
 def reset(request: Request) -> None:
     """`CONSUMER.RESET.<stream>.<consumer>`: deliver again from a seq, or from the ack floor."""
     handle = request.context.node.stream(request.names[0])
+    if handle is not None and request.context.is_clustered and not handle.is_local:
+        raise errors.CLUSTER_NOT_AVAIL()
     consumer = handle.machine.consumers.get(request.names[1]) if handle is not None else None
     if handle is None or consumer is None:
         return  # this one is answered by the consumer itself; where there is none, nobody does

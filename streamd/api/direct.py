@@ -30,7 +30,7 @@ _TOO_MANY: Final = b"NATS/1.0 413 Too Many Results\r\n\r\n"
 
 def get(request: Request) -> None:
     """`DIRECT.GET.<stream>` with a request, or `DIRECT.GET.<stream>.<subject>` for its last."""
-    handle = request.context.node.stream(request.names[0])
+    handle = _readable(request)
     if handle is None or not handle.machine.config["allow_direct"]:
         request.no_responders()
         return
@@ -60,6 +60,15 @@ def get(request: Request) -> None:
         _get_batch(request, handle, wanted)
     else:
         _get_one(request, handle, wanted)
+
+
+def _readable(request: Request) -> StreamHandle | None:
+    """Return the stream the subject names, or this node's replica of it."""
+    context = request.context
+    handle = context.node.stream(request.names[0])
+    if handle is None or not context.is_clustered or handle.is_local:
+        return handle
+    return context.node.replica(handle.uid)
 
 
 def _get_one(request: Request, handle: StreamHandle, wanted: dict[str, Any]) -> None:

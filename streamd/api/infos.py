@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamd import limits
-from streamd.api import consumer_configs, stream_configs, times
+from streamd.api import cluster_infos, consumer_configs, stream_configs, times
 from streamd.api.request import ApiContext
 from streamd.machine.consumer import Consumer
 from streamd.node.ports import ConsumerView, StreamHandle
@@ -19,12 +19,15 @@ def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = 
     config = stream_configs.shown(machine.config)
     if not is_listed:
         config["metadata"] = with_dynamic_metadata(context, config.get("metadata", {}))
-    return {
+    info: Document = {
         "config": config,
         "created": times.format_ns(machine.created_ns),
         "state": stream_state(machine.state(), machine.config),
-        "ts": times.format_ns(context.clock.now_ns()),
     }
+    if context.is_clustered:
+        info["cluster"] = cluster_infos.cluster_block(context, handle.uid, machine.config)
+    info["ts"] = times.format_ns(context.clock.now_ns())
+    return info
 
 
 def stream_state(state: Document, config: Document) -> Document:
@@ -77,6 +80,10 @@ def consumer_info(
         "num_waiting": view.num_waiting if view is not None else 0,
         "num_pending": numbers["num_pending"],
     }
+    if context.is_clustered:
+        info["cluster"] = cluster_infos.cluster_block(
+            context, handle.uid, handle.machine.config, consumer.uid
+        )
     if view is not None and view.is_push_bound:
         info["push_bound"] = True
     if consumer.paused_until_ns > now_ns:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamd import errors
 from streamd.errors import JsError
+from streamd.machine.meta import StreamAsset
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
 
 if TYPE_CHECKING:
@@ -54,11 +55,31 @@ class ApiContext:
         self.advisories = advisories
         self.counts = ApiCounts()
 
+    @property
+    def is_clustered(self) -> bool:
+        """True if there may be other nodes; then streams have peers and leaders."""
+        return getattr(self.node, "is_clustered", False)
+
+
+HERE: Final = 0  # any node answers
+META: Final = 1  # the meta group's leader answers
+STREAM: Final = 2  # the leader of the stream that the subject names answers
+REPLICA: Final = 3  # the same, or while there is none, any node that has a replica
+
 
 class Endpoint:
     """A row of the router's table: who answers a subject, and the shape of the answer."""
 
-    __slots__ = ("blank", "has_rest", "is_json", "name_count", "serve", "type_name")
+    __slots__ = (
+        "blank",
+        "has_rest",
+        "is_cluster_only",
+        "is_json",
+        "name_count",
+        "serve",
+        "type_name",
+        "where",
+    )
 
     def __init__(
         self,
@@ -68,7 +89,11 @@ class Endpoint:
         name_count: int = 0,
         has_rest: bool = False,
         blank: dict[str, Any] | None = None,
+        where: int = HERE,
+        is_cluster_only: bool = False,
     ) -> None:
+        self.where = where  # of a cluster
+        self.is_cluster_only = is_cluster_only  # elsewhere nobody answers it
         self.type_name = type_name  # "" if the answers are messages, not JSON
         self.is_json = bool(type_name)
         self.serve = serve
@@ -80,7 +105,18 @@ class Endpoint:
 class Request:
     """A request on its way to its answer; answered or refused exactly once."""
 
-    __slots__ = ("client", "context", "endpoint", "headers", "names", "payload", "reply", "subject")
+    __slots__ = (
+        "client",
+        "context",
+        "endpoint",
+        "headers",
+        "hops",
+        "names",
+        "parked_until_ms",
+        "payload",
+        "reply",
+        "subject",
+    )
 
     def __init__(
         self,
@@ -101,6 +137,8 @@ class Request:
         self.headers = headers
         self.payload = payload
         self.client = client
+        self.hops = 0  # nodes that have passed it on
+        self.parked_until_ms = 0  # if it waits for a leader: how long
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -136,7 +174,16 @@ class Request:
         handle = self.context.node.stream(self.names[0])
         if handle is None:
             raise errors.STREAM_NOT_FOUND()
+        if self.context.is_clustered and not handle.is_local:
+            raise errors.CLUSTER_NOT_AVAIL()  # its leader has just changed
         return handle
+
+    def asset(self) -> StreamAsset:
+        """Return the stream the subject names as the meta group knows it, wherever it is."""
+        asset = self.context.node.meta.streams_by_name.get(self.names[0])
+        if asset is None:
+            raise errors.STREAM_NOT_FOUND()
+        return asset
 
     def propose(
         self,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from streamd import errors, limits
-from streamd.api import account, consumers, direct, messages, streams
+from streamd.api import account, cluster, consumers, direct, messages, streams
 from streamd.api.advisories import Advisories
-from streamd.api.request import ApiContext, ApiCounts, Endpoint, Request
+from streamd.api.forwarding import NOTE, CallLater, Forwarding, client_of
+from streamd.api.request import META, REPLICA, STREAM, ApiContext, ApiCounts, Endpoint, Request
 from streamd.errors import JsError
 from streamd.machine.msgheaders import get
 from streamd.node.clock import SystemClock
 from streamd.node.ports import Clock, NodeHandle, Wires
+from streamd.types import NodeId
 
 PREFIX: Final = b"$JS.API."
 _DIRECT: Final = b"$JS.API.DIRECT.GET."
@@ -19,49 +23,70 @@ _DIRECT: Final = b"$JS.API.DIRECT.GET."
 _PAGED: Final[dict[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
 
 
-def _table() -> dict[str, Endpoint]:
+def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
     def row(type_name: str, serve: Any, names: int = 0, **more: Any) -> Endpoint:
         return Endpoint(type_name and f"{type_name}_response", serve, name_count=names, **more)
 
-    cluster = streams.needs_cluster
-    return {
-        "INFO": row("account_info", account.info),
-        "STREAM.CREATE": row("stream_create", streams.create, 1),
-        "STREAM.UPDATE": row("stream_update", streams.update, 1),
-        "STREAM.NAMES": row("stream_names", streams.names, blank=_PAGED | {"streams": None}),
-        "STREAM.LIST": row("stream_list", streams.list_infos, blank=_PAGED | {"streams": []}),
-        "STREAM.INFO": row("stream_info", streams.info, 1, blank=_PAGED),
-        "STREAM.DELETE": row("stream_delete", streams.delete, 1),
-        "STREAM.PURGE": row("stream_purge", streams.purge, 1, blank={"purged": 0}),
-        "STREAM.SNAPSHOT": row("stream_snapshot", streams.snapshot, 1),
-        "STREAM.RESTORE": row("stream_restore", streams.restore, 1, blank={"deliver_subject": ""}),
-        "STREAM.MSG.GET": row("stream_msg_get", messages.get, 1),
-        "STREAM.MSG.DELETE": row("stream_msg_delete", messages.delete, 1),
-        "STREAM.PEER.REMOVE": row("stream_remove_peer", cluster, 1),
-        "STREAM.PEER.EVACUATE": row("stream_evacuate_peer", cluster, 1),
-        "STREAM.CANCEL_MOVE": row("stream_cancel_move", cluster, 1),
-        "STREAM.LEADER.STEPDOWN": row("stream_leader_stepdown", cluster, 1),
-        "CONSUMER.CREATE": row("consumer_create", consumers.create, 1, has_rest=True),
-        "CONSUMER.DURABLE.CREATE": row("consumer_create", consumers.create_durable, 2),
+    def moving(type_name: str, serve: Any, names: int, where: int = META) -> Endpoint:
+        """What moves replicas or leadership: there must be somebody to do it with."""
+        return row(type_name, serve if is_clustered else streams.needs_cluster, names, where=where)
+
+    table = {
+        "INFO": row("account_info", account.info, where=META),
+        "STREAM.CREATE": row("stream_create", streams.create, 1, where=META),
+        "STREAM.UPDATE": row("stream_update", streams.update, 1, where=META),
+        "STREAM.NAMES": row(
+            "stream_names", streams.names, where=META, blank=_PAGED | {"streams": None}
+        ),
+        "STREAM.LIST": row(
+            "stream_list", streams.list_infos, where=META, blank=_PAGED | {"streams": []}
+        ),
+        "STREAM.INFO": row("stream_info", streams.info, 1, where=STREAM, blank=_PAGED),
+        "STREAM.DELETE": row("stream_delete", streams.delete, 1, where=META),
+        "STREAM.PURGE": row("stream_purge", streams.purge, 1, where=STREAM, blank={"purged": 0}),
+        "STREAM.SNAPSHOT": row("stream_snapshot", streams.snapshot, 1, where=STREAM),
+        "STREAM.RESTORE": row(
+            "stream_restore", streams.restore, 1, where=META, blank={"deliver_subject": ""}
+        ),
+        "STREAM.MSG.GET": row("stream_msg_get", messages.get, 1, where=STREAM),
+        "STREAM.MSG.DELETE": row("stream_msg_delete", messages.delete, 1, where=STREAM),
+        "STREAM.PEER.REMOVE": moving("stream_remove_peer", cluster.remove_peer, 1),
+        "STREAM.PEER.EVACUATE": moving("stream_evacuate_peer", cluster.remove_peer, 1),
+        "STREAM.CANCEL_MOVE": moving("stream_cancel_move", cluster.cancel_move, 1),
+        "STREAM.LEADER.STEPDOWN": moving(
+            "stream_leader_stepdown", cluster.step_down_stream, 1, where=STREAM
+        ),
+        "CONSUMER.CREATE": row("consumer_create", consumers.create, 1, where=STREAM, has_rest=True),
+        "CONSUMER.DURABLE.CREATE": row(
+            "consumer_create", consumers.create_durable, 2, where=STREAM
+        ),
         "CONSUMER.NAMES": row(
-            "consumer_names", consumers.names, 1, blank=_PAGED | {"consumers": []}
+            "consumer_names", consumers.names, 1, where=STREAM, blank=_PAGED | {"consumers": []}
         ),
         "CONSUMER.LIST": row(
-            "consumer_list", consumers.list_infos, 1, blank=_PAGED | {"consumers": []}
+            "consumer_list", consumers.list_infos, 1, where=STREAM, blank=_PAGED | {"consumers": []}
         ),
-        "CONSUMER.INFO": row("consumer_info", consumers.info, 2),
-        "CONSUMER.DELETE": row("consumer_delete", consumers.delete, 2),
+        "CONSUMER.INFO": row("consumer_info", consumers.info, 2, where=STREAM),
+        "CONSUMER.DELETE": row("consumer_delete", consumers.delete, 2, where=STREAM),
         "CONSUMER.PAUSE": row(
             "consumer_pause",
             consumers.pause,
             2,
+            where=STREAM,
             blank={"paused": False, "pause_until": "0001-01-01T00:00:00Z"},
         ),
-        "CONSUMER.UNPIN": row("consumer_unpin", consumers.unpin, 2),
-        "CONSUMER.RESET": row("consumer_reset", consumers.reset, 2, blank={"reset_seq": 0}),
+        "CONSUMER.UNPIN": row("consumer_unpin", consumers.unpin, 2, where=STREAM),
+        "CONSUMER.RESET": row(
+            "consumer_reset", consumers.reset, 2, where=STREAM, blank={"reset_seq": 0}
+        ),
         "CONSUMER.MSG.NEXT": row("", consumers.next_msgs, 2),
-        "CONSUMER.LEADER.STEPDOWN": row("consumer_leader_stepdown", cluster, 2),
+        "CONSUMER.LEADER.STEPDOWN": moving(
+            "consumer_leader_stepdown", cluster.step_down_consumer, 2, where=STREAM
+        ),
     }
+    if is_clustered:
+        table["META.LEADER.STEPDOWN"] = moving("meta_leader_stepdown", cluster.step_down_meta, 0)
+    return table
 
 
 class _PubSub(Protocol):
@@ -78,14 +103,23 @@ class Router:
         *,
         server_version: str,
         clock: Clock | None = None,
+        call_later: CallLater | None = None,
     ) -> None:
+        """`call_later` is the loop's; without it, that of the running loop."""
         clock = clock or SystemClock()
         self.advisories = Advisories(node, wires, clock)
         self.context = ApiContext(
             node, wires, clock, server_version=server_version, advisories=self.advisories
         )
-        self._table = _table()
-        self._direct = Endpoint("", direct.get)  # names: the stream, and what follows it as one
+        self._table = _table(is_clustered=self.context.is_clustered)
+        # Its names: the stream, and what follows it as one.
+        self._direct = Endpoint("", direct.get, where=REPLICA)
+        self._forwarding: Forwarding | None = None
+        if self.context.is_clustered:
+            later = call_later or asyncio.get_running_loop().call_later
+            self._forwarding = Forwarding(self.context, self._serve, later)
+            node.on_note_prefix("api.", self._on_note)
+            node.on_call_prefix("api.", self._on_call)
         self._found: dict[bytes, tuple[Endpoint, list[str]] | None] = {}
 
     @property
@@ -103,6 +137,25 @@ class Router:
         self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: Any = None
     ) -> None:
         """Serve one request. A subject that is no endpoint gets no answer, as with nats-server."""
+        request = self._request(subject, reply, headers, payload, client)
+        if request is None:
+            return
+        if headers and not _knows_level(headers):
+            if request.endpoint.is_json:
+                request.refuse(errors.REQUIRED_API_LEVEL())
+                self.context.counts.total += 1
+            else:
+                request.status(b"NATS/1.0 412 Required Api Level\r\n\r\n")
+            return
+        if self._forwarding is not None:
+            self._forwarding.route(request)
+        else:
+            self._serve(request)
+
+    def _request(
+        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: Any
+    ) -> Request | None:
+        """Return the request that a message on `subject` is; None if it is none."""
         if subject.startswith(_DIRECT):
             # Not through the cache: each key of a key-value bucket is a subject of its own.
             endpoint = self._direct
@@ -116,28 +169,39 @@ class Router:
                     self._found.clear()
                 self._found[subject] = found
             if found is None:
-                return
+                return None
             endpoint, names = found
-        context = self.context
-        request = Request(context, endpoint, subject, names, reply, headers, payload, client)
-        if headers and not _knows_level(headers):
-            if endpoint.is_json:
-                request.refuse(errors.REQUIRED_API_LEVEL())
-                context.counts.total += 1
-            else:
-                request.status(b"NATS/1.0 412 Required Api Level\r\n\r\n")
-            return
+        return Request(self.context, endpoint, subject, names, reply, headers, payload, client)
+
+    def _serve(self, request: Request) -> None:
+        endpoint, counts = request.endpoint, self.context.counts
         if not endpoint.is_json:
             endpoint.serve(request)
             return
-        if context.counts.pending >= limits.API_PENDING_MAX:
+        if counts.pending >= limits.API_PENDING_MAX:
             self.advisories.limit_reached(1)
             return
         try:
             endpoint.serve(request)
         except JsError as error:
             request.refuse(error)
-        context.counts.total += 1
+        counts.total += 1
+
+    # --- from other nodes -------------------------------------------------------------------
+
+    def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+        if kind != NOTE or self._forwarding is None:
+            return
+        subject, reply, headers, payload, facts, hops = args
+        request = self._request(subject, reply, headers, payload, client_of(facts))
+        if request is not None:
+            request.hops = hops
+            self._forwarding.route(request)
+
+    def _on_call(
+        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
+    ) -> None:
+        cluster.serve_call(self.context, method, args, answer)
 
     def _find(self, subject: bytes) -> tuple[Endpoint, list[str]] | None:
         if not subject.startswith(PREFIX):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamd import errors, limits, subjects
-from streamd.api import decoding, infos, shapes, stream_configs
+from streamd.api import cluster, decoding, infos, shapes, stream_configs
 from streamd.api.decoding import decode
 from streamd.api.paging import page, page_offset
 from streamd.api.request import ApiContext, Request
@@ -25,6 +25,9 @@ def create(request: Request) -> None:
         raise errors.STREAM_NAME_CONTAINS_PATH_SEPARATORS()
     config = stream_configs.normalise(given, is_pedantic=is_pedantic)
     stream_configs.check_create(config)
+    if request.context.is_clustered:
+        cluster.create_stream(request, config)
+        return
     _check_resources(request.context, config)
     is_new = request.context.node.stream(name) is None
 
@@ -46,6 +49,9 @@ def update(request: Request) -> None:
     config = stream_configs.normalise(given, is_pedantic=is_pedantic)
     if config["name"] != name:
         raise errors.STREAM_MISMATCH()
+    if request.context.is_clustered:
+        cluster.update_stream(request, config)
+        return
     handle = request.stream()
     config = stream_configs.check_update(handle.machine.config, config)
     _check_resources(request.context, config, handle)
@@ -90,16 +96,9 @@ def reserved_bytes(
 
 def _check_consumers(handle: StreamHandle, config: dict[str, Any]) -> None:
     """Refuse limits that consumers of the stream exceed already."""
-    ack_pending_max = config["consumer_limits"].get("max_ack_pending", 0)
-    inactive_max = config["consumer_limits"].get("inactive_threshold", 0)
-    offenders = [
-        consumer.name
-        for consumer in handle.machine.consumers.values()
-        if 0 < ack_pending_max < consumer.config.get("max_ack_pending", 0)
-        or 0 < inactive_max < consumer.config.get("inactive_threshold", 0)
-    ]
+    offenders = cluster.limit_offenders(handle, config["consumer_limits"])
     if offenders:
-        names = ", ".join(sorted(offenders))
+        names = ", ".join(offenders)
         raise errors.STREAM_UPDATE(err=f"change to limits violates consumers: {names}")
 
 
@@ -115,7 +114,8 @@ def info(request: Request) -> None:
 def _show_info(request: Request, wanted: dict[str, Any]) -> None:
     handle = request.stream()
     shown = infos.stream_info(request.context, handle)
-    shown["cluster"] = {"leader": request.context.node.server_name}
+    if not request.context.is_clustered:
+        shown["cluster"] = {"leader": request.context.node.server_name}
     total = offset = limit = 0
     if wanted.get("deleted_details"):
         deleted = deleted_seqs(handle)
@@ -151,7 +151,11 @@ def names(request: Request) -> None:
     wanted: dict[str, Any] = {}
     if decoding.is_json_document(request.payload):
         wanted = decode(request.payload, shapes.STREAM_NAMES)
-    found = [handle.name for handle in _streams(request.context, wanted.get("subject", ""))]
+    subject = wanted.get("subject", "")
+    if request.context.is_clustered:
+        found = cluster.stream_names(request.context, subject)
+    else:
+        found = [handle.name for handle in _streams(request.context, subject)]
     offset = page_offset(wanted.get("offset", 0), len(found))
     shown = page(found, offset, limits.STREAM_NAME_PAGE)
     request.answer(
@@ -169,6 +173,9 @@ def list_infos(request: Request) -> None:
     wanted: dict[str, Any] = {}
     if decoding.is_json_document(request.payload):
         wanted = decode(request.payload, shapes.STREAM_LIST)
+    if request.context.is_clustered:
+        cluster.list_streams(request, wanted)
+        return
     found = _streams(request.context, wanted.get("subject", ""))
     offset = page_offset(wanted.get("offset", 0), len(found))
     request.answer(
@@ -202,6 +209,9 @@ def delete(request: Request) -> None:
     """`STREAM.DELETE.<stream>`."""
     if not decoding.is_empty_request(request.payload):
         raise errors.NOT_EMPTY_REQUEST()
+    if request.context.is_clustered:
+        cluster.delete_stream(request)
+        return
     handle = request.stream()
     name = handle.name
 

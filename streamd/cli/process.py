@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL, limits
 from streamd.cli import runfiles
@@ -24,10 +24,15 @@ from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.limits import SHUTDOWN_S
 from streamd.net import facts
 from streamd.net.http import HttpServer, listening_socket
+from streamd.net.jetstreamz import JetStreamSources
 from streamd.net.listener import Listener
-from streamd.net.monitoring import JetStreamSources, Monitoring, Sources
+from streamd.net.monitoring import Monitoring, Sources
 from streamd.net.pubsub import PubSub
+from streamd.node.clock import SystemClock
 from streamd.obs.log import Log
+
+if TYPE_CHECKING:
+    from streamd.net.cluster import Cluster
 
 _NKEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _SIGNAL_WORDS = {  # as Go names them: tools read these lines
@@ -57,6 +62,7 @@ class ServerProcess:
         self._server_id = "N" + "".join(secrets.choice(_NKEY_ALPHABET) for _ in range(55))
         self._server_name = options.server_name or _default_name(options)
         self._node: Any = None
+        self._cluster: Cluster | None = None
         self._listener: Listener | None = None
         self._http: HttpServer | None = None
         self._ports_file = ""
@@ -109,8 +115,22 @@ class ServerProcess:
         )
         if options.has_http:
             self._start_http()
+        if options.cluster.is_enabled:
+            from streamd.net.cluster import Cluster
+
+            self._cluster = Cluster(
+                options,
+                server_name=self._server_name,
+                handler=None,
+                log=log,
+                clock=SystemClock(),
+                loop=asyncio.get_running_loop(),
+                server_id=self._server_id,
+            )
         if options.jetstream.is_enabled:
             await self._start_jetstream()
+        if self._cluster is not None:
+            await self._start_cluster(self._cluster)
         self._listener = Listener(options, pubsub, self._node, log=log)
         try:
             if options.port > 65535:  # uvloop would take it modulo 65536
@@ -118,6 +138,8 @@ class ServerProcess:
             await self._listener.start()
         except (OSError, OverflowError) as err:
             raise StartError(_listen_error("port", options.host, options.port, err)) from err
+        if self._cluster is not None:
+            self._share_urls(self._cluster)
         self._is_started = True
         self._monitoring.is_ready = True
         self._monitoring.client_port = self._listener.port
@@ -139,6 +161,27 @@ class ServerProcess:
         self._http.start(self._tasks)
         self._monitoring.http_port = self._http.port
         self._log.info(f"Starting http monitor on {_join(host, self._http.port)}")
+
+    async def _start_cluster(self, cluster: Cluster) -> None:
+        """Listen for other servers and dial those that are configured."""
+        options = self._options.cluster
+        self._pubsub.attach_peers(cluster)
+        cluster.on_drained(lambda node_id: self._pubsub.on_drained())
+        self._monitoring.attach_cluster(cluster)
+        try:
+            await cluster.start(self._tasks)
+        except (OSError, OverflowError) as err:
+            text = _listen_error("cluster port", options.host, options.port, err)
+            raise StartError(text) from err
+
+    def _share_urls(self, cluster: Cluster) -> None:
+        """Tell other servers where our clients connect, and our clients of theirs."""
+        assert self._listener is not None
+        listener = self._listener
+        cluster.on_urls(listener.set_connect_urls)
+        host = self._options.host
+        hosts = _addresses() if host in ("0.0.0.0", "::") else [host]
+        cluster.set_client_urls([_join(host, listener.port) for host in hosts])
 
     async def _start_jetstream(self) -> None:
         options, log = self._options, self._log
@@ -162,11 +205,16 @@ class ServerProcess:
             max_payload=options.max_payload,
             memory_max=memory_max,
             storage_max=storage_max,
+            cluster_name=options.cluster.name if options.is_clustered else "",
+            tags=tuple(options.server_tags),
             log=log,
             on_fatal=self._on_fatal,
         )
+        if self._cluster is not None and node.is_clustered:
+            self._cluster.handler = node
+            node.attach_peers(self._cluster, self._cluster.expected_size)
         try:
-            await node.start()
+            await node.started()
         except (ConfigError, CorruptionError, DiskError, OSError) as err:
             raise StartError(f"Can't start JetStream: {err}") from err
         self._pubsub.attach(node)
@@ -198,6 +246,8 @@ class ServerProcess:
         assert self._listener is not None
         path = runfiles.ports_path(options.ports_file_dir, self._program)
         services = {"nats": ("nats", options.host, self._listener.port)}
+        if self._cluster is not None:
+            services["cluster"] = ("nats", options.cluster.host, self._cluster.port)
         if self._http is not None:
             services["monitoring"] = (
                 "http",
@@ -225,7 +275,9 @@ class ServerProcess:
                 if self._listener is not None:
                     await self._listener.close()
                 if self._node is not None:
-                    await self._node.stop()
+                    await self._node.stopped()
+                if self._cluster is not None:
+                    await self._cluster.close()
         except TimeoutError:
             # All that was acked is in the log; the next start replays what a snapshot would save.
             self._log.warning("shutdown takes too long and is cut short", seconds=SHUTDOWN_S)
@@ -361,6 +413,8 @@ def _refuse_fixed(old: Options, new: Options) -> None:
                 f"config reload not supported for {name}:"
                 f" old={getattr(old, name)!r}, new={getattr(new, name)!r}"
             )
+    if old.cluster != new.cluster:
+        raise ConfigError("config reload not supported for the cluster")
     if old.jetstream != new.jetstream:
         raise ConfigError("config reload not supported for JetStream")
 
@@ -387,6 +441,16 @@ def _listen_error(what: str, host: str, port: int, err: BaseException) -> str:
         words = os.strerror(number).lower() if number and number > 0 else str(err)
         reason = f"listen tcp {_join(host, max(port, 0))}: bind: {words}"
     return f'Error listening on {what}: {_join(host, max(port, 0))}, "{reason}"'
+
+
+def _addresses() -> list[str]:
+    """The addresses by which other machines may reach this one; loopback if there are none."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:
+        found = []
+    addresses = sorted({str(row[4][0]) for row in found})
+    return [ip for ip in addresses if not ip.startswith("127.")] or ["127.0.0.1"]
 
 
 def _memory_share() -> int:

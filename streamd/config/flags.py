@@ -8,10 +8,11 @@ a flag ends them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamd.config import reader
+from streamd.config.cluster import parse_cluster_url, parse_routes
 from streamd.config.options import Options, finish
 from streamd.errors import ConfigError
 
@@ -56,9 +57,17 @@ Authorization Options:
         --pass <password>            Password required for connections
         --auth <token>               Authorization token required for connections
 
+Cluster Options:
+        --routes <rurl-1, rurl-2>    Routes to solicit and connect
+        --cluster <cluster-url>      Cluster URL for solicited routes
+        --cluster_name <string>      Cluster Name, if not set any other is accepted
+        --no_advertise               Do not advertise known cluster information to clients
+        --cluster_advertise <string> Cluster URL to advertise to other servers
+        --connect_retries <number>   For implicit routes, number of connect retries
+        --cluster_listen <url>       Cluster url from which members can solicit routes
+
 Accepted with a warning, not served by this version:
-    -ms -s -r --tls --tlscert --tlskey --tlsverify --tlscacert --routes --cluster --cluster_name
-    --cluster_listen --cluster_advertise --no_advertise --connect_retries --profile
+    -ms -s -r --tls --tlscert --tlskey --tlsverify --tlscacert --profile
 
 Common Options:
     -h, --help                       Show this message
@@ -111,6 +120,12 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "user": ("user", _TEXT),
     "pass": ("pass", _TEXT),
     "auth": ("auth", _TEXT),
+    "routes": ("routes", _TEXT),
+    "cluster": ("cluster cluster_listen", _TEXT),
+    "cluster_name": ("cluster_name", _TEXT),
+    "cluster_advertise": ("cluster_advertise", _TEXT),
+    "no_advertise": ("no_advertise", _BOOLEAN),
+    "connect_retries": ("connect_retries", _NUMBER),
     "help": ("h help", _BOOLEAN),
     "help_tls": ("help_tls", _BOOLEAN),
     "version": ("v version", _BOOLEAN),
@@ -123,13 +138,6 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "tlskey": ("tlskey", _TEXT),
     "tlsverify": ("tlsverify", _BOOLEAN),
     "tlscacert": ("tlscacert", _TEXT),
-    "routes": ("routes", _TEXT),
-    "cluster": ("cluster", _TEXT),
-    "cluster_name": ("cluster_name", _TEXT),
-    "cluster_listen": ("cluster_listen", _TEXT),
-    "cluster_advertise": ("cluster_advertise", _TEXT),
-    "no_advertise": ("no_advertise", _BOOLEAN),
-    "connect_retries": ("connect_retries", _NUMBER),
     "profile": ("profile", _NUMBER),
 }
 _BY_NAME = {
@@ -206,6 +214,24 @@ def _set_jetstream(attribute: str) -> Callable[[Options, Any], None]:
     return lambda options, value: setattr(options.jetstream, attribute, value)
 
 
+def _set_cluster(attribute: str, convert: Callable[[Any], Any]) -> Callable[[Options, Any], None]:
+    def apply(options: Options, value: Any) -> None:
+        options.cluster = replace(options.cluster, **{attribute: convert(value)})
+
+    return apply
+
+
+def _set_cluster_url(options: Options, url: str) -> None:
+    """Lay the command line's address over the file's; its credentials replace the file's."""
+    if not url:
+        options.cluster = replace(options.cluster, port=0)
+        return
+    host, port, username, password = parse_cluster_url(url)
+    options.cluster = replace(
+        options.cluster, host=host, port=port, username=username, password=password
+    )
+
+
 _APPLY: dict[str, Callable[[Options, Any], None]] = {
     "addr": _set("host"),
     "port": _set("port"),
@@ -229,6 +255,12 @@ _APPLY: dict[str, Callable[[Options, Any], None]] = {
     "user": _set("username"),
     "pass": _set("password"),
     "auth": _set("token"),
+    "routes": _set_cluster("routes", parse_routes),
+    "cluster": _set_cluster_url,
+    "cluster_name": _set_cluster("name", str),
+    "cluster_advertise": _set_cluster("advertise", str),
+    "no_advertise": _set_cluster("has_advertise", lambda is_silent: not is_silent),
+    "connect_retries": _set_cluster("connect_retries", int),
 }
 
 
@@ -243,4 +275,6 @@ def options_from(line: CommandLine) -> Options:
             _APPLY[name](options, value)
         else:
             options.warnings.append(f"flag -{name} is not served by this version and is ignored")
+    if any(name == "routes" for name, _ in line.settings) and not options.cluster.is_enabled:
+        raise ConfigError("solicited routes require cluster capabilities, e.g. --cluster")
     return finish(options)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from streamd.config.cluster import ClusterOptions
 from streamd.config.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
+from streamd.limits import CLUSTER_PAYLOAD_BYTES_MAX
 
 DEFAULT_PORT = 4222
 DEFAULT_HOST = "0.0.0.0"
@@ -119,6 +121,7 @@ class Options:
     no_auth_user: str = ""
 
     jetstream: JetStreamOptions = field(default_factory=JetStreamOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
 
     config_file: str = ""
     config_digest: str = ""
@@ -132,6 +135,14 @@ class Options:
     @property
     def has_http(self) -> bool:
         return self.http_port != 0
+
+    @property
+    def is_clustered(self) -> bool:
+        """True if JetStream is replicated: there are peers to share it with.
+
+        A server that listens for peers and names none serves JetStream alone and routes messages.
+        """
+        return self.jetstream.is_enabled and self.cluster.is_enabled and bool(self.cluster.routes)
 
 
 # Settings that are read and checked, but that no part of this version acts upon.
@@ -164,6 +175,22 @@ def finish(options: Options) -> Options:
                 options.warnings.append(f'"{key}" is not served by this version and is ignored')
     if " " in options.server_name:
         raise ConfigError("server name cannot contain spaces")
+    if " " in options.cluster.name:
+        raise ConfigError("cluster name cannot contain spaces")
+    if options.jetstream.is_enabled and options.cluster.is_enabled:
+        if not options.server_name:
+            raise ConfigError("jetstream cluster requires `server_name` to be set")
+        if not options.cluster.name:
+            raise ConfigError("jetstream cluster requires `cluster.name` to be set")
+    if options.cluster.is_enabled and options.max_payload > CLUSTER_PAYLOAD_BYTES_MAX:
+        raise ConfigError(
+            f"max_payload ({options.max_payload}) cannot be higher than"
+            f" {CLUSTER_PAYLOAD_BYTES_MAX} in a cluster"
+        )
+    if options.cluster.auth_timeout_s <= 0:
+        raise ConfigError("cluster authorization timeout needs to be positive")
+    if options.cluster.password.startswith(("$2a$", "$2b$", "$2x$", "$2y$")):
+        raise ConfigError("cluster password must be plain text: peers prove that they know it")
     if options.max_payload > options.max_pending:
         raise ConfigError(
             f"max_payload ({options.max_payload}) cannot be higher than"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
+from streamd.config.cluster import ClusterOptions, ClusterTls, RouteUrl, parse_route
 from streamd.config.durations import SECOND_NS, format_duration, parse_duration
 from streamd.config.grammar import Value, digest, parse_file
 from streamd.config.options import Options, Permissions, ResponsePermission, User
@@ -43,7 +44,7 @@ _UNSERVED_TOP = _words(
     https https_port trace_headers syslog remote_syslog prof_port prof_block_rate tls
     allow_non_tls proxy_protocol proxies system_account system no_system_account mappings maps
     disable_sublist_cache operator operators resolver resolver_tls resolver_preload
-    resolver_pinned_accounts trusted_keys trusted default_sentinel ocsp ocsp_cache cluster
+    resolver_pinned_accounts trusted_keys trusted default_sentinel ocsp ocsp_cache
     gateway leafnodes leaf websocket ws mqtt default_js_domain connect_error_reports
     reconnect_error_reports no_fast_producer_stall feature_flags write_timeout
     """
@@ -58,6 +59,19 @@ _UNSERVED_JETSTREAM = _words(
     """
 )
 
+_UNSERVED_CLUSTER = _words(
+    """
+    connect_backoff permissions pool_size accounts compression ping_interval ping_max
+    write_deadline write_timeout
+    """
+)
+_UNSERVED_TLS = _words(
+    """
+    verify_and_map verify_cert_and_check_known_urls cipher_suites allow_insecure_cipher_suites
+    curve_preferences timeout connection_rate_limit pinned_certs min_version handshake_first
+    handshake_first_fallback certs certificates cert_store cert_match cert_match_by ocsp_peer
+    """
+)
 _UNSERVED_AUTHORIZATION = _words(
     """
     auth_callout proxy_required nkeys
@@ -121,6 +135,7 @@ class _Reader:
                 "accounts": self._accounts,
                 "no_auth_user": self._text("no_auth_user"),
                 "jetstream": self._jetstream,
+                "cluster": self._cluster,
                 "store_dir|storedir": lambda v: self._set_on(o.jetstream, "store_dir", _text(v)),
             },
             _UNSERVED_TOP,
@@ -375,6 +390,98 @@ class _Reader:
         )
         return response
 
+    # --- peers ----------------------------------------------------------------------------------
+
+    def _cluster(self, block: Value) -> None:
+        settings: dict[str, Any] = {}
+
+        def put(attribute: str, convert: Callable[[Value], Any]) -> Setter:
+            return lambda v: settings.__setitem__(attribute, convert(v))
+
+        def listen(value: Value) -> None:
+            host, port = _host_port(value)
+            if host:
+                settings["host"] = host
+            settings["port"] = port
+
+        def name(value: Value) -> str:
+            text = _text(value)
+            if re.search(r"\s", text):
+                raise value.error("cluster name cannot contain spaces")
+            return text
+
+        def tls(value: Value) -> None:
+            found: dict[str, Any] = {}
+
+            def keep(key: str, convert: Callable[[Value], Any]) -> Setter:
+                return lambda v: found.__setitem__(key, convert(v))
+
+            self._block(
+                value,
+                {
+                    "cert_file": keep("cert_file", _text),
+                    "key_file": keep("key_file", _text),
+                    "ca_file": keep("ca_file", _text),
+                    "insecure": keep("is_insecure", _flag),
+                    "verify": lambda v: None,  # peers are always verified
+                },
+                _UNSERVED_TLS,
+                "cluster.tls.",
+            )
+            if not found.get("cert_file") or not found.get("key_file"):
+                raise value.error("missing 'cert_file' or 'key_file' in TLS configuration")
+            settings["tls"] = ClusterTls(**found)
+
+        self._block(
+            block,
+            {
+                "name": put("name", name),
+                "listen": listen,
+                "host|net": put("host", _text),
+                "port": put("port", _integer),
+                "authorization": lambda v: settings.update(self._cluster_authorization(v)),
+                "routes": put("routes", _routes),
+                "advertise|cluster_advertise": put("advertise", _text),
+                "no_advertise": put("has_advertise", lambda v: not _flag(v)),
+                "connect_retries": put("connect_retries", _integer),
+                "tls": tls,
+            },
+            _UNSERVED_CLUSTER,
+            "cluster.",
+        )
+        self._options.cluster = ClusterOptions(**settings)
+
+    def _cluster_authorization(self, block: Value) -> dict[str, Any]:
+        settings: dict[str, Any] = {}
+
+        def put(attribute: str, convert: Callable[[Value], Any]) -> Setter:
+            return lambda v: settings.__setitem__(attribute, convert(v))
+
+        def refuse(text: str) -> Setter:
+            def set_(value: Value) -> None:
+                raise block.error(f"Cluster authorization does not {text}")
+
+            return set_
+
+        def seconds(value: Value) -> float:
+            if isinstance(value.raw, str):
+                return self._duration_of(value, "timeout") / SECOND_NS
+            return float(_number(value))
+
+        self._block(
+            block,
+            {
+                "user|username": put("username", _text),
+                "pass|password": put("password", _text),
+                "timeout": put("auth_timeout_s", seconds),
+                "users": refuse("allow multiple users"),
+                "token": refuse("support tokens"),
+            },
+            [*_UNSERVED_AUTHORIZATION, "default_permissions", "permissions"],
+            "cluster.authorization.",
+        )
+        return settings
+
     # --- JetStream ------------------------------------------------------------------------------
 
     def _jetstream(self, value: Value) -> None:
@@ -522,6 +629,18 @@ def _list(value: Value) -> list[Value]:
     if not isinstance(value.raw, list):
         raise value.error(f"Expected an array, got {_kind(value)}")
     return value.raw
+
+
+def _routes(value: Value) -> tuple[RouteUrl, ...]:
+    if not isinstance(value.raw, list):
+        raise _mismatch(value, "[]interface {}")
+    routes = []
+    for entry in value.raw:
+        try:
+            routes.append(parse_route(_text(entry)))
+        except ValueError as err:
+            raise entry.error(str(err)) from err
+    return tuple(routes)
 
 
 def _members(value: Value, what: str) -> dict[str, Value]:

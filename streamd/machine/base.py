@@ -29,7 +29,7 @@ class Effects:
     `outcomes` and `events` are acted upon only by the leader.
     """
 
-    __slots__ = ("block_ops", "events", "outcomes", "stored_last")
+    __slots__ = ("block_ops", "checkpoint", "events", "outcomes", "stored_last")
 
     def __init__(self) -> None:
         self.block_ops: list[tuple[Any, ...]] = []
@@ -38,6 +38,8 @@ class Effects:
         # (kind, fields) advisories and changes that the leader announces: see machine/events.py
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.stored_last: Seq = 0  # highest seq stored since the effects were taken; 0: none
+        # (index, fingerprint) of the last CHECKPOINT applied: what replicas compare. None: none.
+        self.checkpoint: tuple[Index, int] | None = None
 
 
 class Machine(Protocol):
@@ -55,6 +57,10 @@ class Machine(Protocol):
 
     def snapshot(self) -> bytes:
         """Return the state exactly at `applied`. Does not include block contents."""
+
+    def fingerprint(self) -> int:
+        """64 bits over the content and the state around it: what replicas compare at a
+        checkpoint. Depends on what was applied, never on how memory happens to hold it."""
 
 
 class RecordCodec(Protocol):

@@ -65,16 +65,27 @@ PAUSE_CONSUMER = 16
 RESET_CONSUMER = 17
 """[RESET_CONSUMER, ts, name: str, seq]: seq 0: after the ack floor. Outcome: Consumer, JsError."""
 CHECKPOINT = 18
-"""[CHECKPOINT, ts, index, digest]: the leader's digest at applied index `index`."""
+"""[CHECKPOINT, ts, index, digest]: take the fingerprint here, at this very entry, so that replicas
+can compare theirs. Understood by both kinds of group. `index` and `digest` are what the proposer
+had; they are not judged: it proposed before what is in between was applied. Outcome: True."""
 
 # --- meta group ---------------------------------------------------------------------------------
 CREATE_STREAM = 101
-"""[CREATE_STREAM, ts, config: dict]. The stream's uid is the entry's index. Outcome: StreamAsset
+"""[CREATE_STREAM, ts, config: dict, peers: list[str]]. The stream's uid is the entry's index; its
+replicas are to live on `peers` (absent or empty: on the one node there is). Outcome: StreamAsset
 (machine/meta.py) or JsError; creating what exists with equal config gives the existing asset."""
 UPDATE_STREAM = 102
-"""[UPDATE_STREAM, ts, name: str, config: dict]. Outcome: StreamAsset or JsError."""
+"""[UPDATE_STREAM, ts, name: str, config: dict, peers: list[str] | None]: None or absent: where its
+replicas live does not change. Outcome: StreamAsset or JsError."""
 DELETE_STREAM = 103
 """[DELETE_STREAM, ts, name: str, uid]: uid 0 = whatever has the name. Outcome: True or JsError."""
+SET_PEERS = 104
+"""[SET_PEERS, ts, uid, peers: list[str]]: where the stream's replicas are to live from now on; its
+leader changes the group's membership towards that. Outcome: StreamAsset or JsError."""
+MOVED = 105
+"""[MOVED, ts, uid, members: list[str]]: the stream's leader reports that the group's membership is
+exactly `members`. Who is in neither these nor the wanted peers may drop its replica. Outcome:
+StreamAsset or JsError."""
 
 DUPLICATE = -1
 """First item of a STORE outcome for a message whose id was seen inside the window."""

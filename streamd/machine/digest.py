@@ -8,7 +8,7 @@ The product form lets a run of consecutive seqs be summed by C code at about 50 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import mul
 from typing import Final
 
@@ -36,3 +36,12 @@ def mix_run(first_seq: Seq, crcs: Sequence[int]) -> int:
         + count * _CRC_ADD * _SEQ_ADD
     )
     return total & MASK64
+
+
+def chain64(values: Iterable[int]) -> int:
+    """One 64-bit number for a sequence of non-negative numbers; their order matters."""
+    mixed = _SEQ_ADD
+    for value in values:
+        mixed = ((mixed ^ value) * _CRC_ADD) & MASK64
+        mixed ^= mixed >> 29  # the product carries only upwards; bring the high bits down again
+    return mixed

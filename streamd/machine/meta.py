@@ -1,4 +1,4 @@
-"""`MetaMachine`: which streams exist. The replicated state of the meta group.
+"""`MetaMachine`: which streams exist and on which nodes. The replicated state of the meta group.
 
 An asset's uid is the index of the entry that created it, so a name may come back but a uid never
 does (I6). What a config may say by itself is checked before it is proposed; here is checked what
@@ -7,6 +7,7 @@ depends on other streams, because only the log's order decides who was first.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -17,10 +18,13 @@ from streamd.errors import CorruptionError, JsError
 from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.commands import Command
-from streamd.machine.digest import MASK64
-from streamd.types import Entry, Index, Uid
+from streamd.machine.digest import MASK64, chain64
+from streamd.types import Entry, Index, NodeId, Uid
 
-_STATE_VERSION: Final = 1
+_STATE_VERSION: Final = 2  # each asset with its peers
+_STATE_VERSION_ALONE: Final = 1
+"""Without: written while no asset has peers, so that a single node's directory stays readable for
+the release that made it."""
 _DYNAMIC_METADATA: Final = ("_nats.ver", "_nats.level", "_nats.req.level")
 
 
@@ -35,6 +39,20 @@ class StreamAsset(NamedTuple):
     created_config: dict[str, Any]
     """The config at creation: what a machine that replays its log from the start begins with. With
     a later one it would judge old entries by new limits, and drop what was acked."""
+    peers: tuple[NodeId, ...] = ()
+    """Where its replicas are wanted; empty: on the one node there is."""
+    members: tuple[NodeId, ...] = ()
+    """The group's membership as its leader last reported it; at creation the peers."""
+    created_peers: tuple[NodeId, ...] = ()
+    """The peers at creation: the membership with which the group's log begins."""
+
+    def may_be_dropped_by(self, node_id: NodeId) -> bool:
+        """True if `node_id` is neither a member of the group nor wanted as one."""
+        is_placed = bool(self.peers or self.members)
+        return is_placed and node_id not in self.peers and node_id not in self.members
+
+
+_FIELDS_ALONE: Final = StreamAsset._fields.index("peers")
 
 
 class MetaMachine:
@@ -45,10 +63,14 @@ class MetaMachine:
         self.digest = 0
         self.max_streams = max_streams
         self.streams_by_name: dict[str, StreamAsset] = {}
+        self.streams_by_uid: dict[Uid, StreamAsset] = {}
         self._handlers: dict[int, Callable[[Entry, Command, Effects], Any]] = {
             commands.CREATE_STREAM: self._apply_create,
             commands.UPDATE_STREAM: self._apply_update,
             commands.DELETE_STREAM: self._apply_delete,
+            commands.SET_PEERS: self._apply_set_peers,
+            commands.MOVED: self._apply_moved,
+            commands.CHECKPOINT: self._apply_checkpoint,
         }
 
     def apply(self, entry: Entry, out: Effects) -> None:
@@ -63,32 +85,42 @@ class MetaMachine:
 
     def snapshot(self) -> bytes:
         """See machine.base.Machine. Inverse: `restore`."""
-        assets = [list(asset) for asset in self.streams_by_name.values()]
+        assets = self.streams_by_name.values()
+        version, width = _STATE_VERSION_ALONE, _FIELDS_ALONE
+        if any(asset.peers or asset.members for asset in assets):
+            version, width = _STATE_VERSION, len(StreamAsset._fields)
+        rows = [list(asset[:width]) for asset in assets]
         packed: bytes = msgpack.packb(
-            [_STATE_VERSION, self.applied, self.digest, self.max_streams, assets],
+            [version, self.applied, self.digest, self.max_streams, rows],
             use_bin_type=True,
         )
         return packed
+
+    def fingerprint(self) -> int:
+        """See machine.base.Machine."""
+        return chain64((self.digest, len(self.streams_by_name)))
 
     @classmethod
     def restore(cls, state: bytes) -> MetaMachine:
         """The machine as `snapshot` saw it."""
         values = msgpack.unpackb(state, raw=False, strict_map_key=False)
-        if values[0] != _STATE_VERSION:
+        if values[0] not in (_STATE_VERSION, _STATE_VERSION_ALONE):
             raise CorruptionError(f"meta snapshot has unknown version {values[0]}")
         _, applied, digest, max_streams, assets = values
         machine = cls(max_streams=max_streams)
         machine.applied = applied
         machine.digest = digest
         for row in assets:
-            asset = StreamAsset(*row)
-            machine.streams_by_name[asset.name] = asset
+            placement = (tuple(names) for names in row[_FIELDS_ALONE:])
+            asset = StreamAsset(*row[:_FIELDS_ALONE], *placement)
+            machine.streams_by_name[asset.name] = machine.streams_by_uid[asset.uid] = asset
         return machine
 
     # --- commands -------------------------------------------------------------------------------
 
     def _apply_create(self, entry: Entry, command: Command, out: Effects) -> StreamAsset | JsError:
-        _, ts, config = command
+        _, ts, config, *placement = command
+        peers = tuple(placement[0]) if placement and placement[0] else ()
         name = config["name"]
         existing = self.streams_by_name.get(name)
         if existing is not None:
@@ -97,15 +129,15 @@ class MetaMachine:
             return errors.STREAM_NAME_EXIST()
         if 0 <= self.max_streams <= len(self.streams_by_name):
             return errors.MAXIMUM_STREAMS_LIMIT()
-        if self._overlaps(name, config):
+        if self.overlaps(name, config):
             return errors.STREAM_SUBJECT_OVERLAP()
-        asset = StreamAsset(entry.index, name, config, ts, entry.index, config)
+        asset = StreamAsset(entry.index, name, config, ts, entry.index, config, peers, peers, peers)
         self._put(asset)
         out.events.append(("stream_created", {"asset": asset}))
         return asset
 
     def _apply_update(self, entry: Entry, command: Command, out: Effects) -> StreamAsset | JsError:
-        _, _, name, config = command
+        _, _, name, config, *placement = command
         existing = self.streams_by_name.get(name)
         if existing is None:
             return errors.STREAM_NOT_FOUND()
@@ -114,12 +146,42 @@ class MetaMachine:
         refused = _check_update(existing.config, config)
         if refused is not None:
             return refused
-        if self._overlaps(name, config):
+        if self.overlaps(name, config):
             return errors.STREAM_SUBJECT_OVERLAP()
         asset = existing._replace(config=config, update_index=entry.index)
+        if placement and placement[0]:
+            asset = asset._replace(peers=tuple(placement[0]))
         self._put(asset)
         out.events.append(("stream_updated", {"asset": asset}))
         return asset
+
+    def _apply_set_peers(
+        self, entry: Entry, command: Command, out: Effects
+    ) -> StreamAsset | JsError:
+        _, _, uid, peers = command
+        existing = self.streams_by_uid.get(uid)
+        if existing is None:
+            return errors.STREAM_NOT_FOUND()
+        if not peers:
+            return errors.PEER_REMAP()  # a stream without a replica would be a deletion by stealth
+        asset = existing._replace(peers=tuple(peers))
+        self._put(asset)
+        out.events.append(("stream_updated", {"asset": asset}))
+        return asset
+
+    def _apply_moved(self, entry: Entry, command: Command, out: Effects) -> StreamAsset | JsError:
+        _, _, uid, members = command
+        existing = self.streams_by_uid.get(uid)
+        if existing is None:
+            return errors.STREAM_NOT_FOUND()
+        asset = existing._replace(members=tuple(members))
+        self._put(asset)
+        out.events.append(("stream_moved", {"asset": asset}))
+        return asset
+
+    def _apply_checkpoint(self, entry: Entry, command: Command, out: Effects) -> bool:
+        out.checkpoint = (entry.index, self.fingerprint())
+        return True
 
     def _apply_delete(self, entry: Entry, command: Command, out: Effects) -> bool | JsError:
         _, _, name, uid = command
@@ -127,6 +189,7 @@ class MetaMachine:
         if existing is None or uid not in (0, existing.uid):
             return errors.STREAM_NOT_FOUND()
         del self.streams_by_name[name]
+        del self.streams_by_uid[existing.uid]
         self.digest = (self.digest - _mix(existing)) & MASK64
         out.events.append(("stream_deleted", {"asset": existing}))
         return True
@@ -135,10 +198,10 @@ class MetaMachine:
         before = self.streams_by_name.get(asset.name)
         if before is not None:
             self.digest = (self.digest - _mix(before)) & MASK64
-        self.streams_by_name[asset.name] = asset
+        self.streams_by_name[asset.name] = self.streams_by_uid[asset.uid] = asset
         self.digest = (self.digest + _mix(asset)) & MASK64
 
-    def _overlaps(self, name: str, config: dict[str, Any]) -> bool:
+    def overlaps(self, name: str, config: dict[str, Any]) -> bool:
         """True if another stream captures a subject that this config captures."""
         mine = [subject.encode() for subject in config.get("subjects") or ()]
         if not mine:
@@ -185,5 +248,10 @@ def _comparable(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mix(asset: StreamAsset) -> int:
-    """The share of one asset in the digest: which config it has, by the entry that set it."""
-    return (asset.uid * 0x9E3779B97F4A7C15 + asset.update_index * 0xD1B54A32D192ED03 + 1) & MASK64
+    """The share of one asset in the digest: which config it has, by the entry that set it, and
+    where it lives."""
+    share = asset.uid * 0x9E3779B97F4A7C15 + asset.update_index * 0xD1B54A32D192ED03 + 1
+    if asset.peers or asset.members:
+        names = "\n".join(asset.peers) + "\n\n" + "\n".join(asset.members)
+        share += (zlib.crc32(names.encode()) + 1) * 0xA0761D6478BD642F
+    return share & MASK64

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from streamd.limits import HTTP_BACKLOG, HTTP_SHUTDOWN_S
-from streamd.net.monitoring import BadQuery, Monitoring
+from streamd.net.monitoring import Monitoring
+from streamd.net.query import BadQuery
 from streamd.obs.log import Log
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class HttpServer:
             path: self._document(build) for path, build in documents.items()
         }
         routes["/healthz"] = self._healthz
+        routes["/raftz"] = self._raftz
         routes["/metrics"] = self._metrics
         routes["/"] = self._index
         return routes
@@ -145,13 +147,22 @@ class HttpServer:
         self._last_failure = failure
         return _json(request, document, status=status)
 
+    def _raftz(self, request: web.Request) -> web.StreamResponse:
+        document = self._monitoring.raftz(request.query)
+        if document is None:
+            from aiohttp import web
+
+            return web.Response(status=404, text="No Raft nodes returned, check supplied filters")
+        return _json(request, document, indent=2)
+
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         await asyncio.to_thread(_import_metrics)
         from aiohttp import web
 
         from streamd.obs.metrics import CONTENT_TYPE, render
 
-        text = render(self._monitoring.varz({}), self._monitoring.jsz({"consumers": "1"}))
+        jsz = self._monitoring.jsz({"consumers": "1", "digest": "1"})
+        text = render(self._monitoring.varz({}), jsz)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     def _index(self, request: web.Request) -> web.StreamResponse:

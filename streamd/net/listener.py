@@ -57,6 +57,8 @@ class Listener:
             self._info["api_lvl"] = API_LEVEL
             if options.jetstream.domain:
                 self._info["domain"] = options.jetstream.domain
+        if options.cluster.is_enabled and options.cluster.name:
+            self._info["cluster"] = options.cluster.name
 
     async def start(self) -> None:
         """Listen. Raises OSError. `port` is the real one afterwards."""
@@ -118,6 +120,13 @@ class Listener:
             self._info["auth_required"] = True
         if self._info["max_payload"] != options.max_payload:
             self._info["max_payload"] = options.max_payload
+            for conn in list(self._open):
+                conn.send_info()
+
+    def set_connect_urls(self, urls: list[str]) -> None:
+        """Tell clients, those to come and those here, where else they could connect."""
+        if urls != self._info.get("connect_urls", []):
+            self._info["connect_urls"] = urls
             for conn in list(self._open):
                 conn.send_info()
 

@@ -10,23 +10,24 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from streamd import API_LEVEL, NATS_LEVEL, __version__
+from streamd import NATS_LEVEL, __version__
 from streamd.api.times import format_ns
 from streamd.config.durations import format_duration
 from streamd.config.options import Options
-from streamd.limits import MONITORING_ACCOUNTS_MAX, MONITORING_PAGE
+from streamd.net.jetstreamz import (
+    ACCOUNT,
+    SYSTEM_ACCOUNT,
+    Health,
+    JetStreamSources,
+    JetStreamz,
+    no_stats,
+)
+from streamd.net.query import BadQuery, Query, flag, number, page
 
-ACCOUNT = "$G"  # the one account there is
-SYSTEM_ACCOUNT = "$SYS"
 _NO_STATS = {"clients": 0, "routes": 0, "gateways": 0, "leafs": 0}
-Query = Mapping[str, str]
-
-
-class BadQuery(Exception):
-    """A query parameter that means nothing: answered with 400 and this text."""
 
 
 class ConnectionFacts(NamedTuple):
@@ -102,31 +103,39 @@ class Sources(NamedTuple):
     matches: Callable[[bytes, bytes], bool]
 
 
-class JetStreamSources:
-    """The same for streams. Made when JetStream runs; what it imports is then loaded anyway."""
+class RouteView(Protocol):
+    """What is shown of one link to another server."""
 
-    def __init__(self, node: Any, router: Any) -> None:
-        from streamd.api import infos, stream_configs
+    rid: int
+    remote_id: str
+    remote_name: str
+    did_solicit: bool
+    is_configured: bool
+    ip: str
+    port: int
+    start_ns: int
+    last_activity_ns: int
+    rtt_ns: int
+    pending_bytes: int
+    in_msgs: int
+    out_msgs: int
+    in_bytes: int
+    out_bytes: int
 
-        self.node = node
-        self._context = router.context
-        self._infos = infos
-        self._shown = stream_configs.shown
 
-    def api_totals(self) -> tuple[int, int]:
-        """Requests and errors of the JetStream API."""
-        counts = self._context.counts
-        return counts.total, counts.errors
+class ClusterSources(Protocol):
+    """The links to other servers: net/cluster.py."""
 
-    def stream_state(self, handle: Any) -> dict[str, Any]:
-        machine = handle.machine
-        return self._infos.stream_state(machine.state(), machine.config)
+    name: str
+    host: str
+    port: int
+    auth_timeout_s: float
 
-    def stream_config(self, handle: Any) -> dict[str, Any]:
-        return self._shown(handle.machine.config)
+    def routes(self) -> Sequence[Any]:
+        """`RouteView`s of the links that are up, oldest first."""
 
-    def consumer_info(self, handle: Any, consumer: Any) -> dict[str, Any]:
-        return self._infos.consumer_info(self._context, handle, consumer, is_listed=True)
+    @property
+    def configured_urls(self) -> list[str]: ...
 
 
 class Monitoring:
@@ -139,7 +148,8 @@ class Monitoring:
         self._sources = sources
         self._server_id = server_id
         self._server_name = server_name
-        self._js: JetStreamSources | None = None
+        self._js: JetStreamz | None = None
+        self._cluster: ClusterSources | None = None
         self._start_ns = time.time_ns()
         self._config_ns = self._start_ns
         self._requests: dict[str, int] = {}
@@ -150,11 +160,19 @@ class Monitoring:
 
     def attach(self, js: JetStreamSources) -> None:
         """Streams are served from now on."""
-        self._js = js
+        self._js = JetStreamz(
+            js, self._options, server_id=self._server_id, server_name=self._server_name
+        )
+
+    def attach_cluster(self, cluster: ClusterSources) -> None:
+        """There are links to other servers, or will be."""
+        self._cluster = cluster
 
     def reloaded(self, options: Options) -> None:
         """The configuration was read again."""
         self._options = options
+        if self._js is not None:
+            self._js.options = options
         self._config_ns = time.time_ns()
 
     def count_request(self, path: str) -> None:
@@ -164,6 +182,7 @@ class Monitoring:
 
     def varz(self, query: Query) -> dict[str, Any]:
         o, traffic = self._options, self._sources.traffic()
+        route_count = len(self._routes())
         now = time.time_ns()
         document: dict[str, Any] = {
             "server_id": self._server_id,
@@ -187,7 +206,7 @@ class Monitoring:
             "max_control_line": o.max_control_line,
             "max_payload": o.max_payload,
             "max_pending": o.max_pending,
-            "cluster": {},
+            "cluster": self._varz_cluster(),
             "gateway": {},
             "leaf": {},
             "mqtt": {},
@@ -204,8 +223,8 @@ class Monitoring:
             "cpu": self._cpu.percent(),
             "connections": traffic.connections,
             "total_connections": traffic.total_connections,
-            "routes": 0,
-            "remotes": 0,
+            "routes": route_count,
+            "remotes": route_count,
             "leafnodes": 0,
             "in_msgs": traffic.in_msgs,
             "in_bytes": traffic.in_bytes,
@@ -231,20 +250,18 @@ class Monitoring:
         return {key: value for key, value in document.items() if value is not None}
 
     def _varz_jetstream(self) -> dict[str, Any]:
-        if self._js is None:
-            return {}
-        return {"config": self._js_config(), "stats": self._js_stats(), "limits": {}}
+        return self._js.varz() if self._js is not None else {}
 
     # --- /connz -------------------------------------------------------------------------------
 
     def connz(self, query: Query) -> dict[str, Any]:
         sort = query.get("sort", "") or "cid"
         state = query.get("state", "") or "open"
-        with_user = _flag(query, "auth")
+        with_user = flag(query, "auth")
         is_detailed = query.get("subs") == "detail"
-        with_subjects = not is_detailed and _flag(query, "subs")
-        offset, limit = _page(query)
-        cid = _number(query, "cid")
+        with_subjects = not is_detailed and flag(query, "subs")
+        offset, limit = page(query)
+        cid = number(query, "cid")
         user, account = query.get("user", ""), query.get("acc", "")
         if state not in ("open", "closed", "any", "all"):
             raise BadQuery(f"Error decoding state for {state}")
@@ -292,8 +309,8 @@ class Monitoring:
     # --- /subsz -------------------------------------------------------------------------------
 
     def subsz(self, query: Query) -> dict[str, Any]:
-        with_list = _flag(query, "subs")
-        offset, limit = _page(query)
+        with_list = flag(query, "subs")
+        offset, limit = page(query)
         test = query.get("test", "")
         account = query.get("acc", "")
         facts = self._sources.sublist()
@@ -332,111 +349,14 @@ class Monitoring:
     # --- /jsz ---------------------------------------------------------------------------------
 
     def jsz(self, query: Query) -> dict[str, Any]:
-        flags = {
-            name: _flag(query, name)
-            for name in ("accounts", "streams", "consumers", "config", "digest", "leader-only")
-        }
-        # Accepted for the tools that send them; one node leads all it has.
-        for name in ("direct-consumers", "raft", "stream-leader-only"):
-            _flag(query, name)
-        offset, limit = _page(query, MONITORING_ACCOUNTS_MAX)
-        account = query.get("acc", "")
+        if self._js is not None:
+            return self._js.jsz(query)
         now = format_ns(time.time_ns())
-        if self._js is None:
-            return {**_no_js_stats(), "server_id": self._server_id, "now": now, "disabled": True}
-        handles = self._js.node.streams()
-        has_streams = flags["streams"] or flags["consumers"] or flags["digest"]
-        document: dict[str, Any] = {
-            **self._js_stats(),
-            "server_id": self._server_id,
-            "now": now,
-            "config": self._js_config(),
-            "limits": {},
-            "streams": len(handles),
-            "consumers": sum(len(handle.machine.consumers) for handle in handles),
-            "messages": sum(handle.machine.index.count for handle in handles),
-            "bytes": sum(handle.machine.index.bytes for handle in handles),
-        }
-        wants_accounts = flags["accounts"] or has_streams or bool(account)
-        if wants_accounts and account in ("", ACCOUNT) and offset == 0 and limit > 0:
-            detail = self._account_detail()
-            if has_streams:
-                detail["stream_detail"] = [
-                    self._stream_detail(handle, flags, query.get("stream", ""))
-                    for handle in handles
-                    if query.get("stream", "") in ("", handle.name)
-                ]
-            document["account_details"] = [detail]
-        document["total"] = 1
-        return document
+        return {**no_stats(), "server_id": self._server_id, "now": now, "disabled": True}
 
-    def _account_detail(self) -> dict[str, Any]:
-        stats = self._js_stats()
-        stats["accounts"] = 0
-        stats["api"]["level"] = 0
-        return {"name": ACCOUNT, "id": ACCOUNT, **stats}
-
-    def _stream_detail(self, handle: Any, flags: dict[str, bool], only: str) -> dict[str, Any]:
-        js = self._js
-        assert js is not None
-        machine = handle.machine
-        detail: dict[str, Any] = {
-            "name": handle.name,
-            "created": format_ns(machine.created_ns),
-            "cluster": {"leader": self._server_name},
-        }
-        if flags["config"]:
-            detail["config"] = js.stream_config(handle)
-        detail["state"] = js.stream_state(handle)
-        if flags["digest"]:
-            detail["uid"] = machine.uid
-            detail["applied"] = machine.applied
-            detail["digest"] = f"{machine.digest:016x}"
-        if flags["consumers"]:
-            consumers = []
-            for name in sorted(machine.consumers):
-                info = js.consumer_info(handle, machine.consumers[name])
-                if not flags["config"]:
-                    info.pop("config", None)
-                consumers.append(info)
-            if consumers:
-                detail["consumer_detail"] = consumers
-        return detail
-
-    def _js_config(self) -> dict[str, Any]:
-        js, o = self._js, self._options.jetstream
-        assert js is not None
-        config: dict[str, Any] = {
-            "max_memory": js.node.memory_max,
-            "max_storage": js.node.storage_max,
-            "store_dir": js.node.store_dir,
-        }
-        if o.is_sync_always:
-            config["sync_always"] = True
-        else:
-            config["sync_interval"] = o.sync_interval_ns
-        if o.domain:
-            config["domain"] = o.domain
-        config["strict"] = o.is_strict
-        return config
-
-    def _js_stats(self) -> dict[str, Any]:
-        js = self._js
-        assert js is not None
-        total, errors = js.api_totals()
-        reserved = {"memory": 0, "file": 0}
-        for handle in js.node.streams():
-            config = handle.machine.config
-            reserved[config.get("storage", "file")] += max(0, config.get("max_bytes", -1))
-        return {
-            "memory": js.node.memory_bytes(),
-            "storage": js.node.storage_bytes(),
-            "reserved_memory": reserved["memory"],
-            "reserved_storage": reserved["file"],
-            "accounts": 1,
-            "ha_assets": 0,
-            "api": {"level": API_LEVEL, "total": total, "errors": errors},
-        }
+    def raftz(self, query: Query) -> dict[str, Any] | None:
+        """None: there are no such groups, which is answered with 404."""
+        return self._js.raftz(query) if self._js is not None else None
 
     # --- /healthz -------------------------------------------------------------------------------
 
@@ -445,60 +365,33 @@ class Monitoring:
         status, kind, text, names = self._health(query)
         if status == 200:
             return 200, {"status": "ok"}
-        if _flag(query, "details"):
+        if flag(query, "details"):
             error = {"type": kind, **names, "error": text}
             return status, {"status": "error", "errors": [error]}
         word = "error" if status == 400 else "unavailable"
         return status, {"status": word, "error": text}
 
-    def _health(self, query: Query) -> tuple[int, str, str, dict[str, str]]:
+    def _health(self, query: Query) -> Health:
         account, stream = query.get("account", ""), query.get("stream", "")
         consumer = query.get("consumer", "")
-        needs_js = _flag(query, "js-enabled-only") or _flag(query, "js-enabled")
-        is_server_only = _flag(query, "js-server-only") or _flag(query, "js-meta-only")
+        needs_js = flag(query, "js-enabled-only") or flag(query, "js-enabled")
+        for name in ("js-server-only", "js-meta-only"):
+            flag(query, name)  # refused here if they mean nothing
         if consumer and not stream:
             text = '"stream" must not be empty when checking consumer health'
-            return 400, "BAD_REQUEST", text, {}
+            return Health(400, "BAD_REQUEST", text)
         if stream and not account:
             text = '"account" must not be empty when checking stream health'
-            return 400, "BAD_REQUEST", text, {}
+            return Health(400, "BAD_REQUEST", text)
         is_wanted = self._options.jetstream.is_enabled
         if self._js is None and (needs_js or is_wanted):
             word = "recovering" if is_wanted else "not enabled"
-            return 503, "JETSTREAM", f"JetStream {word}", {}
+            return Health(503, "JETSTREAM", f"JetStream {word}")
         if not self.is_ready:
-            return 503, "CONNECTION", "server is not accepting connections", {}
+            return Health(503, "CONNECTION", "server is not accepting connections")
         if self._js is None or needs_js:
-            return 200, "", "", {}
-        if account and account != ACCOUNT:
-            text = f'JetStream account "{account}" not found'
-            return 404, "ACCOUNT", text, {"account": account}
-        if is_server_only:
-            return 200, "", "", {}
-        return self._stream_health(self._js, stream, consumer)
-
-    def _stream_health(
-        self, js: JetStreamSources, stream: str, consumer: str
-    ) -> tuple[int, str, str, dict[str, str]]:
-        failed: dict[str, str] = getattr(js.node, "failed", {})
-        for name, reason in failed.items():
-            if stream in ("", name):
-                text = f"JetStream stream '{ACCOUNT} > {name}' is not current: {reason}"
-                return 503, "STREAM", text, {"account": ACCOUNT, "stream": name}
-        if not stream:
-            return 200, "", "", {}
-        handle = js.node.stream(stream)
-        names = {"account": ACCOUNT, "stream": stream}
-        if handle is None:
-            text = f'JetStream stream "{stream}" not found on account "{ACCOUNT}"'
-            return 404, "STREAM", text, names
-        if consumer and consumer not in handle.machine.consumers:
-            text = (
-                f'JetStream consumer "{consumer}" not found for stream "{stream}"'
-                f' on account "{ACCOUNT}"'
-            )
-            return 404, "CONSUMER", text, {**names, "consumer": consumer}
-        return 200, "", "", {}
+            return Health()
+        return self._js.health(query)
 
     # --- the rest: what a single node has to say ------------------------------------------------
 
@@ -529,7 +422,7 @@ class Monitoring:
     def accstatz(self, query: Query) -> dict[str, Any]:
         traffic = self._sources.traffic()
         stats = []
-        if traffic.connections or _flag(query, "unused"):
+        if traffic.connections or flag(query, "unused"):
             none = {"msgs": 0, "bytes": 0}
             others = {"gateways": none, "routes": none, "leafs": none}
             stats.append(
@@ -552,13 +445,32 @@ class Monitoring:
         }
 
     def routez(self, query: Query) -> dict[str, Any]:
+        now = time.time_ns()
+        routes = [_route(facts, now) for facts in self._routes()]
         return {
             "server_id": self._server_id,
             "server_name": self._server_name,
-            "now": format_ns(time.time_ns()),
-            "num_routes": 0,
-            "routes": [],
+            "now": format_ns(now),
+            "num_routes": len(routes),
+            "routes": routes,
         }
+
+    def _routes(self) -> Sequence[RouteView]:
+        return self._cluster.routes() if self._cluster is not None else ()
+
+    def _varz_cluster(self) -> dict[str, Any]:
+        cluster = self._cluster
+        if cluster is None:
+            return {}
+        shown: dict[str, Any] = {
+            "name": cluster.name,
+            "addr": cluster.host,
+            "cluster_port": cluster.port,
+            "auth_timeout": cluster.auth_timeout_s,
+        }
+        if cluster.configured_urls:
+            shown["urls"] = cluster.configured_urls
+        return shown | {"tls_timeout": 2, "pool_size": 1}
 
     def gatewayz(self, query: Query) -> dict[str, Any]:
         return {
@@ -578,18 +490,6 @@ class Monitoring:
 
 
 # --- pieces -------------------------------------------------------------------------------------
-
-
-def _no_js_stats() -> dict[str, Any]:
-    return {
-        "memory": 0,
-        "storage": 0,
-        "reserved_memory": 0,
-        "reserved_storage": 0,
-        "accounts": 0,
-        "ha_assets": 0,
-        "api": {"level": API_LEVEL, "total": 0, "errors": 0},
-    }
 
 
 _Sort = Callable[[ConnectionFacts, int], Any]
@@ -650,6 +550,29 @@ def _connection(
     return {key: value for key, value in entry.items() if value is not None}
 
 
+def _route(facts: RouteView, now: int) -> dict[str, Any]:
+    return {
+        "rid": facts.rid,
+        "remote_id": facts.remote_id,
+        "remote_name": facts.remote_name,
+        "did_solicit": facts.did_solicit,
+        "is_configured": facts.is_configured,
+        "ip": facts.ip,
+        "port": facts.port,
+        "start": format_ns(facts.start_ns),
+        "last_activity": format_ns(facts.last_activity_ns),
+        "rtt": format_duration(facts.rtt_ns),
+        "uptime": _uptime(now - facts.start_ns),
+        "idle": _uptime(now - facts.last_activity_ns),
+        "pending_size": facts.pending_bytes,
+        "in_msgs": facts.in_msgs,
+        "out_msgs": facts.out_msgs,
+        "in_bytes": facts.in_bytes,
+        "out_bytes": facts.out_bytes,
+        "subscriptions": 0,
+    }
+
+
 def _subscription(sub: SubscriptionFacts) -> dict[str, Any]:
     entry: dict[str, Any] = {"subject": sub.subject}
     if sub.queue:
@@ -660,33 +583,6 @@ def _subscription(sub: SubscriptionFacts) -> dict[str, Any]:
         entry["max"] = sub.max_msgs
     entry["cid"] = sub.cid
     return entry
-
-
-def _flag(query: Query, name: str) -> bool:
-    text = query.get(name, "")
-    if text in ("", "0", "f", "F", "false", "FALSE", "False"):
-        return False
-    if text in ("1", "t", "T", "true", "TRUE", "True"):
-        return True
-    raise BadQuery(
-        f"Error decoding boolean for '{name}': strconv.ParseBool: parsing \"{text}\":"
-        " invalid syntax"
-    )
-
-
-def _number(query: Query, name: str) -> int:
-    text = query.get(name, "")
-    try:
-        return int(text) if text else 0
-    except ValueError as err:
-        raise BadQuery(
-            f"Error decoding int for '{name}': strconv.Atoi: parsing \"{text}\": invalid syntax"
-        ) from err
-
-
-def _page(query: Query, default: int = MONITORING_PAGE) -> tuple[int, int]:
-    offset, limit = max(0, _number(query, "offset")), _number(query, "limit")
-    return offset, limit if limit > 0 else default
 
 
 def _uptime(duration_ns: int) -> str:

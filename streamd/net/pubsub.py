@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from streamd.config.options import Options
 from streamd.net.facts import connection_facts
+from streamd.net.interest import RemoteInterest, sees_acks
 from streamd.net.monitoring import ConnectionFacts
+from streamd.net.remote import Links, Remotes
 from streamd.net.routes import Route, RouteTable
 from streamd.net.sinks import InboxSink, ServerSink
 from streamd.net.sublist import Callback, Sublist, Subscription
@@ -63,7 +65,9 @@ class PubSub:
         self.server_name = server_name
         self._log = log
         self.sublist = Sublist()
-        self.table = RouteTable(self.sublist)
+        self._remote_interest = RemoteInterest()
+        self.table = RouteTable(self.sublist, self._remote_interest.sublist)
+        self.remotes: Remotes | None = None  # None: no other nodes
         self.conns: dict[int, ClientConn] = {}  # by cid; registered by the listener
         self.closed: deque[ConnectionFacts] = deque(maxlen=max(0, options.max_closed_clients))
         # Totals of connections that are gone; the living are added when somebody asks.
@@ -78,8 +82,9 @@ class PubSub:
         self._topology = -1
         self._on_drained: Callable[[], None] = _nothing
         self._watches: dict[bytes, list[Watch]] = {}
-        # Client subscriptions that could see acks; while 0, acks need no routing.
+        # Subscriptions of clients that could see acks; while 0, acks need no routing.
         self._ack_watcher_count = 0
+        self._remote_ack_watcher_count = 0  # those of them at other nodes
         # Of the chunk being handled: connections with output, publishes for streams, acks' stream.
         self.dirty: list[ClientConn] = []
         self.is_in_chunk = False
@@ -96,6 +101,13 @@ class PubSub:
         self._node = node
         self._on_drained = getattr(node, "on_drained", _nothing)
         self._refresh_topology()
+
+    def attach_peers(
+        self, links: Links, call_soon: Callable[[Callable[[], None]], Any] | None = None
+    ) -> None:
+        """Share interest and messages with other nodes. At most once; see `Remotes`."""
+        assert self.remotes is None
+        self.remotes = Remotes(self, links, self._remote_interest, call_soon)
 
     # --- totals, for monitoring -----------------------------------------------------------------
 
@@ -131,8 +143,10 @@ class PubSub:
         """Add a client's subscription."""
         self.sublist.insert(sub)
         self.table.on_interest_changed(sub.pattern)
-        if _sees_acks(sub.pattern):
+        if sees_acks(sub.pattern):
             self._ack_watcher_count += 1
+        if self.remotes is not None:
+            self.remotes.subscribed(sub)
         if self._watches:
             self._tell_watches(sub.pattern)
 
@@ -141,8 +155,11 @@ class PubSub:
         sub.is_open = False
         self.sublist.remove(sub)
         self.table.on_interest_changed(sub.pattern)
-        if sub.callback is None and _sees_acks(sub.pattern):
-            self._ack_watcher_count -= 1
+        if sub.callback is None:
+            if sees_acks(sub.pattern):
+                self._ack_watcher_count -= 1
+            if self.remotes is not None:
+                self.remotes.unsubscribed(sub)
         if self._watches:
             self._tell_watches(sub.pattern)
 
@@ -168,6 +185,20 @@ class PubSub:
             if not watches:
                 del self._watches[token.subject]
 
+    def on_remote_interest(self, patterns: list[bytes] | None) -> None:
+        """What other nodes want of `patterns` changed (None: of anything)."""
+        watcher_count = self._remote_interest.ack_watcher_count
+        self._ack_watcher_count += watcher_count - self._remote_ack_watcher_count
+        self._remote_ack_watcher_count = watcher_count
+        if patterns is None:
+            self.table.clear()
+            if self._watches:
+                self._tell_watches(b">")
+        for pattern in patterns or ():
+            self.table.on_interest_changed(pattern)
+            if self._watches:
+                self._tell_watches(pattern)
+
     def _tell_watches(self, pattern: bytes) -> None:
         exact = self._watches.get(pattern)
         if exact is not None:
@@ -190,7 +221,7 @@ class PubSub:
 
     def has_interest(self, subject: bytes) -> bool:
         route = self.table.find(subject)
-        return bool(route.plain or route.queues or route.streams)
+        return bool(route.plain or route.queues or route.streams or route.remote)
 
     def sink(self, subject: bytes, queue: bytes = b"") -> DeliverSink | None:
         if not self.table.find(subject).has_subscribers(queue):
@@ -198,7 +229,9 @@ class PubSub:
         return InboxSink(self, subject, queue)
 
     def on_drained(self) -> None:
-        """A connection that was congested has room again."""
+        """A connection or link that was congested has room again."""
+        if self.remotes is not None:
+            self.remotes.on_drained()
         self._on_drained()
 
     # --- chunks ---------------------------------------------------------------------------------
@@ -228,15 +261,20 @@ class PubSub:
             if is_stalling:
                 self.stalled_count += 1
                 conn.stall()
+        if self.remotes is not None and self.remotes.flush():
+            self.stalled_count += 1
+            conn.stall()
 
     def post_collected(self, conn: ClientConn) -> None:
         """Hand publishes collected so far to their streams, so that what follows comes after."""
         collected = self._collected
         self._collected = {}
         for stream, (msgs, replies) in collected.items():
-            if stream.machine.config.get("no_ack"):
+            if stream.config.get("no_ack"):
                 replies = [b""] * len(msgs)
             stream.publish(msgs, replies, conn)
+            if self.remotes is not None and not stream.is_local:
+                self.remotes.has_relayed = True
 
     def _refresh_topology(self) -> None:
         node = self._node
@@ -245,7 +283,7 @@ class PubSub:
         patterns = [
             str(pattern).encode()
             for stream in node.streams()
-            for pattern in stream.machine.config.get("subjects") or ()
+            for pattern in stream.config.get("subjects") or ()
         ]
         self.table.set_streams(node.streams_for, patterns)
         self._ack_key = b""
@@ -265,6 +303,8 @@ class PubSub:
 
         `replies` or `headers` None: no message has one.
         """
+        if self.remotes is not None and self.remotes.has_untold:
+            self.remotes.tell()  # before anything that may be answered from there
         subject = subjects[0]
         if subjects.count(subject) == len(subjects) and not subject.startswith(_OWN_PREFIX):
             route = self.table.routes.get(subject) or self.table.find(subject)
@@ -366,7 +406,7 @@ class PubSub:
         if not (min(subjects).startswith(key) and max(subjects).startswith(key)):
             return False
         stream = self._stream_named(tokens[2])
-        if stream is None or tokens[3].decode(errors="replace") not in stream.machine.consumers:
+        if stream is None or not stream.has_consumer(tokens[3].decode(errors="replace")):
             return False  # nobody is there: who wants an answer hears "no responders"
         if self._collected:
             self.post_collected(conn)
@@ -395,7 +435,7 @@ class PubSub:
             self._ack_stream = self._stream_named(tokens[at])
             self._ack_key = b".".join(tokens[: at + 2]) + b"."
             self._ack_consumer = tokens[at + 1].decode(errors="replace")
-        if self._ack_stream is None or self._ack_consumer not in self._ack_stream.machine.consumers:
+        if self._ack_stream is None or not self._ack_stream.has_consumer(self._ack_consumer):
             self._ack_key = b""
             return False
         self._ack_stream.acks([subject], [reply] if reply else None, [payload])
@@ -428,6 +468,8 @@ class PubSub:
             answers.append(reply)
         for sub in route.plain:
             count += self._deliver_one(conn, sub, subject, reply, header, payload)
+        remote = route.remote
+        served: tuple[bytes, ...] = ()  # groups that got it here
         for members in route.queues:
             self._turn += 1
             size = len(members)
@@ -435,10 +477,41 @@ class PubSub:
                 member = members[(self._turn + offset) % size]
                 if self._deliver_one(conn, member, subject, reply, header, payload):
                     count += 1
+                    if remote is not None:
+                        served += (member.queue,)
                     break
+        if remote is not None:
+            count += remote.send(subject, reply, header, payload, served)
         if not count and reply and conn is not None and conn.is_told_no_responders:
             self._tell_no_responders(conn, subject, reply)
         return count
+
+    def deliver_forwarded(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, queues: Sequence[bytes]
+    ) -> None:
+        """Deliver a message another node passed on: to clients, and one member of each of `queues`.
+
+        Goes no further: that node told all others, and the streams.
+        """
+        route = self.table.routes.get(subject) or self.table.find(subject)
+        for sub in route.plain:
+            if sub.callback is None:
+                self._deliver_one(None, sub, subject, reply, header, payload)
+        if not queues:
+            return
+        for members in route.queues:
+            if members[0].queue in queues:
+                first = self.pick_at(len(members))
+                for member in members[first:] + members[:first]:
+                    if self._deliver_one(None, member, subject, reply, header, payload):
+                        break
+
+    def deliver_forwarded_run(self, subject: bytes, payloads: list[bytes]) -> None:
+        """`deliver_forwarded` for plain messages on one subject, which no group was chosen for."""
+        for sub in self.table.find(subject).plain:
+            if sub.callback is None and not self._deliver_run(None, sub, subject, payloads):
+                for payload in payloads:
+                    self._deliver_one(None, sub, subject, b"", b"", payload)
 
     def _deliver_one(
         self,
@@ -508,7 +581,12 @@ class PubSub:
     ) -> None:
         """Deliver many messages on one subject, whole runs at a time where that is the same."""
         is_plain = replies is None and headers is None and not route.is_forbidden
+        remote = route.remote
+        if remote is not None and remote.groups:
+            is_plain = False
         if is_plain and not route.streams and not route.queues:
+            if remote is not None:
+                remote.send_run(subject, payloads)
             for sub in route.plain:
                 if not self._deliver_run(conn, sub, subject, payloads):
                     for payload in payloads:
@@ -520,13 +598,13 @@ class PubSub:
             self.route_one(conn, route, subject, reply, header, payload)
 
     def _deliver_run(
-        self, conn: ClientConn, sub: Subscription, subject: bytes, payloads: list[bytes]
+        self, conn: ClientConn | None, sub: Subscription, subject: bytes, payloads: list[bytes]
     ) -> bool:
         """Deliver a run of plain messages to one subscription; False: do it one by one."""
         if sub.callback is not None or sub.max_msgs or sub.is_filtered or not sub.is_open:
             return False
         receiver = sub.conn
-        if receiver is conn and not receiver.has_echo:
+        if conn is not None and receiver is conn and not receiver.has_echo:
             return True
         count = len(payloads)
         size = len(payloads[0])
@@ -574,9 +652,9 @@ class PubSub:
         route = self.table.find(subject)
         self.server_in_msgs += 1
         for stream in route.streams:
-            answer = b"" if stream.machine.config.get("no_ack") else reply
+            answer = b"" if stream.config.get("no_ack") else reply
             stream.publish([(subject, headers, payload)], [answer], self._server_sink)
-        if route.plain or route.queues:
+        if route.plain or route.queues or route.remote:
             self.route_one(None, route, subject, reply, headers, payload)
             self.flush_if_idle()
 
@@ -587,21 +665,17 @@ class PubSub:
             for receiver in dirty:
                 receiver.is_dirty = False
                 receiver.flush()
+        if self.remotes is not None and not self.is_in_chunk:
+            self.remotes.schedule_messages()
 
     def pick_member(self, members: list[Subscription]) -> Subscription:
         """Choose who of a queue group gets the next message."""
+        return members[self.pick_at(len(members))]
+
+    def pick_at(self, size: int) -> int:
+        """Choose one of `size` members, each in turn."""
         self._turn += 1
-        return members[self._turn % len(members)]
-
-
-def _sees_acks(pattern: bytes) -> bool:
-    head = pattern.split(b".", 2)
-    first = head[0]
-    if first == b">":
-        return True
-    if first != b"$JS" and first != b"*":
-        return False
-    return len(head) > 1 and head[1] in (b"ACK", b"FC", b"*", b">")
+        return self._turn % size
 
 
 def _nothing() -> None: ...

@@ -1,7 +1,8 @@
 """Where a subject leads right now: `Route`, and the cache of them, `RouteTable`.
 
-A route joins subscriptions (plain, and queue groups) and streams that capture the subject. It is
-good until interest or the set of streams changes; then the table drops what may be affected.
+A route joins subscriptions (plain, and queue groups), streams that capture the subject, and other
+nodes whose clients want it. It is good until interest or the set of streams changes; then the table
+drops what may be affected.
 Reply subjects are many and short-lived, so they share one route per inbox prefix where the
 subscriptions allow it.
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd.limits import NET_ROUTE_CACHE_MAX
+from streamd.net.remote_route import RemoteRoute, remote_route
 from streamd.net.sublist import Match, Sublist, Subscription
 from streamd.subjects import collides, is_literal
 
@@ -26,7 +28,16 @@ _NEVER_CACHED = (b"$JS.ACK.", b"$JS.FC.")
 class Route:
     """What a published subject leads to."""
 
-    __slots__ = ("is_forbidden", "only_stream", "plain", "queues", "sole", "start", "streams")
+    __slots__ = (
+        "is_forbidden",
+        "only_stream",
+        "plain",
+        "queues",
+        "remote",
+        "sole",
+        "start",
+        "streams",
+    )
 
     def __init__(
         self,
@@ -34,19 +45,22 @@ class Route:
         streams: tuple[Any, ...],
         subject: bytes = b"",
         is_forbidden: bool = False,
+        remote: RemoteRoute | None = None,
     ) -> None:
         self.plain: list[Subscription] = match.plain
         self.queues: list[list[Subscription]] = match.queues
+        self.remote = remote  # None: no other node wants the subject
         self.streams = streams
         self.is_forbidden = is_forbidden
         # The stream, when it is the only one who wants the subject: the commonest hot path.
-        self.only_stream: Any = (
-            streams[0] if len(streams) == 1 and not (match.plain or match.queues) else None
-        )
+        self.only_stream: Any = None
+        if len(streams) == 1 and not (match.plain or match.queues or remote):
+            self.only_stream = streams[0]
         # The subscription, when it alone gets the subject, and how its messages begin.
         self.sole: Subscription | None = None
         self.start = b""
-        if len(match.plain) == 1 and subject and not (match.queues or streams or is_forbidden):
+        others = match.queues or streams or is_forbidden or remote
+        if len(match.plain) == 1 and subject and not others:
             sub = match.plain[0]
             if sub.callback is None and not sub.is_filtered:
                 self.sole = sub
@@ -54,18 +68,26 @@ class Route:
 
     def has_subscribers(self, queue: bytes = b"") -> bool:
         """True if a subscription (a member of `queue`, if given) would receive a message."""
+        remote = self.remote
         if queue:
+            if remote is not None and queue in remote.groups:
+                return True
             return any(members[0].queue == queue for members in self.queues)
-        return bool(self.plain or self.queues)
+        return bool(self.plain or self.queues or remote)
+
+    def queue_names(self) -> list[bytes]:
+        """The queue groups with members at this node."""
+        return [members[0].queue for members in self.queues]
 
 
 class RouteTable:
     """Routes by subject, cached, bounded, and never stale."""
 
-    __slots__ = ("_by_prefix", "_captured", "_streams_for", "_sublist", "routes")
+    __slots__ = ("_by_prefix", "_captured", "_elsewhere", "_streams_for", "_sublist", "routes")
 
-    def __init__(self, sublist: Sublist) -> None:
+    def __init__(self, sublist: Sublist, elsewhere: Sublist | None = None) -> None:
         self._sublist = sublist
+        self._elsewhere = elsewhere if elsewhere is not None else Sublist()  # of other nodes
         self._streams_for: Callable[[bytes], tuple[Any, ...]] = _no_streams
         self._captured: list[bytes] = []
         # Read directly by the hot path; `find` on a miss.
@@ -99,6 +121,7 @@ class RouteTable:
             self._streams_for(subject),
             subject,
             is_forbidden=subject.startswith(_FORBIDDEN),
+            remote=remote_route(self._elsewhere.match(subject)) if self._elsewhere.count else None,
         )
         if subject.startswith(_NEVER_CACHED):
             return route
@@ -114,10 +137,13 @@ class RouteTable:
             return self._by_prefix[prefix]
         except KeyError:
             pass
-        match = None
+        match = there = None
         if not any(collides(pattern, prefix + b"*") for pattern in self._captured):
             match = self._sublist.match_under(prefix)
-        shared = None if match is None else Route(match, ())
+            there = self._elsewhere.match_under(prefix)
+        shared = None
+        if match is not None and there is not None:
+            shared = Route(match, (), remote=remote_route(there))
         if len(self._by_prefix) >= NET_ROUTE_CACHE_MAX:
             self._by_prefix.clear()
         self._by_prefix[prefix] = shared

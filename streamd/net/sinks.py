@@ -11,8 +11,13 @@ from streamd.net.sublist import Subscription
 
 if TYPE_CHECKING:
     from streamd.net.pubsub import PubSub
+    from streamd.net.routes import Route
 
 Delivery = tuple[bytes, bytes, bytes, bytes]
+"""(subject, ack reply, headers, payload)"""
+
+Numbers = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
+"""Per message of a run: stream seqs, consumer seqs, times, how many are pending."""
 
 
 class InboxSink:
@@ -28,101 +33,32 @@ class InboxSink:
     def deliver(self, batch: list[Delivery]) -> None:
         """Send messages under their own subjects to whoever subscribes to the sink's subject."""
         route = self._pubsub.table.find(self._subject)
-        if len(route.plain) == 1 and not route.queues:
-            self._deliver_to(route.plain[0], batch)
-            return
-        for sub in list(route.plain):
-            self._deliver_to(sub, batch)
-        for members in list(route.queues):
-            if len(members) == 1:
-                self._deliver_to(members[0], batch)
-                continue
-            for message in batch:
-                self._deliver_to(self._pubsub.pick_member(members), [message])
+        if route.remote is not None:
+            route.remote.deliver(self._subject, batch, route.queue_names())
+        for sub in route.plain:
+            _deliver_to(sub, batch)
+        for members in route.queues:
+            _share(self._pubsub, members, batch)
 
     def deliver_run(
         self,
         ack: bytes,
         subjects: Sequence[bytes],
         payloads: Sequence[bytes],
-        numbers: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+        numbers: Numbers,
     ) -> None:
-        """See ports.DeliverSink: one `%` over a repeated template formats the whole run."""
+        """See ports.DeliverSink."""
         route = self._pubsub.table.find(self._subject)
-        sub = route.plain[0] if len(route.plain) == 1 and not route.queues else None
-        if (
-            sub is None
-            or sub.callback is not None
-            or sub.max_msgs
-            or not sub.is_open
-            or sub.conn.is_granting_replies
-        ):
-            rows = zip(subjects, zip(*numbers, strict=True), payloads, strict=True)
-            self.deliver([(subject, ack % row, b"", payload) for subject, row, payload in rows])
+        remote = route.remote
+        if remote is not None:
+            if not (remote.groups or route.plain or route.queues):
+                for node in remote.plain:
+                    node.deliver_run(self._subject, ack, subjects, payloads, numbers)
+                return
+        elif len(route.plain) == 1 and not route.queues:
+            _deliver_run_to(route.plain[0], ack, subjects, payloads, numbers)
             return
-        count = len(subjects)
-        size = len(payloads[0])
-        # `ack` has four %d of its own, which the formatting below fills.
-        template = b"MSG %%b %b %b %d\r\n%%b\r\n" % (sub.sid.replace(b"%", b"%%"), ack, size)
-        fields: list[Any] = [None] * (6 * count)
-        fields[0::6] = subjects
-        fields[1::6], fields[2::6], fields[3::6], fields[4::6] = numbers
-        fields[5::6] = payloads
-        receiver = sub.conn
-        receiver.out_msgs += count
-        receiver.out_bytes += size * count
-        receiver.send_blob(template * count % tuple(fields))
-        sub.delivered_count += count
-
-    def _deliver_to(self, sub: Subscription, batch: list[Delivery]) -> None:
-        if sub.callback is not None:
-            for subject, reply, headers, payload in batch:
-                sub.callback(subject, reply, headers, payload, None)
-            return
-        if not sub.is_open:
-            return
-        receiver = sub.conn
-        if sub.max_msgs:
-            batch = batch[: sub.max_msgs - sub.delivered_count]
-        if not receiver.has_headers:
-            batch = [(subject, reply, b"", payload) for subject, reply, _, payload in batch]
-        start = b"MSG "
-        gap = b" " + sub.sid + b" "
-        end = b"\r\n"
-        parts: list[bytes] = []
-        extend = parts.extend
-        length, size_text = -1, b""  # of the message before: most have one and the same size
-        for subject, reply, headers, payload in batch:
-            if headers:
-                size = len(headers)
-                if reply:
-                    extend((b"H", start, subject, gap, reply))
-                    total = size + len(payload)
-                    extend((b" %d %d\r\n" % (size, total), headers, payload, b"\r\n"))
-                else:
-                    extend((b"H", start, subject, gap))
-                    total = size + len(payload)
-                    extend((b"%d %d\r\n" % (size, total), headers, payload, b"\r\n"))
-                continue
-            if len(payload) != length:
-                length = len(payload)
-                size_text = b" %d\r\n" % length
-            if reply:
-                extend((start, subject, gap, reply, size_text, payload, end))
-            else:
-                extend((start, subject, gap[:-1], size_text, payload, end))
-        count = len(batch)
-        receiver.out_msgs += count
-        receiver.out_bytes += sum(len(item[2]) + len(item[3]) for item in batch)
-        receiver.send_blob(b"".join(parts))
-        if receiver.is_granting_replies:
-            now_ns = time.monotonic_ns()
-            for item in batch:
-                if item[1]:
-                    receiver.rights.grant_reply(item[1], now_ns=now_ns)
-        sub.delivered_count += count
-        if sub.max_msgs and sub.delivered_count >= sub.max_msgs:
-            receiver.drop_subscription(sub)
+        self.deliver(_expanded(ack, subjects, payloads, numbers))
 
     def status(self, headers: bytes, reply: bytes = b"") -> None:
         """Send a header-only message on the sink's own subject."""
@@ -137,14 +73,9 @@ class InboxSink:
     def is_congested(self) -> bool:
         """True while a connection behind the sink has more buffered than it should."""
         route = self._pubsub.table.find(self._subject)
-        for sub in route.plain:
-            if sub.callback is None and sub.conn.is_congested:
-                return True
-        return any(
-            sub.callback is None and sub.conn.is_congested
-            for members in route.queues
-            for sub in members
-        )
+        if route.remote is not None and route.remote.is_congested(self._subject):
+            return True
+        return _is_congested(route)
 
 
 class ServerSink:
@@ -159,3 +90,142 @@ class ServerSink:
         for reply, outcome in zip(replies, outcomes, strict=True):
             if reply:
                 self._pubsub.publish(reply, b"", b"", ack_body(stream, outcome))
+
+
+# --- what another node's consumer delivers to clients of this one --------------------------------
+
+
+def deliver_here(pubsub: PubSub, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
+    """Send messages to the plain subscribers of `to` here, or to one queue group of them alone."""
+    route = pubsub.table.find(to)
+    if not queue:
+        for sub in route.plain:
+            if sub.callback is None:
+                _deliver_to(sub, batch)
+        return
+    for members in route.queues:
+        if members[0].queue == queue:
+            _share(pubsub, members, batch)
+
+
+def deliver_run_here(
+    pubsub: PubSub,
+    to: bytes,
+    ack: bytes,
+    subjects: Sequence[bytes],
+    payloads: Sequence[bytes],
+    numbers: Numbers,
+) -> None:
+    """`deliver_here` for a run, to plain subscribers."""
+    for sub in pubsub.table.find(to).plain:
+        if sub.callback is None:
+            _deliver_run_to(sub, ack, subjects, payloads, numbers)
+
+
+def is_congested_here(pubsub: PubSub, to: bytes) -> bool:
+    """True while a connection of this node that receives `to` has more buffered than it should."""
+    return _is_congested(pubsub.table.find(to))
+
+
+def _is_congested(route: Route) -> bool:
+    for sub in route.plain:
+        if sub.callback is None and sub.conn.is_congested:
+            return True
+    return any(
+        sub.callback is None and sub.conn.is_congested
+        for members in route.queues
+        for sub in members
+    )
+
+
+def _share(pubsub: PubSub, members: list[Subscription], batch: list[Delivery]) -> None:
+    """Each message to one of a queue group."""
+    if len(members) == 1:
+        _deliver_to(members[0], batch)
+        return
+    for message in batch:
+        _deliver_to(pubsub.pick_member(members), [message])
+
+
+def _deliver_run_to(
+    sub: Subscription,
+    ack: bytes,
+    subjects: Sequence[bytes],
+    payloads: Sequence[bytes],
+    numbers: Numbers,
+) -> None:
+    """One `%` over a repeated template formats the whole run."""
+    if sub.callback is not None or sub.max_msgs or not sub.is_open or sub.conn.is_granting_replies:
+        _deliver_to(sub, _expanded(ack, subjects, payloads, numbers))
+        return
+    count = len(subjects)
+    size = len(payloads[0])
+    # `ack` has four %d of its own, which the formatting below fills.
+    template = b"MSG %%b %b %b %d\r\n%%b\r\n" % (sub.sid.replace(b"%", b"%%"), ack, size)
+    fields: list[Any] = [None] * (6 * count)
+    fields[0::6] = subjects
+    fields[1::6], fields[2::6], fields[3::6], fields[4::6] = numbers
+    fields[5::6] = payloads
+    receiver = sub.conn
+    receiver.out_msgs += count
+    receiver.out_bytes += size * count
+    receiver.send_blob(template * count % tuple(fields))
+    sub.delivered_count += count
+
+
+def _expanded(
+    ack: bytes, subjects: Sequence[bytes], payloads: Sequence[bytes], numbers: Numbers
+) -> list[Delivery]:
+    rows = zip(subjects, zip(*numbers, strict=True), payloads, strict=True)
+    return [(subject, ack % row, b"", payload) for subject, row, payload in rows]
+
+
+def _deliver_to(sub: Subscription, batch: list[Delivery]) -> None:
+    if sub.callback is not None:
+        for subject, reply, headers, payload in batch:
+            sub.callback(subject, reply, headers, payload, None)
+        return
+    if not sub.is_open:
+        return
+    receiver = sub.conn
+    if sub.max_msgs:
+        batch = batch[: sub.max_msgs - sub.delivered_count]
+    if not receiver.has_headers:
+        batch = [(subject, reply, b"", payload) for subject, reply, _, payload in batch]
+    start = b"MSG "
+    gap = b" " + sub.sid + b" "
+    end = b"\r\n"
+    parts: list[bytes] = []
+    extend = parts.extend
+    length, size_text = -1, b""  # of the message before: most have one and the same size
+    for subject, reply, headers, payload in batch:
+        if headers:
+            size = len(headers)
+            if reply:
+                extend((b"H", start, subject, gap, reply))
+                total = size + len(payload)
+                extend((b" %d %d\r\n" % (size, total), headers, payload, b"\r\n"))
+            else:
+                extend((b"H", start, subject, gap))
+                total = size + len(payload)
+                extend((b"%d %d\r\n" % (size, total), headers, payload, b"\r\n"))
+            continue
+        if len(payload) != length:
+            length = len(payload)
+            size_text = b" %d\r\n" % length
+        if reply:
+            extend((start, subject, gap, reply, size_text, payload, end))
+        else:
+            extend((start, subject, gap[:-1], size_text, payload, end))
+    count = len(batch)
+    receiver.out_msgs += count
+    receiver.out_bytes += sum(len(item[2]) + len(item[3]) for item in batch)
+    receiver.send_blob(b"".join(parts))
+    if receiver.is_granting_replies:
+        now_ns = time.monotonic_ns()
+        for item in batch:
+            if item[1]:
+                receiver.rights.grant_reply(item[1], now_ns=now_ns)
+    sub.delivered_count += count
+    if sub.max_msgs and sub.delivered_count >= sub.max_msgs:
+        receiver.drop_subscription(sub)

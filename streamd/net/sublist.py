@@ -80,7 +80,10 @@ class _Level:
 
 
 class Match:
-    """What a subject leads to: every plain subscription, and one member of each queue group."""
+    """What a subject leads to: every plain subscription, and one member of each queue group.
+
+    A group is known by its name alone, whatever patterns its members subscribed to.
+    """
 
     __slots__ = ("plain", "queues")
 
@@ -91,8 +94,13 @@ class Match:
     def take(self, level: _Level) -> None:
         if level.plain:
             self.plain += level.plain
-        if level.queues:
-            self.queues += [list(members) for members in level.queues.values()]
+        for name, members in level.queues.items():
+            for group in self.queues:
+                if group[0].queue == name:
+                    group += members
+                    break
+            else:
+                self.queues.append(list(members))
 
 
 class Sublist:

@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 from streamd import errors, limits
 from streamd.machine.base import Effects
-from streamd.machine.commands import Command, encode
-from streamd.raft.core import RaftCore
+from streamd.machine.commands import CHECKPOINT, Command, encode
+from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
+from streamd.raft.messages import SnapshotOffer
+from streamd.raft.ready import Alert, Ready
 from streamd.types import Entry, HardState, Index, NodeId, Uid
 
 # Messages of the inbox: (kind, a, b, c).
@@ -32,6 +34,10 @@ SNAPSHOT = 12  # the log wants its old segments back
 STEP = 13  # (sender, message): from a peer
 DRAINED = 14  # a congested client has read what waited for it
 FAILED = 15  # (error): the block store can't go on, so neither can the group
+STEP_DOWN = 16  # (preferred node | "", done): hand leadership to another member
+PEER_UP = 17  # (node_id, live nodes): there is a link to a member
+PEER_DOWN = 18  # (node_id, live nodes): and now there is none
+MEMBERS = 19  # (voters, learners): change who belongs to the group
 
 
 class BlockPort(Protocol):
@@ -65,11 +71,15 @@ class Turn:
     """What one turn asks of the shell, in the order in which it must be done."""
 
     __slots__ = (
+        "alerts",
+        "checkpoints",
         "effects",
+        "has_role_changed",
         "is_stopping",
         "more",
         "ready_callbacks",
         "send_now",
+        "snapshot_offer",
         "snapshot_wanted",
         "writes",
     )
@@ -83,6 +93,10 @@ class Turn:
         self.more = False
         self.is_stopping = False
         self.snapshot_wanted = False
+        self.snapshot_offer: tuple[NodeId, SnapshotOffer] | None = None  # what we lack is there
+        self.checkpoints: list[tuple[Index, int]] = []  # (applied index, fingerprint) to compare
+        self.has_role_changed = False  # who leads, in which term, and whether it is this node
+        self.alerts: list[Alert] = []
 
 
 class Group:
@@ -105,13 +119,21 @@ class Group:
         # How callbacks of upper rooms are called: apart from the turn, so theirs can't fail ours.
         self.call_soon: Callable[..., object] = _call
         self.on_events: Callable[[list[tuple[str, dict[str, Any]]]], None] | None = None
+        self.are_events_for_all = False  # the meta group's: every node follows them
         self._is_ready = False
         self._barriers: list[tuple[Index, Callable[[], None]]] = []
+        # By ReadIndex context: what must be applied besides, and who waits.
+        self._reads: dict[int, tuple[Index, Callable[[], None]]] = {}
+        self._read_count = 0
+        self._checkpoint_at_ms = 0  # 0: nothing changed since the last one
+        self._checkpoint_index: Index = 0  # of the last one applied here
+        self._stepping_down: list[tuple[int, Callable[[Any], None]]] = []  # (deadline, done)
         self._handlers: list[Callable[[Any, Any, Any], None]] = [
             self._on_stop, self._on_tick, self._on_durable, self._on_saved, self._on_propose,
             self._on_barrier, self._unexpected, self._unexpected, self._unexpected,
             self._unexpected, self._unexpected, self._unexpected, self._on_snapshot_wanted,
-            self._on_step, self._unexpected, self._on_failed,
+            self._on_step, self._unexpected, self._on_failed, self._on_step_down,
+            self._on_peer_up, self._on_peer_down, self._on_members,
         ]  # fmt: skip
         self._turn_out = Turn()
 
@@ -124,21 +146,44 @@ class Group:
         turn = self._turn_out = Turn()
         raft = self.raft
         handlers = self._handlers
-        if raft.deadline_ms and now_ms >= raft.deadline_ms:
-            raft.tick(now_ms)
+        if not raft.log.is_sole or (raft.deadline_ms and now_ms >= raft.deadline_ms):
+            raft.tick(now_ms)  # with peers always: leases are measured by the latest time told
         for kind, a, b, c in inbox:
             handlers[kind](a, b, c)
         self._propose_collected()
         self._drain(turn)
-        if not self._is_ready and raft.is_leader and self._is_caught_up():
+        if self._is_ready != raft.is_leader:
+            self._look_at_role(turn)
+        if not raft.log.is_sole:
+            self._look_at_checkpoint()
+            self._drain(turn)
+        if self._barriers:
+            self._pass_barriers(turn)
+        if self._stepping_down:
+            self._look_at_step_down(turn)
+        return turn
+
+    @property
+    def is_ready(self) -> bool:
+        """True while this node leads the group and has applied everything before its term."""
+        return self._is_ready
+
+    def _look_at_role(self, turn: Turn) -> None:
+        """Begin to serve as leader once all before this term is applied; end when it is over."""
+        if not self.raft.is_leader:
+            self._is_ready = False
+            self._reads.clear()
+            self._barriers.clear()
+            self._checkpoint_at_ms = 0
+            self._on_leadership_lost()
+            turn.has_role_changed = True
+        elif self._is_caught_up():
             self._is_ready = True
             self._on_leader_ready()
             for callback in self.on_ready:
                 turn.ready_callbacks.append(callback)
             self.on_ready = []
-        if self._barriers:
-            self._pass_barriers(turn)
-        return turn
+            turn.has_role_changed = True
 
     def _drain(self, turn: Turn) -> None:
         """Move what Raft has ready: writes to the log, messages to peers, entries to apply."""
@@ -168,14 +213,103 @@ class Group:
                         # The files follow in their own time, for the log has it all.
                         store(effects.block_ops)
                         effects.block_ops = []
+                    if effects.checkpoint is not None:
+                        turn.checkpoints.append(effects.checkpoint)
+                        self._checkpoint_index = entry.index
+                        effects.checkpoint = None
                     self.applied_bytes += len(entry.data) + limits.ENTRY_OVERHEAD_BYTES
                 applied_count += len(ready.committed)
                 self._after_apply(ready.committed, effects)
+            if not raft.log.is_sole or ready.role_changed:
+                self._note_ready(turn, ready)
             if not ready.more:
-                return
+                if raft.log.is_sole:
+                    return
+                continue  # what was applied may have given leave to send: ask until it is quiet
             if applied_count >= limits.TURN_ENTRIES_MAX:
                 turn.more = True  # bounded work per turn; the rest is taken in the next
                 return
+
+    def _note_ready(self, turn: Turn, ready: Ready) -> None:
+        """Take what concerns only a group with peers."""
+        if ready.role_changed:
+            turn.has_role_changed = True
+        if ready.snapshot_wanted is not None:
+            turn.snapshot_offer = ready.snapshot_wanted
+        if ready.alerts:
+            turn.alerts.extend(ready.alerts)
+        for entry in ready.dropped:
+            # Another leader's log replaced it, so it will never be applied anywhere.
+            self._on_dropped(entry)
+        for state in ready.read_states:
+            asked = self._reads.pop(state.context, None)
+            if asked is not None and state.index:
+                self._barriers.append((max(state.index, asked[0]), asked[1]))
+
+    def _on_dropped(self, entry: Entry) -> None:
+        if callable(entry.tag):
+            self.call_soon(entry.tag, errors.CLUSTER_NOT_AVAIL())
+
+    def _on_leadership_lost(self) -> None:
+        """Subclasses forget what only a leader knows."""
+
+    # --- care of a group with peers -----------------------------------------------------------
+
+    def _look_at_checkpoint(self) -> None:
+        """Propose, now and then, that all replicas compare what they hold."""
+        raft = self.raft
+        if not self._is_ready:
+            return
+        unchecked = self.machine.applied - self._checkpoint_index
+        if unchecked <= 0:
+            self._checkpoint_at_ms = 0
+            return
+        if self._checkpoint_at_ms == 0:
+            self._checkpoint_at_ms = self.at_ms + limits.CHECKPOINT_EVERY_MS
+        if unchecked >= limits.CHECKPOINT_ENTRIES or self.at_ms >= self._checkpoint_at_ms:
+            self._checkpoint_at_ms = 0
+            self._checkpoint_index = raft.last_index + 1
+            self.propose_now([CHECKPOINT, self.at_ns, 0, 0], None)
+
+    def _look_at_step_down(self, turn: Turn) -> None:
+        waiting = []
+        for deadline_ms, done in self._stepping_down:
+            if not self.raft.is_leader:
+                turn.effects.outcomes.append((done, True))
+            elif self.at_ms >= deadline_ms:
+                turn.effects.outcomes.append((done, errors.CLUSTER_NOT_AVAIL()))
+            else:
+                waiting.append((deadline_ms, done))
+        self._stepping_down = waiting
+
+    def _on_step_down(self, preferred: NodeId, done: Callable[[Any], None], c: Any) -> None:
+        """Hand leadership over; `done(True)` when this node leads no more."""
+        raft = self.raft
+        target = raft.transfer_target(preferred) if raft.is_leader else ""
+        if not target:
+            self.call_soon(done, errors.CLUSTER_NOT_AVAIL() if raft.is_leader else True)
+            return
+        try:
+            raft.transfer(target)
+        except ProposalRejected:
+            self.call_soon(done, errors.CLUSTER_NOT_AVAIL())
+            return
+        self._stepping_down.append((self.at_ms + limits.TRANSFER_MS, done))
+
+    def _on_peer_up(self, node_id: NodeId, live: frozenset[NodeId], c: Any) -> None:
+        self.raft.set_live(live)
+        self.raft.peer_up(node_id)
+
+    def _on_peer_down(self, node_id: NodeId, live: frozenset[NodeId], c: Any) -> None:
+        self.raft.set_live(live)
+        self.raft.peer_down(node_id)
+
+    def _on_members(self, voters: list[NodeId], learners: list[NodeId], c: Any) -> None:
+        """Change who belongs to the group; refusals are the caller's to see: it asks again."""
+        try:
+            self.raft.propose_membership(voters, learners)
+        except (NotLeader, ProposalRejected):
+            return
 
     def deliver(self) -> bool:
         """Let cursors send what is stored now; True if there is more to send at once."""
@@ -183,7 +317,16 @@ class Group:
 
     def deadline_ms(self) -> int:
         """Monotonic ms at which this group wants a TICK; 0: never."""
-        return self.raft.deadline_ms
+        return self._base_deadline_ms()
+
+    def _base_deadline_ms(self) -> int:
+        earliest = self.raft.deadline_ms
+        if self._checkpoint_at_ms and (not earliest or self._checkpoint_at_ms < earliest):
+            earliest = self._checkpoint_at_ms
+        for deadline_ms, _ in self._stepping_down:
+            if not earliest or deadline_ms < earliest:
+                earliest = deadline_ms
+        return earliest
 
     def fail(self, error: BaseException) -> None:
         """Called once when a turn raised: this group does nothing more on this node."""
@@ -199,14 +342,18 @@ class Group:
             self.call_soon(callback)
 
     def emit_events(self, events: list[tuple[str, dict[str, Any]]]) -> None:
-        if self.on_events is not None and self.raft.is_leader and self._is_ready:
+        if self.on_events is not None and (self._is_ready or self.are_events_for_all):
             self.call_soon(self.on_events, events)
 
     # --- proposing --------------------------------------------------------------------------
 
-    def propose_now(self, command: Command, tag: Any) -> Index:
+    def propose_now(self, command: Command, tag: Any) -> None:
         """Append a command to the log; its outcome goes to `tag` after apply."""
-        return self.raft.propose(encode(command), command, tag)
+        try:
+            self.raft.propose(encode(command), command, tag)
+        except (NotLeader, ProposalRejected):
+            if callable(tag):
+                self.call_soon(tag, errors.CLUSTER_NOT_AVAIL())
 
     def _propose_collected(self) -> None:
         """Subclasses propose what the messages of this turn added up to."""
@@ -218,7 +365,10 @@ class Group:
         """This node leads the group and has applied everything before its term."""
 
     def _is_caught_up(self) -> bool:
-        return bool(self.machine.applied >= self.raft.last_index and self.raft.commit > 0)
+        raft = self.raft
+        if raft.log.is_sole:
+            return bool(self.machine.applied >= raft.last_index and raft.commit > 0)
+        return raft.is_leader_ready
 
     def _pass_barriers(self, turn: Turn) -> None:
         applied = self.machine.applied
@@ -245,15 +395,27 @@ class Group:
         self.raft.snapshot_saved(index, term, chain)
 
     def _on_propose(self, command: Command, done: Any, is_forced: Any) -> None:
-        if not self.raft.is_leader:
-            if done is not None:
-                done(errors.CLUSTER_NOT_AVAIL())
-            return
         self.propose_now(command, done)
 
     def _on_barrier(self, done: Callable[[], None], b: Any, c: Any) -> None:
         self._propose_collected()
-        self._barriers.append((self.raft.last_index, done))
+        self._add_barrier(done)
+
+    def _add_barrier(self, done: Callable[[], None]) -> None:
+        """Call `done` when a read that starts now may be answered.
+
+        With peers that takes a majority's word that nobody else leads by now (ReadIndex).
+        """
+        raft = self.raft
+        if raft.log.is_sole:
+            self._barriers.append((raft.last_index, done))
+            return
+        self._read_count += 1
+        self._reads[self._read_count] = (raft.last_index if raft.is_leader else 0, done)
+        try:
+            raft.read_index(self._read_count)
+        except ProposalRejected:
+            self._reads.pop(self._read_count, None)
 
     def _on_snapshot_wanted(self, a: Any, b: Any, c: Any) -> None:
         self._turn_out.snapshot_wanted = True

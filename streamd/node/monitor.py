@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamd import limits
 from streamd.node import group as g
-from streamd.types import Entry, HardState, Index, Uid
+from streamd.raft.messages import Message
+from streamd.types import Entry, HardState, Index, NodeId, Uid
 
 if TYPE_CHECKING:
     from streamd.node.group import Group
@@ -63,6 +64,8 @@ class Monitor:
         snapshot_writer: SnapshotWriter,
         on_failed: Callable[[Group, BaseException], None],
         loop: Loop,
+        send: Callable[[NodeId, Uid, list[Message]], None] | None = None,
+        on_turn: Callable[[g.Turn], None] | None = None,
     ) -> None:
         self._group = group
         self._log = log
@@ -78,8 +81,12 @@ class Monitor:
         self._timer: Timer | None = None
         self._timer_at_ms = 0
         self._loop = loop
+        self._send = send
+        self._on_turn = on_turn  # of a turn in which something happened that its owner follows
+        self._saved_waiters: list[tuple[Index, Callable[[], None]]] = []
         group.call_soon = loop.call_soon
         self.stopped = asyncio.Event()
+        self.on_stopped: list[Callable[[], None]] = []
 
     def post(self, message: tuple[Any, ...]) -> None:
         """Put a message in the inbox; the next turn takes it."""
@@ -98,7 +105,13 @@ class Monitor:
     def step(self) -> None:
         """One round of `run`, for who drives monitors without an event loop."""
         self._wake.clear()
-        self._turn()
+        try:
+            self._turn()
+        except Exception as err:  # noqa: BLE001 - as in `run`
+            self._end(err)
+        else:
+            if self._is_done:
+                self._end(None)
 
     async def run(self) -> None:
         """Turn until stopped. A failure ends this group, keeps its bytes, and is reported."""
@@ -108,21 +121,43 @@ class Monitor:
                 self._wake.clear()
                 self._turn()
         except Exception as err:  # noqa: BLE001 - whatever it was, it ends this group and no other
+            self._end(err)
+        else:
+            self._end(None)
+
+    def _end(self, err: Exception | None) -> None:
+        self._is_done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if err is not None:
             self._group.fail(err)
             self._on_failed(self._group, err)
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            self.stopped.set()
+        self.stopped.set()
+        for callback in self.on_stopped:
+            callback()
+
+    def when_saved(self, index: Index, done: Callable[[], None]) -> None:
+        """Call `done` once a snapshot at `index` or later is durable; takes one if need be."""
+        if self._group.snapshot_index >= index:
+            done()
+            return
+        self._saved_waiters.append((index, done))
+        self.post((g.SNAPSHOT, None, None, None))
 
     def _turn(self) -> None:
         inbox, self._inbox = self._inbox, []
         group = self._group
         clock = self._clock
         turn = group.turn(clock.monotonic_ms(), clock.now_ns(), inbox)
+        if turn.send_now:
+            self._send_all(turn.send_now)  # appends may overtake the leader's own fsync
         for write, token in turn.writes:
             self._log.append([write], self._durable(token))
         self._emit(turn)
+        if self._on_turn is not None and (
+            turn.has_role_changed or turn.checkpoints or turn.snapshot_offer or turn.alerts
+        ):
+            self._loop.call_soon(self._on_turn, turn)
         has_more = group.deliver()
         if turn.more or has_more:
             self._wake.set()
@@ -144,6 +179,16 @@ class Monitor:
             self._group.emit_outcomes(effects.outcomes, turn.ready_callbacks)
         if effects.events:
             self._group.emit_events(effects.events)
+
+    def _send_all(self, outgoing: list[tuple[NodeId, Message]]) -> None:
+        send = self._send
+        if send is None:
+            return
+        by_node: dict[NodeId, list[Message]] = {}
+        for node_id, message in outgoing:
+            by_node.setdefault(node_id, []).append(message)
+        for node_id, messages in by_node.items():
+            send(node_id, self._group.uid, messages)
 
     def _durable(self, token: Any) -> Callable[[], None]:
         def done() -> None:
@@ -173,6 +218,12 @@ class Monitor:
             group.snapshot_index = index
             self.post((g.SAVED, index, term, chain))
             self._log.release(group.uid, index, term, chain)
+            waiting, self._saved_waiters = self._saved_waiters, []
+            for wanted, callback in waiting:
+                if index >= wanted:
+                    callback()
+                else:
+                    self.when_saved(wanted, callback)
 
         self._snapshot_writer.save(group, index=index, term=term, chain=chain, done=done)
 

@@ -3,105 +3,54 @@
 Start order: store directory, log (one scan), meta group, then every stream it knows. Stop order
 is the reverse. The node never deletes by inference: a stream's directory leaves `streams/` only
 after the meta group committed the deletion of that very uid, and by a rename into `trash/`.
+
+Alone, a node is a cluster of one. With `cluster_name` it is one of several: `attach_peers` gives
+it their links, `bootstrap` decides which cluster it is, and every group may have peers.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-import traceback
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 from streamd import errors, limits
-from streamd.errors import CorruptionError, DiskError, StreamdError
+from streamd.errors import ConfigError, CorruptionError
 from streamd.machine import commands
 from streamd.machine.meta import MetaMachine, StreamAsset
-from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
 from streamd.node import storedir
-from streamd.node.batches import BatchBudget, BatchStager
-from streamd.node.clock import SystemClock
+from streamd.node.bootstrap import Bootstrap
+from streamd.node.env import NodeEnv, SystemEnv, completion
 from streamd.node.group import Group, NoBlocks
+from streamd.node.leaders import Leaders
 from streamd.node.memory_log import MemoryLog
 from streamd.node.monitor import Monitor
-from streamd.node.ports import Clock, Done, Wires
+from streamd.node.peering import Peering
+from streamd.node.ports import Done, Peers, Wires
+from streamd.node.rafts import GroupStart, Rafts, log_from_snapshot
+from streamd.node.remote_stream import RemoteStream
+from streamd.node.replicas import Replicas
 from streamd.node.room import MemoryRoom, StorageRoom
-from streamd.node.stream_group import StreamGroup
+from streamd.node.snapshot_state import unwrap
+from streamd.node.snapshot_writers import MetaSnapshots, StreamSnapshots
 from streamd.node.stream_handle import LocalStream
-from streamd.raft.core import RaftCore
-from streamd.store.blocks import StreamStore
-from streamd.store.disk import DiskThread, OsDisk, default_disk
-from streamd.store.format import BlockCodec
-from streamd.store.hot_tail import HotBudget
-from streamd.store.memory import MemoryStreamStore
+from streamd.raft.membership import Membership
+from streamd.raft.messages import Message
+from streamd.store.install import catchup_uid
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal import Wal
-from streamd.types import META_UID, HardState, Index, LogState, Uid
+from streamd.types import META_UID, NodeId, Uid
 
-
-class MetaSnapshots:
-    """Writes the meta group's snapshots. Given to its monitor and to nobody else."""
-
-    def __init__(self, disk: OsDisk, directory: str, thread: DiskThread) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._thread = thread
-
-    def save(
-        self, group: Group, *, index: Index, term: int, chain: int, done: Callable[[], None]
-    ) -> None:
-        state = group.machine.snapshot()
-
-        def job() -> None:
-            SnapshotFile.save(
-                self._disk,
-                self._directory,
-                "meta",
-                group=META_UID,
-                index=index,
-                term=term,
-                chain=chain,
-                state=state,
-            )
-
-        self._thread.submit(job, _raise_or(done))
-
-
-class StreamSnapshots:
-    """Writes one stream's snapshots. Given to its monitor and to nobody else."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def save(
-        self, group: Group, *, index: Index, term: int, chain: int, done: Callable[[], None]
-    ) -> None:
-        machine: StreamMachine = group.machine
-        self._store.save_snapshot(
-            index=index,
-            term=term,
-            chain=chain,
-            state=machine.snapshot(),
-            index_db=machine.index_db(),
-            tail=machine.tail,
-            done=done,
-        )
-
-
-def _raise_or(done: Callable[[], None]) -> Callable[[Any], None]:
-    def completed(result: Any) -> None:
-        if isinstance(result, BaseException):
-            raise result
-        done()
-
-    return completed
+__all__ = ["Node", "StreamSnapshots", "log_from_snapshot"]
 
 
 class Node:
-    """Implements `ports.NodeHandle`. Construct inside a running event loop, then `start`."""
+    """Implements `ports.NodeHandle` and `ports.PeerHandler`.
+
+    Without an `env`, construct it inside a running event loop.
+    """
 
     def __init__(
         self,
@@ -114,537 +63,638 @@ class Node:
         max_payload: int = 1024 * 1024,
         memory_max: int = -1,
         storage_max: int = -1,
-        clock: Clock | None = None,
+        env: NodeEnv | None = None,
+        cluster_name: str = "",
+        tags: tuple[str, ...] = (),
         log: Any = None,
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
         self.store_dir = store_dir
         self.server_id = server_id
-        self.server_name = server_name
+        self.server_name: NodeId = server_name
         self.memory_max = memory_max
         self.storage_max = storage_max
         self.sync = sync
+        self.cluster_name = cluster_name
+        self.is_clustered = bool(cluster_name)
+        self.tags = tags
         self.topology_version = 0
         self.failed: dict[str, str] = {}  # stream name -> why it is offline on this node
         self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
-        self._wires = wires
-        self._max_payload = max_payload
-        self._clock: Clock = clock or SystemClock()
-        self._log = log
+        self.env: NodeEnv = env or SystemEnv()
+        self.max_payload = max_payload
+        self.log = log
+        self.wires = wires
+        self.leaders = Leaders(self.server_name)
+        self.peering = Peering(self)
+        self.replicas = Replicas(self)
+        self.forgotten_upto = 0  # streams created up to this meta entry may have been forgotten
+        self.meta_reason = ""  # why the meta group does not serve here; empty: it does
         self._on_fatal = on_fatal
-        self._streams: dict[Uid, LocalStream] = {}
-        self._by_name: dict[str, LocalStream] = {}
-        self._sorted: list[LocalStream] | None = []
-        self._routes: dict[bytes, tuple[LocalStream, ...]] = {}
-        self._waiting: dict[Uid, list[Callable[[Any], None]]] = {}  # for a stream to run or stop
-        self._exit = AsyncExitStack()
-        self._tasks: asyncio.TaskGroup | None = None
+        self._handles: dict[str, LocalStream | RemoteStream] = {}
+        self._sorted: list[LocalStream | RemoteStream] | None = []
+        self._routes: dict[bytes, tuple[LocalStream | RemoteStream, ...]] = {}
         self._meta_group: Group | None = None
         self._meta_monitor: Monitor | None = None
-        self._codec = BlockCodec()
-        self._hot_budget = HotBudget()
-        self._batch_budget = BatchBudget()
+        self._expected_size: Callable[[], int] = lambda: 1
+        self._bootstrap: Bootstrap | None = None
+        self._timers: dict[str, Any] = {}
+        self._is_running = False
+        self._is_stopping = False
 
     # --- life -------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Recover everything on disk and lead it. Raises ConfigError, CorruptionError, DiskError.
+    def attach_peers(self, peers: Peers, expected_size: Callable[[], int]) -> None:
+        """Join the links to other nodes; before `start`. `expected_size`: nodes configured."""
+        self.peering.peers = peers
+        self._expected_size = expected_size
 
-        Returns when every stream that can be served is served; those that can't are in `failed`.
+    def start(self, done: Callable[[BaseException | None], None]) -> None:
+        """Recover everything on disk. Raises ConfigError, CorruptionError, DiskError.
+
+        `done` is called when every stream that can be served is served (those that can't are in
+        `failed`); in a cluster, as soon as this node can take part.
         """
-        loop = asyncio.get_running_loop()
-        self._disk = default_disk()
-        self._root, self._lock = storedir.prepare(self.store_dir, self._disk)
-        self._room = StorageRoom(
-            self._disk, self._root, storage_max=self.storage_max, used=self.storage_bytes
+        env = self.env
+        self._disk = env.disk
+        opened = storedir.prepare(self.store_dir, self._disk)
+        self.root, self._lock, self.identity = opened
+        self.room = StorageRoom(
+            self._disk, self.root, storage_max=self.storage_max, used=self.storage_bytes
         )
-        self._memory_room = MemoryRoom(memory_max=self.memory_max, used=self.memory_bytes)
-        self._log_thread = DiskThread("log", loop.call_soon_threadsafe)
-        self._block_thread = DiskThread("block", loop.call_soon_threadsafe)
-        self._wal = Wal.open(
+        self.memory_room = MemoryRoom(memory_max=self.memory_max, used=self.memory_bytes)
+        self._log_thread = env.make_thread("log")
+        self.block_thread = env.make_thread("block")
+        self.wal = self._open_wal()
+        self.memory_log = MemoryLog(env.loop.call_soon)
+        self.rafts = Rafts(self)
+        self._is_running = True
+        self._again("stragglers", limits.STRAGGLER_CHECK_S, self._check_stragglers)
+        if not self.is_clustered:
+            if self.identity.get("cluster_id"):
+                raise ConfigError(
+                    f"store directory {self.root!r} belongs to a node of cluster id "
+                    f"{self.identity['cluster_id']}: give this server its cluster configuration"
+                )
+            self._start_meta()
+            self._when_meta_ready(partial(self._meta_recovered, done))
+            return
+        assert self.peering.peers is not None, "a clustered node needs its peers first"
+        if not self.identity.get("cluster_id") and self.wal.groups:
+            raise ConfigError(
+                f"store directory {self.root!r} holds the data of a single server, which can't "
+                "join a cluster: give this node an empty directory"
+            )
+        self._bootstrap = Bootstrap(
+            name=self.server_name,
+            identity=self.identity,
+            expected_size=lambda: self._expected_size(),
+            peers=self.peering.peers,
+            random_id=lambda: self._disk.random_bytes(16).hex(),
+            save=self._save_identity,
+            on_decided=self._cluster_decided,
+        )
+        if self._bootstrap.is_decided:
+            self._start_meta()
+        else:
+            self._look_at_bootstrap()
+        self._again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
+        self._again("members", limits.PLACEMENT_EVERY_S, self.replicas.look_at_members)
+        env.loop.call_soon(done, None)
+
+    async def started(self) -> None:
+        """`start`, awaited."""
+        event, done, results = completion()
+        self.start(done)
+        await event.wait()
+        if results[0] is not None:
+            raise results[0]
+
+    def _open_wal(self) -> Wal:
+        is_known = "log_id" in self.identity
+        wal = Wal.open(
             self._disk,
-            os.path.join(self._root, "wal"),
+            os.path.join(self.root, "wal"),
             self._log_thread,
-            segment_bytes=self._room.segment_bytes,
+            segment_bytes=self.room.segment_bytes,
             sync="always" if self.sync == "always" else float(self.sync),
             on_error=self._on_log_error,
-            helper=self._block_thread,
+            helper=self.block_thread,
+            tolerate_damage=self.is_clustered,
         )
-        self._memory_log = MemoryLog(loop.call_soon)
-        self._tasks = await self._exit.enter_async_context(asyncio.TaskGroup())
-        await self._start_meta()
-        assets = sorted(self.meta.streams_by_name.values(), key=lambda asset: asset.uid)
-        ready: list[asyncio.Event] = []
-        for asset in assets:
-            event = asyncio.Event()
-            ready.append(event)
-            self._open_stream(asset, _setter(event))
-        for event in ready:
-            await event.wait()
-        self._report_orphans({asset.uid for asset in assets})
-        trash = self._disk.listdir(os.path.join(self._root, "trash"))
-        self._empty_trash([name for name in sorted(trash) if name.isdigit()])
-        self._straggler_timer = loop.call_later(limits.STRAGGLER_CHECK_S, self._check_stragglers)
+        self.is_log_lost = is_known and self.identity["log_id"] != wal.log_id
+        if self.is_log_lost and not self.is_clustered:
+            raise CorruptionError(
+                f"{self.root}/wal: log {self.identity['log_id']} of this store is gone"
+            )
+        if not is_known or self.is_log_lost:
+            self.identity["log_id"] = wal.log_id
+            if self.is_log_lost:
+                self.identity["is_rejoined"] = True
+            self._save_identity(self.identity)
+        for text in wal.damage:
+            self.warn("the log is damaged", reason=text)
+        return wal
 
-    async def stop(self) -> None:
-        """Stop every group (each may take a last snapshot), then the log and the disks."""
-        if self._tasks is None:
+    def _save_identity(self, identity: dict[str, Any]) -> None:
+        try:
+            storedir.save_identity(self.root, self._disk, identity)
+        except OSError as err:
+            if not self._is_running:
+                raise
+            # What this node is can't be written down, so it must not go on as if it were.
+            self.error("node.json can't be written", reason=str(err))
+            if self._on_fatal is not None:
+                self._on_fatal(err)
+
+    def _meta_recovered(self, done: Callable[[BaseException | None], None]) -> None:
+        if self._meta_group is None or self._meta_group.failure:
+            reason = self._meta_group.failure if self._meta_group is not None else "not running"
+            done(CorruptionError(f"meta group: {reason}"))
             return
-        self._straggler_timer.cancel()
-        for handle in self._streams.values():
-            handle.group.shut_down()
-        monitors = [handle.monitor for handle in self._streams.values()]
-        for monitor in monitors:
-            monitor.stop()
-        for monitor in monitors:
-            await monitor.stopped.wait()
-        if self._meta_monitor is not None:
-            self._meta_monitor.stop()
-            await self._meta_monitor.stopped.wait()
-        await self._exit.aclose()
-        self._tasks = None
-        for handle in self._streams.values():
-            handle.store.close()
-        self._wal.close()
-        self._block_thread.close()
-        self._log_thread.close()
-        self._disk.unlock(self._lock)
+        self._meta_group.on_events = self._meta_events
+        assets = sorted(self.meta.streams_by_name.values(), key=lambda asset: asset.uid)
+        known = {asset.uid for asset in assets}
+
+        def ready() -> None:
+            self._report_orphans(known)
+            self._empty_own_trash()
+            done(None)
+
+        self.replicas.open_all(assets, ready)
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Hand leaderships over, stop every group (each may take a last snapshot), then the log
+        and the disks; then call `done`."""
+        if not self._is_running:
+            done()
+            return
+        self._is_stopping = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self.peering.hand_over(partial(self._stop_groups, done))
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._is_stopping
+
+    async def stopped(self) -> None:
+        """`stop`, awaited."""
+        event, done, _ = completion()
+        self.stop(partial(done, None))
+        await event.wait()
+
+    def _stop_groups(self, done: Callable[[], None]) -> None:
+        def meta_stopped() -> None:
+            self.replicas.close_stores()
+            self.wal.close()
+            self.block_thread.close()
+            self._log_thread.close()
+            self._disk.unlock(self._lock)
+            self._is_running = False
+            done()
+
+        def streams_stopped() -> None:
+            if self._meta_monitor is None:
+                meta_stopped()
+            else:
+                stop_all([self._meta_monitor], meta_stopped)
+
+        self.replicas.stop_all(streams_stopped)
+
+    # --- which cluster ----------------------------------------------------------------------
+
+    def _look_at_bootstrap(self) -> None:
+        assert self._bootstrap is not None
+        if self._bootstrap.is_decided:
+            return
+        self._bootstrap.look()
+        if not self._bootstrap.is_decided:
+            self._later("bootstrap", limits.BOOTSTRAP_RETRY_S, self._look_at_bootstrap)
+
+    def _cluster_decided(self, is_uncertain: bool) -> None:
+        self.info("cluster joined" if is_uncertain else "cluster founded", id=self.cluster_id)
+        self._start_meta()
+        self.peering.renew_hello()
+
+    @property
+    def cluster_id(self) -> str:
+        return str(self.identity.get("cluster_id", ""))
 
     # --- the meta group ---------------------------------------------------------------------
 
     @property
     def meta(self) -> MetaMachine:
-        assert self._meta_group is not None, "the node has not started"
+        if self._meta_group is None:
+            assert self.is_clustered, "the node has not started"
+            return MetaMachine()  # which cluster this is is not decided: no streams are known
         machine: MetaMachine = self._meta_group.machine
         return machine
 
-    async def _start_meta(self) -> None:
-        directory = os.path.join(self._root, "meta")
-        snapshot = SnapshotFile.load(self._disk, directory, "meta", group=META_UID)
+    @property
+    def meta_group(self) -> Group | None:
+        return self._meta_group
+
+    @property
+    def meta_monitor(self) -> Monitor | None:
+        return self._meta_monitor
+
+    def _start_meta(self, *, is_damaged: bool = False) -> None:
+        directory = os.path.join(self.root, "meta")
+        try:
+            snapshot = SnapshotFile.load(self._disk, directory, "meta", group=META_UID)
+        except CorruptionError as err:
+            if not self.is_clustered:
+                raise
+            self.warn("meta snapshot set aside", reason=str(err))
+            self._set_meta_aside(directory)
+            snapshot, is_damaged = None, True
+        members: Membership | None = None
         if snapshot is None:
-            machine, index, term, chain = MetaMachine(), 0, 0, 0
+            machine, start = MetaMachine(), GroupStart(META_UID)
         else:
-            machine = MetaMachine.restore(snapshot.state)
-            index, term, chain = snapshot.index, snapshot.term, snapshot.chain
-        raft = self._raft(META_UID, index, term, chain)
-        group = Group(
-            uid=META_UID, raft=raft, machine=machine, blocks=NoBlocks(), snapshot_index=index
+            members, state = unwrap(snapshot.state)
+            machine = MetaMachine.restore(state)
+            start = GroupStart(META_UID, snapshot.index, snapshot.term, snapshot.chain)
+        voters = tuple(self.identity.get("voters", ())) or (self.server_name,)
+        is_rejoined = bool(self.identity.get("is_rejoined"))
+        raft = self.rafts.make(
+            start._replace(
+                voters=voters,
+                members=members,
+                is_forgotten=is_rejoined,
+                is_damaged=is_damaged,
+            )
         )
+        # A log that is whole proves by its silence that nothing was promised; one that was lost
+        # proves nothing about any group of its time.
+        self.forgotten_upto = (
+            limits.EVERYTHING if is_rejoined else self.identity.get("forgotten_upto", 0)
+        )
+        group = Group(
+            uid=META_UID, raft=raft, machine=machine, blocks=NoBlocks(), snapshot_index=start.index
+        )
+        group.are_events_for_all = self.is_clustered
         self._meta_group = group
         monitor = Monitor(
             group,
-            log=self._wal,
-            clock=self._clock,
-            snapshot_writer=MetaSnapshots(self._disk, directory, self._block_thread),
+            log=self.wal,
+            clock=self.env.clock,
+            snapshot_writer=MetaSnapshots(self._disk, directory, self.block_thread),
             on_failed=self._on_meta_failed,
-            loop=asyncio.get_running_loop(),
+            loop=self.env.loop,
+            send=self.peering.send,
+            on_turn=self._on_meta_turn,
         )
         self._meta_monitor = monitor
-        ready = asyncio.Event()
-        group.on_ready.append(_setter(ready))
-        self._spawn(monitor)
+        self.env.spawn(monitor)
+        if self.is_clustered:
+            group.on_events = self._meta_events
+            self.peering.introduce(monitor, raft.members.members())
+            self.replicas.reconcile()
         monitor.post((g.TICK, None, None, None))
-        await ready.wait()
-        if group.failure:
-            raise CorruptionError(f"meta group: {group.failure}")
-        group.on_events = self._on_meta_events
 
-    def _raft(self, uid: Uid, index: Index, term: int, chain: int) -> RaftCore:
-        """Build the Raft member of a group whose newest snapshot is at `index` (0: none)."""
-        found = self._wal.groups.get(uid)
-        log = log_from_snapshot(uid, found, index=index, term=term, chain=chain)
-        wal = self._wal
+    def _set_meta_aside(self, directory: str) -> None:
+        aside = os.path.join(self.root, "trash", f"meta-damaged-{self.env.clock.now_ns()}")
+        self._disk.replace(directory, aside)
+        self._disk.mkdir(directory)
+        self._disk.sync_dir(self.root)
 
-        class Reader:
-            def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Any]:
-                entries: list[Any] = wal.read(uid, lo, hi, max_bytes)
-                return entries
+    def close_meta(self, done: Callable[[], None]) -> None:
+        """Stop the meta group, to be begun anew by `open_meta`; its log and votes are kept."""
+        monitor, self._meta_monitor = self._meta_monitor, None
+        if monitor is None:
+            done()
+            return
+        self.leaders.note_own(META_UID, 0, is_ready=False)
+        stop_all([monitor], lambda: self.wal.append([], done))
 
-        return RaftCore(
-            group=uid,
-            node_id=self.server_name,
-            voters=(self.server_name,),
-            log=log,
-            reader=Reader(),
-            now_ms=self._clock.monotonic_ms(),
-            seed=uid,
-            applied=index,
-        )
+    def open_meta(self) -> None:
+        """Begin the meta group from what is on disk now."""
+        if self._meta_monitor is None and not self._is_stopping:
+            self._start_meta()
+
+    def restart_meta_damaged(self) -> None:
+        """What this node believes is not what the majority believes: begin from theirs."""
+
+        def stopped() -> None:
+            directory = os.path.join(self.root, "meta")
+            self._set_meta_aside(directory)
+            if not self._is_stopping:
+                self._start_meta(is_damaged=True)
+
+        self.close_meta(stopped)
+
+    def _when_meta_ready(self, done: Callable[[], None]) -> None:
+        assert self._meta_group is not None
+        self._meta_group.on_ready.append(done)
 
     def propose_meta(self, command: list[Any], done: Done) -> None:
         """See ports.NodeHandle. `done` waits for the stream's group to follow."""
-        assert self._meta_monitor is not None, "the node has not started"
+        if self._meta_monitor is None:
+            done(errors.CLUSTER_NOT_AVAIL())
+            return
         kind = command[0]
+        deleted = 0
+        if kind == commands.DELETE_STREAM:
+            asset = self.meta.streams_by_name.get(command[2])
+            deleted = asset.uid if asset is not None else 0
 
         def applied(result: Any) -> None:
             if isinstance(result, errors.JsError):
                 done(result)
-            elif kind == commands.CREATE_STREAM:
-                handle = self._streams.get(result.uid)
-                if handle is not None and handle.is_ready:
-                    done(result)
-                elif result.name in self.failed:
-                    done(errors.STREAM_OFFLINE_REASON(err=self.failed[result.name]))
-                else:
-                    self._waiting.setdefault(result.uid, []).append(
-                        lambda failure: done(failure or result)
-                    )
-            elif kind == commands.UPDATE_STREAM:
-                self._configure(result, lambda outcome: done(_first_error(outcome, result)))
+            elif kind in (commands.CREATE_STREAM, commands.UPDATE_STREAM):
+                self.wait_configured(
+                    result.uid,
+                    result.update_index,
+                    lambda outcome: done(
+                        outcome if isinstance(outcome, errors.JsError) else result
+                    ),
+                )
+            elif kind == commands.DELETE_STREAM:
+                self.replicas.when_closed(deleted, lambda: done(True))
             else:
-                uid = deleted_uid[0]
-                if uid in self._streams:
-                    self._waiting.setdefault(uid, []).append(lambda failure: done(True))
-                else:
-                    done(True)
+                done(result)
 
-        deleted_uid = [0]
-        if kind == commands.DELETE_STREAM:
-            asset = self.meta.streams_by_name.get(command[2])
-            deleted_uid[0] = asset.uid if asset is not None else 0
         self._meta_monitor.post((g.PROPOSE, command, applied, True))
+
+    def propose_meta_anywhere(self, command: list[Any]) -> None:
+        """Propose a command of the node's own to whoever leads the meta group, if anybody."""
+        if self.is_meta_leader and self._meta_monitor is not None:
+            self._meta_monitor.post((g.PROPOSE, command, None, True))
+        elif self.meta_leader and self.peering.peers is not None:
+            self.peering.peers.note(self.meta_leader, "meta", [command])
+
+    def _meta_events(self, events: list[tuple[str, dict[str, Any]]]) -> None:
+        self._on_meta_events(events)
 
     def _on_meta_events(self, events: list[tuple[str, dict[str, Any]]]) -> None:
         for kind, fields in events:
+            asset: StreamAsset = fields["asset"]
             if kind == "stream_created":
-                asset = fields["asset"]
-                self._open_stream(asset, partial(self._settle, asset.uid))
-            elif kind == "stream_deleted":
-                self._close_stream(fields["asset"])
-            elif kind == "stream_updated":
-                self.topology_version += 1
-                self._routes.clear()
+                self.failed.pop(asset.name, None)
+            self.replicas.reconcile_one(asset.uid, asset.name)
+        self.changed()
 
-    def _configure(self, asset: StreamAsset, done: Done) -> None:
-        handle = self._streams.get(asset.uid)
-        if handle is None:
-            done(errors.STREAM_OFFLINE())
+    def _on_meta_turn(self, turn: g.Turn) -> None:
+        group = self._meta_group
+        if group is None or not self._is_running:
             return
+        if turn.has_role_changed:
+            self.leaders.note_own(META_UID, group.raft.term, is_ready=group.is_ready)
+            self.peering.announce(META_UID)
+        self.peering.follow(META_UID, turn)
+        if self.identity.get("is_rejoined") and not group.raft.is_uncertain:
+            # What this node may have forgotten is behind it.
+            self.identity["is_rejoined"] = False
+            self.identity["forgotten_upto"] = self.forgotten_upto = group.raft.last_index
+            self._save_identity(self.identity)
 
-        def configured(outcome: Any) -> None:
-            # Only now does the stream capture by its new subjects; what was looked up since meta
-            # announced them is stale.
-            self._changed()
-            done(outcome)
+    # --- leadership -------------------------------------------------------------------------
 
-        handle.propose(
-            [commands.CONFIGURE, self._clock.now_ns(), asset.config, asset.update_index],
-            configured,
-        )
+    @property
+    def peers(self) -> Peers | None:
+        return self.peering.peers
 
-    # --- streams ----------------------------------------------------------------------------
+    @property
+    def node_facts(self) -> dict[NodeId, dict[str, Any]]:
+        return self.peering.node_facts
 
-    def _open_stream(self, asset: StreamAsset, on_ready: Callable[[], None]) -> None:
-        """Recover or create the group of `asset`, off the loop; then run it."""
-        is_file = asset.config.get("storage", "file") == "file"
-        directory = os.path.join(self._root, "streams", str(asset.uid))
+    @property
+    def meta_leader(self) -> NodeId:
+        return self.leaders.leader_of(META_UID) if self.is_clustered else self.server_name
 
-        def job() -> tuple[Any, Any, StreamMachine]:
-            if not is_file:
-                store: Any = MemoryStreamStore(asset.uid)
-                return store, None, self._new_machine(asset, store)
-            store = StreamStore.open(
-                self._disk,
-                directory,
-                asset.uid,
-                self._block_thread,
-                self._codec,
-                budget=self._hot_budget,
-            )
-            snapshot = store.load_snapshot()
-            if snapshot is None:
-                store.truncate_to((0, 0))
-                return store, None, self._new_machine(asset, store)
-            store.truncate_to(snapshot.tail)
-            machine = StreamMachine.restore(
-                snapshot.state,
-                snapshot.index_db,
-                codec=self._codec,
-                columns=store,
-                scan=store.scan,
-            )
-            return store, snapshot, machine
+    @property
+    def is_meta_leader(self) -> bool:
+        return self._meta_group is not None and self._meta_group.is_ready
 
-        def opened(result: Any) -> None:
-            try:
-                if isinstance(result, BaseException):
-                    raise result
-                store, snapshot, machine = result
-                self._run_stream(asset, store, snapshot, machine, on_ready)
-            except (StreamdError, OSError, AssertionError, LookupError, ValueError) as err:
-                self._stream_failed(asset, err)
-                on_ready()
+    def leader_of(self, uid: Uid) -> NodeId:
+        return self.leaders.leader_of(uid) if self.is_clustered else self.server_name
 
-        self._block_thread.submit(job, opened)
+    def watch_leaders(self, on_change: Callable[[], None]) -> None:
+        self.leaders.watch(on_change)
 
-    def _new_machine(self, asset: StreamAsset, store: Any) -> StreamMachine:
-        # As it was created: the log replayed on top brings the config forward (CONFIGURE).
-        machine = StreamMachine(
-            uid=asset.uid,
-            config=asset.created_config,
-            created_ns=asset.created_ns,
-            codec=self._codec,
-            columns=store,
-        )
-        machine.use_scan(store.scan)
-        return machine
+    def replica(self, uid: Uid) -> LocalStream | None:
+        return self.replicas.get(uid)
 
-    def _run_stream(
-        self,
-        asset: StreamAsset,
-        store: Any,
-        snapshot: Any,
-        machine: StreamMachine,
-        on_ready: Callable[[], None],
-    ) -> None:
-        is_file = isinstance(store, StreamStore)
-        index, term, chain = (
-            (snapshot.index, snapshot.term, snapshot.chain) if snapshot else (0, 0, 0)
-        )
-        if is_file:
-            raft = self._raft(asset.uid, index, term, chain)
+    def monitor_of(self, uid: Uid) -> Monitor | None:
+        """The monitor of this node's member of a group."""
+        if uid == META_UID:
+            return self._meta_monitor
+        replica = self.replicas.get(uid)
+        return replica.monitor if replica is not None else None
+
+    def group_of(self, uid: Uid) -> Group | None:
+        """This node's member of a group."""
+        if uid == META_UID:
+            return self._meta_group
+        replica = self.replicas.get(uid)
+        return replica.group if replica is not None else None
+
+    def group_info(self, uid: Uid) -> dict[str, Any] | None:
+        return self.peering.group_info(uid)
+
+    def step_down(self, uid: Uid, preferred: NodeId, done: Done) -> None:
+        monitor = self.monitor_of(uid)
+        if monitor is None:
+            done(errors.CLUSTER_NOT_LEADER())
         else:
-            raft = self._memory_raft(asset.uid)
-        group = StreamGroup(
-            uid=asset.uid,
-            raft=raft,
-            machine=machine,
-            blocks=store,
-            snapshot_index=index,
-            wires=self._wires,
-            stager=BatchStager(self._batch_budget),
-            max_payload=self._max_payload,
-            has_room=self._room.take if is_file else self._memory_room.take,
-        )
-        group.snapshot_every_bytes = self._room.snapshot_every_bytes
-        monitor = Monitor(
-            group,
-            log=self._wal if is_file else self._memory_log,
-            clock=self._clock,
-            snapshot_writer=StreamSnapshots(store),
-            on_failed=lambda failed, err: self._stream_failed(asset, err),
-            loop=asyncio.get_running_loop(),
-        )
-        group.post = monitor.post
-        if is_file:
-            loop = asyncio.get_running_loop()
-            store.on_error = lambda err: loop.call_soon_threadsafe(
-                monitor.post, (g.FAILED, err, None, None)
-            )
-        handle = LocalStream(group, monitor, store, is_file=is_file)
-        group.on_events = lambda events: self._on_stream_events(handle, events)
-        self._streams[asset.uid] = handle
-        self._by_name[asset.name] = handle
+            monitor.post((g.STEP_DOWN, preferred, done, None))
 
-        def ready() -> None:
-            handle.is_ready = True
-            current = self.meta.streams_by_name.get(asset.name)
-            if current is not None and machine.config_meta_index < current.update_index:
-                self._configure(current, lambda outcome: None)  # meta is ahead: a crash between
-            self._changed()
-            on_ready()
-
-        group.on_ready.append(ready)
-        self._spawn(monitor)
-        monitor.post((g.TICK, None, None, None))
-
-    def _memory_raft(self, uid: Uid) -> RaftCore:
-        return RaftCore(
-            group=uid,
-            node_id=self.server_name,
-            voters=(self.server_name,),
-            log=LogState(HardState(), 1, 0, 0, 0),
-            reader=_NoReader(),
-            now_ms=self._clock.monotonic_ms(),
-            seed=uid,
-            applied=0,
-        )
-
-    def _close_stream(self, asset: StreamAsset) -> None:
-        """Stop the group of a deleted stream and move what it stored into trash."""
-        handle = self._streams.get(asset.uid)
-        if handle is None:
-            self.failed.pop(asset.name, None)
-            return
-        handle.is_ready = False
-        if self._by_name.get(asset.name) is handle:
-            del self._by_name[asset.name]
-        self._changed()
-        handle.group.delete()
-
-        async def close() -> None:
-            handle.monitor.stop()
-            await handle.monitor.stopped.wait()
-            done = asyncio.Event()
-
-            def job() -> None:
-                handle.store.close()
-                if handle.is_file:
-                    # A crash before this rename leaves a directory without an asset, which the
-                    # next start moves to trash; the committed deletion is in the meta log.
-                    handle.store.move_to_trash(os.path.join(self._root, "trash"))
-
-            self._block_thread.submit(job, lambda result: done.set())
-            await done.wait()
-            if handle.is_file:
-                self._wal.destroy(asset.uid)
-                self._empty_trash([str(asset.uid)])
-            self._streams.pop(asset.uid, None)
-            self._settle(asset.uid)
-
-        assert self._tasks is not None
-        self._tasks.create_task(close(), name=f"close-stream-{asset.uid}")
-
-    def _settle(self, uid: Uid) -> None:
-        """Tell those who waited for a stream to run, or to be gone."""
-        asset_failed = next(
-            (
-                errors.STREAM_OFFLINE_REASON(err=reason)
-                for name, reason in self.failed.items()
-                if (asset := self.meta.streams_by_name.get(name)) is not None and asset.uid == uid
-            ),
-            None,
-        )
-        for waiting in self._waiting.pop(uid, []):
-            waiting(asset_failed)
-
-    def _stream_failed(self, asset: StreamAsset, err: BaseException) -> None:
-        self.failed[asset.name] = f"{type(err).__name__}: {err}"
-        handle = self._by_name.pop(asset.name, None)
-        if handle is not None:
-            handle.is_ready = False
-            handle.group.delete()
-        self._changed()
-        if self._log is not None:
-            where = "".join(traceback.format_exception(err)[-3:]).strip()
-            self._log.error(
-                "stream stopped", stream=asset.name, uid=asset.uid, reason=str(err), where=where
-            )
-
-    def _on_stream_events(
-        self, handle: LocalStream, events: list[tuple[str, dict[str, Any]]]
+    def wait_configured(
+        self, uid: Uid, meta_index: int, done: Done, timeout_ms: int = 5000
     ) -> None:
-        if self.on_stream_event is not None:
-            for kind, fields in events:
-                self.on_stream_event(handle, kind, fields)
+        self.replicas.wait_configured(uid, meta_index, done, timeout_ms)
+
+    def on_call_prefix(self, prefix: str, serve: Callable[..., None]) -> None:
+        self.peering.call_prefixes[prefix] = serve
+
+    def on_note_prefix(self, prefix: str, take: Callable[..., None]) -> None:
+        self.peering.note_prefixes[prefix] = take
+
+    # --- ports.PeerHandler ------------------------------------------------------------------
+
+    def hello(self) -> dict[str, Any]:
+        return self.peering.hello()
+
+    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        if not self._is_running:
+            raise ConfigError("this node has not started")
+        assert self._bootstrap is not None
+        self._bootstrap.check(node_id, hello)
+        self._bootstrap.on_peer_up(node_id, hello)
+        self.peering.on_up(node_id, hello)
+
+    def on_peer_down(self, node_id: NodeId) -> None:
+        if self._bootstrap is not None:
+            self._bootstrap.on_peer_down(node_id)
+        self.peering.on_down(node_id)
+
+    def on_raft(self, sender: NodeId, uid: Uid, messages: list[Message]) -> None:
+        monitor = self.monitor_of(uid)
+        if monitor is not None:
+            for message in messages:
+                monitor.post((g.STEP, sender, message, None))
+
+    def on_call(
+        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
+    ) -> None:
+        if method == "bootstrap" and self._bootstrap is not None:
+            answer(self._bootstrap.on_call(args))
+        else:
+            self.peering.on_call(sender, method, args, answer)
+
+    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+        self.peering.on_note(sender, kind, args)
 
     # --- finding streams --------------------------------------------------------------------
 
-    def stream(self, name: str) -> LocalStream | None:
-        return self._by_name.get(name)
+    def stream(self, name: str) -> Any:
+        return self._handles.get(name)
 
-    def streams(self) -> list[LocalStream]:
+    def streams(self) -> list[Any]:
         if self._sorted is None:
-            self._sorted = sorted(self._by_name.values(), key=lambda handle: handle.name)
+            self._sorted = sorted(self._handles.values(), key=lambda handle: handle.name)
         return self._sorted
 
-    def streams_for(self, subject: bytes) -> tuple[LocalStream, ...]:
+    def streams_for(self, subject: bytes) -> tuple[Any, ...]:
         found = self._routes.get(subject)
         if found is None:
-            found = tuple(handle for handle in self.streams() if handle.captures(subject))
+            found = tuple(
+                handle
+                for handle in self.streams()
+                if handle.captures(subject) and (handle.is_local or handle.leader)
+            )
             if len(self._routes) >= limits.ROUTE_CACHE_MAX:
                 self._routes.clear()
             self._routes[subject] = found
         return found
 
-    def _changed(self) -> None:
+    def place(self, name: str, handle: LocalStream | RemoteStream | None) -> None:
+        """Have `name` lead to `handle` from now on."""
+        if handle is None:
+            self._handles.pop(name, None)
+        else:
+            self._handles[name] = handle
+        self.changed()
+
+    def changed(self) -> None:
+        """Forget what was looked up about streams."""
         self._sorted = None
         self._routes.clear()
         self.topology_version += 1
 
     def on_drained(self) -> None:
-        for handle in self._streams.values():
+        for handle in self.replicas:
             if handle.machine.consumers:
                 handle.monitor.post((g.DRAINED, None, None, None))
 
     def memory_bytes(self) -> int:
-        return sum(h.machine.index.bytes for h in self._streams.values() if not h.is_file)
+        return sum(h.machine.index.bytes for h in self.replicas if not h.is_file)
 
     def storage_bytes(self) -> int:
-        return sum(h.machine.index.bytes for h in self._streams.values() if h.is_file)
+        return sum(h.machine.index.bytes for h in self.replicas if h.is_file)
 
     # --- care -------------------------------------------------------------------------------
 
-    def _spawn(self, monitor: Monitor) -> None:
-        assert self._tasks is not None
-        self._tasks.create_task(monitor.run())
+    def _later(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+        self._timers[name] = self.env.loop.call_later(delay_s, callback)
+
+    def on_hello_renewed(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        """A node that was in no cluster when we met is in one now."""
+        assert self._bootstrap is not None
+        try:
+            self._bootstrap.check(node_id, hello)
+        except ConfigError as err:
+            self.error("peer refused", peer=node_id, reason=str(err))
+            return
+        self.peering.know(node_id, hello)
+        self._bootstrap.on_peer_up(node_id, hello)
+        self.peering.introduce_to(node_id)
+
+    def _again(self, name: str, every_s: float, callback: Callable[[], None]) -> None:
+        def fire() -> None:
+            if not self._is_stopping:
+                callback()
+                self._later(name, every_s, fire)
+
+        self._later(name, every_s, fire)
 
     def _check_stragglers(self) -> None:
         """Snapshot groups that alone keep an old log segment alive."""
-        for uid in self._wal.stragglers():
-            if uid == META_UID and self._meta_monitor is not None:
-                self._meta_monitor.post((g.SNAPSHOT, None, None, None))
-            elif uid in self._streams:
-                self._streams[uid].monitor.post((g.SNAPSHOT, None, None, None))
-        self._straggler_timer = asyncio.get_running_loop().call_later(
-            limits.STRAGGLER_CHECK_S, self._check_stragglers
-        )
+        for uid in self.wal.stragglers():
+            monitor = self.monitor_of(uid)
+            if monitor is not None:
+                monitor.post((g.SNAPSHOT, None, None, None))
 
-    def _empty_trash(self, names: list[str]) -> None:
+    def empty_trash(self, names: list[str]) -> None:
         """Unlink streams that a committed command deleted. Orphans stay until somebody looks."""
         for name in names:
-            path = os.path.join(self._root, "trash", name)
-            self._block_thread.submit(partial(self._disk.remove_tree, path), None)
+            path = os.path.join(self.root, "trash", name)
+            self.block_thread.submit(partial(self._disk.remove_tree, path), None)
+
+    def _empty_own_trash(self) -> None:
+        trash = self._disk.listdir(os.path.join(self.root, "trash"))
+        self.empty_trash([name for name in sorted(trash) if name.isdigit()])
 
     def _report_orphans(self, known: set[Uid]) -> None:
         """Move directories of no known stream to trash; their bytes are kept there."""
-        streams = os.path.join(self._root, "streams")
+        streams = os.path.join(self.root, "streams")
         for name in sorted(self._disk.listdir(streams)):
-            if name.isdigit() and int(name) in known:
+            if (name.isdigit() and int(name) in known) or catchup_uid(name) in known:
                 continue
-            target = os.path.join(self._root, "trash", f"orphan-{name}-{self._clock.now_ns()}")
+            target = os.path.join(self.root, "trash", f"orphan-{name}-{self.env.clock.now_ns()}")
             self._disk.replace(os.path.join(streams, name), target)
             self._disk.sync_dir(streams)
-            if self._log is not None:
-                self._log.warning("directory of no stream moved to trash", path=target)
+            self.warn("directory of no stream moved to trash", path=target)
 
     def _on_log_error(self, err: BaseException) -> None:
         """The log failed: nothing can be promised any more, so every group stops (I10)."""
-        for handle in list(self._streams.values()):
+        for handle in list(self.replicas):
             if handle.is_file:
-                self._stream_failed(self.meta.streams_by_name[handle.name], err)
+                self.replicas.fail(handle.uid, handle.name, err)
         if self._on_fatal is not None:
             self._on_fatal(err)
 
     def _on_meta_failed(self, group: Group, err: BaseException) -> None:
         for callback in group.on_ready:
             callback()
-        if self._log is not None:
-            self._log.error("meta group stopped", reason=str(err))
+        self.error("meta group stopped", reason=str(err))
+        if self.is_clustered and isinstance(err, CorruptionError):
+            self.restart_meta_damaged()
+            return
         if self._on_fatal is not None:
             self._on_fatal(err)
 
+    def info(self, text: str, **facts: Any) -> None:
+        """Write to the server's log, if there is one; so do the next two."""
+        if self.log is not None:
+            self.log.info(text, **facts)
 
-class _NoReader:
-    def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Any]:
-        raise DiskError(f"entries {lo}..{hi} of a memory group are gone")
+    def warn(self, text: str, **facts: Any) -> None:
+        if self.log is not None:
+            self.log.warning(text, **facts)
+
+    def error(self, text: str, **facts: Any) -> None:
+        if self.log is not None:
+            self.log.error(text, **facts)
 
 
-def _setter(event: asyncio.Event) -> Callable[[], None]:
-    return event.set
+def stop_all(monitors: list[Monitor], done: Callable[[], None]) -> None:
+    """Stop `monitors`; call `done` when the last has stopped."""
+    left = [monitor for monitor in monitors if not monitor.stopped.is_set()]
+    count = len(left)
+    if not count:
+        done()
+        return
 
+    def stopped() -> None:
+        nonlocal count
+        count -= 1
+        if count == 0:
+            done()
 
-def _first_error(outcome: Any, otherwise: Any) -> Any:
-    return outcome if isinstance(outcome, errors.JsError) else otherwise
-
-
-def log_from_snapshot(
-    uid: Uid, found: LogState | None, *, index: Index, term: int, chain: int
-) -> LogState:
-    """Join what the log knows with the snapshot: entries after the snapshot, or none.
-
-    Raises CorruptionError when entries between them are missing: lost is not deleted.
-    """
-    hard_state = found.hard_state if found is not None else HardState()
-    if hard_state.term < term:
-        hard_state = HardState(term, "", index)
-    if found is None or found.last_index <= index:
-        return LogState(hard_state, index + 1, index, term, chain)
-    if found.first_index > index + 1:
-        raise CorruptionError(
-            f"group {uid}: the newest snapshot is at index {index}, but the log starts at "
-            f"{found.first_index}: entries {index + 1}..{found.first_index - 1} are missing"
-        )
-    return LogState(
-        hard_state, found.first_index, found.last_index, found.prev_term, found.prev_chain
-    )
+    for monitor in left:
+        monitor.on_stopped.append(stopped)
+        monitor.stop()

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from streamd.machine.meta import MetaMachine
 from streamd.machine.stream import StreamMachine
-from streamd.types import Msg, Seq, StoredMsg, Uid
+from streamd.raft.messages import Message
+from streamd.types import Msg, NodeId, Seq, StoredMsg, Uid
 
 Done = Callable[[Any], None]
 """Called once, on the event loop, with the command's outcome (a value or a JsError)."""
@@ -22,6 +23,54 @@ class Clock(Protocol):
 
     def monotonic_ms(self) -> int:
         """Never goes back; only differences mean anything."""
+
+
+class Peers(Protocol):
+    """The other nodes, over one link each. What is sent on one link arrives in order,
+    or not at all."""
+
+    def send(self, node_id: NodeId, uid: Uid, messages: list[Message]) -> None:
+        """Send Raft messages of group `uid`; lost without a word when there is no link."""
+
+    def call(
+        self,
+        node_id: NodeId,
+        method: str,
+        args: list[Any],
+        done: Done,
+        timeout_ms: int = 5000,
+    ) -> None:
+        """Ask a node; `done` gets its answer or a JsError, exactly once, and never at once."""
+
+    def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
+        """Tell a node something; nobody answers."""
+
+    def is_up(self, node_id: NodeId) -> bool:
+        """True while there is a link."""
+
+    def nodes(self) -> list[NodeId]:
+        """Nodes with a link, sorted."""
+
+
+class PeerHandler(Protocol):
+    """What a node does with what other nodes send; called on the event loop."""
+
+    def hello(self) -> dict[str, Any]:
+        """What the other side of a new link is told."""
+
+    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        """A link is up. Raises ConfigError if that node must not be talked to."""
+
+    def on_peer_down(self, node_id: NodeId) -> None: ...
+
+    def on_raft(self, sender: NodeId, uid: Uid, messages: list[Message]) -> None: ...
+
+    def on_call(
+        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
+    ) -> None:
+        """Answer a call: a msgpack-able value or a JsError, now or later, once."""
+
+    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None: ...
 
 
 class PublishSink(Protocol):
@@ -90,8 +139,18 @@ class StreamHandle(Protocol):
     def name_bytes(self) -> bytes: ...
 
     @property
+    def is_local(self) -> bool:
+        """True if this node leads the stream; only then are `machine` and reads to be had."""
+
+    @property
+    def config(self) -> dict[str, Any]: ...
+
+    def has_consumer(self, name: str) -> bool:
+        """False if there is surely no such consumer."""
+
+    @property
     def machine(self) -> StreamMachine:
-        """Read-only outside the group's turn."""
+        """Read-only outside the group's turn. Not for a stream that another node leads."""
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """Store `msgs` (one chunk of one connection); outcomes go to `sink` after apply."""
@@ -162,7 +221,8 @@ class NodeHandle(Protocol):
         """Propose to the meta group. For stream commands, `done` is called once the stream's
         group is running (created), reconfigured (updated) or stopped and in trash (deleted)."""
 
-    def stream(self, name: str) -> StreamHandle | None: ...
+    def stream(self, name: str) -> StreamHandle | None:
+        """The stream, wherever it is led (`is_local`); None: there is none of that name."""
 
     def streams(self) -> Sequence[StreamHandle]:
         """All streams, sorted by name."""
@@ -171,6 +231,50 @@ class NodeHandle(Protocol):
         """Streams that capture `subject`; the caller caches it until `topology_version` changes."""
 
     topology_version: int
+    is_clustered: bool
+    cluster_name: str
+
+    @property
+    def node_facts(self) -> dict[NodeId, dict[str, Any]]:
+        """What is known of each node, this one included: tags, limits, what it holds."""
+
+    @property
+    def peers(self) -> Peers | None: ...
+
+    @property
+    def meta_leader(self) -> NodeId:
+        """The node that leads the meta group, as far as is known here; empty: nobody."""
+
+    @property
+    def is_meta_leader(self) -> bool:
+        """True if this node leads the meta group and has applied all before its term."""
+
+    def leader_of(self, uid: Uid) -> NodeId:
+        """The node that leads a stream, as far as is known here; empty: nobody."""
+
+    def replica(self, uid: Uid) -> StreamHandle | None:
+        """This node's member of a stream's group, whatever its role."""
+
+    def watch_leaders(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` whenever a leader that is known here changes."""
+
+    def group_info(self, uid: Uid) -> dict[str, Any] | None:
+        """Facts about this node's member of a group; None if it has none."""
+
+    def step_down(self, uid: Uid, preferred: NodeId, done: Done) -> None:
+        """Hand over the leadership of a group that this node leads."""
+
+    def wait_configured(
+        self, uid: Uid, meta_index: int, done: Done, timeout_ms: int = 5000
+    ) -> None:
+        """Call `done` once the stream's leader runs it with the config of that meta entry."""
+
+    def on_call_prefix(self, prefix: str, serve: Callable[..., None]) -> None:
+        """Have calls of other nodes whose method starts so served: (sender, method, args,
+        answer)."""
+
+    def on_note_prefix(self, prefix: str, take: Callable[..., None]) -> None:
+        """Have notes of other nodes whose kind starts so taken: (sender, kind, args)."""
 
     def on_drained(self) -> None:
         """A congested connection has drained: cursors that wait for it may go on."""

@@ -12,30 +12,43 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamd.errors import ConfigError, CorruptionError, DiskError
+from streamd.store.disk import Disk
+from streamd.store.snapshots import read_file, write_file
 
 FORMAT = 1
-_OURS = {"node.json", "node.json.tmp", "LOCK", "wal", "meta", "streams", "trash"}
+_NAME = "node.json"
+_OURS = {_NAME, _NAME + ".tmp", "LOCK", "wal", "meta", "streams", "trash"}
 
 
-def prepare(store_dir: str, disk: Any) -> tuple[str, int]:
-    """Create or check `store_dir`; return (root of our data, lock token).
+class StoreDir(NamedTuple):
+    """A directory that is ours now."""
+
+    root: str
+    lock: int
+    identity: dict[str, Any]
+    """`id`: of this very data (a node that lost its data comes back with another one).
+    `cluster_id`, `voters`: of the cluster it belongs to; absent until it belongs to one.
+    `log_id`: of its write-ahead log."""
+
+
+def prepare(store_dir: str, disk: Disk) -> StoreDir:
+    """Create or check `store_dir`.
 
     Raises ConfigError when the directory is somebody else's, in use or not writable, and
     CorruptionError when `node.json` is ours but unreadable.
     """
     root = os.path.join(store_dir, "streamd")
     try:
-        present = set(disk.listdir(store_dir)) if os.path.isdir(store_dir) else set()
+        present = set(disk.listdir(store_dir)) if disk.exists(store_dir) else set()
         if "jetstream" in present and "streamd" not in present:
             raise ConfigError(
                 f"store directory {store_dir!r} holds nats-server's data (jetstream/), which "
                 "streamd cannot read: give it a directory of its own"
             )
-        os.makedirs(root, exist_ok=True)
+        disk.mkdir(root)
         names = set(disk.listdir(root))
     except OSError as err:
         raise ConfigError(
@@ -44,45 +57,44 @@ def prepare(store_dir: str, disk: Any) -> tuple[str, int]:
     except DiskError as err:
         raise ConfigError(f"can't use store directory {store_dir!r}: {err}") from err
     foreign = sorted(names - _OURS)
-    if foreign or (names - {"LOCK", "node.json.tmp"} and "node.json" not in names):
-        what = foreign[0] if foreign else "data without node.json"
+    if foreign or (names - {"LOCK", _NAME + ".tmp"} and _NAME not in names):
+        what = foreign[0] if foreign else f"data without {_NAME}"
         raise ConfigError(f"store directory {root!r} is not streamd's: it holds {what!r}")
-    if not os.access(root, os.W_OK):
-        raise ConfigError(f"can't use store directory {root!r}: Permission denied")
     try:
         lock = disk.lock(os.path.join(root, "LOCK"))
+    except PermissionError as err:
+        raise ConfigError(f"can't use store directory {root!r}: Permission denied") from err
     except (OSError, DiskError) as err:
         raise ConfigError(
             f"store directory {store_dir!r} is in use by another server, or can't be locked: {err}"
         ) from err
-    _identity(root, disk)
-    for name in ("wal", "meta", "streams", "trash"):
-        path = os.path.join(root, name)
-        if name not in names:
-            disk.mkdir(path)
-    disk.sync_dir(root)
-    return root, lock
+    try:
+        identity = _identity(root, disk)
+        for name in ("wal", "meta", "streams", "trash"):
+            if name not in names:
+                disk.mkdir(os.path.join(root, name))
+        disk.sync_dir(root)
+    except PermissionError as err:
+        raise ConfigError(f"can't use store directory {root!r}: Permission denied") from err
+    return StoreDir(root, lock, identity)
 
 
-def _identity(root: str, disk: Any) -> dict[str, Any]:
-    path = os.path.join(root, "node.json")
-    if os.path.exists(path):
+def save_identity(root: str, disk: Disk, identity: dict[str, Any]) -> None:
+    """Make `identity` what the next start finds."""
+    write_file(disk, root, _NAME, [json.dumps(identity).encode()], point="NODE_IDENTITY")
+
+
+def _identity(root: str, disk: Disk) -> dict[str, Any]:
+    path = os.path.join(root, _NAME)
+    if disk.exists(path):
         try:
-            with open(path, encoding="utf-8") as file:
-                identity: dict[str, Any] = json.load(file)
+            identity: dict[str, Any] = json.loads(read_file(disk, path))
             found = identity["format"]
         except (OSError, ValueError, KeyError, TypeError) as err:
             raise CorruptionError(f"{path}: unreadable: {err}") from err
         if found != FORMAT:
             raise ConfigError(f"{path}: format {found!r}, this server reads format {FORMAT}")
         return identity
-    identity = {"format": FORMAT, "store": "streamd", "id": secrets.token_hex(16)}
-    tmp = path + ".tmp"
-    with open(tmp, "w", encoding="utf-8") as file:
-        json.dump(identity, file)
-        file.flush()
-        os.fsync(file.fileno())
-    # On disk now: a whole tmp. A crash here leaves it stray, and the next start writes it anew.
-    os.replace(tmp, path)
-    disk.sync_dir(root)
+    identity = {"format": FORMAT, "store": "streamd", "id": disk.random_bytes(16).hex()}
+    save_identity(root, disk, identity)
     return identity

@@ -24,7 +24,7 @@ from streamd.node.cursor import Cursor
 from streamd.node.group import BlockPort, Group, Turn
 from streamd.node.ports import DeliverSink, PublishSink, Wires
 from streamd.protocol import acks
-from streamd.raft.core import RaftCore
+from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.store.format import decode_fields
 from streamd.types import Entry, Index, Msg, Seq, Uid
 
@@ -148,7 +148,7 @@ class StreamGroup(Group):
         return bool(self._dirty) or self._is_forced
 
     def deadline_ms(self) -> int:
-        earliest = self.raft.deadline_ms
+        earliest = self._base_deadline_ms()
         due_ms = self._unforced_due_ms
         if due_ms and (not earliest or due_ms < earliest):
             earliest = due_ms
@@ -244,17 +244,16 @@ class StreamGroup(Group):
         if not self._has_room(len(data)):
             self._refuse(tag)
             return
-        self._uncommitted_bytes += len(data)
-        self.raft.propose(data, command, tag)
+        try:
+            self.raft.propose(data, command, tag)
+        except (NotLeader, ProposalRejected):
+            self._decline(tag, errors.CLUSTER_NOT_AVAIL())
+        else:
+            self._uncommitted_bytes += len(data)
 
     def _refuse(self, tag: Any) -> None:
         """Nothing more can be stored on this node; what is stored is safe."""
-        error = errors.INSUFFICIENT_RESOURCES()
-        if type(tag) is list:
-            for sink, replies in tag:
-                sink.publish_acks(self.name_bytes, replies, [error] * len(replies))
-        else:
-            tag(error)
+        self._decline(tag, errors.INSUFFICIENT_RESOURCES())
         if self.at_ms >= self._reclaim_at_ms:
             # Blocks that a purge emptied are unlinked by the second snapshot without them, and a
             # snapshot needs something new to cover.
@@ -264,6 +263,13 @@ class StreamGroup(Group):
                 [commands.CHECKPOINT, self.at_ns, machine.applied, machine.digest], None
             )
             self._turn_out.snapshot_wanted = True
+
+    def _decline(self, tag: Any, error: errors.JsError) -> None:
+        if type(tag) is list:
+            for sink, replies in tag:
+                sink.publish_acks(self.name_bytes, replies, [error] * len(replies))
+        else:
+            tag(error)
 
     def _stamp(self, msg_count: int) -> int:
         """Return the entry's time; its messages are one ns apart, so no two are ever equal."""
@@ -286,7 +292,10 @@ class StreamGroup(Group):
         self._unforced_due_ms = 0
         self._is_forced = False
         for command, tag in waiting:
-            self.raft.propose(encode(command), command, CursorTag(tag))
+            try:
+                self.raft.propose(encode(command), command, CursorTag(tag))
+            except (NotLeader, ProposalRejected):
+                return  # leadership is on its way: what is not acked there is delivered again
 
     def emit_outcomes(
         self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], None]]
@@ -321,7 +330,8 @@ class StreamGroup(Group):
             kind = command[0]
             if kind == commands.STORE or kind == commands.STORE_BATCH:
                 if entry.tag is not None:
-                    self._uncommitted_bytes -= len(entry.data)
+                    # Entries of an earlier term of ours are not counted any more.
+                    self._uncommitted_bytes = max(0, self._uncommitted_bytes - len(entry.data))
             elif not self._is_ready:
                 continue
             elif kind in _CURSOR_KINDS:
@@ -457,7 +467,7 @@ class StreamGroup(Group):
     def _on_barrier(self, done: Callable[[], None], b: Any, c: Any) -> None:
         """A linearizable read: what cursors and clients have done so far is logged first."""
         self._propose_all()
-        self._barriers.append((self.raft.last_index, done))
+        self._add_barrier(done)
 
     def _on_propose(self, command: Command, done: Any, is_forced: Any) -> None:
         self._propose_all()  # what happened before comes before, and its answer shows it
@@ -466,6 +476,32 @@ class StreamGroup(Group):
                 done(errors.STREAM_NOT_FOUND())
             return
         super()._on_propose(command, done, is_forced)
+
+    def _on_leadership_lost(self) -> None:
+        """Another member leads, or nobody: who waits here hears of it, and asks there."""
+        self._stager.clear()
+        for cursor in list(self._cursors.values()):
+            self._drop_cursor(cursor, b"409 Leadership Change")
+        self._msgs, self._waiters = [], []
+        self._unforced = []
+        self._unforced_due_ms = 0
+        self._is_forced = False
+        self._uncommitted_bytes = 0
+        self._wakes = []
+        self._wake_of.clear()
+        self._dirty.clear()
+        self._acked.clear()
+        self._expiry_at_ns = 0
+        self._expiry_proposed = False
+
+    def _on_dropped(self, entry: Entry) -> None:
+        tag = entry.tag
+        if type(tag) is list:
+            error = errors.CLUSTER_NOT_AVAIL()
+            for sink, replies in tag:
+                sink.publish_acks(self.name_bytes, replies, [error] * len(replies))
+        elif type(tag) is not CursorTag:
+            super()._on_dropped(entry)
 
     def _propose_all(self) -> None:
         for cursor in self._cursors.values():

@@ -19,7 +19,9 @@ from streamd.types import Msg, Seq, StoredMsg
 
 
 class LocalStream:
-    """Implements `ports.StreamHandle`."""
+    """Implements `ports.StreamHandle`, for this node's member of a stream's group."""
+
+    is_local = True
 
     def __init__(self, group: StreamGroup, monitor: Monitor, store: Any, *, is_file: bool) -> None:
         self.group = group
@@ -32,6 +34,13 @@ class LocalStream:
         self.name = self.machine.name
         self.name_bytes = self.name.encode()
         self._post = monitor.post
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.machine.config
+
+    def has_consumer(self, name: str) -> bool:
+        return name in self.machine.consumers
 
     def captures(self, subject: bytes) -> bool:
         """True if a publish on `subject` belongs in this stream."""

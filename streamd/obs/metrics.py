@@ -6,7 +6,7 @@ library is imported at the first scrape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -35,6 +35,18 @@ _CONSUMER_GAUGES = {
     "jetstream_consumer_num_redelivered": ("num_redelivered",),
     "jetstream_consumer_num_waiting": ("num_waiting",),
     "jetstream_consumer_num_pending": ("num_pending",),
+}
+# Of this node's replica; only in a cluster, as what it is made of.
+_REPLICA_GAUGES: dict[str, Callable[[dict[str, Any]], float]] = {
+    "streamd_replica_is_leader": lambda stream: stream["role"] == "leader",
+    "streamd_replica_current": lambda stream: stream["current"],
+    "streamd_replica_lag": lambda stream: stream["lag"],
+    "streamd_replica_applied": lambda stream: stream["applied"],
+}
+_META_GAUGES = {
+    "streamd_meta_cluster_size": "cluster_size",
+    "streamd_meta_quorum_needed": "quorum_needed",
+    "streamd_meta_pending": "pending",
 }
 _SERVER_GAUGES = {
     "jetstream_server_total_streams": "streams",
@@ -93,6 +105,7 @@ class _Moment(Collector):
                 labels = (self._server, account, stream["name"])
                 family.add_metric(labels, stream["state"].get(key, 0))
             yield family
+        yield from self._cluster(streams)
         for name, path in _CONSUMER_GAUGES.items():
             family = GaugeMetricFamily(name, "Consumer " + " ".join(path), labels=_CONSUMER_LABELS)
             for account, stream in streams:
@@ -102,6 +115,26 @@ class _Moment(Collector):
                         value = value[key]
                     owner = (self._server, account, stream["name"], consumer["name"])
                     family.add_metric(owner, value)
+            yield family
+
+    def _cluster(self, streams: list[tuple[str, dict[str, Any]]]) -> Iterator[Metric]:
+        meta = self._jsz.get("meta_cluster")
+        if meta is None:
+            return
+        labels: tuple[str, ...] = ("server_id", "cluster")
+        here = (self._server, meta["name"])
+        for name, key in _META_GAUGES.items():
+            family = GaugeMetricFamily(name, f"Meta group {key}", labels=labels)
+            family.add_metric(here, meta[key])
+            yield family
+        leading = GaugeMetricFamily("streamd_meta_is_leader", "Leads the meta group", labels=labels)
+        leading.add_metric(here, float(meta.get("leader") == self._varz["server_name"]))
+        yield leading
+        for name, of in _REPLICA_GAUGES.items():
+            family = GaugeMetricFamily(name, f"Replica here: {name}", labels=_STREAM_LABELS)
+            for account, stream in streams:
+                if "role" in stream:
+                    family.add_metric((self._server, account, stream["name"]), float(of(stream)))
             yield family
 
 

@@ -15,16 +15,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from streamd.limits import UNCOMMITTED_BYTES_MAX
-from streamd.raft import membership
+from streamd.raft import doubt, membership
+from streamd.raft.election import FOLLOWER, ROLE_NAMES
 from streamd.raft.log import LogReader
-from streamd.raft.member import NEVER, Member
+from streamd.raft.member import Member
 from streamd.raft.membership import Membership
-from streamd.raft.messages import AppendReply, ReadQuery
+from streamd.raft.messages import ReadQuery
 from streamd.raft.ready import NotLeader, ProposalRejected, ReadState, Ready, Token, Write
-from streamd.raft.replication import membership_refusal
+from streamd.raft.replication import STATE_NAMES, Leadership, Peer, membership_refusal
+from streamd.raft.state import NEVER
 from streamd.types import Entry, HardState, Index, NodeId, Term
 
 COMMIT_HINT_EVERY = 4096  # entries; how far the durable commit hint may lag behind
+QUIET_ROUNDS = 2  # heartbeats with nothing to do before a group rests
 
 __all__ = ["NEVER", "LogReader", "NotLeader", "ProposalRejected", "RaftCore", "Ready"]
 
@@ -130,6 +133,8 @@ class RaftCore(Member):
         answer may also be lost with its message: the shell bounds its own wait.
         """
         leadership = self._leadership
+        if self.is_quiescent:
+            self._wake()
         if leadership is not None:
             leadership.add_read(self.node_id, context)
             self._settle_reads()
@@ -148,20 +153,27 @@ class RaftCore(Member):
         leadership = self._leadership
         if leadership is None:
             self._arm_election()
-            if not self._has_diverged:
-                self._campaign()
+            self._campaign()
             return
         if not leadership.quorum_at_ms:
             leadership.expect_signs_from(now_ms)
             leadership.quorum_at_ms = now_ms + self._election_ms
         if now_ms >= leadership.quorum_at_ms:
-            if not leadership.has_heard_quorum(now_ms - self._election_ms):
+            since_ms = now_ms - self._election_ms
+            if not leadership.has_heard_quorum(since_ms) or (
+                leadership.has_doubts and doubt.is_stuck(leadership, since_ms)
+            ):
                 self._become_follower(self.term, None)
                 return
             leadership.quorum_at_ms = now_ms + self._election_ms
         if leadership.transfer_to and now_ms >= leadership.transfer_by_ms:
             leadership.transfer_to = ""  # it did not take over in time: lead on
         if now_ms >= leadership.heartbeat_at_ms:
+            if self._live is not None and self._may_rest(leadership, self._live):
+                leadership.send_quiesce(self._live)
+                self.is_quiescent = True
+                self.deadline_ms = NEVER
+                return
             leadership.send_heartbeats()
             leadership.heartbeat_at_ms = now_ms + self._heartbeat_ms
         self._arm_leader()
@@ -195,6 +207,9 @@ class RaftCore(Member):
                 if leadership.has_reads:
                     self._settle_reads()
             return
+        if self.is_incomplete:
+            log.forget(log.stable)  # nobody applies them for now; a reader has them
+            return
         self._emit_to = min(log.commit, log.stable)
         if leadership is not None:
             self._advance_commit()
@@ -208,28 +223,155 @@ class RaftCore(Member):
 
         The log is replaced unless it already contains that entry; either way entries are given
         out from `index` + 1 on. The shell tells storage of it before the next `take`'s write.
+        An incomplete or diverged member wants one at `applied` or later, and is whole by it.
         """
         self._snapshot_wanted = None
         log = self.log
-        if index <= log.commit:
+        is_repair = self.is_incomplete or self._has_diverged
+        if index <= log.commit and not is_repair:
             return
-        if index <= log.last_index and log.term_at(index) == term and index <= log.stable:
-            log.commit = log.emitted = index
+        assert index >= log.emitted, (index, log.emitted)
+        has_entry = log.base_index <= index <= log.stable and log.term_at(index) == term
+        if has_entry and log.entry_id(index)[1] != chain:
+            self._has_diverged = True  # ours is the rotten one: the snapshot is the group's
+        if has_entry and not self._has_diverged:
+            log.commit = max(log.commit, index)
+            log.emitted = index
+            if is_repair:
+                log.replace_membership(index, members)
             log.compact(index, term, chain)
         else:
+            if self._has_diverged and log.last_index > index:
+                self._forget_promises()  # it acknowledged what goes now
             log.reset(index, term, chain, members)
             self._has_diverged = False  # whatever was rotten is gone
             for write in self._writes:
                 write.last_index = min(write.last_index, index)
+        self.is_incomplete = False
         self._emit_to = min(log.commit, log.stable)
         self._follow_membership()
+        if not self.is_leader:
+            self._arm_election()
         if self.leader_id is not None and self.leader_id != self.node_id:
-            self._held.append((self.leader_id, AppendReply(self.term, True, index)))
+            self._held.append((self.leader_id, self._append_reply(True, index)))
+
+    def mark_incomplete(self) -> None:
+        """The machine's state is damaged: lead no more and give out nothing until a snapshot is
+        installed. Log and votes stay good, except after a divergence: that log will be replaced,
+        so what it acknowledged counts as forgotten from now on, before any of it goes."""
+        if self._has_diverged:
+            self._forget_promises()
+        if self.is_incomplete:
+            return
+        if self._leadership is not None:
+            if self.is_quiescent:
+                self._leadership.send_heartbeats()  # or nobody would notice that we are gone
+            target = self.transfer_target()
+            if target:
+                self._leadership.hasten(target)
+            self._become_follower(self.term, None)
+        elif self.role != FOLLOWER:
+            self._become_follower(self.term, None)
+        self.is_incomplete = True
+        self._emit_to = self.log.emitted
+        if self.is_quiescent:
+            self._wake()
+        self._arm_election()
+        if self.leader_id is not None:
+            reply = self._append_reply(not self._has_diverged, self.log.commit)
+            reply.is_diverged = self._has_diverged
+            self._held.append((self.leader_id, reply))
+
+    # --- other nodes ----------------------------------------------------------------------------
 
     def unreachable(self, node_id: NodeId) -> None:
         """The link to `node_id` broke: what was under way to it may be lost."""
-        if self._leadership is not None:
-            self._leadership.on_unreachable(node_id)
+        leadership = self._leadership
+        if leadership is None:
+            return
+        leadership.on_unreachable(node_id)
+        peer = leadership.peers.get(node_id)
+        if peer is not None and peer.is_uncertain:
+            self._doubt(leadership, peer)  # it may have forgotten more when it comes back
+
+    def set_live(self, nodes: frozenset[NodeId]) -> None:
+        """Tell which nodes have a link up, our own included. Told once, the group may quiesce."""
+        self._live = nodes
+        if (
+            self.is_quiescent
+            and self._leadership is not None
+            and not self.log.membership.has_quorum(nodes.__contains__)
+        ):
+            self._wake()  # check-quorum decides
+
+    def peer_up(self, node_id: NodeId) -> None:
+        """A link to `node_id` is up: a leader asks what it has, others have nothing to say."""
+        leadership = self._leadership
+        if self._live is not None:
+            self._live |= {node_id}
+        if leadership is None or node_id not in leadership.peers:
+            return
+        leadership.on_unreachable(node_id)
+        if self.is_quiescent:
+            self._wake()
+        leadership.is_round_due = True
+
+    def peer_down(self, node_id: NodeId) -> None:
+        """The link to `node_id` is gone. If it was our leader, another is wanted soon; members
+        notice at about the same time, hence the dice."""
+        if self._live is not None:
+            self.set_live(self._live - {node_id})
+        self.unreachable(node_id)
+        if self.leader_id != node_id or self.is_leader:
+            return
+        self.leader_id = None
+        self.is_quiescent = False
+        self._role_changed = True
+        self.heard_ms = self.now_ms - self._election_ms
+        self._arm_election()
+        self._hurry()
+
+    def transfer_target(self, preferred: NodeId = "") -> NodeId:
+        """To whom leadership could go: `preferred` if it is fit for it; "" if nobody is."""
+        leadership = self._leadership
+        if leadership is None:
+            return ""
+        live = self._live
+        since_ms = self.now_ms - self._election_ms
+
+        def is_live(node_id: NodeId, peer: Peer) -> bool:
+            return node_id in live if live is not None else peer.heard_ms >= since_ms
+
+        return leadership.best_target(preferred, is_live)
+
+    def status(self) -> dict[str, Any]:
+        """Facts for people; `peers` only on a leader."""
+        leadership = self._leadership
+        peers = {}
+        if leadership is not None:
+            for node_id, peer in sorted(leadership.peers.items()):
+                peers[node_id] = {
+                    "state": STATE_NAMES[peer.state],
+                    "match": peer.match,
+                    "next": peer.next,
+                    "heard_ms_ago": max(self.now_ms - peer.heard_ms, 0),
+                    "is_uncertain": peer.is_uncertain,
+                    "needs_snapshot": peer.needs_snapshot,
+                }
+        return {
+            "role": ROLE_NAMES[self.role],
+            "term": self.term,
+            "vote": self.vote,
+            "leader_id": self.leader_id or "",
+            "commit": self.log.commit,
+            "applied": self.log.emitted,
+            "last_index": self.log.last_index,
+            "is_uncertain": self.is_uncertain,
+            "is_incomplete": self.is_incomplete,
+            "has_diverged": self._has_diverged,
+            "is_quiescent": self.is_quiescent,
+            "peers": peers,
+        }
 
     # --- output ---------------------------------------------------------------------------------
 
@@ -280,7 +422,9 @@ class RaftCore(Member):
             if not self._is_sole and log.commit - self._hinted >= COMMIT_HINT_EVERY:
                 self._hard_state_changed = True
         if self._hard_state_changed:
-            ready.hard_state = HardState(self.term, self.vote, log.commit)
+            ready.hard_state = HardState(
+                self.term, self.vote, log.commit, self.is_uncertain and not self._is_certified
+            )
             self._hinted = log.commit
             self._hard_state_changed = False
         self._token += 1
@@ -316,9 +460,24 @@ class RaftCore(Member):
     # --- helpers --------------------------------------------------------------------------------
 
     def _assert_takes_proposals(self) -> None:
+        if self.is_quiescent:
+            self._wake()
         if self._leadership is not None and self._leadership.transfer_to:
             target = self._leadership.transfer_to
             raise ProposalRejected(f"leadership is being handed to {target}")
+
+    def _forget_promises(self) -> None:
+        if not self.is_uncertain:
+            self.is_uncertain = True
+            self._hard_state_changed = True
+
+    def _may_rest(self, leadership: Leadership, live: frozenset[NodeId]) -> bool:
+        """True when nothing was under way for `QUIET_ROUNDS` heartbeats."""
+        if not leadership.is_settled(live):
+            leadership.quiet_rounds = 0
+            return False
+        leadership.quiet_rounds += 1
+        return leadership.quiet_rounds > QUIET_ROUNDS
 
     def _has_sends_due(self) -> bool:
         leadership = self._leadership

@@ -39,26 +39,51 @@ class Dice:
 
 
 class Ballot:
-    """The votes of one campaign. Who is not a member may answer, but never counts."""
+    """The votes of one campaign. Who is not a member may answer, but never counts.
 
-    __slots__ = ("_granted", "_refused")
+    `known`: members whose uncertainty was heard of before this campaign began.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_granted", "_refused", "known", "uncertain")
+
+    def __init__(self, known: frozenset[NodeId] = frozenset()) -> None:
         self._granted: set[NodeId] = set()
         self._refused: set[NodeId] = set()
+        self.uncertain: set[NodeId] = set()  # granted, but may have forgotten other promises
+        self.known = known
 
-    def record(self, node_id: NodeId, *, is_granted: bool) -> None:
+    def record(self, node_id: NodeId, *, is_granted: bool, is_uncertain: bool = False) -> None:
         """Count the first answer of each member."""
-        if node_id in self._granted or node_id in self._refused:
+        if node_id in self._granted or node_id in self._refused or node_id in self.uncertain:
             return
-        (self._granted if is_granted else self._refused).add(node_id)
+        if not is_granted:
+            self._refused.add(node_id)
+        elif is_uncertain:
+            self.uncertain.add(node_id)
+        else:
+            self._granted.add(node_id)
 
     def is_won(self, membership: Membership) -> bool:
-        return membership.has_quorum(self._granted.__contains__)
+        """True with a majority of those who remember, or if all voters without exception agree."""
+        return membership.has_quorum(self._granted.__contains__) or self.is_unanimous(membership)
 
-    def is_lost(self, membership: Membership) -> bool:
-        """True once a majority can no longer be reached."""
-        return not membership.has_quorum(lambda node_id: node_id not in self._refused)
+    def is_unanimous(self, membership: Membership) -> bool:
+        return all(
+            node_id in self._granted or node_id in self.uncertain
+            for node_id in (*membership.voters, *membership.voters_out)
+        )
+
+    def is_lost(self, membership: Membership, live: frozenset[NodeId] | None = None) -> bool:
+        """True once neither is possible any more. Who has no link (if `live` is known) will not
+        answer."""
+        refused = self._refused
+        if live is not None:
+            refused = refused | ({*membership.voters, *membership.voters_out} - live)
+        if not any(membership.is_voter(node_id) for node_id in refused):
+            return False
+        return not membership.has_quorum(
+            lambda node_id: node_id not in refused and node_id not in self.uncertain
+        )
 
 
 def is_up_to_date(vote: Vote, *, last_term: Term, last_index: Index) -> bool:

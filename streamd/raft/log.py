@@ -237,7 +237,11 @@ class RaftLog:
 
     def forget_emitted(self) -> None:
         """Drop from memory what is emitted, but for the trailing window of a group with peers."""
-        count = self.emitted + 1 - self._first
+        self.forget(self.emitted)
+
+    def forget(self, index: Index) -> None:
+        """Drop from memory what is not after `index` nor in the trailing window."""
+        count = index + 1 - self._first
         if count <= 0:
             return
         if not self.is_sole:
@@ -270,6 +274,11 @@ class RaftLog:
         if self.is_sole:
             self._drop_first(index + 1 - self._first)
         self._raise_base()  # memory still serves peers that are a little behind
+
+    def replace_membership(self, index: Index, membership: Membership) -> None:
+        """A snapshot says what was in force at `index`; what we knew of that time is void."""
+        later = [brought for brought in self.memberships if brought[0] > index]
+        self.memberships = [(index, membership), *later]
 
     def reset(self, index: Index, term: Term, chain: int, membership: Membership) -> None:
         """A snapshot replaces the whole log; the next write voids what storage has beyond it."""

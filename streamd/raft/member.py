@@ -1,28 +1,28 @@
 """One member's conduct: how it answers messages, changes its role, and what it then commits.
 
 `Member` is the half of the core that other members see; `core.RaftCore` is the half that the
-shell calls. Both work on one set of fields, which are all named here.
+shell calls. Both work on one set of fields, `state.State`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from crc32c import crc32c
 
-from streamd.errors import CorruptionError
-from streamd.raft import election, membership
-from streamd.raft.election import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE, Ballot, Dice
-from streamd.raft.log import LogReader, RaftLog, next_chain, pack_identity
+from streamd.raft import doubt, election, membership
+from streamd.raft.election import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE, Ballot
+from streamd.raft.log import LogReader, next_chain, pack_identity
 from streamd.raft.membership import Membership
 from streamd.raft.messages import (
     Append,
     AppendReply,
+    Certify,
     Heartbeat,
     HeartbeatReply,
     Message,
+    Quiesce,
     ReadAnswer,
     ReadQuery,
     SnapshotOffer,
@@ -30,52 +30,19 @@ from streamd.raft.messages import (
     Vote,
     VoteReply,
 )
-from streamd.raft.ready import Alert, Outgoing, ProposalRejected, ReadState, Token, Write
-from streamd.raft.replication import Leadership
+from streamd.raft.ready import Alert, ProposalRejected, ReadState
+from streamd.raft.replication import Leadership, Peer
+from streamd.raft.state import NEVER, State
 from streamd.types import Entry, Index, LogState, NodeId, Term, Uid
 
-NEVER = 0
-"""`deadline_ms` of a core that no passing of time can move."""
+LEADER_LOST_MS = (30, 300)  # patience once the leader's link is known to be gone
+HURRIED_TRIES = 5  # elections lost in a row before patience returns
 
 
-class Member:
-    """State and conduct of one member of one group. Used only as the base of `RaftCore`."""
+class Member(State):
+    """Conduct of one member of one group. Used only as the base of `RaftCore`."""
 
-    __slots__ = (
-        "_alerts",
-        "_ballot",
-        "_dice",
-        "_dropped",
-        "_election_ms",
-        "_emit_to",
-        "_hard_state_changed",
-        "_has_diverged",
-        "_has_news",
-        "_heartbeat_ms",
-        "_held",
-        "_hinted",
-        "_is_sole",
-        "_leadership",
-        "_outbox",
-        "_read_states",
-        "_role_changed",
-        "_snapshot_wanted",
-        "_token",
-        "_uncommitted_bytes",
-        "_writes",
-        "deadline_ms",
-        "group",
-        "heard_ms",
-        "is_leader",
-        "is_leader_ready",
-        "leader_id",
-        "log",
-        "node_id",
-        "now_ms",
-        "role",
-        "term",
-        "vote",
-    )
+    __slots__ = ()
 
     def __init__(
         self,
@@ -92,64 +59,40 @@ class Member:
         heartbeat_ms: int = 250,
         learners: Sequence[NodeId] = (),
         members: Membership | None = None,
+        is_uncertain: bool = False,
+        is_incomplete: bool = False,
     ) -> None:
-        """Start from what storage has: `log`, and a snapshot at `applied` whose members were
-        `voters` and `learners` (or `members`, if it was taken amid a joint change).
-
-        Reads the durable log once, and raises CorruptionError if it does not fit together.
-        """
-        self.group = group
-        self.node_id = node_id
-        self.log = RaftLog(
-            log,
-            reader,
+        """See `State`. Who has nobody else to wait for leads at once."""
+        super().__init__(
+            group=group,
+            node_id=node_id,
+            voters=voters,
+            log=log,
+            reader=reader,
+            now_ms=now_ms,
+            seed=seed,
             applied=applied,
-            membership=members or membership.simple(voters, learners),
+            election_ms=election_ms,
+            heartbeat_ms=heartbeat_ms,
+            learners=learners,
+            members=members,
+            is_uncertain=is_uncertain,
+            is_incomplete=is_incomplete,
         )
-        self.term: Term = log.hard_state.term
-        self.vote: NodeId = log.hard_state.vote
-        if self.term < self.log.last_term:
-            # Its vote is lost as well: it could vote twice in a term (I12).
-            raise CorruptionError(
-                f"hard state has term {self.term}, the log already term {self.log.last_term}"
-            )
-        self.leader_id: NodeId | None = None
-        self.role = FOLLOWER
-        self.is_leader = False
-        self.is_leader_ready = False  # the no-op of this term was given out as committed
-        self.now_ms = now_ms  # as last told; see the module
-        self.heard_ms = now_ms - election_ms  # last sign of a leader; none yet
-        self.deadline_ms = NEVER
-        self._election_ms = election_ms
-        self._heartbeat_ms = heartbeat_ms
-        self._dice = Dice(seed)
-        self._ballot = Ballot()
-        self._leadership: Leadership | None = None
-        self._is_sole = False
-        self._has_diverged = False
-        self._token: Token = 0
-        self._writes: deque[Write] = deque()  # handed out, not reported
-        self._held: list[Outgoing] = []  # rest on what the next write carries
-        self._outbox: list[Outgoing] = []
-        self._hard_state_changed = False
-        self._hinted: Index = log.hard_state.commit
-        self._emit_to: Index = min(self.log.commit, self.log.stable)
-        self._uncommitted_bytes = 0
-        self._read_states: list[ReadState] = []
-        self._role_changed = False
-        self._dropped: list[Entry] = []
-        self._alerts: list[Alert] = []
-        self._snapshot_wanted: tuple[NodeId, SnapshotOffer] | None = None
-        self._has_news = False  # any of the three above
         self._follow_membership()
         if self.log.membership.voters == (node_id,):
-            self._campaign()  # nobody else to wait for
+            self._campaign()
 
     # --- messages -------------------------------------------------------------------------------
 
     def step(self, sender: NodeId, message: Message) -> None:
         """Take a message of `sender`. Old terms are refused, newer ones followed."""
         term = message.term
+        if self.is_quiescent and type(message) is not Quiesce:
+            if type(message) is Vote and term > self.term and not message.is_transfer:
+                self._wake()  # but no help to depose a leader that only had nothing to say
+                return
+            self._wake()
         if term > self.term:
             if type(message) is Vote:
                 if not message.is_transfer and self._hears_leader():
@@ -157,7 +100,7 @@ class Member:
                 if not message.is_pre:
                     self._become_follower(term, None)
             elif not (type(message) is VoteReply and message.is_pre and message.is_granted):
-                is_leaders = type(message) in (Append, Heartbeat, SnapshotOffer)
+                is_leaders = type(message) in _LEADERS
                 self._become_follower(term, sender if is_leaders else None)
         elif term < self.term:
             self._refuse_old_term(sender, message)
@@ -167,9 +110,9 @@ class Member:
     def _refuse_old_term(self, sender: NodeId, message: Message) -> None:
         """Tell a leader or candidate of an old term that it is one; ignore the rest."""
         if type(message) is Vote:
-            self._held.append((sender, VoteReply(self.term, message.is_pre, False)))
-        elif type(message) in (Append, Heartbeat, SnapshotOffer):
-            self._held.append((sender, AppendReply(self.term, False, 0)))
+            self._held.append((sender, self._vote_reply(self.term, message.is_pre, False)))
+        elif type(message) in _LEADERS:
+            self._held.append((sender, self._append_reply(False, 0)))
 
     def _on_vote(self, sender: NodeId, vote: Vote) -> None:
         log = self.log
@@ -182,14 +125,14 @@ class Member:
         )
         if vote.is_pre:
             term = vote.term if is_granted else self.term
-            self._outbox.append((sender, VoteReply(term, True, is_granted)))
+            self._outbox.append((sender, self._vote_reply(term, True, is_granted)))
             return
         if is_granted and self.vote != sender:
             self.vote = sender
             self._hard_state_changed = True
         if is_granted:
             self._arm_election()
-        self._held.append((sender, VoteReply(self.term, False, is_granted)))
+        self._held.append((sender, self._vote_reply(self.term, False, is_granted)))
 
     def _on_vote_reply(self, sender: NodeId, reply: VoteReply) -> None:
         wanted_role, wanted_term = (
@@ -197,7 +140,7 @@ class Member:
         )
         if self.role != wanted_role or (reply.is_granted and reply.term != wanted_term):
             return
-        self._ballot.record(sender, is_granted=reply.is_granted)
+        self._ballot.record(sender, is_granted=reply.is_granted, is_uncertain=reply.is_uncertain)
         self._count_votes()
 
     def _on_append(self, sender: NodeId, append: Append) -> None:
@@ -208,12 +151,10 @@ class Member:
         previous = append.prev_index
         if previous < log.base_index:
             # Compacted here, hence committed, hence equal.
-            self._held.append((sender, AppendReply(self.term, True, log.commit)))
+            self._held.append((sender, self._append_reply(True, log.commit)))
             return
         if previous > log.last_index or log.term_at(previous) != append.prev_term:
-            hint = log.last_with_term_up_to(previous, append.prev_term)
-            reply = AppendReply(self.term, False, previous, hint, log.term_at(hint))
-            self._held.append((sender, reply))
+            self._refuse(sender, previous, append.prev_term)
             return
         chain = log.entry_id(previous)[1]
         if chain != append.prev_chain:
@@ -222,8 +163,15 @@ class Member:
         last = previous + len(append.entries)
         if not self._append_foreign(sender, append):
             return
-        self._held.append((sender, AppendReply(self.term, True, last)))
+        self._held.append((sender, self._append_reply(True, last)))
         self._commit_to(min(append.commit, last))
+
+    def _refuse(self, sender: NodeId, index: Index, term: Term) -> None:
+        """We lack the leader's entry; say from where on it should look for a common one."""
+        hint = self.log.last_with_term_up_to(index, term)
+        reply = self._append_reply(False, index)
+        reply.hint_index, reply.hint_term = hint, self.log.term_at(hint)
+        self._held.append((sender, reply))
 
     def _append_foreign(self, sender: NodeId, append: Append) -> bool:
         """Append what is new of a leader's entries; False if they can't follow our log."""
@@ -254,7 +202,8 @@ class Member:
         leadership = self._leadership
         if leadership is None or sender not in leadership.peers:
             return
-        leadership.peers[sender].heard_ms = self.now_ms
+        peer = leadership.peers[sender]
+        peer.heard_ms = self.now_ms
         if reply.is_diverged:
             text = f"the log of {sender} has other content than ours at index {reply.index}"
             self._alert(Alert(text, sender, reply.index, self.term))
@@ -262,34 +211,49 @@ class Member:
             text = f"{sender} acks index {reply.index}, our log ends at {self.log.last_index}"
             self._alert(Alert(text, sender, reply.index, self.term))
             return
-        if leadership.on_append_reply(sender, reply):
+        is_news = (reply.is_uncertain or peer.is_uncertain) and self._weigh(leadership, peer, reply)
+        if leadership.on_append_reply(sender, reply) or is_news:
             self._advance_commit()
+            if self._leadership is None:
+                return
+        if peer.is_uncertain:
+            self._certify(sender, peer)
+        if reply.needs_snapshot or peer.needs_snapshot:
+            peer.needs_snapshot = reply.needs_snapshot
+            if reply.needs_snapshot and self.now_ms - peer.offered_ms >= self._election_ms:
+                leadership.offer_snapshot(sender, peer, self.now_ms)
 
     def _on_heartbeat(self, sender: NodeId, beat: Heartbeat) -> None:
         self._follow(sender)
-        if not self._has_diverged:
+        if not (self._has_diverged or self.is_uncertain):
+            # An uncertain member may have acked entries that are not the ones it has now.
             self._commit_to(min(beat.commit, self.log.last_index))
         # No promise rests on a sign of life, so it does not wait for the disk.
-        self._outbox.append((sender, HeartbeatReply(self.term, beat.round_no)))
+        self._outbox.append((sender, HeartbeatReply(self.term, beat.round_no, self.is_uncertain)))
 
     def _on_heartbeat_reply(self, sender: NodeId, reply: HeartbeatReply) -> None:
         leadership = self._leadership
         if leadership is None or sender not in leadership.peers:
             return
-        leadership.peers[sender].heard_ms = self.now_ms
+        peer = leadership.peers[sender]
+        peer.heard_ms = self.now_ms
+        if reply.is_uncertain and not peer.is_uncertain:
+            self._doubt(leadership, peer)
+        if peer.is_uncertain:
+            self._certify(sender, peer)
         leadership.on_heartbeat_reply(sender, reply.round_no, self.now_ms, self._election_ms)
         self._settle_reads()
 
     def _on_snapshot_offer(self, sender: NodeId, offer: SnapshotOffer) -> None:
         self._follow(sender)
-        if offer.index <= self.log.commit:
-            self._held.append((sender, AppendReply(self.term, True, self.log.commit)))
+        if offer.index <= self.log.commit and not (self.is_incomplete or self._has_diverged):
+            self._held.append((sender, self._append_reply(True, self.log.commit)))
         else:
             self._snapshot_wanted = (sender, offer)
             self._has_news = True
 
     def _on_timeout_now(self, sender: NodeId, message: TimeoutNow) -> None:
-        if self.role != LEADER and not self._has_diverged:
+        if self.role != LEADER:
             self._campaign(is_transfer=True)
 
     def _on_read_query(self, sender: NodeId, query: ReadQuery) -> None:
@@ -306,20 +270,105 @@ class Member:
     def _on_read_answer(self, sender: NodeId, answer: ReadAnswer) -> None:
         self._read_states.append(ReadState(answer.context, answer.index))
 
+    # --- uncertain members ----------------------------------------------------------------------
+
+    def _doubt(self, leadership: Leadership, peer: Peer) -> None:
+        """Start to count on nothing of `peer`; the entry that may end this is appended now."""
+        doubt.doubt(leadership, peer, self._append(b"", None, None))
+
+    def _weigh(self, leadership: Leadership, peer: Peer, reply: AppendReply) -> bool:
+        """Settle what a reply says about a peer's memory before it says anything else; True if
+        the peer counts again from now on."""
+        if (reply.is_uncertain and not peer.is_uncertain) or doubt.has_lost_more(peer, reply):
+            self._doubt(leadership, peer)
+            if not reply.is_ok and not reply.is_diverged:
+                peer.next = reply.index + 1  # its hint applies to this
+        elif reply.is_ok and not reply.is_uncertain and reply.index >= peer.certain_from:
+            doubt.trust(leadership, peer)
+            return True
+        return False
+
+    def _certify(self, node_id: NodeId, peer: Peer) -> None:
+        leadership = self._leadership
+        if leadership is not None and doubt.may_certify(leadership, peer):
+            self._outbox.append((node_id, Certify(self.term, peer.certain_from)))
+
+    def _on_certify(self, sender: NodeId, message: Certify) -> None:
+        """The leader vouches for us. Sent to ourselves once more, when that is durable."""
+        log = self.log
+        index = message.index
+        if sender == self.node_id:
+            self.is_uncertain = self._is_certified = False
+            self._arm_election()
+            if self.leader_id is not None:
+                self._held.append((self.leader_id, self._append_reply(True, index)))
+            return
+        self._follow(sender)
+        if self._has_diverged or index > log.stable or index < log.base_index:
+            return
+        if log.term_at(index) != message.term:
+            return  # not the leader's entry: we have lost it since
+        if not self.is_uncertain:
+            self._held.append((sender, self._append_reply(True, index)))
+        elif not self._is_certified:
+            self.vote = sender  # it did win this term, whatever else we may have promised
+            self._is_certified = True
+            self._hard_state_changed = True
+            self._held.append((self.node_id, message))
+
+    # --- rest -----------------------------------------------------------------------------------
+
+    def _on_quiesce(self, sender: NodeId, message: Quiesce) -> None:
+        """Stop to expect heartbeats if there is nothing that we lack."""
+        self._follow(sender)
+        log = self.log
+        is_whole = not (self._has_diverged or self.is_uncertain or self.is_incomplete)
+        # The leader's last entry is of its own term: the same term there means the same log.
+        has_all = log.last_index == message.last_index and log.last_term == message.term
+        if not (is_whole and has_all):
+            self._refuse(sender, message.last_index, message.term)
+            return
+        self._commit_to(message.commit)
+        if log.stable == log.last_index:
+            self.is_quiescent = True
+            self.deadline_ms = NEVER
+
+    def _wake(self) -> None:
+        """Something happens again: measure time from now."""
+        self.is_quiescent = False
+        leadership = self._leadership
+        if leadership is None:
+            self.heard_ms = self.now_ms
+            self._arm_election()
+            return
+        leadership.expect_signs_from(self.now_ms)
+        leadership.quiet_rounds = 0
+        leadership.is_round_due = True  # so that those who doubt it hear that we lead
+        leadership.heartbeat_at_ms = self.now_ms + self._heartbeat_ms
+        leadership.quorum_at_ms = self.now_ms + self._election_ms
+        self._arm_leader()
+
     # --- roles ----------------------------------------------------------------------------------
 
     def _hears_leader(self) -> bool:
         """True while a leader may be alive: nobody is helped to depose it."""
         if self.is_leader:
             return True  # check-quorum makes us step down when nobody follows us any more
-        return self.leader_id is not None and self.now_ms < self.heard_ms + self._election_ms
+        if self.leader_id is None:
+            return False
+        return self.is_quiescent or self.now_ms < self.heard_ms + self._election_ms
 
     def _follow(self, leader: NodeId) -> None:
         assert not self.is_leader, f"{leader} and {self.node_id} both lead term {self.term}"
         if self.role != FOLLOWER or self.leader_id != leader:
             self._become_follower(self.term, leader)
         self.heard_ms = self.now_ms
-        self._arm_election()
+        self.is_quiescent = False
+        self._tries = 0
+        if self.deadline_ms != NEVER:
+            self.deadline_ms = self.now_ms + self._patience_ms
+        else:
+            self._arm_election()
 
     def _become_follower(self, term: Term, leader: NodeId | None) -> None:
         assert term >= self.term, (term, self.term)
@@ -327,7 +376,9 @@ class Member:
             self.term = term
             self.vote = ""  # and only here: a vote lasts as long as its term
             self._held.clear()  # promises of a term that is over
+            self._is_certified = False
             self._hard_state_changed = True
+        self.is_quiescent = False
         self._end_leadership()
         self.role = FOLLOWER
         self.leader_id = leader
@@ -371,7 +422,7 @@ class Member:
         self.vote = self.node_id
         self._hard_state_changed = True
         self.role = CANDIDATE
-        self._ballot = Ballot()
+        self._ballot = Ballot(known=frozenset(self._ballot.uncertain))
         self._arm_election()
         if self._is_sole:
             # Term, vote and no-op go into one write, and nothing leaves before it is durable.
@@ -396,8 +447,13 @@ class Member:
                 self._stand(is_transfer=False)
             else:
                 self._become_leader()
-        elif self._ballot.is_lost(members):
+        elif self._ballot.is_lost(members, self._live):
             self._become_follower(self.term, None)
+            if self._live is not None and members.has_quorum(self._live.__contains__):
+                # Votes were split, or another has the longer log: no leader is to be waited for.
+                self._tries += 1
+                if self._tries <= HURRIED_TRIES:
+                    self._hurry()
 
     def _become_leader(self) -> None:
         self.role = LEADER
@@ -413,6 +469,11 @@ class Member:
             now_ms=self.now_ms,
         )
         self._leadership.quorum_at_ms = self.now_ms + self._election_ms
+        ballot = self._ballot
+        if ballot.uncertain:
+            is_unanimous = ballot.is_unanimous(self.log.membership)
+            at_once = ballot.uncertain & ballot.known if is_unanimous else set()
+            doubt.begin(self._leadership, ballot.uncertain, at_once)
         self._append(b"", None, None)  # commits what earlier terms left, once it is committed
         if not self._is_sole:
             self._leadership.send_heartbeats()
@@ -424,7 +485,8 @@ class Member:
         self._has_diverged = True
         text = f"log chain at index {index} is {ours:#010x} here, {theirs:#010x} at {leader}"
         self._alert(Alert(text, leader, index, self.log.term_at(index)))
-        reply = AppendReply(self.term, False, index, is_diverged=True)
+        reply = self._append_reply(False, index)
+        reply.is_diverged = True
         self._held.append((leader, reply))
 
     # --- log and commit -------------------------------------------------------------------------
@@ -471,7 +533,8 @@ class Member:
         if index > log.commit:
             assert index <= log.last_index, (index, log.last_index)
             log.commit = index
-            self._emit_to = min(index, log.stable)
+            if not self.is_incomplete:
+                self._emit_to = min(index, log.stable)
 
     def _advance_commit(self) -> None:
         """Commit what a majority has durable; only ever by an entry of this term."""
@@ -484,6 +547,9 @@ class Member:
         log.commit = index
         self._emit_to = min(index, log.stable)
         self._settle_reads()
+        if leadership.has_doubts:
+            for node_id, peer in leadership.peers.items():
+                self._certify(node_id, peer)
         if log.membership_index <= index:
             self._on_membership_committed()
 
@@ -514,9 +580,20 @@ class Member:
         self._alerts.append(alert)
         self._has_news = True
 
+    def _append_reply(self, is_ok: bool, index: Index) -> AppendReply:
+        reply = AppendReply(self.term, is_ok, index)
+        reply.is_uncertain = self.is_uncertain
+        reply.needs_snapshot = self.is_incomplete
+        return reply
+
+    def _vote_reply(self, term: Term, is_pre: bool, is_granted: bool) -> VoteReply:
+        return VoteReply(term, is_pre, is_granted, self.is_uncertain)
+
     def _may_stand(self) -> bool:
-        """True for a voter, also for one whose removal is not known to be committed: until it is,
-        the group may need the longer log that only the removed member has."""
+        """True for a voter that is whole, also for one whose removal is not known to be committed:
+        until it is, the group may need the longer log that only the removed member has."""
+        if self.is_uncertain or self.is_incomplete or self._has_diverged:
+            return False
         return any(members.is_voter(self.node_id) for members in self.log.open_memberships())
 
     def _arm_election(self) -> None:
@@ -526,13 +603,19 @@ class Member:
         if not self._may_stand():
             self.deadline_ms = NEVER
             return
-        patience_ms = self._election_ms + self._dice.below(self._election_ms)
-        self.deadline_ms = self.now_ms + patience_ms
+        self._patience_ms = self._election_ms + self._dice.below(self._election_ms)
+        self.deadline_ms = self.now_ms + self._patience_ms
+
+    def _hurry(self) -> None:
+        """Stand soon: that there is no leader is known. Others know it too, hence the dice."""
+        if self.deadline_ms != NEVER:
+            low, high = LEADER_LOST_MS
+            self.deadline_ms = self.now_ms + low + self._dice.below(high - low)
 
     def _arm_leader(self) -> None:
         leadership = self._leadership
         assert leadership is not None
-        if self._is_sole:
+        if self._is_sole or self.is_quiescent:
             self.deadline_ms = NEVER
             return
         deadline_ms = max(min(leadership.heartbeat_at_ms, leadership.quorum_at_ms), 1)
@@ -540,6 +623,8 @@ class Member:
             deadline_ms = min(deadline_ms, leadership.transfer_by_ms)
         self.deadline_ms = deadline_ms
 
+
+_LEADERS = (Append, Heartbeat, SnapshotOffer, Quiesce, Certify)  # only a leader says these
 
 _HANDLERS: dict[type, Callable[[Member, NodeId, Any], None]] = {
     Vote: Member._on_vote,
@@ -552,4 +637,6 @@ _HANDLERS: dict[type, Callable[[Member, NodeId, Any], None]] = {
     TimeoutNow: Member._on_timeout_now,
     ReadQuery: Member._on_read_query,
     ReadAnswer: Member._on_read_answer,
+    Quiesce: Member._on_quiesce,
+    Certify: Member._on_certify,
 }

@@ -31,6 +31,7 @@ class VoteReply:
     term: Term
     is_pre: bool
     is_granted: bool
+    is_uncertain: bool = False  # see `doubt`: such a grant counts only if everybody grants
 
 
 @dataclass(slots=True)
@@ -55,6 +56,7 @@ class AppendReply:
 
     Otherwise `index` repeats the refused prev_index, and (hint_index, hint_term) name the last
     entry of the receiver that could still match. `is_diverged`: same term, other content.
+    `needs_snapshot`: the log is whole, but the state below it is not: offer a snapshot.
     """
 
     term: Term
@@ -63,6 +65,8 @@ class AppendReply:
     hint_index: Index = 0
     hint_term: Term = 0
     is_diverged: bool = False
+    is_uncertain: bool = False
+    needs_snapshot: bool = False
 
 
 @dataclass(slots=True)
@@ -78,6 +82,7 @@ class Heartbeat:
 class HeartbeatReply:
     term: Term
     round_no: int
+    is_uncertain: bool = False
 
 
 @dataclass(slots=True)
@@ -118,6 +123,23 @@ class ReadAnswer:
     index: Index
 
 
+@dataclass(slots=True)
+class Quiesce:
+    """Nothing is under way: a receiver with exactly this log needs no more heartbeats."""
+
+    term: Term
+    last_index: Index
+    commit: Index
+
+
+@dataclass(slots=True)
+class Certify:
+    """An uncertain receiver that holds the leader's entry `index` may count again."""
+
+    term: Term
+    index: Index
+
+
 Message: TypeAlias = (
     Vote
     | VoteReply
@@ -129,4 +151,6 @@ Message: TypeAlias = (
     | TimeoutNow
     | ReadQuery
     | ReadAnswer
+    | Quiesce
+    | Certify
 )

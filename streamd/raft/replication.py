@@ -2,12 +2,14 @@
 
 A peer is *probed* with one append at a time until a common entry is found, then *replicated* to
 with a window of unanswered appends, and sent to the *snapshot* when what it needs is compacted.
-A peer whose log has other content under the same term is *diverged*: it gets nothing more.
+A peer whose log has other content under the same term is *diverged*: it gets nothing more until
+it says that it has a snapshot instead. An *uncertain* one gets all, and counts for nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from streamd.limits import (
     RAFT_APPEND_BYTES,
@@ -21,6 +23,7 @@ from streamd.raft.messages import (
     Append,
     AppendReply,
     Heartbeat,
+    Quiesce,
     ReadAnswer,
     SnapshotOffer,
     TimeoutNow,
@@ -43,11 +46,15 @@ class Peer:
     """
 
     __slots__ = (
+        "certain_from",
         "commit_sent",
         "heard_ms",
         "inflight",
+        "is_certain_at_once",
         "is_paused",
+        "is_uncertain",
         "match",
+        "needs_snapshot",
         "next",
         "offered_ms",
         "probe_round",
@@ -66,6 +73,10 @@ class Peer:
         self.heard_ms = now_ms
         self.round_no = 0  # last heartbeat round it answered
         self.offered_ms = 0
+        self.needs_snapshot = False  # its log is whole, its state is not
+        self.is_uncertain = False
+        self.certain_from: Index = 0  # it may count again once it holds this entry
+        self.is_certain_at_once = False  # ... even before that entry is committed without it
 
     def probe(self) -> None:
         """Doubt what was sent: start again after the last entry known to be there."""
@@ -96,14 +107,16 @@ class Leadership:
     __slots__ = (
         "_confirmed_round",
         "_early_reads",
-        "_log",
-        "_node_id",
         "_outbox",
         "_reads",
         "_round_no",
+        "has_doubts",
         "heartbeat_at_ms",
         "is_round_due",
+        "log",
+        "node_id",
         "peers",
+        "quiet_rounds",
         "quorum_at_ms",
         "term",
         "term_start",
@@ -115,8 +128,8 @@ class Leadership:
     def __init__(
         self, *, node_id: NodeId, term: Term, log: RaftLog, outbox: list[Outgoing], now_ms: int
     ) -> None:
-        self._node_id = node_id
-        self._log = log
+        self.node_id = node_id
+        self.log = log
         self._outbox = outbox
         self.term = term
         self.term_start: Index = log.last_index + 1  # the no-op; nothing below commits by count
@@ -126,6 +139,8 @@ class Leadership:
         self._round_no = 0
         self._confirmed_round = 0
         self.is_round_due = False
+        self.has_doubts = False  # some peer is uncertain
+        self.quiet_rounds = 0  # heartbeat rounds in a row with nothing to do
         self.heartbeat_at_ms = now_ms
         self.quorum_at_ms = now_ms
         self.transfer_to: NodeId = ""
@@ -137,13 +152,13 @@ class Leadership:
 
     def follow_membership(self, now_ms: int) -> None:
         """Have exactly one `Peer` for each other member of the membership in force."""
-        members = self._log.membership.members()
+        members = self.log.membership.members()
         for node_id in list(self.peers):
             if node_id not in members:
                 del self.peers[node_id]
         for node_id in members:
-            if node_id != self._node_id and node_id not in self.peers:
-                self.peers[node_id] = Peer(self._log.last_index + 1, now_ms)
+            if node_id != self.node_id and node_id not in self.peers:
+                self.peers[node_id] = Peer(self.log.last_index + 1, now_ms)
 
     def expect_signs_from(self, now_ms: int) -> None:
         """Count every peer's silence from now on, not from before."""
@@ -156,25 +171,25 @@ class Leadership:
 
         def is_heard(node_id: NodeId) -> bool:
             peer = peers.get(node_id)
-            return node_id == self._node_id or (peer is not None and peer.heard_ms >= since_ms)
+            return node_id == self.node_id or (peer is not None and peer.heard_ms >= since_ms)
 
-        return self._log.membership.has_quorum(is_heard)
+        return self.log.membership.has_quorum(is_heard)
 
     def quorum_match(self) -> Index:
         """The highest index that is durable on a majority."""
-        return self._log.membership.quorum_index(self._match_of)
+        return self.log.membership.quorum_index(self._match_of)
 
     def _match_of(self, node_id: NodeId) -> Index:
-        if node_id == self._node_id:
-            return self._log.stable  # our own fsync counts like everybody's: when it is done
+        if node_id == self.node_id:
+            return self.log.stable  # our own fsync counts like everybody's: when it is done
         peer = self.peers.get(node_id)
-        return peer.match if peer is not None else 0
+        return peer.match if peer is not None and not peer.is_uncertain else 0
 
     # --- appends --------------------------------------------------------------------------------
 
     def has_appends_due(self) -> bool:
         """True if `send_appends` would send something."""
-        log = self._log
+        log = self.log
         last = log.last_index
         commit = log.commit
         for peer in self.peers.values():
@@ -197,15 +212,15 @@ class Leadership:
                     peer.probe_round = self._round_no
             elif peer.state == REPLICATE:
                 while len(peer.inflight) < RAFT_INFLIGHT_APPENDS:
-                    if peer.next > self._log.last_index and peer.commit_sent >= min(
-                        self._log.commit, peer.next - 1
+                    if peer.next > self.log.last_index and peer.commit_sent >= min(
+                        self.log.commit, peer.next - 1
                     ):
                         break
                     if not self._send_append(node_id, peer, now_ms):
                         break
 
     def _send_append(self, node_id: NodeId, peer: Peer, now_ms: int) -> bool:
-        log = self._log
+        log = self.log
         previous = peer.next - 1
         if previous < log.base_index:
             self._offer_snapshot(node_id, peer, now_ms)
@@ -227,10 +242,14 @@ class Leadership:
         return True
 
     def _offer_snapshot(self, node_id: NodeId, peer: Peer, now_ms: int) -> None:
-        log = self._log
         peer.state = SNAPSHOT
-        peer.offered_ms = now_ms
         peer.inflight.clear()
+        self.offer_snapshot(node_id, peer, now_ms)
+
+    def offer_snapshot(self, node_id: NodeId, peer: Peer, now_ms: int) -> None:
+        """Say which snapshot there is; what the peer gets of the log stays as it is."""
+        log = self.log
+        peer.offered_ms = now_ms
         offer = SnapshotOffer(
             self.term,
             log.snapshot_index,
@@ -253,15 +272,15 @@ class Leadership:
             if reply.index > peer.match:  # else an answer to something older than what it has
                 peer.probe()
         elif peer.state == PROBE and reply.index == peer.next - 1:
-            hint = self._log.last_with_term_up_to(reply.hint_index, reply.hint_term)
-            if reply.hint_index < self._log.base_index:
+            hint = self.log.last_with_term_up_to(reply.hint_index, reply.hint_term)
+            if reply.hint_index < self.log.base_index:
                 hint = reply.hint_index  # what it has is compacted here: a snapshot follows
             peer.next = max(peer.match + 1, min(reply.index, hint + 1))
             peer.is_paused = False
         return False
 
     def _on_accepted(self, node_id: NodeId, peer: Peer, index: Index) -> bool:
-        assert index <= self._log.last_index, (node_id, index, self._log.last_index)
+        assert index <= self.log.last_index, (node_id, index, self.log.last_index)
         has_grown = index > peer.match
         if has_grown:
             peer.match = index
@@ -272,8 +291,11 @@ class Leadership:
         if peer.state == PROBE:
             if index >= peer.next - 1:
                 peer.replicate()
-        elif peer.state == SNAPSHOT and peer.match >= self._log.base_index:
+        elif peer.state == SNAPSHOT and peer.match >= self.log.base_index:
             peer.replicate()
+        elif peer.state == DIVERGED:
+            peer.match = index  # a snapshot has replaced its log, with all that it acked beyond
+            peer.probe()
         if node_id == self.transfer_to:
             self.advance_transfer()
         return has_grown
@@ -281,6 +303,8 @@ class Leadership:
     def on_unreachable(self, node_id: NodeId) -> None:
         """The link broke: what was under way may be lost."""
         peer = self.peers.get(node_id)
+        if peer is not None:
+            peer.offered_ms = 0
         if peer is not None and peer.state in (REPLICATE, SNAPSHOT):
             peer.probe()
         elif peer is not None and peer.state == PROBE:
@@ -292,7 +316,7 @@ class Leadership:
         """Start a round: one heartbeat to every peer."""
         self._round_no += 1
         self.is_round_due = False
-        commit = self._log.commit
+        commit = self.log.commit
         for node_id, peer in self.peers.items():
             beat = Heartbeat(self.term, min(commit, peer.match), self._round_no)
             self._outbox.append((node_id, beat))
@@ -305,23 +329,25 @@ class Leadership:
         peer.round_no = max(peer.round_no, round_no)
         if round_no > peer.probe_round:
             peer.is_paused = False
-        if peer.state == REPLICATE and peer.match < self._log.last_index:
+        if peer.state == REPLICATE and peer.match < self.log.last_index:
             if len(peer.inflight) >= RAFT_INFLIGHT_APPENDS:
                 peer.inflight.popleft()
             # An append now, empty if all was sent: refused if one before it was lost.
             self._send_append(node_id, peer, now_ms)
         elif peer.state == SNAPSHOT and now_ms - peer.offered_ms >= election_ms:
             self._offer_snapshot(node_id, peer, now_ms)
+        if peer.needs_snapshot and now_ms - peer.offered_ms >= election_ms:
+            self.offer_snapshot(node_id, peer, now_ms)
         self._confirm_rounds()
 
     def _confirm_rounds(self) -> None:
         peers = self.peers
-        round_no = self._log.membership.quorum_index(
+        round_no = self.log.membership.quorum_index(
             lambda node_id: (
                 self._round_no
-                if node_id == self._node_id
+                if node_id == self.node_id
                 else peers[node_id].round_no
-                if node_id in peers
+                if node_id in peers and not peers[node_id].is_uncertain
                 else 0
             )
         )
@@ -337,22 +363,22 @@ class Leadership:
         heartbeats that starts from now on has shown that no later leader can have been."""
         if len(self._reads) + len(self._early_reads) >= RAFT_READS_MAX:
             raise ProposalRejected("too many reads wait for the leader's confirmation")
-        if self._log.commit < self.term_start:
+        if self.log.commit < self.term_start:
             self._early_reads.append((requester, context))
             return
-        self._reads.append((self._round_no + 1, self._log.commit, requester, context))
+        self._reads.append((self._round_no + 1, self.log.commit, requester, context))
         self.is_round_due = True
 
     def confirmed_reads(self) -> list[tuple[NodeId, int, Index]]:
         """Reads that may be answered: (requester, context, index), in the order they came."""
-        if self._early_reads and self._log.commit >= self.term_start:
+        if self._early_reads and self.log.commit >= self.term_start:
             early, self._early_reads = self._early_reads, []
             for requester, context in early:
                 self.add_read(requester, context)
         reads = self._reads
         if not reads:
             return []
-        if self._log.is_sole:
+        if self.log.is_sole:
             # Nobody else could lead: the majority that must agree is this member.
             self.is_round_due = False
             self._confirmed_round = self._round_no + 1
@@ -370,24 +396,71 @@ class Leadership:
         """Send a follower the answer to its read."""
         self._outbox.append((requester, ReadAnswer(self.term, context, index)))
 
+    # --- rest -----------------------------------------------------------------------------------
+
+    def is_settled(self, live: frozenset[NodeId]) -> bool:
+        """True if nothing is under way here or with any live peer, and these are a quorum."""
+        log = self.log
+        last = log.last_index
+        if not (last == log.commit == log.emitted == log.stable) or log.membership.is_joint:
+            return False
+        if self.transfer_to or self._reads or self._early_reads or self.is_round_due:
+            return False
+        for node_id, peer in self.peers.items():
+            if node_id not in live:
+                continue
+            if peer.state != REPLICATE or peer.match != last or peer.commit_sent != last:
+                return False
+            if peer.is_uncertain or peer.needs_snapshot or peer.round_no != self._round_no:
+                return False
+        return log.membership.has_quorum(live.__contains__)
+
+    def send_quiesce(self, live: frozenset[NodeId]) -> None:
+        """Tell the live peers that there is nothing to wait for."""
+        log = self.log
+        for node_id in self.peers:
+            if node_id in live:
+                message = Quiesce(self.term, log.last_index, log.commit)
+                self._outbox.append((node_id, message))
+
     # --- hand-over ------------------------------------------------------------------------------
 
     def start_transfer(self, node_id: NodeId, *, by_ms: int) -> None:
         """Take no more proposals, bring `node_id` up to date, then have it campaign."""
         peer = self.peers.get(node_id)
-        if peer is None or not self._log.membership.is_voter(node_id):
+        if peer is None or not self.log.membership.is_voter(node_id):
             raise ProposalRejected(f"{node_id} is no other voter of this group")
+        if peer.is_uncertain or peer.needs_snapshot or peer.state == DIVERGED:
+            raise ProposalRejected(f"{node_id} is not whole")
         self.transfer_to = node_id
         self.transfer_by_ms = by_ms
         self.transfer_sent = False
         self.advance_transfer()
+
+    def hasten(self, node_id: NodeId) -> None:
+        """Have `node_id` campaign now, whatever it lacks: this leadership is over."""
+        self._outbox.append((node_id, TimeoutNow(self.term)))
+
+    def best_target(self, preferred: NodeId, is_live: Callable[[NodeId, Peer], bool]) -> NodeId:
+        """The live voter that would lead soonest: `preferred` if it can, else the longest log."""
+        fit = [
+            (-peer.match, node_id)
+            for node_id, peer in self.peers.items()
+            if self.log.membership.is_voter(node_id)
+            and peer.state in (PROBE, REPLICATE)
+            and not (peer.is_uncertain or peer.needs_snapshot)
+            and is_live(node_id, peer)
+        ]
+        if any(node_id == preferred for _, node_id in fit):
+            return preferred
+        return min(fit)[1] if fit else ""
 
     def advance_transfer(self) -> None:
         """Say "now" once the target holds everything."""
         peer = self.peers.get(self.transfer_to)
         if peer is None:
             self.transfer_to = ""
-        elif peer.match == self._log.last_index and not self.transfer_sent:
+        elif peer.match == self.log.last_index and not self.transfer_sent:
             self._outbox.append((self.transfer_to, TimeoutNow(self.term)))
             self.transfer_sent = True
 

@@ -19,6 +19,7 @@ from streamd.store.block import HEADER_BYTES, BlockFiles, Write, block_name
 from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.hot_tail import ChunkCache, HotBudget, HotTail
 from streamd.store.snapshots import SnapshotFile, read_file
+from streamd.store.verify import BlockRows, rows_of
 from streamd.types import Index, Term, Uid
 
 APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import each other
@@ -336,32 +337,27 @@ class StreamStore:
         self._submit(job, saved)
 
     def _save_index(self, index: Index, index_db: bytes) -> None:
-        """A cache: not synced, but a torn or stale one is told by its header."""
-        header = _INDEX_HEADER.pack(
-            _INDEX_MAGIC, self.uid, index, len(index_db), crc32c(index_db), 0
-        )
-        path = os.path.join(self.directory, _INDEX_NAME)
-        fd = self._disk.open(path + ".tmp", create=True)
-        try:
-            self._disk.truncate(fd, 0)
-            self._disk.writev(fd, [header, index_db], 0)
-        finally:
-            self._disk.close(fd)
-        self._disk.replace(path + ".tmp", path)
-        self._disk.crash_point("INDEX_RENAMED")
+        write_index(self._disk, self.directory, self.uid, index, index_db)
 
     def _load_index(self, index: Index) -> bytes | None:
+        return read_index(self._disk, self.directory, self.uid, index)
+
+    def verify(self, block_no: int, *, end_offset: int, is_sealed: bool) -> BlockRows:
+        """Read a whole block and verify each of its records and its footer. Synchronous.
+
+        Raises CorruptionError or DiskError. What waits to be written is not there yet.
+        """
         try:
-            blob = read_file(self._disk, os.path.join(self.directory, _INDEX_NAME))
-        except FileNotFoundError:
-            return None
-        if len(blob) < _INDEX_HEADER.size:
-            return None
-        magic, uid, stamp, size, crc, _ = _INDEX_HEADER.unpack_from(blob)
-        body = blob[_INDEX_HEADER.size :]
-        if (magic, uid, stamp, size) != (_INDEX_MAGIC, self.uid, index, len(body)):
-            return None
-        return body if crc32c(body) == crc else None
+            blob = self._files.read_all(block_no, 0 if is_sealed else end_offset)
+        except OSError as err:
+            raise disk_error("verifying a block", self._files.path(block_no), err) from err
+        rows = rows_of(blob, self.uid, block_no)
+        if (rows.end_offset, rows.is_sealed) != (end_offset, is_sealed):
+            raise CorruptionError(
+                f"{self._files.path(block_no)}: its records end at {rows.end_offset}, "
+                f"they should end at {end_offset}"
+            )
+        return rows
 
     def load_snapshot(self) -> LoadedSnapshot | None:
         """Return the newest snapshot that verifies, or None if there never was one.
@@ -432,3 +428,33 @@ class StreamStore:
             self._disk.sync_dir(os.path.dirname(self.directory))
         except OSError as err:
             raise disk_error("moving a stream to trash", self.directory, err) from err
+
+
+def write_index(disk: Disk, directory: str, uid: Uid, index: Index, index_db: bytes) -> None:
+    """Put `index.db` beside the snapshot at `index`. A cache: not synced, but a torn or stale one
+    is told by its header."""
+    header = _INDEX_HEADER.pack(_INDEX_MAGIC, uid, index, len(index_db), crc32c(index_db), 0)
+    path = os.path.join(directory, _INDEX_NAME)
+    fd = disk.open(path + ".tmp", create=True)
+    try:
+        disk.truncate(fd, 0)
+        disk.writev(fd, [header, index_db], 0)
+    finally:
+        disk.close(fd)
+    disk.replace(path + ".tmp", path)
+    disk.crash_point("INDEX_RENAMED")
+
+
+def read_index(disk: Disk, directory: str, uid: Uid, index: Index) -> bytes | None:
+    """The `index.db` that was written with the snapshot at `index`, if it is there and whole."""
+    try:
+        blob = read_file(disk, os.path.join(directory, _INDEX_NAME))
+    except FileNotFoundError:
+        return None
+    if len(blob) < _INDEX_HEADER.size:
+        return None
+    magic, found_uid, stamp, size, crc, _ = _INDEX_HEADER.unpack_from(blob)
+    body = blob[_INDEX_HEADER.size :]
+    if (magic, found_uid, stamp, size) != (_INDEX_MAGIC, uid, index, len(body)):
+        return None
+    return body if crc32c(body) == crc else None

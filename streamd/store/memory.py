@@ -1,4 +1,8 @@
-"""`MemoryStreamStore`: the blocks of a stream with memory storage. No files, no thread."""
+"""`MemoryStreamStore`: the blocks of a stream with memory storage. No files, no thread.
+
+With `keeps_snapshots` (nodes that have peers) the newest snapshot is kept in memory together with
+the blocks it names, so that a peer can fetch them; they share their bytes with the live ones.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,29 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from streamd.errors import CorruptionError
 from streamd.store import format as fmt
+from streamd.store.block import HEADER_BYTES, block_name
 from streamd.store.blocks import APPEND, DROP, SEAL, LoadedSnapshot
+from streamd.store.verify import BlockRows, rows_of
 from streamd.types import Index, Term, Uid
 
 
 class MemoryStreamStore:
     """The same interface as `StreamStore`; everything is always in memory, nothing survives."""
 
-    def __init__(self, uid: Uid) -> None:
+    def __init__(self, uid: Uid, *, keeps_snapshots: bool = False) -> None:
         self.uid = uid
+        self.keeps_snapshots = keeps_snapshots
         self.failure: None = None
         self._offsets: dict[int, list[int]] = {}
         self._blobs: dict[int, list[bytes]] = {}
         self._footers: dict[int, bytes] = {}
         self._bytes = 0
+        self._saved: LoadedSnapshot | None = None
+        # Of the blocks that the saved snapshot names: (blobs, how many of them, footer). The
+        # lists are the live ones, which only grow; a block dropped since stays here.
+        self._saved_blocks: dict[int, tuple[list[bytes], int, bytes]] = {}
 
     @property
     def bytes_on_disk(self) -> int:
@@ -88,12 +100,62 @@ class MemoryStreamStore:
         tail: tuple[int, int],
         done: Callable[[], None],
     ) -> None:
-        """There is nothing that could survive: done at once."""
+        """Nothing would survive a restart, so it is done at once; kept for peers, if at all."""
+        if self.keeps_snapshots:
+            self._saved = LoadedSnapshot(index, term, chain, state, index_db, tail)
+            self._saved_blocks = {
+                block_no: (blobs, len(blobs), self._footers.get(block_no, b""))
+                for block_no, blobs in self._blobs.items()
+            }
         done()
 
     def load_snapshot(self) -> LoadedSnapshot | None:
-        """There never is one."""
-        return None
+        """The newest one that is kept, which may be one that was installed."""
+        return self._saved
+
+    @property
+    def saved_index(self) -> Index:
+        """Of the snapshot that is kept; 0: there is none."""
+        return self._saved.index if self._saved is not None else 0
+
+    def image(self, block_no: int) -> bytes:
+        """A block of the kept snapshot, byte for byte as a file would hold it (or begin)."""
+        found = self._saved_blocks.get(block_no)
+        if found is None:
+            raise CorruptionError(f"{block_name(block_no)} of stream {self.uid} is not in memory")
+        blobs, count, footer = found
+        header = fmt.encode_block_header(self.uid, block_no)
+        return b"".join([header, *blobs[:count], footer])
+
+    def install(self, snapshot: LoadedSnapshot, images: dict[int, bytes]) -> None:
+        """Hold what a peer sent instead of everything held so far: verified block images."""
+        self.close()
+        for block_no, image in sorted(images.items()):
+            end = HEADER_BYTES + fmt.verified_length(image[HEADER_BYTES:])
+            self._offsets[block_no] = [HEADER_BYTES]
+            self._blobs[block_no] = [image[HEADER_BYTES:end]]
+            self._bytes += end - HEADER_BYTES
+            if end < len(image):
+                self._footers[block_no] = image[end:]
+        # Always kept, even by a node without peers: the machine is restored from it.
+        self._saved = snapshot
+        self._saved_blocks = {
+            block_no: (blobs, len(blobs), self._footers.get(block_no, b""))
+            for block_no, blobs in self._blobs.items()
+        }
+
+    def verify(self, block_no: int, *, end_offset: int, is_sealed: bool) -> BlockRows:
+        """See StreamStore; of the live blocks."""
+        footer = self._footers.get(block_no, b"") if is_sealed else b""
+        header = fmt.encode_block_header(self.uid, block_no)
+        image = b"".join([header, *self._blobs.get(block_no, ()), footer])
+        rows = rows_of(image, self.uid, block_no)
+        if (rows.end_offset, rows.is_sealed) != (end_offset, is_sealed):
+            raise CorruptionError(
+                f"{block_name(block_no)} of stream {self.uid}: its records end at "
+                f"{rows.end_offset}, they should end at {end_offset}"
+            )
+        return rows
 
     def truncate_to(self, tail: tuple[int, int]) -> None:
         """Forget everything after `tail`."""
@@ -115,6 +177,8 @@ class MemoryStreamStore:
         self._blobs.clear()
         self._footers.clear()
         self._bytes = 0
+        self._saved = None
+        self._saved_blocks = {}
 
     def move_to_trash(self, trash_dir: str) -> None:
         """There is nothing to move."""

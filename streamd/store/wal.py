@@ -17,13 +17,11 @@ from typing import Literal, TypeAlias
 from streamd.errors import CorruptionError, DiskError
 from streamd.store import wal_format as wf
 from streamd.store.disk import Buffer, Disk, Thread, disk_error
-from streamd.store.wal_recovery import (
-    SPARE_PREFIX,
-    GroupLog,
-    Recovered,
-    recover,
-    segment_name,
-)
+from streamd.store.wal_groups import GroupLog
+from streamd.store.wal_jobs import SPARES_MAX, FreeSegment, PrepareSpare, Raise
+from streamd.store.wal_manifest import ManifestFile
+from streamd.store.wal_recovery import SPARE_PREFIX, Recovered, recover, segment_name
+from streamd.store.wal_repair import carry_over, set_aside
 from streamd.types import Entry, HardState, Index, LogState, Term, Uid
 
 WalWrite: TypeAlias = tuple[Uid, list[Entry], HardState | None, Index]
@@ -32,14 +30,16 @@ WalWrite: TypeAlias = tuple[Uid, list[Entry], HardState | None, Index]
 BATCH_BYTES_MAX = 1024 * 1024  # one write: bounds how long those who come later wait
 FIRST_SEGMENT_FRACTION = 16  # the first segment after a start is small, so that a start is quick
 FIRST_SEGMENT_BYTES_MIN = 1024 * 1024
-ZERO_STEP_BYTES = 2 * 1024 * 1024  # written and synced at once while a spare is prepared
-SPARES_MAX = 2  # kept for reuse; more are removed
+WITNESS_IDLE_S = 1.0  # after so long without an append the last one gets its witness
 SEGMENTS_UNHURRIED = 4  # as many may be in use before their groups are called stragglers
 _PAGE = 4096
 _ZEROS = bytes(_PAGE)
 
 _Lazy: TypeAlias = tuple[int, Uid, Index, Term, int]  # record type, group, index, term, chain
 _NO_LAZY: list[_Lazy] = []  # never appended to
+_RESET_MARK = -1  # as the first index of what was placed: here the group was reset
+_NO_PLACES = array("Q")
+_NO_LENGTHS = array("I")
 _Placed: TypeAlias = tuple[Uid, HardState | None, Index, Index, "array[int]", "array[int]"]
 
 
@@ -88,6 +88,9 @@ class Wal:
         self._groups = recovered.groups
         self.dropped_bytes = recovered.dropped_bytes
         self.dropped_at = recovered.dropped_at
+        self.damage = recovered.damage  # what was found damaged or missing, if that is tolerated
+        self.damaged_groups = recovered.damaged_groups  # may have lost votes or entries: why
+        self.may_have_lost_groups = recovered.may_have_lost_groups  # that nobody knows of now
         self.sync_count = 0
         self.written_bytes = 0
         self.failure: DiskError | None = None
@@ -100,6 +103,7 @@ class Wal:
         self._lazy: list[_Lazy] = []
         self._lazy_unlogged = 0
         self._destroyed: set[Uid] = set()  # until logged: what of them is in flight is void
+        self._resets: dict[Uid, int] = {}  # how many are in flight: entries before them are void
         # Between the two: appended by the loop, taken by the thread.
         self._waiting: deque[tuple[list[WalWrite], Callable[[], None] | None, list[_Lazy]]] = (
             deque()
@@ -114,12 +118,17 @@ class Wal:
             uid: (group.base, group.base_term, group.base_chain)
             for uid, group in self._groups.items()
         }
+        self._tips: dict[Uid, tuple[Index, Term, int]] = {}  # the last entry of each group
+        self._manifest = ManifestFile(disk, directory)
         self._no = 0
         self._fd = -1
         self._capacity = 0
         self._position = 0
         self._synced_at = time.monotonic()
         self._is_sync_due = False
+        self._is_witness_due = False
+        self._idle_batch = 0  # the next batch's number when the idle timer last looked
+        self._witness_batch = 0  # that has nothing to lose; a witness
         # The spare segment: made by the helper, taken by the log thread.
         self._spares: deque[tuple[str, int]] = deque()
         self._spare_count = 0
@@ -136,15 +145,21 @@ class Wal:
         sync: Literal["always"] | float,
         on_error: Callable[[Exception], None],
         helper: Thread | None = None,
+        tolerate_damage: bool = False,
     ) -> Wal:
         """Recover the log in `directory` (made if it is not there) and get ready to append.
 
         Raises CorruptionError, naming segment and offset, if something that was durable is damaged
         or missing; then nothing on disk is changed. A torn tail is dropped: see `dropped_bytes`.
+
+        With `tolerate_damage` it never does: what is proven is kept, `damage` says what is not,
+        and every group in `damaged_groups` may have forgotten votes or entries that it
+        acknowledged; its hard state says `is_uncertain` from then on. What is proven is written
+        anew into one segment; the old files, their bytes unchanged, go to `damaged-<n>/`.
         """
         try:
             disk.mkdir(directory)
-            recovered = recover(disk, directory)
+            recovered = recover(disk, directory, tolerate_damage=tolerate_damage)
             wal = cls(
                 disk,
                 directory,
@@ -157,20 +172,44 @@ class Wal:
             )
             for name in recovered.spares:
                 wal._adopt_spare(name)
-            last = recovered.segments[-1] if recovered.segments else None
-            if last is not None:
-                # What a killed process wrote may be in the page cache only. From the next
-                # segment's header on it counts as durable, so make it so.
-                disk.fdatasync(last.fd)
-                wal._no, wal._position = last.no, last.end
+            wal._wal_id = recovered.wal_id or int.from_bytes(disk.random_bytes(8), "little") | 1
+            wal._manifest.adopt(recovered.manifest)
+            if recovered.damage:
+                carry_over(wal, recovered)
             else:
-                wal._wal_id = int.from_bytes(disk.random_bytes(8), "little") | 1
-            wal._start_segment(segment_bytes)
+                wal._go_on(recovered)
+            if recovered.leftovers or recovered.damage:
+                set_aside(disk, directory, recovered)
         except OSError as err:
             raise disk_error("opening the log", directory, err) from err
         wal._fds[wal._no] = wal._fd
         wal._sizes[wal._no] = wal._capacity
         return wal
+
+    def _go_on(self, recovered: Recovered) -> None:
+        """Begin the segment after the last."""
+        if recovered.manifest is None:
+            # Before any segment says that there is one.
+            self._manifest.write(self._wal_id, recovered.newest)
+        for uid, group in self._groups.items():
+            entry = self.read(uid, group.last, group.last + 1, 1)[0] if group.places else None
+            self._tips[uid] = (
+                (group.base, group.base_term, group.base_chain)
+                if entry is None
+                else (entry.index, entry.term, entry.chain)
+            )
+        last = recovered.segments[-1] if recovered.segments else None
+        if last is not None:
+            # What a killed process wrote may be in the page cache only. From the next
+            # segment's header on it counts as durable, so make it so.
+            self._disk.fdatasync(last.fd)
+            self._no, self._position = last.no, last.end
+        self._start_segment(self._segment_bytes)
+
+    @property
+    def log_id(self) -> str:
+        """The random name of this log. A directory that was emptied gets another one."""
+        return f"{self._wal_id:016x}"
 
     @property
     def groups(self) -> dict[Uid, LogState]:
@@ -215,10 +254,7 @@ class Wal:
             no, offset = place >> 32, place & 0xFFFFFFFF
             if no != window_no or not window_at <= offset <= window_at + len(window) - size:
                 wanted = max(size, min(max_bytes, 256 * 1024) if end - at > 1 else size)
-                try:
-                    window = self._disk.pread(self._fds[no], wanted, offset)
-                except OSError as err:
-                    raise disk_error("reading the log", segment_name(no), err) from err
+                window = self._read_at(no, offset, wanted, size)
                 window_no, window_at = no, offset
             record = wf.decode_record(window, offset - window_at, offset=offset)
             if record is None or (record.group, record.index) != (group, log.first + at):
@@ -229,6 +265,15 @@ class Wal:
             entries.append(Entry(record.term, record.index, record.data, chain=record.chain))
             at += 1
         return entries
+
+    def _read_at(self, no: int, offset: int, wanted: int, size: int) -> bytes:
+        """Read `wanted` bytes, or only the `size` that are needed if those after are unreadable."""
+        try:
+            return self._disk.pread(self._fds[no], wanted, offset)
+        except OSError as err:
+            if wanted > size:
+                return self._read_at(no, offset, size, size)
+            raise disk_error("reading the log", segment_name(no), err) from err
 
     def release(self, group: Uid, index: Index, term: Term, chain: int) -> None:
         """A durable snapshot covers the entries up to `index`: they are not needed any more.
@@ -245,6 +290,38 @@ class Wal:
         self._pin(log, 1)
         self._lazy.append((wf.RELEASE, group, index, term, chain))
         self._lazy_unlogged += 1
+        self._free_segments()
+
+    def reset_group(
+        self,
+        group: Uid,
+        index: Index,
+        term: Term,
+        chain: int,
+        done: Callable[[], None] | None = None,
+        *,
+        hard_state: HardState | None = None,
+    ) -> None:
+        """An installed snapshot replaces the log: it goes on, empty, after `index`.
+
+        For an install whose snapshot the log does not lead to; where it does, `release` keeps what
+        comes after. In order with `append`, also with what is in flight, and written at once, so
+        that a later `append` that is done implies it. `hard_state` is in the same batch: who gives
+        up a log that may have been acknowledged says there that it is uncertain (I12).
+        """
+        if self.failure is not None:
+            self._on_error(self.failure)
+            return
+        log = self._groups.get(group)
+        if log is None:
+            log = self._groups[group] = GroupLog()
+        self._pin(log, -1)
+        log.reset(index, term, chain)
+        self._resets[group] = self._resets.get(group, 0) + 1
+        self._lazy.append((wf.RESET, group, index, term, chain))
+        self._lazy_unlogged += 1
+        writes: list[WalWrite] = [] if hard_state is None else [(group, [], hard_state, 0)]
+        self.append(writes, done or _nothing)
         self._free_segments()
 
     def destroy(self, group: Uid) -> None:
@@ -302,7 +379,16 @@ class Wal:
         if result.segment_no not in self._fds:
             self._fds[result.segment_no] = result.fd
             self._sizes[result.segment_no] = result.capacity
+        resets = self._resets
         for uid, hard_state, truncate_from, first, offsets, lengths in result.placed:
+            if resets and uid in resets:
+                if first == _RESET_MARK:
+                    resets[uid] -= 1
+                    if not resets[uid]:
+                        del resets[uid]
+                elif hard_state is not None and uid in groups:
+                    groups[uid].hard_state = hard_state
+                continue  # entries that were in flight when the reset was asked for are void
             log = groups.get(uid)
             if log is None:
                 if uid in self._destroyed:
@@ -347,7 +433,7 @@ class Wal:
             fd = self._fds.pop(oldest)
             self._sizes.pop(oldest)
             self._pins.pop(oldest, None)
-            self._thread.submit(_FreeSegment(self, oldest, fd).run, None)
+            self._thread.submit(FreeSegment(self, oldest, fd).run, None)
             oldest += 1
 
     # --- on the log thread ------------------------------------------------------------------
@@ -380,6 +466,7 @@ class Wal:
         size = wf.BATCH_HEADER_BYTES
         count = 0
         taken: list[tuple[list[WalWrite], list[_Lazy]]] = []
+        encode = wf.encode_entry_header
         while waiting and size < BATCH_BYTES_MAX:
             writes, done, lazy = waiting.popleft()
             taken.append((writes, lazy))
@@ -400,9 +487,7 @@ class Wal:
                 lengths = array("I")
                 for entry in entries:
                     payload = entry.data
-                    buffers.append(
-                        wf.encode_entry_header(group, entry.term, entry.index, entry.chain, payload)
-                    )
+                    buffers.append(encode(group, entry.term, entry.index, entry.chain, payload))
                     if payload:
                         buffers.append(payload)
                     offsets.append(size)
@@ -415,6 +500,8 @@ class Wal:
                 buffers.append(wf.encode_record(kind, group, term=term, index=index, chain=chain))
                 size += wf.RECORD_HEADER_BYTES
                 count += 1
+                if kind == wf.RESET:
+                    written.placed.append((group, None, 0, _RESET_MARK, _NO_PLACES, _NO_LENGTHS))
             written.lazy_count += len(lazy)
         written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity
         if not count:  # only a clean close writes an empty batch
@@ -428,6 +515,8 @@ class Wal:
             self._sync_later()
         else:
             self._sync()
+        if not self._is_witness_due:
+            self._witness_later()
         written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity
         written.start = self._position - wf.padded(size)
         if self._position * 2 > self._capacity and not self._spares and not self._is_preparing:
@@ -437,15 +526,24 @@ class Wal:
     def _remember(self, taken: list[tuple[list[WalWrite], list[_Lazy]]]) -> None:
         """Note what the first batch of the next segment has to repeat."""
         for writes, lazy in taken:
-            for group, _, hard_state, _ in writes:
+            for group, entries, hard_state, truncate_from in writes:
                 if hard_state is not None:
                     self._hard_states[group] = hard_state
+                if entries:
+                    last = entries[-1]
+                    self._tips[group] = (last.index, last.term, last.chain)
+                elif truncate_from:
+                    self._tips.pop(group, None)  # unknown until the next entry
             for kind, group, index, term, chain in lazy:
-                if kind == wf.RELEASE:
-                    self._released[group] = (index, term, chain)
-                else:
+                if kind == wf.DESTROY:
                     self._released.pop(group, None)
                     self._hard_states.pop(group, None)
+                    self._tips.pop(group, None)
+                    continue
+                self._released[group] = (index, term, chain)
+                tip = self._tips.get(group)
+                if kind == wf.RESET or (tip is not None and tip[0] <= index):
+                    self._tips[group] = (index, term, chain)
 
     def _put_batch(self, buffers: list[Buffer], size: int, count: int) -> None:
         """Write one batch at the position. `buffers[0]` becomes its header. Not synced."""
@@ -487,7 +585,36 @@ class Wal:
             self._sync()
         except OSError as err:
             self.failure = disk_error("syncing the log", self._directory, err)
-            self._thread.submit(_Raise(self.failure), self._complete)
+            self._thread.submit(Raise(self.failure), self._complete)
+
+    def _witness_later(self) -> None:
+        self._is_witness_due = True
+        self._thread.submit_later(max(WITNESS_IDLE_S, self._sync_s), self._witness_due)
+
+    def _witness_due(self) -> None:
+        """If nothing was appended for a while, write a batch that says the last one was durable.
+
+        Without it, rot of the last batch would look like a torn one for as long as it is the last.
+        """
+        self._is_witness_due = False
+        if self.failure is not None or self._fd < 0 or self._next_batch == self._witness_batch + 1:
+            return
+        is_idle = self._idle_batch == self._next_batch == self._durable_batch + 1
+        self._idle_batch = self._next_batch
+        if not is_idle:
+            self._witness_later()
+            return
+        if self._position + wf.ALIGN > self._capacity:
+            return  # the next append begins a new segment, which says it too
+        record = wf.encode_record(wf.WITNESS, 0, term=0, index=0)
+        try:
+            self._put_batch([b"", record], wf.BATCH_HEADER_BYTES + len(record), 1)
+            self._sync()
+        except OSError as err:
+            self.failure = disk_error("writing the log", self._directory, err)
+            self._thread.submit(Raise(self.failure), self._complete)
+            return
+        self._witness_batch = self._next_batch - 1
 
     def _close(self) -> None:
         """Write what waits, then an empty batch: its header says that all before is durable."""
@@ -506,6 +633,7 @@ class Wal:
         for fd in {*self._fds.values(), self._fd}:
             self._disk.close(fd)
         self._fd = -1
+        self._manifest.close()
         while self._spares:
             self._disk.close(self._spares.popleft()[1])
 
@@ -537,34 +665,48 @@ class Wal:
         header = wf.SegmentHeader(
             self._wal_id, no, self._next_batch, self._position if self._no else 0, capacity
         )
-        disk.pwrite(fd, wf.encode_segment_header(header), 0)
-        self._no, self._fd, self._capacity = no, fd, capacity
+        self._write_segment_start(fd, header)
+        self._sync()
+        self._name_segment(name)
+
+    def _write_segment_start(self, fd: int, header: wf.SegmentHeader) -> None:
+        """Write a segment's header and its first batch, and go on behind them. Not synced."""
+        self._disk.pwrite(fd, wf.encode_segment_header(header), 0)
+        self._no, self._fd, self._capacity = header.segment_no, fd, header.capacity
         self._position = wf.SEGMENT_HEADER_BYTES
+        # What older segments say of hard states and releases, again: they may be freed now. And
+        # where every group's log ends, so that it is noticed if one is lost.
         records = [
             _encode_hard_state(uid, state) for uid, state in sorted(self._hard_states.items())
         ]
-        records += [
-            wf.encode_record(wf.RELEASE, uid, term=term, index=index, chain=chain)
-            for uid, (index, term, chain) in sorted(self._released.items())
-            if index
-        ]
-        # What older segments say of hard states and releases, again: they may be freed now.
+        for kind, facts in ((wf.RELEASE, self._released), (wf.TIP, self._tips)):
+            records += [
+                wf.encode_record(kind, uid, term=term, index=index, chain=chain)
+                for uid, (index, term, chain) in sorted(facts.items())
+                if index or kind == wf.TIP
+            ]
         size = wf.BATCH_HEADER_BYTES + sum(map(len, records))
         self._put_batch([b"", *records], size, len(records))
-        self._sync()
+
+    def _name_segment(self, name: str) -> None:
+        """The synced file `name` becomes the segment that is written to."""
+        disk = self._disk
         disk.crash_point("WAL_SEGMENT_SYNCED")
         # A segment is named only once its header is durable, so a named one without is damaged.
         disk.replace(
             os.path.join(self._directory, name),
-            os.path.join(self._directory, segment_name(no)),
+            os.path.join(self._directory, segment_name(self._no)),
         )
         disk.crash_point("WAL_SEGMENT_NAMED")
         disk.sync_dir(self._directory)
         disk.crash_point("WAL_SEGMENT_STARTED")
+        # After its name is durable, and before anything in it is reported done.
+        self._manifest.write(self._wal_id, self._no)
+        disk.crash_point("WAL_MANIFEST_SYNCED")
 
     def _checkpoint_size(self) -> int:
         votes = sum(len(state.vote.encode()) for state in self._hard_states.values())
-        records = len(self._hard_states) + len(self._released)
+        records = len(self._hard_states) + len(self._released) + len(self._tips)
         return wf.padded(wf.BATCH_HEADER_BYTES + votes + records * wf.RECORD_HEADER_BYTES)
 
     def _adopt_spare(self, name: str) -> None:
@@ -586,91 +728,18 @@ class Wal:
     def _prepare_spare(self) -> None:
         """Have a zeroed file of full size made, in steps, so that no ack waits behind it."""
         self._is_preparing = True
-        step = _PrepareSpare(self)
+        step = PrepareSpare(self)
         self._helper.submit(step.run, None)
-
-
-class _PrepareSpare:
-    """Writes zeros and syncs them step by step. A failure is not final: a small segment will do
-    until the disk has room, and if it has not, the log's own write says so."""
-
-    def __init__(self, wal: Wal) -> None:
-        self._wal = wal
-        self._name = ""
-        self._fd = -1
-        self._done = 0
-
-    def run(self) -> None:
-        wal = self._wal
-        disk = wal._disk
-        total = wal._segment_bytes
-        try:
-            if self._fd < 0:
-                self._name, self._fd = wal._create_spare()
-            size = min(ZERO_STEP_BYTES, total - self._done)
-            disk.preallocate(self._fd, offset=self._done, size=size)
-            disk.fdatasync(self._fd)
-            self._done += size
-        except OSError:
-            if self._fd >= 0:
-                disk.close(self._fd)
-                disk.unlink(os.path.join(wal._directory, self._name))
-            wal._is_preparing = False
-            return
-        if self._done < total:
-            wal._helper.submit(self.run, None)
-        else:
-            wal._spares.append((self._name, self._fd))
-            wal._is_preparing = False
-
-
-class _FreeSegment:
-    """Takes a segment out of use: keeps the file for reuse, or removes it."""
-
-    def __init__(self, wal: Wal, no: int, fd: int) -> None:
-        self._wal = wal
-        self._no = no
-        self._fd = fd
-
-    def run(self) -> None:
-        wal = self._wal
-        disk = wal._disk
-        path = os.path.join(wal._directory, segment_name(self._no))
-        if wal.failure is not None:
-            return
-        try:
-            if wal._durable_batch != wal._next_batch - 1:
-                wal._sync()  # the records that released it (I11)
-            disk.crash_point("WAL_SEGMENT_RELEASED")
-            if disk.size(self._fd) == wal._segment_bytes and len(wal._spares) < SPARES_MAX:
-                wal._spare_count += 1
-                name = f"{SPARE_PREFIX}{wal._spare_count}"
-                disk.replace(path, os.path.join(wal._directory, name))
-                disk.sync_dir(wal._directory)
-                wal._spares.append((name, self._fd))
-            else:
-                disk.close(self._fd)
-                disk.unlink(path)
-                disk.sync_dir(wal._directory)
-            disk.crash_point("WAL_SEGMENT_FREED")
-        except OSError as err:
-            wal.failure = disk_error("freeing a log segment", path, err)
-            wal._thread.submit(_Raise(wal.failure), wal._complete)
-
-
-class _Raise:
-    """A job that reports a failure found in another job."""
-
-    def __init__(self, failure: DiskError) -> None:
-        self._failure = failure
-
-    def __call__(self) -> None:
-        raise self._failure
 
 
 def _encode_hard_state(group: Uid, state: HardState) -> bytes:
     return wf.encode_record(
-        wf.HARD_STATE, group, term=state.term, index=state.commit, data=state.vote.encode()
+        wf.HARD_STATE,
+        group,
+        term=state.term,
+        index=state.commit,
+        data=state.vote.encode(),
+        flags=wf.IS_UNCERTAIN if state.is_uncertain else 0,
     )
 
 

@@ -17,10 +17,15 @@ from streamd.types import Index, Term, Uid
 
 # Record types; 0 is invalid.
 ENTRY = 1
-HARD_STATE = 2  # term; index = commit hint; data = vote
+HARD_STATE = 2  # term; index = commit hint; data = vote; flag IS_UNCERTAIN
 TRUNCATE = 3  # entries from index on are void
 RELEASE = 4  # a snapshot covers all up to (index, term, chain)
 DESTROY = 5  # the group is gone for ever
+RESET = 6  # all entries so far are void; the log goes on after (index, term, chain)
+TIP = 7  # at the start of a segment: the group's last entry so far is (index, term, chain)
+WITNESS = 8  # nothing; it makes a batch, whose header says that all before it is durable
+
+IS_UNCERTAIN = 1  # flag of a hard state: this member may have forgotten something
 
 ALIGN = 512  # one sector: tearing one batch cannot reach into another
 SEGMENT_HEADER_BYTES = 4096
@@ -32,6 +37,9 @@ _SEGMENT_MAGIC = b"STRDWAL1"
 _BATCH_MAGIC = b"STRDBAT1"
 _VERSION = 1
 
+MANIFEST_COPY_BYTES = 4096  # each of the two copies has sectors of its own
+_MANIFEST_MAGIC = b"STRDMAN1"
+_MANIFEST = Struct("<8sIIQQQ")
 _SEGMENT = Struct("<8sIIQQQQQI")
 _BATCH = Struct("<8sQQQQQIII")
 _RECORD = Struct("<IBBHQQQI")
@@ -50,6 +58,14 @@ class SegmentHeader(NamedTuple):
     first_batch: int
     prev_end: int  # where the previous segment's batches end; 0: there is no previous one
     capacity: int
+
+
+class Manifest(NamedTuple):
+    """Which log this is and the newest segment it has; written once that one has its name."""
+
+    wal_id: int
+    generation: int  # of two valid copies the one with the higher number counts
+    newest: int  # segment number; 0: none yet
 
 
 class BatchHeader(NamedTuple):
@@ -73,6 +89,7 @@ class WalRecord(NamedTuple):
     offset: int
     length: int  # of the data
     data: bytes  # b"" for entries unless asked for
+    flags: int = 0
 
 
 def padded(size: int) -> int:
@@ -99,6 +116,29 @@ def decode_segment_header(blob: bytes) -> SegmentHeader | None:
         if magic == _SEGMENT_MAGIC and version == _VERSION:
             return SegmentHeader(*fields)
     return None
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """One copy of the manifest."""
+    body = _MANIFEST.pack(_MANIFEST_MAGIC, _VERSION, 0, *manifest)
+    return body + _pack_crc(crc32c(body))
+
+
+def decode_manifest(blob: bytes) -> Manifest | None:
+    """Return the newer of the copies that are whole, or None. `blob` is the whole file."""
+    found: Manifest | None = None
+    for at in (0, MANIFEST_COPY_BYTES):
+        body = blob[at : at + _MANIFEST.size]
+        crc = blob[at + _MANIFEST.size : at + _MANIFEST.size + 4]
+        if len(crc) < 4 or crc32c(body) != _CRC.unpack(crc)[0]:
+            continue
+        magic, version, _, *fields = _MANIFEST.unpack(body)
+        copy = Manifest(*fields)
+        if (magic, version) == (_MANIFEST_MAGIC, _VERSION) and (
+            found is None or copy.generation > found.generation
+        ):
+            found = copy
+    return found
 
 
 def batch_needle(wal_id: int, segment_no: int) -> bytes:
@@ -146,10 +186,17 @@ def decode_batch_header(
 
 
 def encode_record(
-    kind: int, group: Uid, *, term: Term, index: Index, chain: int = 0, data: bytes = b""
+    kind: int,
+    group: Uid,
+    *,
+    term: Term,
+    index: Index,
+    chain: int = 0,
+    data: bytes = b"",
+    flags: int = 0,
 ) -> bytes:
     """A whole record; for entries the log writes header and data as two buffers instead."""
-    head = pack_record(len(data), kind, 0, 0, group, term, index, chain)
+    head = pack_record(len(data), kind, flags, 0, group, term, index, chain)
     return head + _pack_crc(crc32c(data, crc32c(head))) + data
 
 
@@ -164,14 +211,14 @@ def decode_record(blob: bytes | memoryview, pos: int, *, offset: int) -> WalReco
     data_at = pos + RECORD_HEADER_BYTES
     if data_at > len(blob):
         return None
-    length, kind, _, _, group, term, index, chain = _RECORD.unpack_from(blob, pos)
+    length, kind, flags, _, group, term, index, chain = _RECORD.unpack_from(blob, pos)
     end = data_at + length
     if end > len(blob):
         return None
     data = blob[data_at:end]
     if crc32c(data, crc32c(blob[pos : data_at - 4])) != _CRC.unpack_from(blob, data_at - 4)[0]:
         return None
-    return WalRecord(kind, group, term, index, chain, offset, length, bytes(data))
+    return WalRecord(kind, group, term, index, chain, offset, length, bytes(data), flags)
 
 
 def decode_batch(blob: memoryview, *, offset: int, count: int) -> list[WalRecord] | None:
@@ -188,7 +235,7 @@ def decode_batch(blob: memoryview, *, offset: int, count: int) -> list[WalRecord
         data_at = pos + RECORD_HEADER_BYTES
         if data_at > size:
             return None
-        length, kind, _, _, group, term, index, chain = unpack(blob, pos)
+        length, kind, flags, _, group, term, index, chain = unpack(blob, pos)
         end = data_at + length
         if end > size:
             return None
@@ -205,6 +252,7 @@ def decode_batch(blob: memoryview, *, offset: int, count: int) -> list[WalRecord
                 offset + pos,
                 length,
                 b"" if kind == ENTRY else bytes(data),
+                flags,
             )
         )
         pos = end

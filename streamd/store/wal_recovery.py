@@ -1,87 +1,33 @@
 """What the write-ahead log holds after a start: scan every segment, tell torn from rotten.
 
-Torn (dropped): bytes after the last batch that nothing proves to have been durable. Rotten
-(CorruptionError, nothing is changed on disk): a damaged batch that a later batch, or the next
-segment's header, says was durable.
+Torn (dropped): bytes after the last batch that nothing proves to have been durable. Rotten: a
+damaged batch that a later batch, or the next segment's header, says was durable; a segment that is
+missing. That is a CorruptionError, or, if damage is tolerated, an item in `Recovered.damage`.
+Nothing is changed on disk.
 """
 
 from __future__ import annotations
 
 import os
-from array import array
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from streamd.errors import CorruptionError
 from streamd.store import wal_format as wf
 from streamd.store.disk import Disk
-from streamd.types import HardState, Index, LogState, Term, Uid
+from streamd.store.wal_damage import Damage
+from streamd.store.wal_groups import GroupLog, apply
+from streamd.store.wal_manifest import read_manifest
+from streamd.types import Uid
 
 SUFFIX = ".wal"
 SPARE_PREFIX = "spare-"
 _WINDOW_BYTES = 4 * 1024 * 1024  # read at once; a longer batch is read whole
-
-
-class GroupLog:
-    """Where the entries of one group are. Entries run from `base + 1`; `base` is released."""
-
-    __slots__ = (
-        "base",
-        "base_chain",
-        "base_term",
-        "first",
-        "hard_state",
-        "lengths",
-        "places",
-    )
-
-    def __init__(self) -> None:
-        self.hard_state = HardState()
-        self.base: Index = 0
-        self.base_term: Term = 0
-        self.base_chain = 0
-        self.first: Index = 1  # index of places[0]
-        self.places = array("Q")  # segment_no << 32 | offset of the record
-        self.lengths = array("I")  # of the data
-
-    @property
-    def last(self) -> Index:
-        return self.first + len(self.places) - 1
-
-    def add(self, index: Index, place: int, length: int) -> None:
-        """An entry was written; it replaces what was at `index` and all after it."""
-        if index <= self.last:
-            self.truncate(index)
-        if index != self.last + 1:
-            # Earlier entries were released, and their segment freed, before this was scanned.
-            self.first = index
-            del self.places[:]
-            del self.lengths[:]
-        self.places.append(place)
-        self.lengths.append(length)
-
-    def truncate(self, index: Index) -> None:
-        """Entries from `index` on are void."""
-        keep = max(0, index - self.first)
-        del self.places[keep:]
-        del self.lengths[keep:]
-
-    def release(self, index: Index, term: Term, chain: int) -> None:
-        """A snapshot covers all up to `index`."""
-        if index < self.base:
-            return
-        self.base, self.base_term, self.base_chain = index, term, chain
-        passed = index + 1 - self.first
-        if passed >= len(self.places):
-            del self.places[:]
-            del self.lengths[:]
-            self.first = index + 1
-        elif passed > 0:
-            del self.places[:passed]
-            del self.lengths[:passed]
-            self.first = index + 1
-
-    def state(self) -> LogState:
-        return LogState(self.hard_state, self.base + 1, self.last, self.base_term, self.base_chain)
+_NUMBER_END = 1 << 62  # no log gets there; a file that claims it is none of ours
+_PAGE = 4096  # read alone where reading more fails
+_SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.wal")
+_SPARE_NAME = re.compile(SPARE_PREFIX + r"[0-9]{1,18}")
 
 
 class Segment(NamedTuple):
@@ -103,6 +49,12 @@ class Recovered(NamedTuple):
     groups: dict[Uid, GroupLog]
     dropped_bytes: int  # what was torn off the end; for the log line
     dropped_at: str
+    manifest: wf.Manifest | None  # None: there is none, or it is damaged
+    newest: int  # highest segment number there is or was
+    leftovers: list[str]  # files that are no part of the log
+    damage: list[str]  # what is damaged or missing, if that is tolerated
+    damaged_groups: dict[Uid, str]
+    may_have_lost_groups: bool
 
 
 def segment_name(no: int) -> str:
@@ -110,101 +62,257 @@ def segment_name(no: int) -> str:
     return f"{no:016x}{SUFFIX}"
 
 
-def recover(disk: Disk, directory: str) -> Recovered:
-    """Read the whole log. Writes nothing."""
-    names = disk.listdir(directory)
-    numbers = sorted(int(name[: -len(SUFFIX)], 16) for name in names if name.endswith(SUFFIX))
-    spares = [name for name in names if name.startswith(SPARE_PREFIX)]
-    headers: list[tuple[int, int, wf.SegmentHeader]] = []
-    segments: list[Segment] = []
-    wal_id = 0
-    for no in numbers:
-        path = os.path.join(directory, segment_name(no))
-        fd = disk.open(path)
-        header = wf.decode_segment_header(disk.pread(fd, wf.SEGMENT_HEADER_BYTES, 0))
-        if header is not None and header.segment_no == no:
-            if headers and no != headers[-1][0] + 1:
-                raise CorruptionError(
-                    f"{directory}: log segment {segment_name(headers[-1][0] + 1)} is missing"
+def recover(disk: Disk, directory: str, *, tolerate_damage: bool = False) -> Recovered:
+    """Read the whole log. Writes nothing.
+
+    Raises CorruptionError if something durable is damaged or missing, unless that is tolerated:
+    then `groups` hold what is proven, and `damaged_groups` says who may have lost something.
+    """
+    return _Recovery(disk, directory, tolerate_damage).run()
+
+
+class _Recovery:
+    """One reading of one directory."""
+
+    def __init__(self, disk: Disk, directory: str, is_tolerant: bool) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.is_tolerant = is_tolerant
+        self.damage = Damage(disk)
+        self.groups: dict[Uid, GroupLog] = {}
+        self.has_tips = False
+        self.unreadable_at = -1  # offset of the last page that could not be read
+        self._good: dict[int, tuple[int, wf.SegmentHeader]] = {}  # number -> (file, header)
+        self._bad: dict[int, str] = {}
+        self._foreign: list[str] = []
+        self._wal_id = 0
+
+    def run(self) -> Recovered:
+        names = self.disk.listdir(self.directory)
+        has_manifest, manifest = self._manifest()
+        self._wal_id = manifest.wal_id if manifest is not None else 0
+        for name in names:
+            if name.endswith(SUFFIX):
+                self._open(name)
+        # A log that was damaged is written anew, from one segment on that has none before it.
+        first = max((no for no, (_, head) in self._good.items() if not head.prev_end), default=0)
+        leftovers = [segment_name(no) for no in (*self._good, *self._bad) if no < first]
+        for no in [no for no in self._good if no < first]:
+            self.disk.close(self._good.pop(no)[0])
+        self._bad = {no: text for no, text in self._bad.items() if no >= first}
+        for text in self._bad.values():
+            self.found(text)
+        newest = max(self._good, default=0)
+        segments, next_batch, dropped_bytes, dropped_at = self._scan()
+        wanted = max(newest, manifest.newest if manifest is not None else 0, *self._bad, 0)
+        if wanted > newest:
+            text = self._missing(newest + 1)
+            self.damage.lose(self.groups, text)
+        elif manifest is None and (has_manifest or self.has_tips):
+            text = f"{self.directory}: the segment manifest is {'damaged' * has_manifest}"
+            if not has_manifest:
+                text += "missing"
+            self.found(text)
+            self.damage.lose(self.groups, text)
+        self.damage.close_gaps(self.directory, self.groups, self.is_tolerant)
+        return Recovered(
+            wal_id=self._wal_id,
+            segments=segments,
+            spares=[name for name in names if _SPARE_NAME.fullmatch(name)],
+            next_batch=next_batch,
+            groups=self.groups,
+            dropped_bytes=dropped_bytes,
+            dropped_at=dropped_at,
+            manifest=manifest,
+            newest=wanted,
+            leftovers=leftovers + self._foreign,
+            damage=self.damage.texts,
+            damaged_groups={u: w for u, w in self.damage.groups().items() if u in self.groups},
+            may_have_lost_groups=self.damage.may_have_lost_groups,
+        )
+
+    def found(self, text: str) -> None:
+        """Something is damaged or missing."""
+        if not self.is_tolerant:
+            raise CorruptionError(text)
+        self.damage.texts.append(text)
+
+    def _manifest(self) -> tuple[bool, wf.Manifest | None]:
+        try:
+            return read_manifest(self.disk, self.directory)
+        except OSError:
+            if not self.is_tolerant:
+                raise
+            return True, None
+
+    def _open(self, name: str) -> None:
+        """Sort one segment file into good, bad and foreign."""
+        path = os.path.join(self.directory, name)
+        if not _SEGMENT_NAME.fullmatch(name) or int(name[: -len(SUFFIX)], 16) >= _NUMBER_END:
+            self.found(f"{path}: not a segment of a log")
+            self._foreign.append(name)
+            return
+        no = int(name[: -len(SUFFIX)], 16)
+        try:
+            fd = self.disk.open(path)
+        except OSError as err:
+            if not self.is_tolerant:
+                raise
+            self._bad[no] = f"{path}: cannot be opened: {err}"
+            return
+        blob = self.pread(fd, wf.SEGMENT_HEADER_BYTES, 0)
+        header = wf.decode_segment_header(blob)
+        if header is None or header.segment_no != no:
+            # A segment gets its name only after its header is durable, so this one had one.
+            self._bad[no] = f"{path}: offset 0: the segment's header is damaged"
+        elif self._wal_id and header.wal_id != self._wal_id:
+            self._bad[no] = f"{path}: belongs to another log"
+        else:
+            self._wal_id = header.wal_id
+            self._good[no] = (fd, header)
+            self.damage.fds[no] = fd
+            return
+        self.disk.close(fd)
+
+    def _missing(self, no: int) -> str:
+        """Note that segment `no` is missing, unless it was noted as damaged; return the text."""
+        text = self._bad.get(no)
+        if text is None:
+            text = f"{self.directory}: log segment {segment_name(no)} is missing"
+            self.found(text)
+        return text
+
+    def _scan(self) -> tuple[list[Segment], int, int, str]:
+        segments: list[Segment] = []
+        next_batch = 1
+        dropped_bytes, dropped_at = 0, ""
+        numbers = sorted(self._good)
+        if numbers and any(no < numbers[0] for no in self._bad):
+            self.damage.lose(self.groups, self._bad[min(self._bad)])
+        for position, no in enumerate(numbers):
+            fd, header = self._good[no]
+            following = None
+            if position + 1 < len(numbers) and numbers[position + 1] == no + 1:
+                following = self._good[no + 1][1]
+            if position and no != numbers[position - 1] + 1:
+                self.damage.lose(self.groups, self._missing(numbers[position - 1] + 1))
+            elif position and header.first_batch != next_batch:
+                text = (
+                    f"{segment_name(no)}: begins with batch {header.first_batch}, expected "
+                    f"{next_batch}"
                 )
-            if wal_id and header.wal_id != wal_id:
-                raise CorruptionError(f"{path}: belongs to another log")
-            wal_id = header.wal_id
-            headers.append((no, fd, header))
-            continue
-        # A segment gets its name only after its header is durable, so this one had one.
-        raise CorruptionError(f"{path}: offset 0: the segment's header is damaged")
-    groups: dict[Uid, GroupLog] = {}
-    next_batch = 1
-    dropped_bytes, dropped_at = 0, ""
-    for position, (no, fd, header) in enumerate(headers):
-        following = headers[position + 1][2] if position + 1 < len(headers) else None
-        if position and header.first_batch != next_batch:
-            raise CorruptionError(
-                f"{segment_name(no)}: begins with batch {header.first_batch}, expected {next_batch}"
-            )
-        scan = _SegmentScan(disk, directory, fd, header)
-        next_batch = scan.read(groups, header.first_batch, following)
-        segments.append(Segment(no, fd, disk.size(fd), scan.end))
-        if following is None:
-            dropped_bytes = scan.dropped_bytes
-            dropped_at = f"{segment_name(no)}: offset {scan.end}"
-    for uid, group in groups.items():
-        if group.places and group.first > group.base + 1:
-            raise CorruptionError(
-                f"{directory}: group {uid}: entries {group.base + 1}..{group.first - 1} are "
-                f"missing; the log goes on with {group.first}"
-            )
-    return Recovered(wal_id, segments, spares, next_batch, groups, dropped_bytes, dropped_at)
+                if not self.damage.reason:
+                    self.found(text)
+                self.damage.lose(self.groups, text)
+            scan = _SegmentScan(self, fd, header)
+            next_batch = scan.read(following)
+            segments.append(Segment(no, fd, self.disk.size(fd), scan.end))
+            if following is None:
+                dropped_bytes = scan.dropped_bytes
+                dropped_at = f"{segment_name(no)}: offset {scan.end}"
+        return segments, next_batch, dropped_bytes, dropped_at
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Read; what cannot be read is zeros, if damage is tolerated."""
+        try:
+            return self.disk.pread(fd, size, offset)
+        except OSError:
+            if not self.is_tolerant:
+                raise
+        parts: list[bytes] = []
+        end = min(offset + size, self.disk.size(fd))
+        while offset < end:
+            wanted = min(_PAGE, end - offset)
+            try:
+                parts.append(self.disk.pread(fd, wanted, offset))
+            except OSError:
+                parts.append(bytes(wanted))
+                self.unreadable_at = offset
+            offset += wanted
+        return b"".join(parts)
 
 
 class _SegmentScan:
     """Reads one segment, batch by batch."""
 
-    def __init__(self, disk: Disk, directory: str, fd: int, header: wf.SegmentHeader) -> None:
-        self._disk = disk
+    def __init__(self, log: _Recovery, fd: int, header: wf.SegmentHeader) -> None:
+        self._log = log
         self._fd = fd
         self._header = header
-        self._path = os.path.join(directory, segment_name(header.segment_no))
+        self._path = os.path.join(log.directory, segment_name(header.segment_no))
         self._window = b""
         self._window_at = 0
+        self._size = log.disk.size(fd)
+        self._is_closed = False
         self.end = wf.SEGMENT_HEADER_BYTES
         self.dropped_bytes = 0
 
-    def read(
-        self, groups: dict[Uid, GroupLog], first_batch: int, following: wf.SegmentHeader | None
-    ) -> int:
-        """Apply all batches to `groups`; return the number of the batch after the last."""
-        expected = first_batch
-        offset = wf.SEGMENT_HEADER_BYTES
-        stop = following.prev_end if following is not None else 0
-        is_closed = False
-        while not stop or offset < stop:
+    def read(self, following: wf.SegmentHeader | None) -> int:
+        """Apply all batches; return the number of the batch after the last."""
+        log = self._log
+        log.unreadable_at = -1
+        stop = following.prev_end if following is not None else self._size
+        offset, expected = wf.SEGMENT_HEADER_BYTES, self._header.first_batch
+        while True:
+            offset, expected = self._read_run(offset, expected, stop)
+            text = self._problem(offset, expected, following)
+            if not text:
+                break
+            log.found(text)
+            log.damage.lose(log.groups, text)
+            log.unreadable_at = -1
+            resumed = self._next_whole_batch(offset, expected, stop)
+            if resumed is None:
+                break
+            offset, expected = resumed
+        self.end = offset
+        return expected
+
+    def _read_run(self, offset: int, expected: int, stop: int) -> tuple[int, int]:
+        """Apply whole batches in a row from `offset` on; return where they end."""
+        log = self._log
+        groups = log.groups
+        apply_one = log.damage.apply if log.damage.reason else apply
+        place = self._header.segment_no << 32
+        first_batch = self._header.first_batch
+        while offset < stop:
             found = self._batch(offset)
             if found is None or found[0].batch_no != expected:
                 break
             header, records = found
-            place = self._header.segment_no << 32
             for record in records:
-                _apply(groups, record, place)
-            is_closed = not records and expected > first_batch
+                apply_one(groups, record, place)
+            # An empty batch is the last thing a clean close wrote.
+            self._is_closed = not records and expected > first_batch
+            if expected == first_batch:
+                log.damage.segment_started()
+                log.has_tips = log.has_tips or any(record.type == wf.TIP for record in records)
             expected += 1
             offset += wf.padded(wf.BATCH_HEADER_BYTES + header.length)
-        self.end = offset
+        return offset, expected
+
+    def _problem(self, offset: int, expected: int, following: wf.SegmentHeader | None) -> str:
+        """Say what is wrong with batch `expected`, if it was durable and is not at `offset`."""
         if following is not None:
-            if offset != stop or expected != following.first_batch:
-                raise CorruptionError(
+            if offset != following.prev_end or expected != following.first_batch:
+                return (
                     f"{self._path}: offset {offset}: batch {expected} is damaged, and the next "
                     f"segment says it was durable"
                 )
-        elif not is_closed:  # an empty batch is the last thing a clean close wrote
-            self._check_tail(offset, expected)
-        return expected
+            return ""
+        if self._is_closed:
+            return ""
+        if expected == self._header.first_batch:  # it was synced before the segment got its name
+            return f"{self._path}: offset {offset}: the segment's first batch is damaged"
+        text = self._witness(offset, expected)
+        if not text and self._log.unreadable_at >= offset:
+            text = f"{self._path}: offset {self._log.unreadable_at}: cannot be read"
+        return text
 
     def _bytes(self, offset: int, size: int) -> memoryview:
         start = offset - self._window_at
         if start < 0 or start + size > len(self._window):
-            self._window = self._disk.pread(self._fd, max(size, _WINDOW_BYTES), offset)
+            self._window = self._log.pread(self._fd, max(size, _WINDOW_BYTES), offset)
             self._window_at = offset
             start = 0
         return memoryview(self._window)[start : start + size]
@@ -223,51 +331,42 @@ class _SegmentScan:
         records = wf.decode_batch(self._bytes(at, header.length), offset=at, count=header.count)
         return None if records is None else (header, records)
 
-    def _check_tail(self, offset: int, expected: int) -> None:
-        """Raise if anything after `offset` witnesses that batch `expected` had been durable."""
-        needle = wf.batch_needle(self._header.wal_id, self._header.segment_no)
-        size = self._disk.size(self._fd)
-        at = offset
+    def _next_whole_batch(self, offset: int, expected: int, stop: int) -> tuple[int, int] | None:
+        """Where the first whole batch after a damaged one is, and its number."""
+        for at, header in self._batch_headers(offset, stop):
+            if header.batch_no >= expected and at > offset and self._batch(at) is not None:
+                return at, header.batch_no
+        return None
+
+    def _witness(self, offset: int, expected: int) -> str:
+        """Say which batch after `offset` proves that batch `expected` had been durable, or ""."""
         last_byte = 0
-        while at < size:
-            blob = self._disk.pread(self._fd, _WINDOW_BYTES + len(needle), at)
+        for at, header in self._batch_headers(offset, self._size):
+            last_byte = at + wf.BATCH_HEADER_BYTES + header.length
+            if header.durable_batch >= expected:
+                return (
+                    f"{self._path}: offset {offset}: batch {expected} is damaged, and "
+                    f"batch {header.batch_no} at offset {at} says it was durable"
+                )
+        self.dropped_bytes = max(0, last_byte - offset)
+        return ""
+
+    def _batch_headers(self, offset: int, stop: int) -> Iterator[tuple[int, wf.BatchHeader]]:
+        """All valid batch headers from `offset` on, wherever they are."""
+        needle = wf.batch_needle(self._header.wal_id, self._header.segment_no)
+        at = offset
+        while at < stop:
+            blob = self._log.pread(self._fd, _WINDOW_BYTES + len(needle), at)
             pos = blob.find(needle)
-            while pos >= 0:
+            while 0 <= pos < _WINDOW_BYTES:
                 header = wf.decode_batch_header(
-                    self._disk.pread(self._fd, wf.BATCH_HEADER_BYTES, at + pos),
+                    self._log.pread(self._fd, wf.BATCH_HEADER_BYTES, at + pos),
                     0,
                     wal_id=self._header.wal_id,
                     segment_no=self._header.segment_no,
                     offset=at + pos,
                 )
                 if header is not None:
-                    last_byte = at + pos + wf.BATCH_HEADER_BYTES + header.length
-                    if header.durable_batch >= expected:
-                        raise CorruptionError(
-                            f"{self._path}: offset {offset}: batch {expected} is damaged, and "
-                            f"batch {header.batch_no} at offset {at + pos} says it was durable"
-                        )
+                    yield at + pos, header
                 pos = blob.find(needle, pos + 1)
             at += _WINDOW_BYTES
-        self.dropped_bytes = max(0, last_byte - offset)
-
-
-def _apply(groups: dict[Uid, GroupLog], record: wf.WalRecord, place: int) -> None:
-    kind, uid, term, index, chain, offset, length, data = record
-    if kind == wf.DESTROY:
-        groups.pop(uid, None)
-        return
-    group = groups.get(uid)
-    if group is None:
-        group = groups[uid] = GroupLog()
-    if kind == wf.ENTRY:
-        if index > group.base:
-            group.add(index, place | offset, length)
-    elif kind == wf.HARD_STATE:
-        group.hard_state = HardState(term, data.decode(), index)
-    elif kind == wf.TRUNCATE:
-        group.truncate(index)
-    elif kind == wf.RELEASE:
-        group.release(index, term, chain)
-    else:
-        raise CorruptionError(f"log record of unknown type {kind} for group {uid}")

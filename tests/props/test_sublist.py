@@ -63,7 +63,7 @@ class Registry(RuleBasedStateMachine):
         groups = {}
         for sub in wanted:
             if sub.queue:
-                groups.setdefault((sub.pattern, sub.queue), set()).add(id(sub))
+                groups.setdefault(sub.queue, set()).add(id(sub))
         found = [set(map(id, members)) for members in route.queues]
         assert sorted(map(sorted, found)) == sorted(map(sorted, groups.values()))
         prefix = subject[: subject.rfind(b".") + 1]

@@ -227,6 +227,8 @@ def test_with_lazy_sync_a_crash_leaves_the_log_as_it_was_at_some_moment() -> Non
         "WAL_SEGMENT_SYNCED",
         "WAL_SEGMENT_NAMED",
         "WAL_SEGMENT_STARTED",
+        "WAL_MANIFEST_WRITTEN",
+        "WAL_MANIFEST_SYNCED",
         "WAL_SEGMENT_RELEASED",
         "WAL_SEGMENT_FREED",
     ],

@@ -49,9 +49,9 @@ class Script:
     def do_tick(self, by_ms: str) -> None:
         self.cluster.tick(int(by_ms))
 
-    def do_wait(self, ms: str) -> list[str]:
+    def do_wait(self, ms: str, step_ms: str = "50") -> list[str]:
         """Let time pass, all working; prints only the states in the end."""
-        self.cluster.pass_time(int(ms))
+        self.cluster.pass_time(int(ms), int(step_ms))
         self.cluster.trace.clear()
         return self.do_status()
 
@@ -108,7 +108,20 @@ class Script:
         self.cluster.cuts |= {(a, b), (b, a)}
 
     def do_heal(self) -> None:
-        self.cluster.cuts.clear()
+        self.cluster.heal()
+
+    def do_links(self) -> None:
+        """From now on members are told which links are up: they rest, and notice the dead."""
+        self.cluster.has_links = True
+        self.cluster.tell_links()
+
+    def do_wipe(self, node_id: str) -> None:
+        """Comes back at once, with nothing on its disk."""
+        self.cluster.wipe(node_id)
+
+    def do_incomplete(self, node_id: str) -> None:
+        """Its state is found damaged, its log is whole."""
+        self.cluster.core(node_id).mark_incomplete()
 
     def do_crash(self, node_id: str) -> None:
         self.crashed[node_id] = self.cluster.crash(node_id)
@@ -164,6 +177,9 @@ class Script:
             lines.append(
                 f"{node_id}: {ROLE_NAMES[core.role]} term={core.term} leader={core.leader_id} "
                 f"last={core.last_index} commit={core.commit} applied={core.applied}"
+                + " uncertain" * core.is_uncertain
+                + " incomplete" * core.is_incomplete
+                + " quiet" * core.is_quiescent
             )
         return lines
 

@@ -4,6 +4,10 @@
 is kept, lost or torn at any byte, and every change of a directory since its last `sync_dir` is
 kept or lost, as the seed says. `SimCrash` is raised at the named crash point, or at the n-th
 operation, that the test asked for; after it, only `crash` and a fresh start make sense.
+
+Faults while it runs: `fail` (errors of any operation, by path, once or until `heal`), `bad_read`
+(places that cannot be read), `capacity` (may change at any time), `on_operation` (a slow disk:
+called before each operation), `flip` and `zero` (rot), `wipe` (an operator's `rm -rf`).
 """
 
 from __future__ import annotations
@@ -24,12 +28,41 @@ class SimCrash(BaseException):
 class _Inode:
     """A file: its bytes now, its bytes on the platter, and the writes in between."""
 
-    __slots__ = ("changes", "durable", "now")
+    __slots__ = ("bad", "changes", "durable", "now")
 
     def __init__(self) -> None:
+        self.bad: list[tuple[int, int]] = []  # (start, end): reading there is EIO
         self.now = bytearray()
         self.durable = bytearray()
         self.changes: list[tuple[int, bytes | None]] = []  # (offset, data), (size, None)
+
+
+class _Fault:
+    """Errors that operations are to get."""
+
+    __slots__ = ("code", "count", "operation", "under")
+
+    def __init__(self, operation: str, code: int, under: str, count: int) -> None:
+        self.operation = operation
+        self.code = code
+        self.under = under
+        self.count = count
+
+
+class _Move:
+    """A directory that moved."""
+
+    __slots__ = ("is_settled", "source", "target")
+
+    def __init__(self, source: str, target: str) -> None:
+        self.source = source
+        self.target = target
+        self.is_settled = False
+
+
+# One change of a directory, undone as a whole or not at all: names it set, a directory that moved,
+# or the path of one that was removed.
+_NameChange = list[tuple[str, _Inode | None]] | _Move | str
 
 
 class SimDisk:
@@ -39,10 +72,13 @@ class SimDisk:
         self._random = random.Random(f"disk/{seed}")
         self._files: dict[str, _Inode] = {}  # names as they are now
         self._durable: dict[str, _Inode] = {}  # names on the platter
-        self._directories: set[str] = {"/"}
-        # Directory -> changes since its sync; each the names it set, so a rename is atomic.
-        self._changed: dict[str, list[list[tuple[str, _Inode | None]]]] = {}
+        self._directories: set[str] = {"/"}  # made durably, moved and removed like other names
+        self._durable_directories: set[str] = {"/"}
+        self._changed: dict[str, list[_NameChange]] = {}  # directory -> changes since its sync
         self._open: dict[int, _Inode] = {}
+        self._moves: list[_Move] = []  # not settled yet, in order
+        self._paths: dict[int, str] = {}  # of open files, as they were opened; for faults
+        self._faults: list[_Fault] = []
         self._next_fd = 3
         self._locks: set[str] = set()
         self._lock_fds: dict[int, str] = {}
@@ -52,6 +88,9 @@ class SimDisk:
         self.crash_at_point: str | None = None
         self.crash_at_operation: int | None = None
         self.fail_next: dict[str, int] = {}  # operation -> errno, once: {"fdatasync": EIO}
+        self.on_operation: Callable[[str, str], None] | None = None  # (operation, path)
+        self.fault_counts: dict[str, int] = {}  # operation -> errors it got
+        self.rewrites = 0  # how often durable bytes changed other than by a sync
         self.is_crashed = False
 
     # --- faults -----------------------------------------------------------------------------
@@ -68,9 +107,13 @@ class SimDisk:
             # A journal keeps the order of directory changes: a prefix of them is on the platter.
             changes = self._changed[directory]
             kept = len(changes) if rng.random() < keep else rng.randint(0, len(changes))
+            if kept:
+                self._settle_moves_to(directory)
             for change in changes[:kept]:
                 self._settle_names(change)
         self._changed.clear()
+        self._moves.clear()
+        self.rewrites += 1
         for inode in {id(inode): inode for inode in self._durable.values()}.values():
             content = inode.durable
             for offset, data in inode.changes:
@@ -88,6 +131,7 @@ class SimDisk:
             inode.changes.clear()
             inode.now = bytearray(content)
         self._files = dict(self._durable)
+        self._directories = set(self._durable_directories)
         self._reset()
 
     def kill(self) -> None:
@@ -96,6 +140,7 @@ class SimDisk:
 
     def _reset(self) -> None:
         self._open.clear()
+        self._paths.clear()
         self._locks.clear()
         self._lock_fds.clear()
         self.crash_at_point = self.crash_at_operation = None
@@ -107,6 +152,73 @@ class SimDisk:
         for content in (inode.now, inode.durable):
             if offset < len(content):
                 content[offset] ^= mask
+
+        self.rewrites += 1
+
+    def zero(self, path: str, offset: int, size: int) -> None:
+        """Rot: a range reads as zeros."""
+        inode = self._files[path]
+        for content in (inode.now, inode.durable):
+            end = min(offset + size, len(content))
+            content[offset:end] = bytes(max(0, end - offset))
+        self.rewrites += 1
+
+    def fail(self, operation: str, code: int, *, under: str = "", count: int = 1) -> None:
+        """Give the next `count` calls of `operation` on paths that start with `under` an error.
+
+        0 means all of them, until `heal`. A failed fdatasync loses each write it was to keep, or
+        not, and calls it clean: what the kernel may do.
+        """
+        self._faults.append(_Fault(operation, code, under, count))
+
+    def bad_read(self, path: str, offset: int, size: int) -> None:
+        """Reading any of these bytes is EIO until they are written again, or `heal`."""
+        self._files[path].bad.append((offset, offset + size))
+
+    def heal(self) -> None:
+        """No more errors of any kind."""
+        self._faults.clear()
+        self.fail_next.clear()
+        for inode in self._files.values():
+            inode.bad.clear()
+
+    def wipe(self, path: str) -> None:
+        """`rm -rf path` by an operator, for good. Open files stay usable, as on a real disk."""
+        inside = path.rstrip("/") + "/"
+        for names in (self._files, self._durable):
+            for name in [name for name in names if name == path or name.startswith(inside)]:
+                del names[name]
+        for known in (self._directories, self._durable_directories):
+            known -= {name for name in known if name == path or name.startswith(inside)}
+            known.add("/")
+        for directory in list(self._changed):
+            if directory == path or directory.startswith(inside):
+                del self._changed[directory]
+        parent = self._changed.get(_parent(path), [])
+        parent[:] = [change for change in parent if not _touches(change, path)]
+        self.rewrites += 1
+
+    remove = wipe
+
+    @property
+    def paths(self) -> list[str]:
+        """All files there are."""
+        return sorted(self._files)
+
+    @property
+    def durable_paths(self) -> list[str]:
+        """All files that a crash could not take away."""
+        return sorted(self._durable)
+
+    def durable_view(self, path: str) -> tuple[int, bytearray] | None:
+        """(which file this is, its durable bytes: to look at, not to keep); None: none."""
+        inode = self._durable.get(path)
+        return None if inode is None else (id(inode), inode.durable)
+
+    @property
+    def used_bytes(self) -> int:
+        """What all files take, against `capacity`."""
+        return self._used()
 
     def contents(self, path: str) -> bytes:
         return bytes(self._files[path].now)
@@ -120,20 +232,36 @@ class SimDisk:
         self.is_crashed = True
         raise SimCrash(why)
 
-    def _operation(self, name: str) -> None:
+    def _operation(self, name: str, path: str = "") -> None:
         if self.is_crashed:
             raise SimCrash("the power is off")
+        if self.on_operation is not None:
+            self.on_operation(name, path)
         self.operation_count += 1
         if self.crash_at_operation is not None and self.operation_count >= self.crash_at_operation:
             self._die(f"operation {self.operation_count}: {name}")
         code = self.fail_next.pop(name, None)
+        if code is None and self._faults:
+            code = self._fault(name, path)
         if code is not None:
+            self.fault_counts[name] = self.fault_counts.get(name, 0) + 1
             raise OSError(code, name)
+
+    def _fault(self, name: str, path: str) -> int | None:
+        for fault in self._faults:
+            if fault.operation == name and path.startswith(fault.under):
+                fault.count -= 1
+                if not fault.count:
+                    self._faults.remove(fault)
+                return fault.code
+        return None
 
     # --- contents ---------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> int:
-        self._operation("open")
+        self._operation("open", path)
+        if path in self._directories:
+            raise IsADirectoryError(errno.EISDIR, "open", path)
         inode = self._files.get(path)
         if inode is None:
             if not create or _parent(path) not in self._directories:
@@ -142,16 +270,18 @@ class SimDisk:
             self._name_changed(path)
         fd, self._next_fd = self._next_fd, self._next_fd + 1
         self._open[fd] = inode
+        self._paths[fd] = path
         return fd
 
     def close(self, fd: int) -> None:
         del self._open[fd]
+        del self._paths[fd]
 
     def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
         inode = self._open[fd]
         blob = bytes(data)
         try:
-            self._operation("pwrite")
+            self._operation("pwrite", self._paths[fd])
         except SimCrash:
             inode.changes.append((offset, blob))  # in flight: as unsure as any other
             raise
@@ -160,17 +290,33 @@ class SimDisk:
             raise OSError(errno.ENOSPC, "No space left on device")
         _put(inode.now, offset, blob)
         inode.changes.append((offset, blob))
+        if inode.bad:  # the drive puts new sectors there
+            end = offset + len(blob)
+            inode.bad = [(lo, hi) for lo, hi in inode.bad if not (offset <= lo and hi <= end)]
 
     def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         self.pwrite(fd, b"".join(buffers), offset)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
-        self._operation("pread")
-        return bytes(self._open[fd].now[offset : offset + size])
+        self._operation("pread", self._paths[fd])
+        inode = self._open[fd]
+        if inode.bad and any(lo < offset + size and offset < hi for lo, hi in inode.bad):
+            self.fault_counts["pread"] = self.fault_counts.get("pread", 0) + 1
+            raise OSError(errno.EIO, "pread")
+        return bytes(inode.now[offset : offset + size])
 
     def fdatasync(self, fd: int) -> None:
-        self._operation("fdatasync")
         inode = self._open[fd]
+        try:
+            self._operation("fdatasync", self._paths[fd])
+        except OSError:
+            inode.changes = [change for change in inode.changes if self._random.random() < 0.5]
+            self._keep(inode)
+            raise
+        self._keep(inode)
+
+    def _keep(self, inode: _Inode) -> None:
+        """All changes of the file are on the platter now."""
         for offset, data in inode.changes:
             if data is None:
                 _resize(inode.durable, offset)
@@ -182,7 +328,7 @@ class SimDisk:
         self.pwrite(fd, bytes(size), offset)
 
     def truncate(self, fd: int, size: int) -> None:
-        self._operation("truncate")
+        self._operation("truncate", self._paths[fd])
         inode = self._open[fd]
         _resize(inode.now, size)
         inode.changes.append((size, None))
@@ -193,26 +339,34 @@ class SimDisk:
     # --- names ------------------------------------------------------------------------------
 
     def replace(self, source: str, target: str) -> None:
-        self._operation("replace")
+        self._operation("replace", source)
         if source in self._directories:
+            if self.listdir(target):
+                raise OSError(errno.ENOTEMPTY, "replace", target)
             self._move_directory(source, target)
             return
         if source not in self._files:
             raise FileNotFoundError(errno.ENOENT, "replace", source)
+        if target in self._directories:
+            raise IsADirectoryError(errno.EISDIR, "replace", target)
         self._files[target] = self._files.pop(source)
         self._name_changed(target, source)
 
     def unlink(self, path: str) -> None:
-        self._operation("unlink")
+        self._operation("unlink", path)
         if path not in self._files:
             raise FileNotFoundError(errno.ENOENT, "unlink", path)
         del self._files[path]
         self._name_changed(path)
 
     def mkdir(self, path: str) -> None:
-        self._operation("mkdir")
+        self._operation("mkdir", path)
+        if path in self._files:
+            raise FileExistsError(errno.EEXIST, "mkdir", path)
         while path not in self._directories:
+            self._settle_moves_from(path)
             self._directories.add(path)
+            self._durable_directories.add(path)
             path = _parent(path)
 
     def listdir(self, path: str) -> list[str]:
@@ -224,17 +378,21 @@ class SimDisk:
         return path in self._files or path in self._directories
 
     def remove_tree(self, path: str) -> None:
-        self._operation("remove_tree")
+        self._operation("remove_tree", path)
         inside = path.rstrip("/") + "/"
-        for name in [name for name in self._files if name.startswith(inside)]:
-            del self._files[name]
-            self._durable.pop(name, None)
-        self._directories = {
-            name for name in self._directories if name != path and not name.startswith(inside)
-        }
+        if path not in self._directories:
+            return
+        _remove(path, self._files, self._directories)
+        for directory in list(self._changed):
+            if directory == path or directory.startswith(inside):
+                del self._changed[directory]
+        self._changed.setdefault(_parent(path), []).append(path)
 
     def sync_dir(self, path: str) -> None:
-        self._operation("sync_dir")
+        self._operation("sync_dir", path)
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "sync_dir", path)
+        self._settle_moves_to(path)
         for changed in self._changed.pop(path.rstrip("/"), []):
             self._settle_names(changed)
 
@@ -242,24 +400,54 @@ class SimDisk:
         change = [(path, self._files.get(path)) for path in paths]
         self._changed.setdefault(_parent(paths[0]), []).append(change)
 
-    def _settle_names(self, change: list[tuple[str, _Inode | None]]) -> None:
-        for path, inode in change:
-            if inode is None:
-                self._durable.pop(path, None)
-            else:
-                self._durable[path] = inode
+    def _settle_names(self, change: _NameChange) -> None:
+        if isinstance(change, str):
+            _remove(change, self._durable, self._durable_directories)
+        elif isinstance(change, _Move):
+            if not change.is_settled:
+                change.is_settled = True
+                self._moves.remove(change)
+                self._settle_moves_from(change.target)
+                _move(change.source, change.target, self._durable, self._durable_directories)
+        else:
+            for path, inode in change:
+                if inode is None:
+                    self._durable.pop(path, None)
+                else:
+                    self._durable[path] = inode
 
     def _move_directory(self, source: str, target: str) -> None:
-        """Directories move at once and durably: the store only ever moves them to trash."""
-        for names in (self._files, self._durable):
-            for name in [name for name in names if name.startswith(source + "/")]:
-                names[target + name[len(source) :]] = names.pop(name)
-        for name in [
-            name for name in self._directories if name == source or name.startswith(source + "/")
-        ]:
-            self._directories.discard(name)
-            self._directories.add(target + name[len(source) :])
-        self._changed.pop(source, None)
+        """A directory moves with all in it at once; it is safe when the target's parent is synced.
+
+        Its own changes that are not synced yet move along.
+        """
+        _move(source, target, self._files, self._directories)
+        move = _Move(source, target)
+        self._moves.append(move)
+        self._changed.setdefault(_parent(target), []).append(move)
+        for directory in list(self._changed):
+            if directory != source and not directory.startswith(source + "/"):
+                continue
+            moved: list[_NameChange] = []
+            for change in self._changed.pop(directory):
+                if isinstance(change, list):
+                    change = [(_renamed(path, source, target), inode) for path, inode in change]
+                elif isinstance(change, str):
+                    change = _renamed(change, source, target)
+                moved.append(change)
+            self._changed[_renamed(directory, source, target)] = moved
+
+    def _settle_moves_to(self, path: str) -> None:
+        """What is in a directory that moved is not safe before the move is."""
+        for move in list(self._moves):
+            if path == move.target or path.startswith(move.target + "/"):
+                self._settle_names(move)
+
+    def _settle_moves_from(self, path: str) -> None:
+        """A journal keeps its order: what comes to be at `path` is safe after what left it."""
+        for move in list(self._moves):
+            if move.source == path:
+                self._settle_names(move)
 
     # --- the rest ---------------------------------------------------------------------------
 
@@ -285,9 +473,14 @@ class SimDisk:
 
 
 class SimThread:
-    """Runs jobs when the test says so. `done` runs right after its job, or at `complete`."""
+    """Runs jobs when the test says so. `done` runs right after its job, or at `complete`.
 
-    def __init__(self) -> None:
+    With `call_later` (a simulated loop's) delayed jobs are submitted when their time has come,
+    else at `run_later`.
+    """
+
+    def __init__(self, call_later: Callable[..., object] | None = None) -> None:
+        self._call_later = call_later
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None] | None]] = deque()
         self._finished: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._later: list[Callable[[], Any]] = []
@@ -297,7 +490,10 @@ class SimThread:
         self._jobs.append((job, done))
 
     def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None:
-        self._later.append(job)
+        if self._call_later is not None:
+            self._call_later(delay_s, self.submit, job, None)
+        else:
+            self._later.append(job)
 
     def is_current(self) -> bool:
         return self._is_running
@@ -343,6 +539,36 @@ class SimThread:
 
     def close(self) -> None:
         self.run()
+
+
+def _renamed(path: str, source: str, target: str) -> str:
+    """`path`, which is `source` or in it, after `source` became `target`."""
+    return target + path[len(source) :]
+
+
+def _move(source: str, target: str, files: dict[str, _Inode], directories: set[str]) -> None:
+    inside = source + "/"
+    for name in [name for name in files if name.startswith(inside)]:
+        files[_renamed(name, source, target)] = files.pop(name)
+    for name in [name for name in directories if name == source or name.startswith(inside)]:
+        directories.discard(name)
+        directories.add(_renamed(name, source, target))
+
+
+def _remove(path: str, files: dict[str, _Inode], directories: set[str]) -> None:
+    inside = path.rstrip("/") + "/"
+    for name in [name for name in files if name.startswith(inside)]:
+        del files[name]
+    directories -= {name for name in directories if name == path or name.startswith(inside)}
+
+
+def _touches(change: _NameChange, path: str) -> bool:
+    """True if `change` is about `path` or something in it."""
+    if isinstance(change, list):
+        names = [name for name, _ in change]
+    else:
+        names = [change] if isinstance(change, str) else [change.source, change.target]
+    return any(name == path or name.startswith(path + "/") for name in names)
 
 
 def _parent(path: str) -> str:

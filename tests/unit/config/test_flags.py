@@ -93,10 +93,10 @@ def test_credentials_of_the_command_line_replace_the_files_users(tmp_path: Path)
 
 def test_flags_that_are_not_served_are_named() -> None:
     """Accepted, with a warning."""
-    o = options("--cluster_name", "c", "--routes=nats://x:6222", "--tls")
+    o = options("--profile", "1", "-s", "--tls")
     assert o.warnings == [
-        "flag -cluster_name is not served by this version and is ignored",
-        "flag -routes is not served by this version and is ignored",
+        "flag -profile is not served by this version and is ignored",
+        "flag -syslog is not served by this version and is ignored",
         "flag -tls is not served by this version and is ignored",
     ]
 

@@ -123,10 +123,10 @@ def test_users_with_permissions() -> None:
 def test_known_keys_that_are_not_served_give_a_warning_that_names_them() -> None:
     """Warned, not refused, and not silently dropped."""
     o = options(
-        "port: 1\ncluster { name: x }\nwebsocket { port: 8080 }\njetstream { unique_tag: a }"
+        "port: 1\ngateway { name: x }\nwebsocket { port: 8080 }\njetstream { unique_tag: a }"
     )
     assert o.warnings == [
-        't.conf:2:1: "cluster" is not served by this version and is ignored',
+        't.conf:2:1: "gateway" is not served by this version and is ignored',
         't.conf:3:1: "websocket" is not served by this version and is ignored',
         't.conf:4:13: "jetstream.unique_tag" is not served by this version and is ignored',
     ]

@@ -97,3 +97,75 @@ def test_snapshot_round_trip() -> None:
     assert again.streams_by_name == box.machine.streams_by_name
     assert (again.applied, again.digest) == (box.machine.applied, box.machine.digest)
     assert again.snapshot() == box.machine.snapshot()
+
+
+def test_peers_are_wanted_until_the_leader_reports_them() -> None:
+    """SET_PEERS says where replicas should be, MOVED where they are; until then both may exist."""
+    box = MetaBox()
+    config = {"name": "A", "subjects": ["a"], "num_replicas": 3}
+    asset = box.do(commands.CREATE_STREAM, 5, config, ["n1", "n2", "n3"])
+    assert asset.peers == asset.members == asset.created_peers == ("n1", "n2", "n3")
+    wanted = box.do(commands.SET_PEERS, 6, 1, ["n1", "n2", "n4"])
+    assert (wanted.peers, wanted.members) == (("n1", "n2", "n4"), ("n1", "n2", "n3"))
+    assert not any(wanted.may_be_dropped_by(node) for node in ("n1", "n2", "n3", "n4"))
+    assert wanted.update_index == asset.update_index  # the config is what it was
+    moved = box.do(commands.MOVED, 7, 1, ["n1", "n2", "n4"])
+    assert moved.may_be_dropped_by("n3") and not moved.may_be_dropped_by("n4")
+    assert moved.created_peers == asset.created_peers
+    assert box.machine.streams_by_uid == {1: moved} == {moved.uid: box.machine.streams_by_name["A"]}
+    assert box.events == ["stream_created", "stream_updated", "stream_moved"]
+    for kind in (commands.SET_PEERS, commands.MOVED):
+        assert box.do(kind, 8, 99, ["n1"]) == errors.STREAM_NOT_FOUND()
+
+
+def test_no_stream_loses_its_last_peer() -> None:
+    box = MetaBox()
+    box.do(commands.CREATE_STREAM, 5, {"name": "A", "subjects": ["a"]}, ["n1"])
+    assert box.do(commands.SET_PEERS, 6, 1, []) == errors.PEER_REMAP()
+
+
+def test_nobody_drops_a_stream_without_placement() -> None:
+    """A single node's streams have no peers; it keeps them all the same."""
+    asset = MetaBox().create("A", "a")
+    assert asset.peers == () and not asset.may_be_dropped_by("n1")
+
+
+def test_update_may_place_anew() -> None:
+    box = MetaBox()
+    config = {"name": "A", "subjects": ["a"]}
+    box.do(commands.CREATE_STREAM, 5, config, ["n1"])
+    assert box.do(commands.UPDATE_STREAM, 6, "A", config, None).peers == ("n1",)
+    assert box.do(commands.UPDATE_STREAM, 6, "A", config).peers == ("n1",)
+    wide = box.do(commands.UPDATE_STREAM, 7, "A", config | {"num_replicas": 2}, ["n1", "n2"])
+    assert (wide.peers, wide.members, wide.update_index) == (("n1", "n2"), ("n1",), 4)
+
+
+def test_snapshot_with_peers() -> None:
+    box = MetaBox()
+    box.do(commands.CREATE_STREAM, 5, {"name": "A", "subjects": ["a"]}, ["n1", "n2", "n3"])
+    box.do(commands.SET_PEERS, 6, 1, ["n1"])
+    again = MetaMachine.restore(box.machine.snapshot())
+    assert again.streams_by_name == box.machine.streams_by_name
+    assert again.streams_by_uid == box.machine.streams_by_uid
+    assert again.fingerprint() == box.machine.fingerprint()
+    assert again.snapshot() == box.machine.snapshot()
+
+
+def test_digest_sees_placement_and_a_deletion_takes_it_back() -> None:
+    box = MetaBox()
+    box.do(commands.CREATE_STREAM, 5, {"name": "A", "subjects": ["a"]}, ["n1", "n2"])
+    seen = {box.machine.fingerprint()}
+    box.do(commands.SET_PEERS, 6, 1, ["n2", "n3"])
+    seen.add(box.machine.fingerprint())
+    box.do(commands.MOVED, 7, 1, ["n2", "n3"])
+    seen.add(box.machine.fingerprint())
+    assert len(seen) == 3
+    box.do(commands.DELETE_STREAM, 8, "A", 1)
+    assert box.machine.digest == 0 and not box.machine.streams_by_uid
+
+
+def test_checkpoint_takes_the_fingerprint() -> None:
+    machine = MetaMachine()
+    out = Effects()
+    machine.apply(Entry(1, 1, commands.encode([commands.CHECKPOINT, 5, 0, 0])), out)
+    assert out.checkpoint == (1, machine.fingerprint())

@@ -144,7 +144,7 @@ class Peer:
 
 class Machine:
     def __init__(self, subjects: list[str]) -> None:
-        self.config = {"subjects": subjects}
+        self.config: dict[str, Any] = {"subjects": subjects}
         self.consumers = {"C": object()}
 
 
@@ -159,6 +159,14 @@ class Stream:
         self.acked: list[tuple[bytes, bytes, bytes]] = []
         self.flow: list[tuple[str, bytes]] = []
         self.log: list[str] = []
+        self.is_local = True
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.machine.config
+
+    def has_consumer(self, name: str) -> bool:
+        return name in self.machine.consumers
 
     def publish(self, msgs: list[Any], replies: list[bytes], sink: Any) -> None:
         self.published.append((msgs, replies, sink))

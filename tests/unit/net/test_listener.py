@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+from streamd.config.cluster import ClusterOptions
 from streamd.config.options import Options
 from streamd.net.listener import Listener
 from streamd.net.pubsub import PubSub
@@ -86,6 +87,26 @@ def test_lame_duck_tells_clients_and_then_lets_them_go():
         assert b'"ldm":true' in await reader.readline()
         assert await reader.read() == b""
         await listener.close()
+        writer.close()
+
+    asyncio.run(main())
+
+
+def test_clients_are_told_of_other_servers():
+    async def main():
+        options = Options(cluster=ClusterOptions(name="c", port=-1))
+        listener = listener_on(options)
+        await listener.start()
+        reader, writer, info = await connected(listener)
+        assert info["cluster"] == "c" and "connect_urls" not in info
+        urls = ["127.0.0.1:1", "127.0.0.1:2"]
+        listener.set_connect_urls(urls)
+        listener.set_connect_urls(list(urls))  # no news
+        listener.set_connect_urls([])
+        told = [json.loads((await reader.readline())[5:])["connect_urls"] for _ in "12"]
+        assert told == [urls, []]
+        await listener.close()
+        assert await reader.read() == b""
         writer.close()
 
     asyncio.run(main())

@@ -9,7 +9,6 @@ import pytest
 
 from streamd.config.options import JetStreamOptions, Options
 from streamd.net.monitoring import (
-    BadQuery,
     ConnectionFacts,
     Monitoring,
     Sources,
@@ -18,6 +17,7 @@ from streamd.net.monitoring import (
     Traffic,
     _uptime,
 )
+from streamd.net.query import BadQuery
 from streamd.subjects import matches
 
 SECOND = 1_000_000_000

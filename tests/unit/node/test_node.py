@@ -19,7 +19,7 @@ def test_routes_looked_up_during_an_update_are_forgotten_after_it(tmp_path: Path
 
 async def _update_with_a_look_midway(path: Path) -> None:
     node = Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n")
-    await node.start()
+    await node.started()
     try:
         old = normalise({"name": "S", "subjects": ["old"]}, is_pedantic=False)
         await _propose(node, [commands.CREATE_STREAM, 1, old])
@@ -38,7 +38,7 @@ async def _update_with_a_look_midway(path: Path) -> None:
         assert node.streams_for(b"old") == ()
         assert node.topology_version > before + 1  # after meta's, once more after the stream's
     finally:
-        await node.stop()
+        await node.stopped()
 
 
 async def _propose(node: Node, command: list[Any]) -> None:

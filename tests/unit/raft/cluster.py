@@ -12,7 +12,15 @@ from collections import deque
 from streamd.raft import membership
 from streamd.raft.core import RaftCore
 from streamd.raft.membership import Membership
-from streamd.raft.messages import Append, AppendReply, Message, SnapshotOffer, Vote, VoteReply
+from streamd.raft.messages import (
+    Append,
+    AppendReply,
+    HeartbeatReply,
+    Message,
+    SnapshotOffer,
+    Vote,
+    VoteReply,
+)
 from streamd.raft.ready import Ready
 from streamd.types import Entry, HardState, Index, LogState, NodeId, Term
 
@@ -41,7 +49,12 @@ class Disk:
                 self.entries[entry.index] = entry
         if ready.hard_state is not None:
             assert ready.hard_state.term >= self.hard_state.term
-            if ready.hard_state.term == self.hard_state.term and self.hard_state.vote:
+            is_certified = self.hard_state.is_uncertain and not ready.hard_state.is_uncertain
+            if (
+                ready.hard_state.term == self.hard_state.term
+                and self.hard_state.vote
+                and not is_certified  # it now knows who won, whatever it may have promised
+            ):
                 assert ready.hard_state.vote == self.hard_state.vote, "voted twice in a term"
             self.hard_state = ready.hard_state
         assert ready.token is not None
@@ -49,7 +62,9 @@ class Disk:
 
     def release(self, index: Index, term: Term, chain: int, members: Membership) -> None:
         self.snapshot = (index, term, chain, members)
-        keeps = index in self.entries and self.entries[index].term == term
+        keeps = index == self.first - 1 or (
+            index in self.entries and self.entries[index].term == term
+        )
         for at in [i for i in self.entries if i <= index or not keeps]:
             del self.entries[at]
         self.first, self.prev = index + 1, (term, chain)
@@ -80,6 +95,7 @@ class Member:
         self.read_states: list[tuple[int, Index]] = []
         self.alerts: list[str] = []
         self.wanted: SnapshotOffer | None = None
+        self.live: set[NodeId] = set()
 
 
 class Cluster:
@@ -98,13 +114,21 @@ class Cluster:
         self.members: dict[NodeId, Member] = {}
         self.wire: list[tuple[NodeId, NodeId, Message]] = []
         self.cuts: set[tuple[NodeId, NodeId]] = set()
+        self.has_links = False  # tell cores of links, so that they rest and notice the dead
         self.leaders: dict[Term, NodeId] = {}
         self.committed: dict[Index, tuple[Term, bytes]] = {}
         self.trace: list[str] = []
         for node_id in [*voters, *self.learners, *(extra or [])]:
             self.boot(node_id, Disk())
 
-    def boot(self, node_id: NodeId, disk: Disk) -> Member:
+    def boot(
+        self,
+        node_id: NodeId,
+        disk: Disk,
+        *,
+        is_uncertain: bool = False,
+        is_incomplete: bool = False,
+    ) -> Member:
         members = membership.simple(self.voters, self.learners)
         applied = 0
         if disk.snapshot is not None:
@@ -119,9 +143,32 @@ class Cluster:
             now_ms=self.now_ms,
             seed=self.seed + sum(node_id.encode()),
             applied=applied,
+            is_uncertain=is_uncertain,
+            is_incomplete=is_incomplete,
         )
         self.members[node_id] = Member(core, disk)
+        self.tell_links()
         return self.members[node_id]
+
+    def wipe(self, node_id: NodeId) -> Member:
+        """`node_id` is killed and comes back with an empty disk."""
+        self.crash(node_id)
+        return self.boot(node_id, Disk(), is_uncertain=True)
+
+    def tell_links(self) -> None:
+        """Every member learns what became of its links, as from a node that watches them."""
+        if not self.has_links:
+            return
+        for node_id, member in self.members.items():
+            live = {n for n in self.members if n == node_id or (node_id, n) not in self.cuts}
+            core = member.core
+            core.now_ms = self.now_ms
+            before, member.live = member.live, live
+            core.set_live(frozenset(live))
+            for gone in sorted(before - live):
+                core.peer_down(gone)
+            for back in sorted(live - before):
+                core.peer_up(back)
 
     # --- single steps ---------------------------------------------------------------------------
 
@@ -205,6 +252,12 @@ class Cluster:
         disk = self.members.pop(node_id).disk
         disk.writes.clear()
         self.wire = [sent for sent in self.wire if node_id not in sent[:2]]
+        for member in self.members.values():
+            member.live.discard(node_id)
+            if self.has_links:
+                member.core.now_ms = self.now_ms
+                member.core.set_live(frozenset(member.live))
+                member.core.peer_down(node_id)
         return disk
 
     def cut(self, *node_ids: NodeId) -> None:
@@ -213,6 +266,11 @@ class Cluster:
             for b in self.members:
                 if (a in node_ids) != (b in node_ids):
                     self.cuts.add((a, b))
+        self.tell_links()
+
+    def heal(self) -> None:
+        self.cuts.clear()
+        self.tell_links()
 
     def compact(self, node_id: NodeId, index: Index) -> None:
         """A snapshot at `index` is saved: the disk forgets what it covers."""
@@ -227,14 +285,29 @@ class Cluster:
         offer = member.wanted
         assert offer is not None
         member.wanted = None
+        if offer.index < member.core.applied:
+            newer = self.newer_snapshot(member.core.applied)
+            if newer is None:
+                return
+            offer = SnapshotOffer(offer.term, *newer)
         while member.disk.writes:  # the log is written in order: what came before is through
             self.persist(node_id)
-        if offer.index > member.core.commit:
+        if offer.index > member.core.commit or member.core.is_incomplete:
             member.disk.release(offer.index, offer.snapshot_term, offer.chain, offer.membership)
             member.applied = []
         member.core.snapshot_installed(
             offer.index, offer.snapshot_term, offer.chain, offer.membership
         )
+
+    def newer_snapshot(self, index: Index) -> tuple[Index, Term, int, Membership] | None:
+        """Some whole member's snapshot of at least `index`; taken now if need be."""
+        for node_id, member in self.members.items():
+            core = member.core
+            if core.is_leader and core.applied >= index:
+                if core.applied > core.log.snapshot_index:
+                    self.compact(node_id, core.applied)
+                return member.disk.snapshot
+        return None
 
     # --- many steps -----------------------------------------------------------------------------
 
@@ -316,22 +389,31 @@ def describe(message: Message) -> str:
         return f"{kind} t{message.term} log={message.last_term}/{message.last_index}{suffix}"
     if isinstance(message, VoteReply):
         kind = "PreVoteReply" if message.is_pre else "VoteReply"
-        return f"{kind} t{message.term} {'granted' if message.is_granted else 'refused'}"
+        suffix = flags(message)
+        return f"{kind} t{message.term} {'granted' if message.is_granted else 'refused'}{suffix}"
     if isinstance(message, Append):
         entries = " ".join(f"{e.term}/{e.index}:{label(e)}" for e in message.entries)
         prev = f"{message.prev_term}/{message.prev_index}"
         return f"Append t{message.term} after {prev} [{entries}] commit={message.commit}"
     if isinstance(message, AppendReply):
         if message.is_ok:
-            return f"AppendReply t{message.term} ok {message.index}"
+            return f"AppendReply t{message.term} ok {message.index}{flags(message)}"
         if message.is_diverged:
-            return f"AppendReply t{message.term} diverged at {message.index}"
+            return f"AppendReply t{message.term} diverged at {message.index}{flags(message)}"
         hint = f"hint {message.hint_term}/{message.hint_index}"
-        return f"AppendReply t{message.term} refused {message.index} {hint}"
+        return f"AppendReply t{message.term} refused {message.index} {hint}{flags(message)}"
+    if isinstance(message, HeartbeatReply):
+        return f"HeartbeatReply t{message.term} round_no={message.round_no}{flags(message)}"
     if isinstance(message, SnapshotOffer):
         return f"SnapshotOffer t{message.term} {message.snapshot_term}/{message.index}"
     fields = [f"{slot}={getattr(message, slot)}" for slot in message.__slots__ if slot != "term"]
     return " ".join([name, f"t{message.term}", *fields])
+
+
+def flags(reply: VoteReply | AppendReply | HeartbeatReply) -> str:
+    """What a member that is not whole adds to its replies."""
+    names = ("is_uncertain", "needs_snapshot")
+    return "".join(f" {name}" for name in names if getattr(reply, name, False))
 
 
 def label(entry: Entry) -> str:

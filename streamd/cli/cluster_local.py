@@ -1,0 +1,296 @@
+"""Three servers on loopback, from configurations made here: what `streamctl` and the demo run.
+
+The processes outlive whoever started them. What is needed to find them again is in the cluster's
+directory: `cluster.json` (names, ports, the nodes' common secret) and a pid file per node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+NAMES = ("node1", "node2", "node3")
+HEALTHY_WITHIN_S = 60.0
+STOPPED_WITHIN_S = 30.0
+ANSWERED_WITHIN_S = 5.0
+POLL_S = 0.02
+
+
+class ClusterError(Exception):
+    """The cluster can not be started or found; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of the first node; the others have the numbers after these."""
+
+    client: int = 4222
+    http: int = 8222
+    cluster: int = 6222
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """Where one node listens, on 127.0.0.1."""
+
+    name: str
+    port: int
+    http_port: int
+    cluster_port: int
+
+
+class LocalNode:
+    """One server: its files, its process, what it says about itself."""
+
+    def __init__(self, directory: Path, address: NodeAddress) -> None:
+        self.directory = directory / address.name
+        self.address = address
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.address.port}"
+
+    @property
+    def config_file(self) -> Path:
+        return self.directory / "node.conf"
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "server.log"
+
+    @property
+    def store_dir(self) -> Path:
+        return self.directory / "store"
+
+    @property
+    def _pid_file(self) -> Path:
+        return self.directory / "pid"
+
+    def pid(self) -> int:
+        """The pid of the running server, 0 if it does not run.
+
+        A number that some other process has by now is not taken for ours.
+        """
+        try:
+            number = int(self._pid_file.read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            return 0
+        if self._child is not None and self._child.pid == number:
+            return number if self._child.poll() is None else 0
+        command = Path(f"/proc/{number}/cmdline")
+        if Path("/proc/self").exists():
+            try:
+                words = command.read_bytes().split(b"\0")
+            except OSError:
+                return 0
+            return number if os.fsencode(self.config_file) in words else 0
+        try:
+            os.kill(number, 0)
+        except OSError:
+            return 0
+        return number
+
+    def start(self, binary: str) -> None:
+        """Start the server; does not wait for it. Nothing happens if it runs already."""
+        if self.pid():
+            return
+        with self.log_file.open("ab") as log:
+            # Its own session: Ctrl-C in the terminal is for whoever started it, not for the node.
+            self._child = subprocess.Popen(
+                [binary, "-c", str(self.config_file)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._pid_file.write_text(str(self._child.pid), encoding="ascii")
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> bool:
+        """Send a signal that ends the process and wait; False if it did not run.
+
+        Whoever does not obey within half a minute is killed.
+        """
+        number = self.pid()
+        if not number:
+            return False
+        os.kill(number, how)
+        deadline = time.monotonic() + STOPPED_WITHIN_S
+        while self.pid():
+            if time.monotonic() > deadline:
+                os.kill(number, signal.SIGKILL)
+                deadline = float("inf")
+            time.sleep(POLL_S)
+        self._child = None
+        self._pid_file.unlink(missing_ok=True)
+        return True
+
+    def get(self, path: str) -> dict[str, Any]:
+        """A JSON document of the monitoring port. Raises OSError when there is no answer."""
+        url = f"http://127.0.0.1:{self.address.http_port}{path}"
+        with urllib.request.urlopen(url, timeout=ANSWERED_WITHIN_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def health(self) -> str:
+        """ "ok", or what is the matter."""
+        if not self.pid():
+            return "not running"
+        return health(f"http://127.0.0.1:{self.address.http_port}/healthz")
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The end of what the server logged."""
+        if not self.log_file.exists():
+            return ""
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+
+
+class LocalCluster:
+    """The three nodes of one directory."""
+
+    def __init__(self, directory: Path, addresses: list[NodeAddress], secret: str) -> None:
+        self.directory = directory
+        self.nodes = [LocalNode(directory, address) for address in addresses]
+        self._secret = secret
+
+    @classmethod
+    def create(cls, directory: Path, ports: Ports) -> LocalCluster:
+        """Write the configurations; a cluster that is there already keeps its data and secret."""
+        # Absolute: the path on the servers' command lines tells them from other processes.
+        directory = directory.resolve()
+        secret = secrets.token_hex(16)
+        if (directory / "cluster.json").exists():
+            secret = cls.load(directory)._secret
+        addresses = [
+            NodeAddress(name, ports.client + at, ports.http + at, ports.cluster + at)
+            for at, name in enumerate(NAMES)
+        ]
+        cluster = cls(directory, addresses, secret)
+        directory.mkdir(parents=True, exist_ok=True)
+        described = {"nodes": [asdict(address) for address in addresses], "secret": secret}
+        _write_private(directory / "cluster.json", json.dumps(described, indent=1) + "\n")
+        for node in cluster.nodes:
+            node.directory.mkdir(exist_ok=True)
+            _write_private(node.config_file, cluster._config(node))
+        return cluster
+
+    @classmethod
+    def load(cls, directory: Path) -> LocalCluster:
+        """Find a cluster that `create` made. Raises ClusterError."""
+        directory = directory.resolve()
+        path = directory / "cluster.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            addresses = [NodeAddress(**each) for each in found["nodes"]]
+            return cls(directory, addresses, found["secret"])
+        except FileNotFoundError:
+            raise ClusterError(f"no cluster in {directory}: there is no cluster.json") from None
+        except (ValueError, KeyError, TypeError) as err:
+            raise ClusterError(f"{path}: {err}") from err
+
+    @property
+    def urls(self) -> list[str]:
+        """What a client connects to."""
+        return [node.url for node in self.nodes]
+
+    def node(self, name: str) -> LocalNode:
+        return next(node for node in self.nodes if node.name == name)
+
+    def start(self, binary: str) -> None:
+        """Start what does not run and wait until every node is healthy. Raises ClusterError."""
+        for node in self.nodes:
+            node.start(binary)
+        for node in self.nodes:
+            self.wait_healthy(node)
+
+    def wait_healthy(self, node: LocalNode, within_s: float = HEALTHY_WITHIN_S) -> None:
+        """Wait until the node says of itself that all is well. Raises ClusterError."""
+        deadline = time.monotonic() + within_s
+        while (state := node.health()) != "ok":
+            if not node.pid():
+                raise ClusterError(f"{node.name} ended, {node.log_file}:\n{node.log_tail()}")
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{node.name} is not healthy after {within_s:g} s: {state}")
+            time.sleep(POLL_S)
+
+    def stop(self) -> list[str]:
+        """Stop what runs, by SIGTERM one after another; return the names of what ran."""
+        return [node.name for node in self.nodes if node.end()]
+
+    def remove_data(self) -> None:
+        """Forget everything stored. Nothing may be running."""
+        for node in self.nodes:
+            shutil.rmtree(node.store_dir, ignore_errors=True)
+
+    def _config(self, node: LocalNode) -> str:
+        address = node.address
+        routes = "\n".join(
+            f"    nats://streamd:{self._secret}@127.0.0.1:{other.address.cluster_port}"
+            for other in self.nodes
+        )
+        return f"""\
+# Written by `streamctl cluster up`; the next `up` writes it again.
+server_name: {address.name}
+listen: 127.0.0.1:{address.port}
+http: 127.0.0.1:{address.http_port}
+
+jetstream {{
+  store_dir: "{node.store_dir}"
+  sync_interval: always
+}}
+
+cluster {{
+  name: local
+  listen: 127.0.0.1:{address.cluster_port}
+  authorization {{ user: streamd, password: "{self._secret}", timeout: 2 }}
+  routes = [
+{routes}
+  ]
+}}
+"""
+
+
+def health(url: str) -> str:
+    """ "ok", or why the server at this /healthz is not."""
+    try:
+        with urllib.request.urlopen(url, timeout=ANSWERED_WITHIN_S) as answer:
+            return str(json.load(answer)["status"])
+    except urllib.error.HTTPError as err:
+        try:
+            found = json.load(err)
+            return str(found.get("error") or found.get("status") or err.code)
+        except ValueError:
+            return f"status {err.code}"
+    except (OSError, ValueError, KeyError) as err:
+        return f"no answer: {err}"
+
+
+def server_binary() -> str:
+    """The `streamd` beside this interpreter, else the one on the path. Raises ClusterError."""
+    beside = Path(sys.executable).parent / "streamd"
+    found = str(beside) if beside.exists() else shutil.which("streamd")
+    if not found:
+        raise ClusterError("there is no streamd beside this Python and none on the path")
+    return found
+
+
+def _write_private(path: Path, text: str) -> None:
+    """A file that only its owner reads: it holds the secret."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(number, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,116 @@
+"""Settings of a server that has peers, and the URLs by which peers are named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from streamd.errors import ConfigError
+
+DEFAULT_CLUSTER_PORT = 6222
+
+
+class RouteUrl(NamedTuple):
+    """Where a peer listens; with credentials if they differ from the cluster's own."""
+
+    host: str
+    port: int
+    username: str = ""
+    password: str = ""
+
+    @property
+    def address(self) -> str:
+        return join_address(self.host, self.port)
+
+
+class ClusterTls(NamedTuple):
+    """Certificates for links between peers; both ends show theirs unless `is_insecure`."""
+
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+    is_insecure: bool = False  # a dialer takes any certificate
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Who the peers are and how this server meets them."""
+
+    name: str = ""  # "": any cluster's
+    host: str = "0.0.0.0"
+    port: int = 0  # 0: not part of a cluster; -1: any free one
+    username: str = ""
+    password: str = ""  # shared by all peers; proven, never sent
+    auth_timeout_s: float = 2.0  # for the whole handshake
+    routes: tuple[RouteUrl, ...] = ()
+    advertise: str = ""  # host:port that others should dial
+    has_advertise: bool = True  # tell others where this server's clients can connect
+    connect_retries: int = 0  # more tries for a peer that only other peers named
+    tls: ClusterTls | None = None
+
+    @property
+    def is_enabled(self) -> bool:
+        """True if this server listens for peers."""
+        return self.port != 0
+
+
+def parse_route(text: str) -> RouteUrl:
+    """Read `nats://user:password@host:port`. Raises ValueError."""
+    text = text.strip()
+    parts = urlsplit(text)
+    if not parts.scheme or "://" not in text or not parts.hostname:
+        raise ValueError(f'error parsing route url ["{text}"]')
+    try:
+        port = parts.port or DEFAULT_CLUSTER_PORT
+    except ValueError as err:
+        raise ValueError(f'error parsing route url ["{text}"]: {err}') from err
+    return RouteUrl(
+        parts.hostname, port, unquote(parts.username or ""), unquote(parts.password or "")
+    )
+
+
+def parse_routes(text: str) -> tuple[RouteUrl, ...]:
+    """Read the comma-separated URLs of a command line. Raises ConfigError."""
+    try:
+        return tuple(parse_route(url) for url in text.split(",") if url.strip())
+    except ValueError as err:
+        raise ConfigError(str(err)) from err
+
+
+def parse_cluster_url(text: str) -> tuple[str, int, str, str]:
+    """Read what `--cluster` says: host, port (-1: any free one), user and password.
+
+    Raises ConfigError.
+    """
+    is_random = text.endswith(":-1")
+    parts = urlsplit(text[:-3] + ":0" if is_random else text)
+    if not parts.scheme or not parts.netloc:
+        raise ConfigError("missing port in address")
+    try:
+        port = parts.port
+    except ValueError as err:
+        raise ConfigError(str(err)) from err
+    if port is None:
+        raise ConfigError(f"address {parts.netloc}: missing port in address")
+    if parts.username is not None and parts.password is None:
+        raise ConfigError("expected cluster password to be set")
+    return (
+        parts.hostname or "0.0.0.0",
+        -1 if is_random else port,
+        unquote(parts.username or ""),
+        unquote(parts.password or ""),
+    )
+
+
+def join_address(host: str, port: int) -> str:
+    """Return `host:port`, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Inverse of `join_address`. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f'"{text}" is not a host and a port')
+    return host.strip("[]"), int(port)

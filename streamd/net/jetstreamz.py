@@ -1,0 +1,470 @@
+"""What the monitoring port says of streams and their groups: /jsz, /raftz, and their health.
+
+In a cluster a node shows the replicas it has, whoever leads them: comparing nodes is what these
+documents are for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from streamd import API_LEVEL
+from streamd.api.times import format_ns
+from streamd.config.durations import format_duration
+from streamd.config.options import JetStreamOptions, Options
+from streamd.limits import CURRENT_LAG_MAX, MONITORING_ACCOUNTS_MAX
+from streamd.net.query import BadQuery, Query, flag, page
+from streamd.types import META_UID, NodeId, Uid
+
+ACCOUNT = "$G"  # the one account there is
+SYSTEM_ACCOUNT = "$SYS"
+_META_GROUP = "_meta_"
+_ROLES = {"leader": "LEADER", "candidate": "CANDIDATE", "pre-candidate": "CANDIDATE"}
+Document = dict[str, Any]
+
+
+class JetStreamSources:
+    """Where the facts come from. Made when JetStream runs; what it imports is then loaded
+    anyway."""
+
+    def __init__(self, node: Any, router: Any) -> None:
+        from streamd.api import cluster_infos, infos, stream_configs
+
+        self.node = node
+        self._context = router.context
+        self._infos = infos
+        self._cluster_infos = cluster_infos
+        self._shown = stream_configs.shown
+
+    def api_totals(self) -> tuple[int, int]:
+        """Requests and errors of the JetStream API."""
+        counts = self._context.counts
+        return counts.total, counts.errors
+
+    def stream_state(self, handle: Any) -> Document:
+        machine = handle.machine
+        state: Document = self._infos.stream_state(machine.state(), machine.config)
+        return state
+
+    def stream_config(self, handle: Any) -> Document:
+        config: Document = self._shown(handle.machine.config)
+        return config
+
+    def consumer_info(self, handle: Any, consumer: Any) -> Document:
+        info: Document = self._infos.consumer_info(self._context, handle, consumer, is_listed=True)
+        return info
+
+    def cluster_block(self, handle: Any) -> Document:
+        """The `cluster` object of a replica here."""
+        config = handle.machine.config
+        block: Document = self._cluster_infos.cluster_block(self._context, handle.uid, config)
+        return block
+
+    def replica_rows(self, facts: Document) -> list[Document]:
+        rows: list[Document] = self._cluster_infos.replica_rows(facts)
+        return rows
+
+    def peer_id(self, name: NodeId) -> str:
+        """How nats-server's tools know a server."""
+        found: str = self._cluster_infos.short_hash(name)
+        return found
+
+
+class Health(NamedTuple):
+    """One verdict: status 200, or what is wrong with which asset."""
+
+    status: int = 200
+    kind: str = ""
+    text: str = ""
+    names: dict[str, str] = {}  # noqa: RUF012 never written to
+
+
+class JetStreamz:
+    """Builds the documents about streams."""
+
+    def __init__(
+        self, js: JetStreamSources, options: Options, *, server_id: str, server_name: str
+    ) -> None:
+        self.js = js
+        self.options = options
+        self._server_id = server_id
+        self._server_name = server_name
+
+    @property
+    def is_clustered(self) -> bool:
+        """True if there may be other nodes."""
+        return getattr(self.js.node, "is_clustered", False)
+
+    def replicas(self) -> Sequence[Any]:
+        """The streams of which this node has a replica, by name."""
+        node = self.js.node
+        if not self.is_clustered:
+            handles: Sequence[Any] = node.streams()
+            return handles
+        by_name = node.meta.streams_by_name
+        found = (node.replica(by_name[name].uid) for name in sorted(by_name))
+        return [replica for replica in found if replica is not None]
+
+    # --- /jsz ---------------------------------------------------------------------------------
+
+    def jsz(self, query: Query) -> Document:
+        """Return /jsz."""
+        flags = {
+            name: flag(query, name)
+            for name in (
+                "accounts",
+                "streams",
+                "consumers",
+                "config",
+                "digest",
+                "raft",
+                "leader-only",
+                "stream-leader-only",
+            )
+        }
+        flag(query, "direct-consumers")  # accepted for the tools that send it
+        offset, limit = page(query, MONITORING_ACCOUNTS_MAX)
+        account = query.get("acc", "")
+        node = self.js.node
+        if self.is_clustered and flags["leader-only"] and not node.is_meta_leader:
+            raise BadQuery("filtered response: not leader")
+        replicas = self.replicas()
+        has_streams = flags["streams"] or flags["consumers"] or flags["digest"]
+        document: Document = {
+            **self.stats(),
+            "server_id": self._server_id,
+            "now": format_ns(time.time_ns()),
+            "config": self.config(),
+            "limits": {},
+            "streams": len(replicas),
+        }
+        led = [replica for replica in replicas if self._leads(replica)]
+        if self.is_clustered and led:
+            document["streams_leader"] = len(led)
+        document["consumers"] = _consumer_count(replicas)
+        if self.is_clustered and _consumer_count(led):
+            document["consumers_leader"] = _consumer_count(led)
+        document["messages"] = sum(replica.machine.index.count for replica in replicas)
+        document["bytes"] = sum(replica.machine.index.bytes for replica in replicas)
+        if self.is_clustered:
+            document["meta_cluster"] = self.meta_cluster()
+        wants_accounts = flags["accounts"] or has_streams or bool(account)
+        if wants_accounts and account in ("", ACCOUNT) and offset == 0 and limit > 0:
+            detail = self._account_detail()
+            if has_streams:
+                only = query.get("stream", "")
+                shown = led if self.is_clustered and flags["stream-leader-only"] else replicas
+                detail["stream_detail"] = [
+                    self._stream_detail(replica, flags)
+                    for replica in shown
+                    if only in ("", replica.name)
+                ]
+            document["account_details"] = [detail]
+        document["total"] = 1
+        return document
+
+    def _leads(self, replica: Any) -> bool:
+        if not self.is_clustered:
+            return True
+        return bool(self.js.node.leader_of(replica.uid) == self._server_name)
+
+    def meta_cluster(self) -> Document:
+        """How the meta group stands, as this node sees it."""
+        node = self.js.node
+        facts = node.group_info(META_UID) or {}
+        leader = node.meta_leader
+        size = _voter_count(facts)
+        shown: Document = {"name": node.cluster_name}
+        if leader:
+            shown["leader"] = leader
+            shown["peer"] = self.js.peer_id(leader)
+        rows = self.js.replica_rows(facts)
+        if rows:
+            shown["replicas"] = sorted(rows, key=lambda row: str(row["name"]))
+        shown["cluster_size"] = size
+        shown["quorum_needed"] = size // 2 + 1
+        shown["pending"] = _lag(facts)
+        shown["pending_requests"] = 0
+        shown["pending_infos"] = 0
+        return shown
+
+    def _account_detail(self) -> Document:
+        stats = self.stats()
+        stats["accounts"] = 0
+        stats["api"]["level"] = 0
+        return {"name": ACCOUNT, "id": ACCOUNT, **stats}
+
+    def _stream_detail(self, replica: Any, flags: dict[str, bool]) -> Document:
+        js = self.js
+        machine = replica.machine
+        cluster: Document = {"leader": self._server_name}
+        if self.is_clustered:
+            cluster = js.cluster_block(replica)
+        detail: Document = {
+            "name": replica.name,
+            "created": format_ns(machine.created_ns),
+            "cluster": cluster,
+        }
+        if flags["config"]:
+            detail["config"] = js.stream_config(replica)
+        detail["state"] = js.stream_state(replica)
+        if flags["digest"]:
+            detail["uid"] = machine.uid
+            detail["applied"] = machine.applied
+            detail["digest"] = f"{machine.digest:016x}"
+            if self.is_clustered:
+                detail |= self._replica_detail(replica.uid)
+        if flags["consumers"]:
+            consumers = []
+            for name in sorted(machine.consumers):
+                info = js.consumer_info(replica, machine.consumers[name])
+                if not flags["config"]:
+                    info.pop("config", None)
+                consumers.append(info)
+            if consumers:
+                detail["consumer_detail"] = consumers
+        if flags["raft"] and self.is_clustered:
+            if "raft_group" in cluster:
+                detail["stream_raft_group"] = cluster["raft_group"]
+        return detail
+
+    def _replica_detail(self, uid: Uid) -> Document:
+        """How this node's replica stands: what tells it from the others."""
+        facts = self.js.node.group_info(uid) or {}
+        reason = self.not_current(facts)
+        shown: Document = {
+            "role": facts.get("role", ""),
+            "current": not reason,
+            "lag": _lag(facts),
+            "replica_state": facts.get("state", ""),
+            "checkpoint": {
+                "index": facts.get("digest_index", 0),
+                "fingerprint": f"{facts.get('digest', 0):016x}",
+            },
+        }
+        if reason:
+            shown["reason"] = reason
+        return shown
+
+    def config(self) -> Document:
+        """The configuration of JetStream as it is shown."""
+        node = self.js.node
+        o: JetStreamOptions = self.options.jetstream
+        config: Document = {
+            "max_memory": node.memory_max,
+            "max_storage": node.storage_max,
+            "store_dir": node.store_dir,
+        }
+        if o.is_sync_always:
+            config["sync_always"] = True
+        else:
+            config["sync_interval"] = o.sync_interval_ns
+        if o.domain:
+            config["domain"] = o.domain
+        config["strict"] = o.is_strict
+        return config
+
+    def stats(self) -> Document:
+        """What is used and set aside, and the API's counters."""
+        js = self.js
+        total, errors = js.api_totals()
+        reserved = {"memory": 0, "file": 0}
+        ha_assets = 0
+        for replica in self.replicas():
+            config = replica.machine.config
+            reserved[config.get("storage", "file")] += max(0, config.get("max_bytes", -1))
+            ha_assets += config.get("num_replicas", 1) > 1
+        return {
+            "memory": js.node.memory_bytes(),
+            "storage": js.node.storage_bytes(),
+            "reserved_memory": reserved["memory"],
+            "reserved_storage": reserved["file"],
+            "accounts": 1,
+            "ha_assets": ha_assets,
+            "api": {"level": API_LEVEL, "total": total, "errors": errors},
+        }
+
+    def varz(self) -> Document:
+        """The `jetstream` object of /varz."""
+        shown: Document = {"config": self.config(), "stats": self.stats(), "limits": {}}
+        if self.is_clustered:
+            shown["meta"] = self.meta_cluster()
+        return shown
+
+    # --- /raftz ---------------------------------------------------------------------------------
+
+    def raftz(self, query: Query) -> Document | None:
+        """Return /raftz: the groups of an account by name; None where there can be none.
+
+        The meta group belongs to the system account, streams' groups to theirs.
+        """
+        if not self.is_clustered:
+            return None
+        account = query.get("acc", "") or SYSTEM_ACCOUNT
+        only = query.get("group", "")
+        uids: list[Uid] = []
+        if account == SYSTEM_ACCOUNT:
+            uids = [META_UID]
+        elif account == ACCOUNT:
+            uids = [replica.uid for replica in self.replicas()]
+        groups: Document = {}
+        for uid in uids:
+            facts = self.js.node.group_info(uid)
+            if facts is None:
+                continue
+            name = _META_GROUP if uid == META_UID else str(facts["raft_group"])
+            if only in ("", name):
+                groups[name] = self._group(uid, facts)
+        return {account: groups} if groups else {}
+
+    def _group(self, uid: Uid, facts: Document) -> Document:
+        js = self.js
+        size = _voter_count(facts)
+        leader = facts.get("leader", "")
+        shown: Document = {
+            "id": js.peer_id(self._server_name),
+            "state": _ROLES.get(facts["role"], "FOLLOWER"),
+            "size": size,
+            "quorum_needed": size // 2 + 1,
+            "committed": facts["commit"],
+            "applied": facts["applied"],
+        }
+        if facts.get("state") == "recovering":
+            shown["catching_up"] = True
+        if leader:
+            shown["leader"] = js.peer_id(leader)
+        shown |= {
+            "ever_had_leader": bool(leader),
+            "term": facts["term"],
+            "pindex": facts["last_index"],
+            "system_account": True,
+            "traffic_account": SYSTEM_ACCOUNT,
+            "replica_state": facts.get("state", "ok"),
+        }
+        if facts.get("reason"):
+            shown["wal_error"] = facts["reason"]
+        if uid != META_UID:
+            shown["uid"] = uid
+            shown["digest_index"] = facts.get("digest_index", 0)
+            shown["digest"] = f"{facts.get('digest', 0):016x}"
+        shown["peers"] = {
+            js.peer_id(peer["name"]): _raft_peer(peer, facts["last_index"])
+            for peer in facts.get("peers") or ()
+        }
+        return shown
+
+    # --- health ---------------------------------------------------------------------------------
+
+    def health(self, query: Query) -> Health:
+        """Judge what /healthz asks of streams."""
+        account, stream = query.get("account", ""), query.get("stream", "")
+        if account and account != ACCOUNT:
+            text = f'JetStream account "{account}" not found'
+            return Health(404, "ACCOUNT", text, {"account": account})
+        if self.is_clustered:
+            verdict = self._meta_health()
+            if verdict.status != 200 or flag(query, "js-meta-only"):
+                return verdict
+        if flag(query, "js-server-only") or flag(query, "js-meta-only"):
+            return Health()
+        return self._stream_health(stream, query.get("consumer", ""))
+
+    def _meta_health(self) -> Health:
+        node = self.js.node
+        facts = node.group_info(META_UID)
+        if facts is None or not node.meta_leader:
+            text = "JetStream has not established contact with a meta leader"
+            return Health(503, "JETSTREAM", text)
+        if self.not_current(facts):
+            return Health(503, "JETSTREAM", "JetStream is not current with the meta leader")
+        return Health()
+
+    def _stream_health(self, stream: str, consumer: str) -> Health:
+        node = self.js.node
+        failed: dict[str, str] = dict(getattr(node, "failed", {}))
+        if self.is_clustered:
+            failed = self._not_current(stream) | failed
+        for name, reason in failed.items():
+            if stream in ("", name):
+                text = f"JetStream stream '{ACCOUNT} > {name}' is not current: {reason}"
+                return Health(503, "STREAM", text, {"account": ACCOUNT, "stream": name})
+        if not stream:
+            return Health()
+        names = {"account": ACCOUNT, "stream": stream}
+        handle = node.stream(stream)
+        if handle is None:
+            text = f'JetStream stream "{stream}" not found on account "{ACCOUNT}"'
+            return Health(404, "STREAM", text, names)
+        if self.is_clustered:
+            handle = node.replica(handle.uid)  # the leader's business, if there is none here
+        if consumer and handle is not None and consumer not in handle.machine.consumers:
+            text = (
+                f'JetStream consumer "{consumer}" not found for stream "{stream}"'
+                f' on account "{ACCOUNT}"'
+            )
+            return Health(404, "CONSUMER", text, {**names, "consumer": consumer})
+        return Health()
+
+    def _not_current(self, only: str) -> dict[str, str]:
+        """Streams that should have a whole replica here and have not, and why."""
+        node = self.js.node
+        found: dict[str, str] = {}
+        for name, asset in sorted(node.meta.streams_by_name.items()):
+            if only not in ("", name) or self._server_name not in asset.peers:
+                continue
+            facts = node.group_info(asset.uid)
+            reason = "replica is missing" if facts is None else self.not_current(facts)
+            if reason:
+                found[name] = reason
+        return found
+
+    def not_current(self, facts: Document) -> str:
+        """Say why this node's member of a group is not current; empty if it is."""
+        state = facts.get("state", "ok")
+        if state != "ok":
+            return str(facts.get("reason") or state)
+        if not facts.get("leader"):
+            return "no leader"
+        lag = _lag(facts)
+        return f"{lag} entries behind" if lag > CURRENT_LAG_MAX else ""
+
+
+def no_stats() -> Document:
+    """`JetStreamz.stats` of a server without JetStream."""
+    return {
+        "memory": 0,
+        "storage": 0,
+        "reserved_memory": 0,
+        "reserved_storage": 0,
+        "accounts": 0,
+        "ha_assets": 0,
+        "api": {"level": API_LEVEL, "total": 0, "errors": 0},
+    }
+
+
+def _raft_peer(peer: Document, last_index: int) -> Document:
+    shown: Document = {"name": peer["name"], "known": True}
+    shown["last_replicated_index"] = max(0, last_index - peer.get("lag", 0))
+    if peer.get("active_ns"):
+        shown["last_seen"] = format_duration(peer["active_ns"])
+    if not peer.get("is_voter", True):
+        shown["is_learner"] = True
+    return shown
+
+
+def _consumer_count(replicas: Sequence[Any]) -> int:
+    return sum(len(replica.machine.consumers) for replica in replicas)
+
+
+def _voter_count(facts: Document) -> int:
+    """Voters of a group; its peers are the others. A learner counts itself among them too, until
+    it knows better."""
+    return 1 + sum(bool(peer.get("is_voter", True)) for peer in facts.get("peers") or ())
+
+
+def _lag(facts: Document) -> int:
+    """Entries known to be committed that this member has not applied."""
+    commit: int = max(facts.get("commit", 0), facts.get("leader_commit", 0))
+    return max(0, commit - int(facts.get("applied", 0)))

@@ -1,0 +1,43 @@
+"""Query parameters of the monitoring port, read as nats-server reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamd.limits import MONITORING_PAGE
+
+Query = Mapping[str, str]
+
+
+class BadQuery(Exception):
+    """A query parameter that means nothing: answered with 400 and this text."""
+
+
+def flag(query: Query, name: str) -> bool:
+    """Return a yes or no; no if it is not there."""
+    text = query.get(name, "")
+    if text in ("", "0", "f", "F", "false", "FALSE", "False"):
+        return False
+    if text in ("1", "t", "T", "true", "TRUE", "True"):
+        return True
+    raise BadQuery(
+        f"Error decoding boolean for '{name}': strconv.ParseBool: parsing \"{text}\":"
+        " invalid syntax"
+    )
+
+
+def number(query: Query, name: str) -> int:
+    """Return an int; 0 if it is not there."""
+    text = query.get(name, "")
+    try:
+        return int(text) if text else 0
+    except ValueError as err:
+        raise BadQuery(
+            f"Error decoding int for '{name}': strconv.Atoi: parsing \"{text}\": invalid syntax"
+        ) from err
+
+
+def page(query: Query, default: int = MONITORING_PAGE) -> tuple[int, int]:
+    """Return (offset, limit)."""
+    offset, limit = max(0, number(query, "offset")), number(query, "limit")
+    return offset, limit if limit > 0 else default

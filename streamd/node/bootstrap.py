@@ -1,0 +1,106 @@
+"""How nodes without data become one cluster, once, and how a node that lost its data comes back.
+
+A cluster is born when all nodes that were configured to be in it have met and none belongs to one
+yet: the one with the smallest name draws the cluster's id, writes it down with everybody's names
+and tells the others. So two nodes that lost their disks can't found a second cluster while the
+third, who has the data, is away: they wait for it. Who meets a member of a cluster joins it, as
+one who may have forgotten what it once promised (see raft/, "uncertain").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamd.errors import ConfigError
+from streamd.node.ports import Peers
+from streamd.types import NodeId
+
+
+class Bootstrap:
+    """Decides which cluster this node belongs to. `on_decided(is_uncertain)` is called once."""
+
+    def __init__(
+        self,
+        *,
+        name: NodeId,
+        identity: dict[str, Any],
+        expected_size: Callable[[], int],
+        peers: Peers,
+        random_id: Callable[[], str],
+        save: Callable[[dict[str, Any]], None],
+        on_decided: Callable[[bool], None],
+    ) -> None:
+        self._name = name
+        self._identity = identity
+        self._expected_size = expected_size
+        self._peers = peers
+        self._random_id = random_id
+        self._save = save
+        self._on_decided = on_decided
+        self._hellos: dict[NodeId, dict[str, Any]] = {}
+
+    @property
+    def is_decided(self) -> bool:
+        return bool(self._identity.get("cluster_id"))
+
+    def check(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        """Raise ConfigError if `node_id` belongs to another cluster than this node."""
+        theirs, ours = hello.get("cluster_id", ""), self._identity.get("cluster_id", "")
+        if theirs and ours and theirs != ours:
+            raise ConfigError(
+                f"node {node_id} belongs to another cluster with other data: its id is {theirs}, "
+                f"ours {ours}"
+            )
+
+    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        """Another node is here."""
+        self._hellos[node_id] = hello
+        self.look()
+
+    def on_peer_down(self, node_id: NodeId) -> None:
+        """And gone again."""
+        self._hellos.pop(node_id, None)
+
+    def look(self) -> None:
+        """Join or found a cluster, if that can be decided now."""
+        if self.is_decided:
+            return
+        for node_id in sorted(self._hellos):
+            hello = self._hellos[node_id]
+            if hello.get("cluster_id"):
+                self._adopt(hello["cluster_id"], list(hello["voters"]), is_uncertain=True)
+                return
+        names = sorted([self._name, *self._hellos])
+        if len(names) < max(self._expected_size(), 2) or names[0] != self._name:
+            return
+        cluster_id = self._random_id()
+        self._keep(cluster_id, names, is_uncertain=False)
+        for node_id in names[1:]:
+            # Before anything else tells them that there is a cluster: they belong to it from
+            # its first hour, and have nothing they could have forgotten.
+            self._peers.call(node_id, "bootstrap", [cluster_id, names], _ignore)
+        self._on_decided(False)
+
+    def on_call(self, args: list[Any]) -> Any:
+        """The founder tells which cluster this is; returns the id this node belongs to."""
+        cluster_id, voters = args
+        if not self.is_decided and self._name in voters:
+            self._adopt(cluster_id, list(voters), is_uncertain=False)
+        return self._identity.get("cluster_id", "")
+
+    def _adopt(self, cluster_id: str, voters: list[NodeId], *, is_uncertain: bool) -> None:
+        self._keep(cluster_id, voters, is_uncertain=is_uncertain)
+        self._on_decided(is_uncertain)
+
+    def _keep(self, cluster_id: str, voters: list[NodeId], *, is_uncertain: bool) -> None:
+        self._identity |= {
+            "cluster_id": cluster_id,
+            "voters": voters,
+            "is_rejoined": is_uncertain,
+        }
+        self._save(self._identity)
+
+
+def _ignore(result: Any) -> None:
+    """Whoever was not told meets us again and joins."""

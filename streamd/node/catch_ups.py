@@ -1,0 +1,184 @@
+"""The catch-ups of one node, both ways: what it fetches from leaders, what peers fetch from it.
+
+`catchup.CatchUp` knows how a snapshot is fetched; here is what must happen around it: the group
+stops before the files take their place, the log is told, and the group begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from streamd.errors import StreamdError
+from streamd.node.catchup import CatchUp, CatchUpTurns, InstalledSnapshot
+from streamd.node.catchup_source import CatchUpSource
+from streamd.node.monitor import Monitor
+from streamd.store.install import FileInstall, MemoryInstall, StateInstall
+from streamd.store.memory import MemoryStreamStore
+from streamd.store.source import FileSource, MemorySource
+from streamd.types import META_UID, Index, NodeId, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
+
+
+class _Source:
+    """A group of this node whose snapshot a peer may fetch."""
+
+    def __init__(self, source: Any, monitor: Monitor) -> None:
+        self.source = source
+        self.when_saved = monitor.when_saved
+
+
+class CatchUps:
+    """See the module."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._running: dict[Uid, CatchUp] = {}
+        self._turns = CatchUpTurns()
+        self._source = CatchUpSource(find=self._find, on_damaged=self._on_damaged)
+        self.memory_stores: dict[Uid, MemoryStreamStore] = {}  # installed, to be opened
+
+    # --- from a leader ----------------------------------------------------------------------
+
+    def start(self, uid: Uid, leader: NodeId, index: Index) -> None:
+        """Fetch a snapshot at `index` or later from `leader`; then the group begins anew."""
+        node = self._node
+        group = node.group_of(uid)
+        if group is None or node.peers is None:
+            return
+        running = self._running.get(uid)
+        if running is None:
+            running = self._running[uid] = self._make(uid)
+            node.info("catching up", group=uid, leader=leader, index=index)
+        running.start(leader, max(index, group.raft.applied))
+
+    def is_running(self, uid: Uid) -> bool:
+        running = self._running.get(uid)
+        return running is not None and running.is_running
+
+    def progress(self, uid: Uid) -> tuple[int, int]:
+        """(bytes here, bytes in all); (0, 0): not catching up."""
+        running = self._running.get(uid)
+        return running.progress if running is not None else (0, 0)
+
+    def stop(self, uid: Uid) -> None:
+        """The group is going away, or begins anew."""
+        self._source.forget(uid)
+        running = self._running.pop(uid, None)
+        if running is not None:
+            running.stop()
+
+    def stop_all(self) -> None:
+        for uid in list(self._running):
+            self.stop(uid)
+
+    def on_peer_down(self, node_id: NodeId) -> None:
+        """What was asked of that node fails by itself; a new leader's offer starts anew."""
+
+    def _make(self, uid: Uid) -> CatchUp:
+        node = self._node
+        assert node.peers is not None
+        return CatchUp(
+            uid,
+            call=node.peers.call,
+            target=self._target(uid),
+            later=node.env.loop.call_later,
+            on_done=partial(self._installed, uid),
+            on_failed=partial(self._failed, uid),
+            is_wanted=partial(self._is_wanted, uid),
+            turns=self._turns,
+            on_trouble=lambda text: node.warn("catch-up", group=uid, reason=text),
+        )
+
+    def _target(self, uid: Uid) -> Any:
+        node = self._node
+        disk, thread = node.env.disk, node.block_thread
+        if uid == META_UID:
+            directory = os.path.join(node.root, "meta")
+            return StateInstall(
+                disk, directory, uid, thread, name="meta", close_live=node.close_meta
+            )
+        replica = node.replicas.get(uid)
+        close = partial(node.replicas.close_live, uid)
+        if replica is not None and not replica.is_file:
+            store = self.memory_stores[uid] = MemoryStreamStore(uid, keeps_snapshots=True)
+            return MemoryInstall(store, thread, close_live=close)
+        return FileInstall(disk, node.root, uid, thread, close_live=close)
+
+    def _is_wanted(self, uid: Uid, index: Index) -> bool:
+        group = self._node.group_of(uid)
+        return group is not None and (group.raft.is_incomplete or group.raft.applied < index)
+
+    def _installed(self, uid: Uid, found: InstalledSnapshot) -> None:
+        """The snapshot is durable; the group is stopped. Tell the log, and begin anew."""
+        node = self._node
+        self._running.pop(uid, None)
+        node.info("caught up", group=uid, index=found.index)
+        is_memory = uid in self.memory_stores
+        if not is_memory:
+            if self._log_leads_to(uid, found):
+                node.wal.release(uid, found.index, found.term, found.chain)
+            else:
+                node.wal.reset_group(uid, found.index, found.term, found.chain)
+        if uid == META_UID:
+            node.wal.append([], node.open_meta)
+            return
+
+        node.wal.append([], partial(node.replicas.open_again, uid))
+
+    def _log_leads_to(self, uid: Uid, found: InstalledSnapshot) -> bool:
+        """True if the log goes on from the snapshot: then all that this member acked stays."""
+        state = self._node.wal.groups.get(uid)
+        if state is not None and state.first_index == found.index + 1:
+            return (state.prev_term, state.prev_chain) == (found.term, found.chain)
+        if state is None or not state.first_index <= found.index <= state.last_index:
+            return False
+        entry = self._node.wal.read(uid, found.index, found.index + 1, 0)[0]
+        return (entry.term, entry.chain) == (found.term, found.chain)
+
+    def _failed(self, uid: Uid, err: BaseException) -> None:
+        self._running.pop(uid, None)
+        self._node.error("catch-up failed", group=uid, reason=str(err))
+        asset = self._node.meta.streams_by_uid.get(uid)
+        if asset is not None:
+            self._node.replicas.fail(uid, asset.name, err)
+
+    # --- to a follower ----------------------------------------------------------------------
+
+    def serve(self, method: str, args: list[Any], answer: Callable[[Any], None]) -> None:
+        """Answer the calls `manifest` and `block`."""
+        if method == "manifest":
+            self._source.on_manifest(args, answer)
+        else:
+            self._source.on_block(args, answer)
+
+    def _find(self, uid: Uid) -> _Source | None:
+        node = self._node
+        group, monitor = node.group_of(uid), node.monitor_of(uid)
+        if group is None or monitor is None or group.failure or group.raft.is_incomplete:
+            return None
+        disk, thread = node.env.disk, node.block_thread
+        if uid == META_UID:
+            directory = os.path.join(node.root, "meta")
+            return _Source(FileSource(disk, directory, uid, thread, name="meta"), monitor)
+        replica = node.replicas.get(uid)
+        assert replica is not None
+        if not replica.is_file:
+            return _Source(MemorySource(replica.store, thread), monitor)
+        directory = os.path.join(node.root, "streams", str(uid))
+        return _Source(FileSource(disk, directory, uid, thread), monitor)
+
+    def _on_damaged(self, uid: Uid, err: StreamdError) -> None:
+        """A peer asked for a block that is bad here: this replica is the one to repair."""
+        group = self._node.group_of(uid)
+        if uid == META_UID or group is None:
+            return
+        if len(group.raft.members.voters) > 1:
+            self._node.replicas.repair(uid, str(err))
+        else:
+            # Nobody has another copy: what is left of this one goes on serving.
+            self._node.error("block is damaged, and there is no other copy", reason=str(err))

@@ -1,0 +1,290 @@
+"""`CatchUpSource`: what a leader answers to those who fetch its snapshots. Pure.
+
+A manifest names the newest saved snapshot; it never asks the machine, so no second place takes
+snapshots. Checksums of blocks are remembered: a sealed block never changes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from streamd import errors, limits
+from streamd.errors import CorruptionError, StreamdError
+from streamd.machine.columns import Block
+from streamd.machine.snapshot import decode_stream
+from streamd.node.snapshot_state import unwrap
+from streamd.raft.membership import Membership
+from streamd.store.block import HEADER_BYTES
+from streamd.store.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
+from streamd.store.source import SavedSnapshot, SnapshotSource
+from streamd.types import META_UID, Index, Uid
+
+Answer = Callable[[Any], None]
+"""Called once, with a value for the wire or a JsError."""
+
+Key = tuple[Uid, int, int, bool]
+"""(uid, block_no, end_offset, is_sealed): what a checksum is of."""
+
+
+class SourceGroup(Protocol):
+    """One group of which this node may hand out the snapshot."""
+
+    @property
+    def source(self) -> SnapshotSource: ...
+
+    def when_saved(self, min_index: Index, then: Callable[[], None]) -> None:
+        """Have the monitor take a snapshot if the newest is before `min_index`; call `then` once
+        one at `min_index` or later is saved."""
+
+
+class StateFacts(NamedTuple):
+    """What a saved state says of itself."""
+
+    members: Membership | None
+    digest: int
+    blocks: list[Block]
+
+
+def facts_of(uid: Uid, state: bytes) -> StateFacts:
+    """Look into a saved state (of a stream, or of the meta group, which has no blocks)."""
+    members, inner = unwrap(state)
+    if uid == META_UID:
+        return StateFacts(members, 0, [])
+    messages = decode_stream(inner).messages
+    return StateFacts(members, messages[4], [Block.from_state(row) for row in messages[-1]])
+
+
+class _Request:
+    """A manifest being made. Those who ask meanwhile wait for the same one."""
+
+    __slots__ = ("answers", "is_waiting", "min_index", "saved", "turns")
+
+    def __init__(self, min_index: Index) -> None:
+        self.min_index = min_index
+        self.answers: list[Answer] = []
+        self.saved: SavedSnapshot | None = None
+        self.is_waiting = False  # for a snapshot to be taken
+        self.turns = 0
+
+
+class CatchUpSource:
+    """Answers the calls `manifest` and `block`.
+
+    `find(uid)`: the group if this node may answer for it (it leads, or simply has it whole), else
+    None. `on_damaged(uid, error)`: a block of the newest snapshot is missing or bad *here*.
+    """
+
+    def __init__(
+        self,
+        *,
+        find: Callable[[Uid], SourceGroup | None],
+        on_damaged: Callable[[Uid, StreamdError], None],
+    ) -> None:
+        self._find = find
+        self._on_damaged = on_damaged
+        self._facts: dict[Key, FileFact] = {}
+        self._requests: dict[Uid, _Request] = {}
+        # The states of manifests handed out lately: (uid, index) -> {file number: bytes}.
+        self._states: OrderedDict[tuple[Uid, Index], dict[int, bytes]] = OrderedDict()
+
+    def on_manifest(self, args: list[Any], answer: Answer) -> None:
+        """The call `manifest`: [uid, min_index, numbers of blocks to look at again]."""
+        uid, min_index, suspects = args
+        group = self._find(uid)
+        if group is None:
+            answer(errors.CLUSTER_NOT_AVAIL())
+            return
+        if suspects:
+            for key in [key for key in self._facts if key[0] == uid and key[1] in suspects]:
+                del self._facts[key]
+        request = self._requests.get(uid)
+        if request is not None:
+            request.min_index = max(request.min_index, min_index)
+            request.answers.append(answer)
+            if request.is_waiting:
+                self._load(uid, request)  # the group may have been stopped and opened again since
+            return
+        request = self._requests[uid] = _Request(min_index)
+        request.answers.append(answer)
+        self._load(uid, request)
+
+    def on_block(self, args: list[Any], answer: Answer) -> None:
+        """The call `block`: [uid, index of the manifest, file number, offset, size]."""
+        uid, index, no, offset, size = args
+        group = self._find(uid)
+        if group is None:
+            answer(errors.CLUSTER_NOT_AVAIL())
+            return
+        if offset < 0 or not 0 < size <= limits.CATCHUP_CHUNK_BYTES:
+            answer(errors.STREAM_STORE_FAILED(err=f"{size} bytes at {offset} are no part"))
+            return
+
+        def read(result: Any) -> None:
+            answer(_refusal(result) if isinstance(result, BaseException) else result)
+
+        if no > STATE_NO:
+            group.source.read(no, offset, size, read)
+            return
+        files = self._states.get((uid, index))
+        if files is not None and no in files:
+            answer(files[no][offset : offset + size])
+            return
+
+        def loaded(result: Any) -> None:
+            if isinstance(result, SavedSnapshot) and result.index == index:
+                self._remember(uid, result)
+                answer(self._states[uid, index].get(no, b"")[offset : offset + size])
+            else:
+                answer(errors.STREAM_STORE_FAILED(err=f"no snapshot at {index} any more"))
+
+        group.source.load(loaded)
+
+    def forget(self, uid: Uid) -> None:
+        """The group is gone, no longer led here, or its files were replaced."""
+        request = self._requests.get(uid)
+        if request is not None:
+            self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
+        for key in [key for key in self._facts if key[0] == uid]:
+            del self._facts[key]
+        for state in [state for state in self._states if state[0] == uid]:
+            del self._states[state]
+
+    # --- making a manifest ------------------------------------------------------------------
+
+    def _load(self, uid: Uid, request: _Request) -> None:
+        group = self._find(uid)
+        if group is None or not request.answers:
+            self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
+            return
+        request.is_waiting = False
+        request.turns += 1
+        if request.turns > limits.CATCHUP_MANIFEST_TURNS_MAX:
+            self._answer(
+                uid, request, errors.CLUSTER_NOT_AVAIL()
+            )  # snapshots come faster than we look
+            return
+        group.source.load(lambda result: self._on_loaded(uid, request, result))
+
+    def _on_loaded(self, uid: Uid, request: _Request, result: Any) -> None:
+        if isinstance(result, BaseException):
+            self._damaged(uid, request, result)
+            return
+        if result is None or result.index < request.min_index:
+            group = self._find(uid)
+            if group is None:
+                self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
+                return
+            wanted = max(request.min_index, 1)
+            request.is_waiting = True
+            group.when_saved(wanted, lambda: self._load(uid, request))
+            return
+        request.saved = result
+        try:
+            facts = facts_of(uid, result.state)
+        except CorruptionError as err:
+            self._damaged(uid, request, err)
+            return
+        self._check_next(uid, request, facts, [])
+
+    def _check_next(
+        self, uid: Uid, request: _Request, facts: StateFacts, found: list[FileFact]
+    ) -> None:
+        """Verify the blocks that are not known yet, one job each; then answer."""
+        group = self._find(uid)
+        if group is None:
+            self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
+            return
+        blocks = [b for b in facts.blocks if b.is_sealed or b.end_offset > HEADER_BYTES]
+        while len(found) < len(blocks):
+            block = blocks[len(found)]
+            key = (uid, block.block_no, block.end_offset, block.is_sealed)
+            known = self._facts.get(key)
+            if known is None:
+                group.source.check(
+                    block.block_no,
+                    block.end_offset,
+                    block.is_sealed,
+                    partial(self._on_checked, uid, request, facts, found, key),
+                )
+                return
+            found.append(known)
+        assert request.saved is not None
+        self._answer(uid, request, self._manifest(uid, request.saved, facts, found))
+
+    def _on_checked(
+        self,
+        uid: Uid,
+        request: _Request,
+        facts: StateFacts,
+        found: list[FileFact],
+        key: Key,
+        result: Any,
+    ) -> None:
+        if not isinstance(result, BaseException):
+            self._facts[key] = result
+            self._check_next(uid, request, facts, found)
+            return
+        # Damaged, or of a snapshot that is no longer the newest, whose blocks may go.
+        group = self._find(uid)
+        if group is None:
+            self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
+            return
+
+        def loaded(newest: Any) -> None:
+            assert request.saved is not None
+            if isinstance(newest, SavedSnapshot) and newest.index > request.saved.index:
+                self._load(uid, request)
+            else:
+                self._damaged(uid, request, result)
+
+        group.source.load(loaded)
+
+    def _manifest(
+        self, uid: Uid, saved: SavedSnapshot, facts: StateFacts, blocks: list[FileFact]
+    ) -> dict[str, Any]:
+        files = self._remember(uid, saved)
+        members = facts.members or Membership(())
+        # Of the state, not of the file: exactly what the blocks listed reach.
+        tail = (facts.blocks[-1].block_no, facts.blocks[-1].end_offset) if facts.blocks else (0, 0)
+        return Manifest(
+            uid,
+            saved.index,
+            saved.term,
+            saved.chain,
+            tail,
+            facts.digest,
+            (members.voters, members.voters_out, members.learners, members.learners_next),
+            (*(FileFact(no, len(blob), crc32c(blob)) for no, blob in files.items()), *blocks),
+        ).to_wire()
+
+    def _remember(self, uid: Uid, saved: SavedSnapshot) -> dict[int, bytes]:
+        files = {STATE_NO: saved.state}
+        if saved.index_db:
+            files[INDEX_NO] = saved.index_db
+        self._states[uid, saved.index] = files
+        self._states.move_to_end((uid, saved.index))
+        while len(self._states) > limits.CATCHUP_STATES_MAX:
+            self._states.popitem(last=False)
+        return files
+
+    def _damaged(self, uid: Uid, request: _Request, err: BaseException) -> None:
+        if not isinstance(err, StreamdError):
+            raise err
+        self._answer(uid, request, _refusal(err))
+        self._on_damaged(uid, err)
+
+    def _answer(self, uid: Uid, request: _Request, value: Any) -> None:
+        if self._requests.get(uid) is request:
+            del self._requests[uid]
+        answers, request.answers = request.answers, []
+        for answer in answers:
+            answer(value)
+
+
+def _refusal(err: BaseException) -> errors.JsError:
+    return errors.STREAM_STORE_FAILED(err=str(err))

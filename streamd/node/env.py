@@ -1,0 +1,60 @@
+"""What a node needs of the world: a loop, a clock, a disk, threads. The simulator has its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from streamd.node.clock import SystemClock
+from streamd.node.monitor import Loop, Monitor
+from streamd.node.ports import Clock
+from streamd.store.disk import Disk, DiskThread, Thread, default_disk
+
+
+class NodeThread(Thread, Protocol):
+    def close(self) -> None: ...
+
+
+class NodeEnv(Protocol):
+    """The world of one node."""
+
+    loop: Loop
+    clock: Clock
+    disk: Disk
+
+    def make_thread(self, name: str) -> NodeThread: ...
+
+    def spawn(self, monitor: Monitor) -> None:
+        """Have `monitor` run until it is done; it calls its own `on_stopped` then."""
+
+
+class SystemEnv:
+    """The real world. Construct inside a running event loop."""
+
+    def __init__(self, *, clock: Clock | None = None, disk: Any = None) -> None:
+        self._asyncio_loop = asyncio.get_running_loop()
+        self.loop: Loop = self._asyncio_loop
+        self.clock: Clock = clock or SystemClock()
+        self.disk: Any = disk or default_disk()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def make_thread(self, name: str) -> NodeThread:
+        return DiskThread(name, self._asyncio_loop.call_soon_threadsafe)
+
+    def spawn(self, monitor: Monitor) -> None:
+        task = self._asyncio_loop.create_task(monitor.run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def completion() -> tuple[asyncio.Event, Callable[[BaseException | None], None], list[Any]]:
+    """An event, a callback that sets it, and what the callback was given."""
+    event = asyncio.Event()
+    results: list[Any] = []
+
+    def done(result: BaseException | None) -> None:
+        results.append(result)
+        event.set()
+
+    return event, done, results

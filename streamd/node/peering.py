@@ -1,0 +1,415 @@
+"""What a node and its peers tell each other: leaders, digests, facts, relayed client traffic.
+
+Raft's own messages pass through `Node.on_raft`; here is everything around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from streamd import errors, limits
+from streamd.node import group as g
+from streamd.node.digests import Digests, Verdict
+from streamd.node.monitor import Monitor
+from streamd.node.ports import Peers
+from streamd.node.remote_stream import Relay, RelaySink
+from streamd.raft.messages import Message
+from streamd.types import META_UID, Index, NodeId, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.group import Group
+    from streamd.node.node import Node
+
+
+class Peering:
+    """One node's dealings with the others."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.peers: Peers | None = None
+        self.relay = Relay()
+        self.digests = Digests(node.server_name)
+        self.node_facts: dict[NodeId, dict[str, Any]] = {}
+        self.call_prefixes: dict[str, Callable[..., None]] = {}
+        self.note_prefixes: dict[str, Callable[..., None]] = {}
+        self._cluster_ids: dict[NodeId, str] = {}
+        self._announced: set[Uid] = set()
+
+    def send(self, node_id: NodeId, uid: Uid, messages: list[Message]) -> None:
+        """Raft messages of a group, on their way to a member."""
+        if self.peers is not None:
+            self.peers.send(node_id, uid, messages)
+
+    # --- links ------------------------------------------------------------------------------
+
+    def hello(self) -> dict[str, Any]:
+        """See ports.PeerHandler."""
+        node = self._node
+        identity: dict[str, Any] = getattr(node, "identity", {})
+        group = node.meta_group
+        facts = self.node_facts[node.server_name] = self.own_facts()
+        voters = list(identity.get("voters", ()))
+        if group is not None and not group.raft.is_uncertain:
+            voters = list(group.raft.members.voters)
+        return {
+            "cluster_id": identity.get("cluster_id", ""),
+            "incarnation": identity.get("id", ""),
+            "is_virgin": not identity.get("cluster_id"),
+            "voters": voters,
+            "facts": facts,
+        }
+
+    def renew_hello(self) -> None:
+        """This node belongs to a cluster now: those it met before learn of it."""
+        if self.peers is not None:
+            for node_id in self.peers.nodes():
+                self.peers.note(node_id, "hello", [self.hello()])
+                self.introduce_to(node_id)
+
+    def introduce(self, monitor: Monitor, members: tuple[NodeId, ...]) -> None:
+        """Tell a new group which of its peers are here."""
+        if self.peers is None:
+            return
+        live = self._live()
+        for node_id in self.peers.nodes():
+            if node_id in members:
+                monitor.post((g.PEER_UP, node_id, live, None))
+
+    def introduce_to(self, node_id: NodeId) -> None:
+        """Tell every group that has `node_id` as a member that it is here."""
+        self._post_to_members(node_id, g.PEER_UP)
+
+    def on_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        """A link is up."""
+        assert self.peers is not None
+        self.know(node_id, hello)
+        own = self._node.leaders.own()
+        if own:
+            self.peers.note(node_id, "leaders", [[uid, term, True] for uid, term in own])
+        self._post_to_members(node_id, g.PEER_UP)
+
+    def know(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        """Remember what a node said of itself."""
+        self.node_facts[node_id] = hello.get("facts", {})
+        self._cluster_ids[node_id] = hello.get("cluster_id", "")
+
+    def on_down(self, node_id: NodeId) -> None:
+        """A link broke."""
+        self.relay.on_down(node_id)
+        self._node.leaders.on_down(node_id)
+        self._node.changed()
+        self._post_to_members(node_id, g.PEER_DOWN)
+        self._node.replicas.on_peer_down(node_id)
+
+    def known_members(self) -> list[NodeId]:
+        """Nodes of this cluster that are here now."""
+        ours = self._node.cluster_id
+        here = self.peers.nodes() if self.peers is not None else []
+        return [name for name in here if ours and self._cluster_ids.get(name) == ours]
+
+    def _live(self) -> frozenset[NodeId]:
+        assert self.peers is not None
+        return frozenset((self._node.server_name, *self.peers.nodes()))
+
+    def _post_to_members(self, node_id: NodeId, kind: int) -> None:
+        live = self._live()
+        node = self._node
+        if node.meta_monitor is not None:
+            node.meta_monitor.post((kind, node_id, live, None))
+        for replica in node.replicas:
+            if node_id in replica.group.raft.members.members():
+                replica.monitor.post((kind, node_id, live, None))
+
+    # --- leaders ----------------------------------------------------------------------------
+
+    def announce(self, uid: Uid) -> None:
+        """Tell all nodes, soon, whether this node leads `uid`."""
+        if not self._announced:
+            self._node.env.loop.call_soon(self._tell_leaders)
+        self._announced.add(uid)
+
+    def _tell_leaders(self) -> None:
+        announced, self._announced = self._announced, set()
+        if self.peers is None:
+            return
+        rows = []
+        for uid in sorted(announced):
+            group = self._node.group_of(uid)
+            if group is not None:
+                rows.append([uid, group.raft.term, group.is_ready])
+        for node_id in self.peers.nodes():
+            self.peers.note(node_id, "leaders", rows)
+
+    # --- what a turn brought ----------------------------------------------------------------
+
+    def follow(self, uid: Uid, turn: g.Turn) -> None:
+        """Checkpoints to compare, a snapshot to fetch, things an operator must hear."""
+        node = self._node
+        for alert in turn.alerts:
+            node.error("replicas disagree", group=uid, reason=alert.text)
+        if turn.snapshot_offer is not None:
+            leader, offer = turn.snapshot_offer
+            node.replicas.catch_up(uid, leader, offer.index)
+        group = node.group_of(uid)
+        if group is None or self.peers is None:
+            return
+        if turn.alerts and group.raft.status()["has_diverged"]:
+            node.replicas.repair(uid, turn.alerts[0].text, is_log_void=True)
+        for index, fingerprint in turn.checkpoints:
+            for node_id in group.raft.members.members():
+                if node_id != node.server_name:
+                    self.peers.note(node_id, "digest", [uid, index, fingerprint])
+            self._judge(uid, index, node.server_name, fingerprint, group)
+
+    def _judge(
+        self, uid: Uid, index: Index, node_id: NodeId, fingerprint: int, group: Group
+    ) -> None:
+        node = self._node
+        verdict = self.digests.add(uid, index, node_id, fingerprint, group.raft.members.voters)
+        if verdict is Verdict.DRIFTED:
+            self.digests.forget(uid)
+            text = f"content at index {index} is not what the majority holds"
+            node.error("replica has drifted", group=uid, reason=text)
+            node.replicas.repair(uid, text)
+        elif verdict is Verdict.SPLIT:
+            text = f"no two replicas agree on the content at index {index}"
+            node.error("replicas have drifted apart", group=uid, reason=text)
+            node.replicas.stop_serving(uid, text)
+
+    # --- calls and notes --------------------------------------------------------------------
+
+    def on_call(
+        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
+    ) -> None:
+        """See ports.PeerHandler."""
+        for prefix, serve in self.call_prefixes.items():
+            if method.startswith(prefix):
+                serve(sender, method, args, answer)
+                return
+        if method == "configured":
+            uid, meta_index = args
+            self._node.replicas.wait_configured(uid, meta_index, answer, limits.CONFIGURED_MS)
+        elif method in ("manifest", "block"):
+            self._node.replicas.serve(method, args, answer)
+        else:
+            answer(errors.BAD_REQUEST())
+
+    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+        """See ports.PeerHandler."""
+        for prefix, take in self.note_prefixes.items():
+            if kind.startswith(prefix):
+                take(sender, kind, args)
+                return
+        handler = _NOTES.get(kind)
+        if handler is None:
+            self._node.warn("unknown note of a peer", peer=sender, kind=kind)
+        else:
+            handler(self, sender, args)
+
+    def _on_leaders(self, sender: NodeId, rows: list[Any]) -> None:
+        node = self._node
+        for uid, term, is_ready in rows:
+            node.leaders.note(sender, uid, term, is_ready=is_ready)
+            if uid == META_UID:
+                node.replicas.look_at_members()
+            else:
+                node.replicas.on_leader_changed(uid)
+        node.changed()
+
+    def _on_digest(self, sender: NodeId, args: list[Any]) -> None:
+        uid, index, fingerprint = args
+        group = self._node.group_of(uid)
+        if group is not None:
+            self._judge(uid, index, sender, fingerprint, group)
+
+    def _on_facts(self, sender: NodeId, args: list[Any]) -> None:
+        self.node_facts[sender] = args[0]
+
+    def _on_hello(self, sender: NodeId, args: list[Any]) -> None:
+        self._node.on_hello_renewed(sender, args[0])
+
+    def _on_meta(self, sender: NodeId, args: list[Any]) -> None:
+        if self._node.is_meta_leader:
+            self._node.propose_meta_anywhere(args[0])
+
+    def _on_publish(self, sender: NodeId, args: list[Any]) -> None:
+        uid, token, msgs, own_replies = args
+        assert self.peers is not None
+        replica = self._node.replicas.get(uid)
+        replies = own_replies if own_replies is not None else [b""] * len(msgs)
+        sink = RelaySink(self.peers, sender, token, replies)
+        if replica is not None and replica.is_ready:
+            replica.publish([tuple(msg) for msg in msgs], replies, sink)
+        elif token:
+            # It leads no more: nothing was stored, and the client may try again.
+            sink.publish_acks(b"", replies, [errors.CLUSTER_NOT_AVAIL()] * len(msgs))
+
+    def _on_pubacks(self, sender: NodeId, args: list[Any]) -> None:
+        token, replies, outcomes = args
+        self.relay.on_acks(token, replies, outcomes)
+
+    def _on_pull(self, sender: NodeId, args: list[Any]) -> None:
+        uid, consumer, reply, headers, payload = args
+        replica = self._node.replicas.get(uid)
+        if replica is None or not replica.is_ready:
+            return
+        if not replica.pull(consumer, reply, headers, payload):
+            self._node.wires.publish(reply, b"", b"NATS/1.0 503\r\n\r\n", b"")
+
+    def _on_acks(self, sender: NodeId, args: list[Any]) -> None:
+        uid, subjects, replies, payloads = args
+        replica = self._node.replicas.get(uid)
+        if replica is not None and replica.is_ready:
+            replica.acks(subjects, replies, payloads)
+
+    def _on_flow(self, sender: NodeId, args: list[Any]) -> None:
+        uid, consumer, subject = args
+        replica = self._node.replicas.get(uid)
+        if replica is not None and replica.is_ready:
+            replica.flow_reply(consumer, subject)
+
+    # --- facts ------------------------------------------------------------------------------
+
+    def own_facts(self) -> dict[str, Any]:
+        """What other nodes need to know to place streams here."""
+        node = self._node
+        replicas = list(node.replicas)
+        return {
+            "tags": list(node.tags),
+            "storage_max": node.storage_max,
+            "memory_max": node.memory_max,
+            "storage_used": node.storage_bytes(),
+            "memory_used": node.memory_bytes(),
+            "streams": len(replicas),
+            "ha_assets": sum(1 for r in replicas if len(r.group.raft.members.voters) > 1),
+        }
+
+    def tell_facts(self) -> None:
+        """Renew them everywhere."""
+        facts = self.own_facts()
+        self.node_facts[self._node.server_name] = facts
+        if self.peers is not None:
+            for node_id in self.peers.nodes():
+                self.peers.note(node_id, "facts", [facts])
+
+    def group_info(self, uid: Uid) -> dict[str, Any] | None:
+        """See ports.NodeHandle."""
+        node = self._node
+        group = node.group_of(uid)
+        if group is None:
+            return None
+        status = group.raft.status()
+        now_ms = node.env.clock.monotonic_ms()
+        leader = node.leader_of(uid)
+        peers = []
+        for name in group.raft.members.members():
+            if name == node.server_name:
+                continue
+            known = status["peers"].get(name, {})
+            is_up = self.peers is not None and self.peers.is_up(name)
+            lag = max(0, group.raft.last_index - known["match"]) if known else 0
+            peers.append(
+                {
+                    "name": name,
+                    "current": is_up
+                    and (not known or (known["state"] == "replicate" and lag <= 1000))
+                    and not known.get("is_uncertain", False),
+                    "offline": not is_up,
+                    "active_ns": max(0, known.get("heard_ms_ago", 0)) * 1_000_000,
+                    "lag": lag,
+                    "is_voter": group.raft.members.is_voter(name),
+                }
+            )
+        reason = group.failure or node.replicas.reasons.get(uid, "")
+        index, digest = self.digests.latest(uid)
+        state = "ok"
+        if group.failure:
+            state = "failed"
+        elif status["has_diverged"] or reason:
+            state = "diverged"
+        elif status["is_uncertain"]:
+            state = "uncertain"
+        elif status["is_incomplete"] or node.replicas.is_catching_up(uid):
+            state = "recovering"
+        return {
+            "raft_group": _group_name(node, uid, group),
+            "leader": leader,
+            "leader_since_ns": 0,
+            "role": status["role"],
+            "term": status["term"],
+            "commit": status["commit"],
+            "applied": group.machine.applied,
+            "last_index": status["last_index"],
+            "peers": peers,
+            "state": state,
+            "reason": reason,
+            "digest": digest,
+            "digest_index": index,
+            "at_ms": now_ms,
+        }
+
+    # --- stop -------------------------------------------------------------------------------
+
+    def hand_over(self, done: Callable[[], None]) -> None:
+        """Give away what this node leads, as far as that takes little time; then call `done`."""
+        node = self._node
+        led = [
+            uid
+            for uid in [META_UID, *(replica.uid for replica in node.replicas)]
+            if self._leads_with_others(uid)
+        ]
+        left = len(led)
+        if not left or self.peers is None:
+            done()
+            return
+        is_done = False
+
+        def finish() -> None:
+            nonlocal is_done
+            if not is_done:
+                is_done = True
+                timer.cancel()
+                done()
+
+        def handed(outcome: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                node.env.loop.call_soon(finish)
+
+        timer = node.env.loop.call_later(limits.STEP_DOWN_AT_STOP_S, finish)
+        for uid in led:
+            node.step_down(uid, "", handed)
+
+    def _leads_with_others(self, uid: Uid) -> bool:
+        group = self._node.group_of(uid)
+        return (
+            group is not None
+            and not group.failure
+            and group.raft.is_leader
+            and not group.raft.log.is_sole
+        )
+
+
+def _group_name(node: Node, uid: Uid, group: Group) -> str:
+    if uid == META_UID:
+        return "_meta_"
+    count = len(group.raft.members.voters)
+    replica = node.replicas.get(uid)
+    storage = "F" if replica is None or replica.is_file else "M"
+    return f"S-R{count}{storage}-{uid:08d}"
+
+
+_NOTES: dict[str, Callable[[Peering, NodeId, list[Any]], None]] = {
+    "leaders": Peering._on_leaders,
+    "digest": Peering._on_digest,
+    "facts": Peering._on_facts,
+    "hello": Peering._on_hello,
+    "meta": Peering._on_meta,
+    "publish": Peering._on_publish,
+    "pubacks": Peering._on_pubacks,
+    "pull": Peering._on_pull,
+    "acks": Peering._on_acks,
+    "flow": Peering._on_flow,
+}

@@ -1,0 +1,176 @@
+"""Building a group's Raft member from what the disk holds: its log, its snapshot, and the doubts.
+
+A member that may have forgotten a vote or an acked entry is *uncertain*; one whose log is whole but
+whose state below the log's start is gone is *incomplete* (see raft/member.py for what both may do).
+Alone, both are errors: there is nobody to ask.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamd import limits
+from streamd.errors import CorruptionError, DiskError
+from streamd.raft.core import RaftCore
+from streamd.raft.membership import Membership
+from streamd.types import Entry, HardState, Index, LogState, NodeId, Term, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
+
+
+class GroupStart(NamedTuple):
+    """What is known of a group before its log is looked at."""
+
+    uid: Uid
+    index: Index = 0  # type: ignore[assignment]  # of the newest snapshot; 0: none
+    term: Term = 0
+    chain: int = 0
+    voters: tuple[NodeId, ...] = ()  # with whom the group began
+    members: Membership | None = None  # at the snapshot
+    is_forgotten: bool = False  # this node was in the group once, if its log knows it or not
+    is_damaged: bool = False  # what the snapshot should have brought back is lost
+    is_log_void: bool = False  # what its log says is wrong, votes aside
+    is_memory: bool = False
+
+
+class Rafts:
+    """Makes the cores of one node's groups."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._seed = int.from_bytes(node.env.disk.random_bytes(8), "little")
+
+    def make(self, start: GroupStart) -> RaftCore:
+        """Build the member. Raises CorruptionError if a group of one has lost something."""
+        node = self._node
+        uid = start.uid
+        is_alone = not node.is_clustered or (start.voters == (node.server_name,) and uid != 0)
+        found = None if start.is_memory else node.wal.groups.get(uid)
+        damage = "" if start.is_memory else node.wal.damaged_groups.get(uid, "")
+        if is_alone:
+            if damage:
+                raise CorruptionError(f"group {uid}: {damage}")
+            log = log_from_snapshot(
+                uid, found, index=start.index, term=start.term, chain=start.chain
+            )
+            return self._core(start, log, start.index)
+        # An amnesiac: it may have been in the group, and its log does not know.
+        is_uncertain = bool(damage) or (found is None and start.is_forgotten)
+        if found is not None and found.hard_state.is_uncertain:
+            is_uncertain = True
+        if start.is_log_void:
+            return self._anew(start, found)
+        try:
+            log, applied = _log_with_peers(start, found)
+            is_incomplete = start.is_damaged or applied > start.index
+            return self._core(
+                start, log, applied, is_uncertain=is_uncertain, is_incomplete=is_incomplete
+            )
+        except CorruptionError as err:
+            # The log contradicts itself or the snapshot. What it held may have been acked.
+            node.warn("log of a group given up", group=uid, reason=str(err))
+            return self._anew(start, found)
+
+    def _anew(self, start: GroupStart, found: LogState | None) -> RaftCore:
+        """Keep the term, give up the log: the member begins at its snapshot, in doubt."""
+        if not start.is_memory:
+            self._node.wal.reset_group(start.uid, start.index, start.term, start.chain)
+        term = max(found.hard_state.term if found is not None else 0, start.term)
+        vote = found.hard_state.vote if found is not None else ""
+        log = LogState(
+            HardState(term, vote, start.index, True),
+            start.index + 1,
+            start.index,
+            start.term,
+            start.chain,
+        )
+        return self._core(
+            start,
+            log,
+            start.index,
+            is_uncertain=True,
+            is_incomplete=start.is_damaged or start.index == 0,
+        )
+
+    def _core(
+        self,
+        start: GroupStart,
+        log: LogState,
+        applied: Index,
+        *,
+        is_uncertain: bool = False,
+        is_incomplete: bool = False,
+    ) -> RaftCore:
+        node = self._node
+        name = f"{node.server_name}/{start.uid}".encode()
+        core = RaftCore(
+            group=start.uid,
+            node_id=node.server_name,
+            voters=start.voters or (node.server_name,),
+            members=start.members,
+            log=log,
+            reader=_NoReader() if start.is_memory else _WalReader(node, start.uid),
+            now_ms=node.env.clock.monotonic_ms(),
+            seed=self._seed ^ zlib.crc32(name),
+            applied=applied,
+            election_ms=limits.RAFT_ELECTION_MS,
+            heartbeat_ms=limits.RAFT_HEARTBEAT_MS,
+            is_uncertain=is_uncertain,
+            is_incomplete=is_incomplete,
+        )
+        if node.peers is not None:
+            core.set_live(frozenset((node.server_name, *node.peers.nodes())))
+        return core
+
+
+class _WalReader:
+    def __init__(self, node: Node, uid: Uid) -> None:
+        self._wal = node.wal
+        self._uid = uid
+
+    def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
+        return self._wal.read(self._uid, lo, hi, max_bytes)
+
+
+class _NoReader:
+    def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Any]:
+        raise DiskError(f"entries {lo}..{hi} of a memory group are gone")
+
+
+def _log_with_peers(start: GroupStart, found: LogState | None) -> tuple[LogState, Index]:
+    """Join log and snapshot of a group with peers; return (log, index from which to go on).
+
+    A gap between them is no error: the state comes from a peer, the log after the gap still says
+    what this member has promised.
+    """
+    index = start.index
+    if found is not None and found.first_index > index + 1:
+        return found, found.first_index - 1
+    return (
+        log_from_snapshot(start.uid, found, index=index, term=start.term, chain=start.chain),
+        index,
+    )
+
+
+def log_from_snapshot(
+    uid: Uid, found: LogState | None, *, index: Index, term: int, chain: int
+) -> LogState:
+    """Join what the log knows with the snapshot: entries after the snapshot, or none.
+
+    Raises CorruptionError when entries between them are missing: lost is not deleted.
+    """
+    hard_state = found.hard_state if found is not None else HardState()
+    if hard_state.term < term:
+        hard_state = HardState(term, "", index, hard_state.is_uncertain)
+    if found is None or found.last_index <= index:
+        return LogState(hard_state, index + 1, index, term, chain)
+    if found.first_index > index + 1:
+        raise CorruptionError(
+            f"group {uid}: the newest snapshot is at index {index}, but the log starts at "
+            f"{found.first_index}: entries {index + 1}..{found.first_index - 1} are missing"
+        )
+    return LogState(
+        hard_state, found.first_index, found.last_index, found.prev_term, found.prev_chain
+    )

@@ -1,0 +1,184 @@
+"""A stream that another node leads, as `net` and `api` hold it here: all goes to that node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from streamd import errors, limits
+from streamd.errors import JsError
+from streamd.machine.meta import StreamAsset
+from streamd.machine.stream import StreamMachine
+from streamd.node.ports import Done, Peers, PublishSink
+from streamd.subjects import matches
+from streamd.types import Msg, NodeId, Seq, StoredMsg, Uid
+
+_RUN = "run"
+_BATCH = b"Nats-Batch-"
+
+
+class Leaders(Protocol):
+    """Who leads what, as far as this node knows."""
+
+    @property
+    def peers(self) -> Peers | None: ...
+
+    def leader_of(self, uid: Uid) -> NodeId: ...
+
+
+class RemoteStream:
+    """Implements the part of `ports.StreamHandle` that works from afar."""
+
+    is_local = False
+
+    def __init__(self, asset: StreamAsset, leaders: Leaders, relay: Relay) -> None:
+        self.asset = asset
+        self.uid = asset.uid
+        self.name = asset.name
+        self.name_bytes = asset.name.encode()
+        self._leaders = leaders
+        self._relay = relay
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.asset.config
+
+    @property
+    def machine(self) -> StreamMachine:
+        raise AssertionError(f"stream {self.name} is led by {self.leader or 'nobody'}")
+
+    @property
+    def leader(self) -> NodeId:
+        return self._leaders.leader_of(self.uid)
+
+    def captures(self, subject: bytes) -> bool:
+        """True if a publish on `subject` belongs in this stream."""
+        return any(matches(pattern.encode(), subject) for pattern in self.config["subjects"] or ())
+
+    def has_consumer(self, name: str) -> bool:
+        return True  # only the leader knows
+
+    def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+        """Acks come back over the link; when it breaks, the client's timeout is the answer."""
+        leader = self.leader
+        if leader and self._leaders.peers is not None:
+            token = self._relay.expect(leader, self.name_bytes, replies, sink)
+            # Members of atomic batches are answered one by one, each at its own reply.
+            own = replies if any(_BATCH in msg[1] for msg in msgs if msg[1]) else None
+            self._leaders.peers.note(leader, "publish", [self.uid, token, msgs, own])
+        else:
+            refused = [errors.CLUSTER_NOT_AVAIL()] * len(msgs)
+            sink.publish_acks(self.name_bytes, replies, refused)
+
+    def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
+        return self._note("pull", [self.uid, consumer, reply, headers, payload])
+
+    def acks(
+        self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
+    ) -> None:
+        self._note("acks", [self.uid, subjects, replies, payloads])
+
+    def flow_reply(self, consumer: str, subject: bytes) -> None:
+        self._note("flow", [self.uid, consumer, subject])
+
+    def propose(self, command: list[Any], done: Done | None) -> None:
+        if done is not None:
+            done(errors.CLUSTER_NOT_LEADER())
+
+    def read_barrier(self, done: Callable[[], None]) -> None:
+        raise AssertionError(f"stream {self.name}: reads go to its leader")
+
+    def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None]], None]) -> None:
+        raise AssertionError(f"stream {self.name}: reads go to its leader")
+
+    def consumer_view(self, consumer: str) -> None:
+        return None
+
+    def _note(self, kind: str, args: list[Any]) -> bool:
+        leader = self.leader
+        peers = self._leaders.peers
+        if not leader or peers is None:
+            return False
+        peers.note(leader, kind, args)
+        return True
+
+
+class Relay:
+    """Publishes on their way to other nodes: who wants their acks."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[NodeId, bytes, list[bytes], PublishSink]] = {}
+        self._count = 0
+
+    def expect(self, leader: NodeId, stream: bytes, replies: list[bytes], sink: PublishSink) -> int:
+        """Return the token under which `leader` will answer; 0 if nobody wants an ack."""
+        if not any(replies):
+            return 0
+        if len(self._waiting) >= limits.RELAYED_MAX:
+            # The oldest has waited longer than any client does.
+            del self._waiting[next(iter(self._waiting))]
+        self._count += 1
+        self._waiting[self._count] = (leader, stream, replies, sink)
+        return self._count
+
+    def on_acks(self, token: int, replies: list[bytes] | None, outcomes: Any) -> None:
+        """The leader answered all that was sent under `token`, or those with `replies`."""
+        if replies is not None:
+            waiting = self._waiting.get(token)
+        else:
+            waiting = self._waiting.pop(token, None)
+        if waiting is not None:
+            _, stream, all_replies, sink = waiting
+            answered = all_replies if replies is None else replies
+            sink.publish_acks(stream, answered, decode_outcomes(outcomes))
+
+    def on_down(self, node_id: NodeId) -> None:
+        """What that node was asked gets no answer any more."""
+        for token in [token for token, row in self._waiting.items() if row[0] == node_id]:
+            del self._waiting[token]
+
+
+class RelaySink:
+    """At the leader: where the acks of a relayed batch go. Implements ports.PublishSink."""
+
+    def __init__(self, peers: Peers, node_id: NodeId, token: int, replies: list[bytes]) -> None:
+        self._peers = peers
+        self._node_id = node_id
+        self._token = token
+        self._replies = replies
+
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        if self._token:
+            part = None if replies is self._replies else replies
+            self._peers.note(
+                self._node_id, "pubacks", [self._token, part, encode_outcomes(outcomes)]
+            )
+
+
+def encode_outcomes(outcomes: Any) -> list[Any]:
+    """Outcomes of a STORE as msgpack-able values."""
+    if type(outcomes) is range:
+        return [_RUN, outcomes.start, outcomes.stop]
+    return [
+        ["e", outcome.code, outcome.err_code, outcome.description]
+        if isinstance(outcome, JsError)
+        else list(outcome)
+        if type(outcome) is tuple
+        else outcome
+        for outcome in outcomes
+    ]
+
+
+def decode_outcomes(values: list[Any]) -> Any:
+    """Inverse of `encode_outcomes`."""
+    if values and values[0] == _RUN:
+        return range(values[1], values[2])
+    return [_outcome(value) for value in values]
+
+
+def _outcome(value: Any) -> Any:
+    if type(value) is not list:
+        return value
+    if value[0] == "e":
+        return JsError(value[1], value[2], value[3])
+    return tuple(value)

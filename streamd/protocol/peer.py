@@ -1,0 +1,359 @@
+"""Frames between servers of one cluster: bytes to values and back, sans-IO.
+
+A frame is a length (u32, big-endian) and a msgpack array `[kind, ...]`. Raft messages are their
+fields in the order of `__slots__` behind a number for their class, so a new field needs nothing
+here; only entries and memberships have forms of their own. Both ends of a link speak the very
+same VERSION: any change of a message is a change of the format.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Final, TypeAlias, get_args, get_type_hints
+
+import msgpack
+
+from streamd.errors import StreamdError
+from streamd.limits import PEER_FRAME_BYTES_MAX, PEER_RAFT_FRAME_BYTES
+from streamd.raft.membership import Membership
+from streamd.raft.messages import Append, Message
+from streamd.types import Entry, Uid
+
+MAGIC: Final = "streamd-peer"
+VERSION: Final = 1
+
+HELLO: Final = 1  # magic, version, facts: who speaks, and its nonce
+AUTH: Final = 2  # proof that the sender knows the secret
+WELCOME: Final = 3  # facts: the link is wanted; the last step of the handshake
+BEAT: Final = 4  # stamp, is_answer: a sign of life, echoed
+RAFT: Final = 5  # uid, messages
+CALL: Final = 6  # call number, method, args
+ANSWER: Final = 7  # call number, is_error, value
+NOTE: Final = 8  # kind, args
+CLOSE: Final = 9  # reason: the last frame before the sender closes
+
+RaftMessage: TypeAlias = Message
+Frame: TypeAlias = list[Any]
+"""A decoded frame: its kind, then its fields, whose types are as in `_FIELDS`."""
+
+_NAMES: Final = {
+    HELLO: "HELLO",
+    AUTH: "AUTH",
+    WELCOME: "WELCOME",
+    BEAT: "BEAT",
+    RAFT: "RAFT",
+    CALL: "CALL",
+    ANSWER: "ANSWER",
+    NOTE: "NOTE",
+    CLOSE: "CLOSE",
+}
+# Kind and fields as they must be before anybody looks inside; `object` is any value.
+_FIELDS: Final[dict[int, list[type]]] = {
+    HELLO: [int, str, int, object],
+    AUTH: [int, bytes],
+    WELCOME: [int, dict],
+    BEAT: [int, int, bool],
+    RAFT: [int, int, list],
+    CALL: [int, int, str, list],
+    ANSWER: [int, int, bool, object],
+    NOTE: [int, str, list],
+    CLOSE: [int, str],
+}
+# Numbers are part of the format: never used again for another class.
+_NUMBERS: Final = {
+    "Vote": 1,
+    "VoteReply": 2,
+    "Append": 3,
+    "AppendReply": 4,
+    "Heartbeat": 5,
+    "HeartbeatReply": 6,
+    "SnapshotOffer": 7,
+    "TimeoutNow": 8,
+    "ReadQuery": 9,
+    "ReadAnswer": 10,
+    "Quiesce": 11,
+    "Certify": 12,
+}
+
+
+class ProtocolError(StreamdError):
+    """Bytes from a peer that no peer of this version sends; the text names what is wrong."""
+
+
+# --- frames out -----------------------------------------------------------------------------------
+
+
+def frame(kind: int, *fields: Any) -> bytes:
+    """Return one whole frame."""
+    body: bytes = msgpack.packb((kind, *fields))
+    return len(body).to_bytes(4, "big") + body
+
+
+def hello(facts: dict[str, Any]) -> bytes:
+    """Return the frame that opens a link from either side."""
+    return frame(HELLO, MAGIC, VERSION, facts)
+
+
+def encode_raft(uid: Uid, messages: Iterable[Message]) -> bytes:
+    """Return the messages of one group as one frame, or several if they are long.
+
+    Of entries only term, chain and data leave: tag and command are the proposer's.
+    """
+    frames: list[bytes] = []
+    packed: list[Any] = []
+    size = 0
+    for message in messages:
+        if type(message) is Append:
+            entries: list[Any] = []
+            for entry in message.entries:
+                data = entry.data
+                entries += (entry.term, entry.chain, data)
+                size += len(data)
+            packed.append(
+                (
+                    3,
+                    message.term,
+                    message.prev_index,
+                    message.prev_term,
+                    message.prev_chain,
+                    entries,
+                    message.commit,
+                )
+            )
+        else:
+            number, fields = _ENCODERS[type(message)]
+            packed.append((number, *fields(message)))
+        if size > PEER_RAFT_FRAME_BYTES:
+            frames.append(frame(RAFT, uid, packed))
+            packed = []
+            size = 0
+    if packed:
+        frames.append(frame(RAFT, uid, packed))
+    return frames[0] if len(frames) == 1 else b"".join(frames)
+
+
+def without_appends(messages: list[Message]) -> list[Message]:
+    """What is worth sending to a peer that is far behind: appends are repeated anyway."""
+    return [message for message in messages if type(message) is not Append]
+
+
+# --- frames in ------------------------------------------------------------------------------------
+
+
+class FrameReader:
+    """Chunks in, decoded frames out. A frame longer than `frame_bytes_max` is refused at sight.
+
+    Raises ProtocolError; the reader is of no use afterwards.
+    """
+
+    __slots__ = ("_buffer", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int = PEER_FRAME_BYTES_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray()
+
+    @property
+    def has_partial(self) -> bool:
+        """True if a frame has begun and not ended."""
+        return bool(self._buffer)
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """Take a chunk and return the frames that are complete now, in order."""
+        buffer = self._buffer
+        source: bytes | bytearray = chunk
+        if buffer:
+            buffer += chunk
+            source = buffer
+        frames: list[Frame] = []
+        at, end = 0, len(source)
+        with memoryview(source) as view:
+            while end - at >= 4:
+                length = int.from_bytes(view[at : at + 4], "big")
+                if length > self.frame_bytes_max:
+                    start = bytes(view[at : at + 16])
+                    raise ProtocolError(
+                        f"frame of {length} bytes, at most {self.frame_bytes_max} are allowed;"
+                        f" it starts with {start!r}"
+                    )
+                if end - at - 4 < length:
+                    break
+                frames.append(_decode(view[at + 4 : at + 4 + length]))
+                at += 4 + length
+        if source is buffer:
+            if at:
+                del buffer[:at]
+        elif at < end:
+            buffer += chunk[at:] if at else chunk
+        return frames
+
+    def take_rest(self) -> bytes:
+        """Return and forget the bytes of an unfinished frame."""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        return rest
+
+
+def decode_frames(data: bytes) -> list[Frame]:
+    """Decode bytes that hold whole frames only."""
+    reader = FrameReader()
+    frames = reader.feed(data)
+    if reader.has_partial:
+        raise ProtocolError(f"{len(data)} bytes end within a frame")
+    return frames
+
+
+def decode_raft(data: bytes) -> tuple[Uid, list[Message]]:
+    """Inverse of `encode_raft`, for the frames of one group."""
+    messages: list[Message] = []
+    uid = 0
+    for received in decode_frames(data):
+        if received[0] != RAFT:
+            raise ProtocolError(f"{_NAMES[received[0]]} among raft messages")
+        uid, some = raft_of(received)
+        messages += some
+    return uid, messages
+
+
+def raft_of(received: Frame) -> tuple[Uid, list[Message]]:
+    """Return the group and the messages of a RAFT frame. Raises ProtocolError."""
+    messages: list[Message] = []
+    for item in received[2]:
+        if type(item) is not list or not item:
+            raise ProtocolError("a raft message that is not an array")
+        decoder = _DECODERS.get(item[0]) if type(item[0]) is int else None
+        if decoder is None:
+            raise ProtocolError(f"raft message of unknown class {item[0]!r}")
+        messages.append(decoder(item))
+    return received[1], messages
+
+
+def check_hello(received: Frame) -> dict[str, Any]:
+    """Return the facts of a peer's first frame. Raises ProtocolError that says why it won't do."""
+    if received[0] != HELLO:
+        raise ProtocolError(f"{_NAMES[received[0]]} before HELLO")
+    _, magic, version, facts = received
+    if magic != MAGIC:
+        raise ProtocolError(f"not a peer of this kind: magic {magic[:32]!r}, expected {MAGIC!r}")
+    if version != VERSION:
+        age = "older" if version < VERSION else "newer"
+        raise ProtocolError(
+            f"the remote server speaks the {age} peer format {version},"
+            f" this server speaks {VERSION}"
+        )
+    if not isinstance(facts, dict):
+        raise ProtocolError("HELLO without facts")
+    return facts
+
+
+def proof(key: bytes, role: bytes, dialer_hello: bytes, acceptor_hello: bytes) -> bytes:
+    """Return what shows that its sender knows `key`, on this link, in this role.
+
+    It covers both HELLO frames, hence both nonces: a proof is good for one link only, and one
+    side's proof is never the other's.
+    """
+    text = b"%b %d %b%b" % (role, len(dialer_hello), dialer_hello, acceptor_hello)
+    return hmac.digest(key, text, "sha256")
+
+
+def is_proof(given: bytes, expected: bytes) -> bool:
+    """Compare in a time that tells nothing."""
+    return hmac.compare_digest(given, expected)
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _decode(body: memoryview) -> Frame:
+    try:
+        received = msgpack.unpackb(body, strict_map_key=False)
+    except (ValueError, TypeError) as err:
+        raise ProtocolError(f"frame of {len(body)} bytes is not msgpack: {err}") from err
+    if type(received) is not list or not received or type(received[0]) is not int:
+        raise ProtocolError("frame is not an array with a kind")
+    types = _FIELDS.get(received[0])
+    if types is None:
+        raise ProtocolError(f"frame of unknown kind {received[0]}")
+    if received[0] == HELLO:  # other versions may say more in it
+        del received[4:]
+    if list(map(type, received)) != types:
+        _check_fields(received, types)
+    return received
+
+
+def _check_fields(received: Frame, types: list[type]) -> None:
+    name = _NAMES[received[0]]
+    if len(received) != len(types):
+        raise ProtocolError(f"{name} with {len(received) - 1} fields")
+    for field, wanted in zip(received, types, strict=True):
+        if type(field) is not wanted and wanted is not object:
+            raise ProtocolError(f"{name}: a {type(field).__name__} instead of a {wanted.__name__}")
+
+
+_Decoder = Callable[[list[Any]], Any]
+
+
+def _append_of(item: list[Any]) -> Append:
+    if len(item) != 7:
+        raise ProtocolError(f"Append with {len(item) - 1} fields")
+    _, term, prev_index, prev_term, prev_chain, flat, commit = item
+    for number in (term, prev_index, prev_term, prev_chain, commit):
+        if type(number) is not int:
+            raise ProtocolError(f"Append: a {type(number).__name__} instead of an int")
+    if type(flat) is not list or len(flat) % 3:
+        raise ProtocolError("Append: entries are not a list of terms, chains and data")
+    entries: list[Entry] = []
+    index = prev_index
+    walk = iter(flat)
+    for entry_term, chain, data in zip(walk, walk, walk, strict=True):
+        if type(data) is not bytes or type(entry_term) is not int or type(chain) is not int:
+            raise ProtocolError(f"Append: entry {index + 1} is not a term, a chain and bytes")
+        index += 1
+        entries.append(Entry(entry_term, index, data, None, None, chain))
+    return Append(term, prev_index, prev_term, prev_chain, entries, commit)
+
+
+def _fields_of(cls: type) -> Callable[[Any], Sequence[Any]]:
+    """How to take a message apart: its slots in order, as one tuple."""
+    slots: tuple[str, ...] = tuple(cls.__slots__)  # type: ignore[attr-defined]
+    if len(slots) == 1:  # attrgetter of one name gives no tuple
+        name = slots[0]
+        return lambda message: (getattr(message, name),)
+    return attrgetter(*slots)
+
+
+def _decoder_of(cls: type) -> _Decoder:
+    """How to put a message together from its fields, each of the type its class declares."""
+    hints = get_type_hints(cls)
+    # A membership travels as four lists of names.
+    membership_at = [at for at, name in enumerate(cls.__slots__) if hints[name] is Membership]  # type: ignore[attr-defined]
+    types = [list if hints[name] is Membership else hints[name] for name in cls.__slots__]  # type: ignore[attr-defined]
+    assert all(isinstance(wanted, type) for wanted in types), (cls, types)
+
+    def decode(item: list[Any]) -> Any:
+        fields = item[1:]
+        if list(map(type, fields)) != types:
+            found = ", ".join(type(field).__name__ for field in fields)
+            raise ProtocolError(f"{cls.__name__} of ({found})")
+        for at in membership_at:
+            fields[at] = _membership_of(fields[at])
+        return cls(*fields)
+
+    return decode
+
+
+def _membership_of(lists: list[Any]) -> Membership:
+    if len(lists) != 4 or not all(
+        type(names) is list and all(type(name) is str for name in names) for names in lists
+    ):
+        raise ProtocolError("a membership that is not four lists of names")
+    return Membership(*(tuple(names) for names in lists))
+
+
+_ENCODERS: Final[dict[type, tuple[int, Callable[[Any], Sequence[Any]]]]] = {
+    cls: (_NUMBERS[cls.__name__], _fields_of(cls)) for cls in get_args(Message) if cls is not Append
+}
+_DECODERS: Final[dict[int, _Decoder]] = {
+    number: _decoder_of(cls) for cls, (number, _) in _ENCODERS.items()
+} | {_NUMBERS["Append"]: _append_of}

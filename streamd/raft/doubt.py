@@ -1,0 +1,93 @@
+"""Uncertain members: what a group may still build on one that has forgotten something.
+
+A member is *uncertain* if it may have forgotten votes it gave or entries it acknowledged: its
+disk was wiped, or part of its log is gone. It says so in every reply, and durably to itself. It
+never stands for election. It receives entries and answers votes by the ordinary rules, but:
+
+- Its vote counts only in a *unanimous* election. Otherwise a candidate needs a majority of
+  members that remember. Two leaders of one term would need two sets of votes that share no
+  member with a memory: two such majorities always share one, and "all" shares one with each.
+  Whatever is committed is in the log of at least one member that remembers (as long as fewer
+  than a majority forgot), all of those were asked, and none grants to a shorter log.
+- Its acks commit nothing and its heartbeats confirm no read, because it may have voted, before
+  it forgot, for somebody who leads a later term by now.
+
+A leader ends this with `Certify(term, index)`, once the member holds the leader's entry `index`:
+
+ i. at once, if the election of this very term was unanimous and the candidate knew of the
+    uncertainty before it asked for votes (from the pre-vote). All voters then granted this term
+    after the member forgot, so none of them was in a later term at that time: no forgotten vote
+    can still elect anybody there. With few voters this is the only way.
+ ii. else, when an entry appended after the leader heard of it is committed by certain members
+    alone. Had the member voted for a candidate of a later term before it forgot, that candidate
+    needs one more of this majority; who voted for it before acking the entry was in the later
+    term and could not ack, who acked first refuses its vote because the candidate, which stood
+    before the entry existed, lacks it.
+
+In both cases the member then holds all that was committed before (leader completeness), so its
+vote protects that again. It records the leader as its vote of the term: of that term's election
+it has forgotten the rest, and the leader did win it. It acts as certain only when this is durable.
+
+A broken link may mean that it forgot once more: the leader then starts over with a new entry.
+"""
+
+from __future__ import annotations
+
+from streamd.raft.messages import AppendReply
+from streamd.raft.replication import Leadership, Peer
+from streamd.types import Index, NodeId
+
+
+def begin(leadership: Leadership, granted: set[NodeId], at_once: set[NodeId]) -> None:
+    """Note who was uncertain when it granted; the term's first entry comes after that."""
+    for node_id in granted & leadership.peers.keys():
+        doubt(leadership, leadership.peers[node_id], leadership.term_start)
+        leadership.peers[node_id].is_certain_at_once = node_id in at_once
+
+
+def doubt(leadership: Leadership, peer: Peer, certain_from: Index) -> None:
+    """Count on nothing of what `peer` once acknowledged."""
+    leadership.has_doubts = True
+    peer.is_uncertain = True
+    peer.certain_from = certain_from
+    peer.is_certain_at_once = False
+    peer.match = 0
+    peer.probe()
+    # It may lack everything or only the last entry: look from the end, not from the beginning.
+    peer.next = max(leadership.log.last_index, leadership.log.base_index + 1)
+
+
+def has_lost_more(peer: Peer, reply: AppendReply) -> bool:
+    """True if an uncertain peer refuses what it has acknowledged meanwhile."""
+    return not reply.is_ok and not reply.is_diverged and 0 < reply.index <= peer.match
+
+
+def trust(leadership: Leadership, peer: Peer) -> None:
+    """`peer` says that it is certain, and does so after the leader doubted it."""
+    peer.is_uncertain = False
+    leadership.has_doubts = any(other.is_uncertain for other in leadership.peers.values())
+
+
+def may_certify(leadership: Leadership, peer: Peer) -> bool:
+    """True once one of the two conditions holds and the peer has what it needs."""
+    return (
+        peer.is_uncertain
+        and peer.match >= peer.certain_from
+        and (peer.is_certain_at_once or leadership.log.commit >= peer.certain_from)
+    )
+
+
+def is_stuck(leadership: Leadership, since_ms: int) -> bool:
+    """True if only a new, unanimous election can help: everybody is there, but those who
+    remember are no majority, and somebody cannot be certified at once."""
+    peers = leadership.peers
+    members = leadership.log.membership
+    if all(peer.is_certain_at_once or not peer.is_uncertain for peer in peers.values()):
+        return False
+    heard = {node_id for node_id, peer in peers.items() if peer.heard_ms >= since_ms}
+    heard.add(leadership.node_id)
+    if not all(node_id in heard for node_id in (*members.voters, *members.voters_out)):
+        return False
+    return not members.has_quorum(
+        lambda node_id: node_id not in peers or not peers[node_id].is_uncertain
+    )

@@ -1,0 +1,152 @@
+"""What one member of one group knows: all fields of the core, and nothing that changes them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from streamd.errors import CorruptionError
+from streamd.raft import membership
+from streamd.raft.election import FOLLOWER, Ballot, Dice
+from streamd.raft.log import LogReader, RaftLog
+from streamd.raft.membership import Membership
+from streamd.raft.messages import SnapshotOffer
+from streamd.raft.ready import Alert, Outgoing, ReadState, Token, Write
+from streamd.raft.replication import Leadership
+from streamd.types import Entry, Index, LogState, NodeId, Term, Uid
+
+NEVER = 0
+"""`deadline_ms` of a core that no passing of time can move."""
+
+
+class State:
+    """Fields of one member of one group. Used only as the base of `Member`."""
+
+    __slots__ = (
+        "_alerts",
+        "_ballot",
+        "_dice",
+        "_dropped",
+        "_election_ms",
+        "_emit_to",
+        "_hard_state_changed",
+        "_has_diverged",
+        "_has_news",
+        "_heartbeat_ms",
+        "_held",
+        "_hinted",
+        "_is_certified",
+        "_is_sole",
+        "_leadership",
+        "_live",
+        "_outbox",
+        "_patience_ms",
+        "_read_states",
+        "_role_changed",
+        "_snapshot_wanted",
+        "_token",
+        "_tries",
+        "_uncommitted_bytes",
+        "_writes",
+        "deadline_ms",
+        "group",
+        "heard_ms",
+        "is_incomplete",
+        "is_leader",
+        "is_leader_ready",
+        "is_quiescent",
+        "is_uncertain",
+        "leader_id",
+        "log",
+        "node_id",
+        "now_ms",
+        "role",
+        "term",
+        "vote",
+    )
+
+    def __init__(
+        self,
+        *,
+        group: Uid,
+        node_id: NodeId,
+        voters: Sequence[NodeId],
+        log: LogState,
+        reader: LogReader,
+        now_ms: int,
+        seed: int,
+        applied: Index = 0,
+        election_ms: int = 1000,
+        heartbeat_ms: int = 250,
+        learners: Sequence[NodeId] = (),
+        members: Membership | None = None,
+        is_uncertain: bool = False,
+        is_incomplete: bool = False,
+    ) -> None:
+        """Start from what storage has: `log`, and a snapshot at `applied` whose members were
+        `voters` and `learners` (or `members`, if it was taken amid a joint change).
+
+        `is_uncertain`: it may have forgotten votes or entries it acknowledged (see `doubt`); also
+        if its hard state says so. `is_incomplete`: the log is whole, but the machine's state
+        below it is missing; then `applied` may be anything up to the start of the log.
+
+        Reads the durable log once, and raises CorruptionError if it does not fit together.
+        """
+        self.group = group
+        self.node_id = node_id
+        self.is_uncertain = is_uncertain or log.hard_state.is_uncertain
+        self.is_incomplete = is_incomplete
+        if self.is_uncertain:
+            # The hint may be younger than the entries that are left: let a leader verify them.
+            log = log._replace(hard_state=log.hard_state._replace(commit=0))
+        self.log = RaftLog(
+            log,
+            reader,
+            applied=max(applied, log.first_index - 1) if is_incomplete else applied,
+            membership=members or membership.simple(voters, learners),
+        )
+        self.term: Term = log.hard_state.term
+        self.vote: NodeId = log.hard_state.vote
+        if self.term < self.log.last_term:
+            # Its vote is lost as well: it could vote twice in a term (I12).
+            if not self.is_uncertain:
+                raise CorruptionError(
+                    f"hard state has term {self.term}, the log already term {self.log.last_term}"
+                )
+            self.term, self.vote = self.log.last_term, ""
+        self.leader_id: NodeId | None = None
+        self.role = FOLLOWER
+        self.is_leader = False
+        self.is_leader_ready = False  # the no-op of this term was given out as committed
+        self.now_ms = now_ms  # as last told; see the module
+        self.heard_ms = now_ms - election_ms  # last sign of a leader; none yet
+        self.deadline_ms = NEVER
+        self._election_ms = election_ms
+        self._heartbeat_ms = heartbeat_ms
+        self._patience_ms = election_ms  # of this follower; drawn anew with each role it takes
+        self._dice = Dice(seed)
+        self._ballot = Ballot()
+        self._leadership: Leadership | None = None
+        self._is_sole = False
+        self._tries = 0  # lost elections in a row, since a leader was heard
+        self._live: frozenset[NodeId] | None = None  # nodes with a link up; None: never told
+        self.is_quiescent = False  # nothing is under way and time may pass
+        self._has_diverged = False
+        self._token: Token = 0
+        self._writes: deque[Write] = deque()  # handed out, not reported
+        self._held: list[Outgoing] = []  # rest on what the next write carries
+        self._outbox: list[Outgoing] = []
+        # Durable before it promises anything: who restarts must know that it cannot remember.
+        self._hard_state_changed = self.is_uncertain and not log.hard_state.is_uncertain
+        self._is_certified = False  # a write says that we are certain; not yet reported
+        self._hinted: Index = log.hard_state.commit
+        self._emit_to: Index = self.log.emitted
+        if not is_incomplete:
+            self._emit_to = min(self.log.commit, self.log.stable)
+        self._uncommitted_bytes = 0
+        self._read_states: list[ReadState] = []
+        self._role_changed = False
+        self._dropped: list[Entry] = []
+        self._alerts: list[Alert] = []
+        self._snapshot_wanted: tuple[NodeId, SnapshotOffer] | None = None
+        self._has_news = False  # any of the three above

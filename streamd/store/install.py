@@ -1,0 +1,505 @@
+"""Where a fetched snapshot is put together, and how it takes the place of what was there.
+
+    streams/<uid>.catchup/   files as they come: `<n>.part`, then `<n>.blk`, `state`, `index`
+    ... + stream-<i>.snap, index.db, `manifest`      complete: the last one written says so
+    streams/<uid>            after the swap; what was there is now trash/<uid>-replaced-<n>
+
+A file under its final name is whole, verified and durable, so fetching resumes after a crash.
+`finish_install` may be cut off and repeated at any point.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from crc32c import crc32c
+
+from streamd.errors import CorruptionError
+from streamd.store.block import block_name
+from streamd.store.blocks import LoadedSnapshot, write_index
+from streamd.store.disk import Disk, Thread
+from streamd.store.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
+from streamd.store.memory import MemoryStreamStore
+from streamd.store.snapshots import SnapshotFile, read_file, write_file
+from streamd.store.source import Result, submit
+from streamd.store.verify import check_block
+from streamd.types import Index, Uid
+
+SUFFIX = ".catchup"
+_PART = ".part"
+_MARKER = "manifest"
+_NAMES = {STATE_NO: "state", INDEX_NO: "index"}
+
+
+def catchup_uid(name: str) -> Uid | None:
+    """The stream whose install the directory `name` of `streams/` is; None for any other."""
+    stem = name.removesuffix(SUFFIX)
+    return int(stem) if stem != name and stem.isdigit() else None
+
+
+def finish_install(disk: Disk, root: str, uid: Uid) -> Manifest | None:
+    """Let a complete `<uid>.catchup` take its place. Synchronous; may be repeated at any point.
+
+    None: there is none, or it is not complete and stays for resuming, or the group got past it
+    by its log (then it goes: nothing that was acked may be set back). Raises OSError,
+    CorruptionError.
+    """
+    streams, trash = os.path.join(root, "streams"), os.path.join(root, "trash")
+    target = os.path.join(streams, str(uid))
+    folder = target + SUFFIX
+    marker = read_marker(disk, folder, uid)
+    if marker is None:
+        return None
+    if _newest_index(disk, target, uid) > marker.index:
+        disk.remove_tree(folder)
+        return None
+    for name in _NAMES.values():
+        if disk.exists(os.path.join(folder, name)):
+            disk.unlink(os.path.join(folder, name))
+    if disk.exists(target):
+        disk.replace(target, _free_name(disk, trash, f"{uid}-replaced"))
+        disk.crash_point("INSTALL_OLD_MOVED")
+        disk.sync_dir(trash)
+        disk.sync_dir(streams)
+    # On disk now: the old files in trash, the new ones complete beside their place.
+    disk.crash_point("INSTALL_OLD_SYNCED")
+    disk.replace(folder, target)
+    disk.crash_point("INSTALL_SWAPPED")
+    disk.sync_dir(streams)
+    disk.crash_point("INSTALL_SWAP_SYNCED")
+    return marker
+
+
+def _newest_index(disk: Disk, directory: str, uid: Uid) -> Index:
+    """Of the newest good snapshot in `directory`; 0: there is none."""
+    try:
+        found = SnapshotFile.load(disk, directory, "stream", group=uid)
+    except CorruptionError:
+        return 0
+    return found.index if found is not None else 0
+
+
+def read_marker(disk: Disk, directory: str, uid: Uid) -> Manifest | None:
+    """The manifest that `directory` was installed from, or None. Raises CorruptionError."""
+    path = os.path.join(directory, _MARKER)
+    if not disk.exists(path):
+        return None
+    blob = read_file(disk, path)
+    if len(blob) < 4 or crc32c(blob[4:]) != int.from_bytes(blob[:4], "little"):
+        raise CorruptionError(f"{path}: damaged")
+    found = Manifest.decode(blob[4:])
+    if found.uid != uid:
+        raise CorruptionError(f"{path}: of group {found.uid}, expected group {uid}")
+    return found
+
+
+def clear_marker(disk: Disk, directory: str) -> None:
+    """Forget how `directory` came to be: the log knows of the install now. Synchronous."""
+    path = os.path.join(directory, _MARKER)
+    if disk.exists(path):
+        disk.unlink(path)
+        disk.sync_dir(directory)
+
+
+def quarantine(disk: Disk, root: str, uid: Uid) -> str:
+    """Move a stream's damaged directory aside, durably, and return where to. Nothing is deleted.
+
+    Empty: there was no such directory. Synchronous; raises OSError.
+    """
+    streams, trash = os.path.join(root, "streams"), os.path.join(root, "trash")
+    source = os.path.join(streams, str(uid))
+    if not disk.exists(source):
+        return ""
+    target = _free_name(disk, trash, f"{uid}-damaged")
+    disk.replace(source, target)
+    disk.crash_point("QUARANTINE_MOVED")
+    disk.sync_dir(trash)
+    disk.sync_dir(streams)
+    return target
+
+
+def newest_quarantine(disk: Disk, root: str, uid: Uid) -> str:
+    """Where `quarantine` moved this stream last, or an empty string."""
+    trash = os.path.join(root, "trash")
+    stem = f"{uid}-damaged-"
+    numbers = [
+        int(name.removeprefix(stem))
+        for name in disk.listdir(trash)
+        if name.startswith(stem) and name.removeprefix(stem).isdigit()
+    ]
+    return os.path.join(trash, f"{stem}{max(numbers)}") if numbers else ""
+
+
+def remove_replaced(disk: Disk, root: str, uid: Uid) -> None:
+    """Remove what installs replaced. Only once the newest one was opened and verified (I11);
+    quarantined directories stay."""
+    trash = os.path.join(root, "trash")
+    for name in disk.listdir(trash):
+        if name.startswith(f"{uid}-replaced-"):
+            disk.remove_tree(os.path.join(trash, name))
+
+
+def _free_name(disk: Disk, directory: str, stem: str) -> str:
+    number = 1
+    while disk.exists(os.path.join(directory, f"{stem}-{number}")):
+        number += 1
+    return os.path.join(directory, f"{stem}-{number}")
+
+
+class FileInstall:
+    """Puts a file stream together. Implements `node.catchup.InstallTarget`.
+
+    `close_live(done)` must close the stream's open store, if any, and call `done` then.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        uid: Uid,
+        thread: Thread,
+        *,
+        close_live: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._disk = disk
+        self._root = root
+        self._uid = uid
+        self._thread = thread
+        self._close_live = close_live
+        self._live = os.path.join(root, "streams", str(uid))
+        self._folder = self._live + SUFFIX
+        self._aside = ""  # where `quarantine` moved the stream last; most of it is good
+        self._manifest: Manifest | None = None
+
+    def begin(self, manifest: Manifest, done: Result) -> None:
+        """Keep what is here of `manifest`, drop the rest; `done(set of whole files' numbers)`."""
+        self._manifest = manifest
+        facts = list(manifest.files)
+        whole: set[int] = set()
+
+        def clean() -> None:
+            wanted = {self._name_of(fact.no) for fact in facts}
+            self._aside = newest_quarantine(self._disk, self._root, self._uid)
+            self._disk.mkdir(self._folder)
+            # First of all: from here on the folder is not complete.
+            clear_marker(self._disk, self._folder)
+            for name in self._disk.listdir(self._folder):
+                if name not in wanted:
+                    self._disk.unlink(os.path.join(self._folder, name))
+
+        def step(result: Any) -> None:
+            # One job for each file: others have their turn on the thread in between.
+            if isinstance(result, BaseException):
+                done(result)
+                return
+            if result is not None:
+                whole.add(result)
+            if not facts:
+                done(whole)
+                return
+            fact = facts.pop(0)
+            self._submit("looking for a block", lambda: self._keep_or_adopt(fact), step)
+
+        self._submit("preparing an install", clean, step)
+
+    def write(self, no: int, offset: int, data: bytes, done: Result) -> None:
+        """Write a piece of a file; `done(None)`."""
+
+        def job() -> None:
+            fd = self._disk.open(self._part(no), create=True)
+            try:
+                self._disk.pwrite(fd, data, offset)
+            finally:
+                self._disk.close(fd)
+
+        self._submit("writing a fetched block", job, done)
+
+    def complete(self, no: int, done: Result) -> None:
+        """All of a file is written: verify it and make it durable. `done(None)`, or
+        `done(CorruptionError)` and the file is gone again."""
+        fact = self._fact(no)
+
+        def job() -> None:
+            blob = read_file(self._disk, self._part(no))
+            try:
+                check_file(blob, self._uid, fact)
+            except CorruptionError:
+                self._disk.unlink(self._part(no))
+                raise
+            self._settle(no)
+
+        self._submit("verifying a fetched block", job, done)
+
+    def seal(self, done: Result) -> None:
+        """Every file is whole: write the snapshot, then the marker that makes it count."""
+        manifest = self._manifest
+        assert manifest is not None
+        disk, folder = self._disk, self._folder
+
+        def job() -> None:
+            for fact in manifest.files:
+                path = os.path.join(folder, self._name_of(fact.no))
+                if not disk.exists(path):
+                    raise CorruptionError(f"{path}: was whole and is gone")
+            state = read_file(disk, os.path.join(folder, _NAMES[STATE_NO]))
+            SnapshotFile.save(
+                disk,
+                folder,
+                "stream",
+                group=self._uid,
+                index=manifest.index,
+                term=manifest.term,
+                chain=manifest.chain,
+                state=state,
+                tail=manifest.tail,
+            )
+            index_path = os.path.join(folder, _NAMES[INDEX_NO])
+            if disk.exists(index_path):
+                index_db = read_file(disk, index_path)
+                write_index(disk, folder, self._uid, manifest.index, index_db)
+            # On disk now: every block and the snapshot, synced by content and by name.
+            disk.crash_point("INSTALL_FILES_SYNCED")
+            blob = manifest.encode()
+            crc = crc32c(blob).to_bytes(4, "little")
+            write_file(disk, folder, _MARKER, [crc, blob], point="INSTALL_MARKER")
+            disk.sync_dir(os.path.dirname(folder))
+
+        self._submit("completing an install", job, done)
+
+    def before_swap(self, done: Callable[[], None]) -> None:
+        """Have the live store closed; then `done`."""
+        self._close_live(done)
+
+    def swap(self, done: Result) -> None:
+        """Take the place of the live directory, durably."""
+
+        def job() -> None:
+            found = finish_install(self._disk, self._root, self._uid)
+            if found is None:
+                raise CorruptionError(f"{self._folder}: not complete, or overtaken")
+
+        self._submit("swapping directories", job, done)
+
+    def drop(self, done: Result) -> None:
+        """Forget all that was fetched."""
+        self._submit("dropping an install", lambda: self._disk.remove_tree(self._folder), done)
+
+    def _keep_or_adopt(self, fact: FileFact) -> int | None:
+        """Return the file's number if it is whole here, or can be had from the live directory."""
+        path = os.path.join(self._folder, self._name_of(fact.no))
+        if self._disk.exists(path):
+            if _is_whole(read_file(self._disk, path), fact):
+                return fact.no
+            self._disk.unlink(path)
+        blob = self._find_here(fact)
+        if blob is None:
+            return None
+        fd = self._disk.open(self._part(fact.no), create=True)
+        try:
+            self._disk.pwrite(fd, blob, 0)
+        finally:
+            self._disk.close(fd)
+        self._settle(fact.no)
+        return fact.no
+
+    def _find_here(self, fact: FileFact) -> bytes | None:
+        """The block from the live directory, or from the one set aside last, if it is good."""
+        if fact.no <= 0:
+            return None
+        for directory in (self._live, self._aside):
+            path = os.path.join(directory, block_name(fact.no))
+            if not directory or not self._disk.exists(path):
+                continue
+            fd = self._disk.open(path)
+            try:
+                blob = self._disk.pread(fd, fact.length, 0)
+            finally:
+                self._disk.close(fd)
+            try:
+                check_file(blob, self._uid, fact)
+            except CorruptionError:
+                continue
+            return blob
+        return None
+
+    def _settle(self, no: int) -> None:
+        part = self._part(no)
+        fd = self._disk.open(part)
+        try:
+            self._disk.fdatasync(fd)
+        finally:
+            self._disk.close(fd)
+        # Synced before it has its name: a file under its final name is never torn.
+        self._disk.crash_point("INSTALL_BLOCK_SYNCED")
+        self._disk.replace(part, os.path.join(self._folder, self._name_of(no)))
+        self._disk.crash_point("INSTALL_BLOCK_RENAMED")
+
+    def _fact(self, no: int) -> FileFact:
+        assert self._manifest is not None
+        return next(fact for fact in self._manifest.files if fact.no == no)
+
+    def _name_of(self, no: int) -> str:
+        return _NAMES.get(no) or block_name(no)
+
+    def _part(self, no: int) -> str:
+        return os.path.join(self._folder, self._name_of(no) + _PART)
+
+    def _submit(self, what: str, job: Callable[[], Any], done: Result) -> None:
+        submit(self._thread, what, self._folder, job, done)
+
+
+class _BufferedInstall:
+    """An install without files of its own: what comes is kept in memory until the swap."""
+
+    def __init__(
+        self, uid: Uid, thread: Thread, close_live: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._uid = uid
+        self._thread = thread
+        self._close_live = close_live
+        self._manifest: Manifest | None = None
+        self._parts: dict[int, bytearray] = {}
+        self._whole: dict[int, bytes] = {}
+
+    def begin(self, manifest: Manifest, done: Result) -> None:
+        """See FileInstall; what is whole stays if the new manifest has it too."""
+        self._manifest = manifest
+        self._parts.clear()
+        facts = {fact.no: fact for fact in manifest.files}
+        self._whole = {
+            no: blob
+            for no, blob in self._whole.items()
+            if no in facts and _is_whole(blob, facts[no])
+        }
+        done(set(self._whole))
+
+    def write(self, no: int, offset: int, data: bytes, done: Result) -> None:
+        """See FileInstall. Pieces of one file may come in any order."""
+        part = self._parts.setdefault(no, bytearray())
+        if len(part) < offset:
+            part.extend(bytes(offset - len(part)))
+        part[offset : offset + len(data)] = data
+        done(None)
+
+    def complete(self, no: int, done: Result) -> None:
+        """See FileInstall."""
+        assert self._manifest is not None
+        fact = next(fact for fact in self._manifest.files if fact.no == no)
+        blob = bytes(self._parts.pop(no, b""))
+
+        def checked(result: Any) -> None:
+            if not isinstance(result, BaseException):
+                self._whole[no] = blob
+            done(result)
+
+        submit(
+            self._thread,
+            "verifying a fetched block",
+            str(self._uid),
+            lambda: check_file(blob, self._uid, fact),
+            checked,
+        )
+
+    def seal(self, done: Result) -> None:
+        """See FileInstall: here there is nothing to do."""
+        done(None)
+
+    def before_swap(self, done: Callable[[], None]) -> None:
+        """See FileInstall."""
+        self._close_live(done)
+
+    def drop(self, done: Result) -> None:
+        """See FileInstall."""
+        self._parts.clear()
+        self._whole.clear()
+        done(None)
+
+    def _clear(self) -> Manifest:
+        manifest = self._manifest
+        assert manifest is not None
+        self._parts.clear()
+        self._manifest = None
+        return manifest
+
+
+class MemoryInstall(_BufferedInstall):
+    """Puts a memory stream together; the swap replaces what `store` holds."""
+
+    def __init__(
+        self,
+        store: MemoryStreamStore,
+        thread: Thread,
+        *,
+        close_live: Callable[[Callable[[], None]], None],
+    ) -> None:
+        super().__init__(store.uid, thread, close_live)
+        self._store = store
+
+    def swap(self, done: Result) -> None:
+        """See FileInstall; then `load_snapshot` of the store returns what was installed."""
+        manifest = self._clear()
+        images, self._whole = self._whole, {}
+        state = images.pop(STATE_NO)
+        index_db = images.pop(INDEX_NO, None)
+        snapshot = LoadedSnapshot(
+            manifest.index, manifest.term, manifest.chain, state, index_db, manifest.tail
+        )
+        self._store.install(snapshot, images)
+        done(None)
+
+
+class StateInstall(_BufferedInstall):
+    """Installs a group that has a state and no blocks: the meta group. The swap writes an
+    ordinary snapshot file, `<name>-<index>.snap`, into `directory`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        uid: Uid,
+        thread: Thread,
+        *,
+        name: str,
+        close_live: Callable[[Callable[[], None]], None],
+    ) -> None:
+        super().__init__(uid, thread, close_live)
+        self._disk = disk
+        self._directory = directory
+        self._name = name
+
+    def swap(self, done: Result) -> None:
+        """See FileInstall."""
+        manifest = self._clear()
+        state = self._whole.pop(STATE_NO)
+
+        def job() -> None:
+            SnapshotFile.save(
+                self._disk,
+                self._directory,
+                self._name,
+                group=self._uid,
+                index=manifest.index,
+                term=manifest.term,
+                chain=manifest.chain,
+                state=state,
+            )
+
+        submit(self._thread, "installing a snapshot", self._directory, job, done)
+
+
+def _is_whole(blob: bytes, fact: FileFact) -> bool:
+    return len(blob) == fact.length and crc32c(blob) == fact.crc
+
+
+def check_file(blob: bytes, uid: Uid, fact: FileFact) -> None:
+    """Raise CorruptionError unless `blob` is the file that `fact` names, good in every record."""
+    found = crc32c(blob)
+    if len(blob) != fact.length or found != fact.crc:
+        raise CorruptionError(
+            f"{_NAMES.get(fact.no) or block_name(fact.no)} of group {uid}: fetched {len(blob)} "
+            f"bytes with crc {found:#010x}, expected {fact.length} with {fact.crc:#010x}"
+        )
+    if fact.no > 0:
+        check_block(blob, uid, fact.no)

@@ -1,0 +1,67 @@
+"""The segment manifest: which segment is the newest, so that losing it is noticed.
+
+Segments name the ones before them; nothing in them names the ones after. The file has two copies
+that are written in turn, so a crash can tear only the one that is not needed yet.
+"""
+
+from __future__ import annotations
+
+import os
+
+from streamd.store import wal_format as wf
+from streamd.store.disk import Disk
+
+NAME = "manifest"
+
+
+class ManifestFile:
+    """The manifest of one log directory. Used by one thread at a time."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._fd = -1
+        self._generation = 0
+
+    def adopt(self, manifest: wf.Manifest | None) -> None:
+        """Go on with the file that recovery read; None: it is to be made anew by `write`."""
+        if manifest is not None:
+            self._fd = self._disk.open(os.path.join(self._directory, NAME))
+            self._generation = manifest.generation
+
+    def write(self, wal_id: int, newest: int) -> None:
+        """Say durably that `newest` is the newest segment."""
+        disk = self._disk
+        self._generation += 1
+        blob = wf.encode_manifest(wf.Manifest(wal_id, self._generation, newest))
+        if self._fd >= 0:
+            disk.pwrite(self._fd, blob, self._generation % 2 * wf.MANIFEST_COPY_BYTES)
+            disk.crash_point("WAL_MANIFEST_WRITTEN")
+            disk.fdatasync(self._fd)
+            return
+        # Under its name it is always whole: a crash while it is made leaves none.
+        path = os.path.join(self._directory, NAME)
+        self._fd = disk.open(path + ".tmp", create=True)
+        disk.truncate(self._fd, 0)
+        copy = blob.ljust(wf.MANIFEST_COPY_BYTES, b"\0")
+        disk.pwrite(self._fd, copy + copy, 0)
+        disk.fdatasync(self._fd)
+        disk.replace(path + ".tmp", path)
+        disk.sync_dir(self._directory)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+
+
+def read_manifest(disk: Disk, directory: str) -> tuple[bool, wf.Manifest | None]:
+    """Return (is there a manifest, what it says or None if both copies are damaged)."""
+    path = os.path.join(directory, NAME)
+    if not disk.exists(path):
+        return False, None
+    fd = disk.open(path)
+    try:
+        return True, wf.decode_manifest(disk.pread(fd, 2 * wf.MANIFEST_COPY_BYTES, 0))
+    finally:
+        disk.close(fd)

@@ -1,0 +1,144 @@
+"""Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace]
+
+The last line says how many seeds ran, how many promises were broken, how many publishes were
+acked, and how often each kind of fault struck. A broken promise prints the command that replays
+it. A campaign of 100 seeds or more also fails if a fault or a named point never happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+import traceback
+from collections import Counter
+from typing import NamedTuple
+
+from tests.sim.cluster import SimCluster
+from tests.sim.faults import KINDS, SINGLE
+from tests.sim.world import SECOND, Violation
+
+CAMPAIGN_SEEDS = 100  # from here on nothing may be missing
+SHOWN_LINES = 60
+
+# Places a campaign must have been at; others are counted as they come.
+POINTS = (
+    "BLOCKS_SYNCED",
+    "SNAPSHOT_RENAMED",
+    "WAL_SEGMENT_FREED",
+    "NODE_IDENTITY_RENAMED",
+    "snapshot wanted",
+)
+
+
+class Outcome(NamedTuple):
+    """What became of one seed."""
+
+    seed: int
+    violation: str  # empty: none
+    virtual_us: int
+    trace_hash: str
+    counts: Counter[str]
+    recent: list[str]
+
+
+def run_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """Run one seed from birth to examination."""
+    cluster = SimCluster(seed, is_verbose=is_verbose)
+    violation = ""
+    try:
+        cluster.run()
+    except Exception as err:  # noqa: BLE001 - whatever it is, it is this seed's failure
+        violation = f"{type(err).__name__}: {err}"
+        if not isinstance(err, Violation) or err.__cause__ is not None:
+            violation += "\n" + "".join(traceback.format_exception(err))
+    world = cluster.world
+    return Outcome(
+        seed, violation, world.now_us, world.trace_hash(), world.counts, world.recent
+    )
+
+
+class Campaign:
+    """Outcomes of many seeds."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.seeds = 0
+        self.violations = 0
+        self.virtual_us = 0
+
+    def add(self, outcome: Outcome) -> None:
+        """Count an outcome; show it if a promise was broken."""
+        self.seeds += 1
+        self.virtual_us += outcome.virtual_us
+        self.counts.update(outcome.counts)
+        if outcome.violation:
+            self.violations += 1
+            for line in outcome.recent[-SHOWN_LINES:]:
+                print(line)
+            print(f"VIOLATION in seed {outcome.seed}: {outcome.violation}")
+            print(f"replay: python -m tests.sim --seeds 1 --first-seed {outcome.seed} --trace")
+            sys.stdout.flush()
+
+    def missing(self) -> list[str]:
+        """Faults and points that never happened."""
+        faults = [kind for kind in (*KINDS, *SINGLE) if not self.counts[f"fault {kind}"]]
+        return faults + [name for name in POINTS if not self.counts[f"point {name}"]]
+
+    def report(self) -> None:
+        """Figures, one a line."""
+        for name, number in sorted(self.counts.items()):
+            if not name.startswith("fault "):
+                print(f"{name:44} {number}")
+
+    def last_line(self) -> str:
+        faults = {
+            name.removeprefix("fault "): number
+            for name, number in sorted(self.counts.items())
+            if name.startswith("fault ")
+        }
+        hours = self.virtual_us / SECOND / 3600
+        shown = ", ".join(f"{name} {number}" for name, number in faults.items())
+        return (
+            f"seeds {self.seeds}, violations {self.violations}, acked {self.counts['acked']}, "
+            f"virtual hours {hours:.2f}, faults: {shown}"
+        )
+
+
+def main() -> int:
+    """Run from the command line; the exit code is 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="processes to use")
+    parser.add_argument("--trace", action="store_true", help="print all that happens")
+    parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
+    args = parser.parse_args()
+    campaign = Campaign()
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    began = time.monotonic()
+    if args.jobs > 1:
+        with multiprocessing.Pool(args.jobs) as pool:
+            outcomes = pool.imap_unordered(run_seed, seeds)
+            _collect(campaign, outcomes, args.hashes)
+    else:
+        _collect(campaign, (run_seed(seed, is_verbose=args.trace) for seed in seeds), args.hashes)
+    campaign.report()
+    missing = campaign.missing() if args.seeds >= CAMPAIGN_SEEDS else []
+    if missing:
+        print(f"never happened: {', '.join(missing)}")
+    print(f"{time.monotonic() - began:.0f} s")
+    print(campaign.last_line())
+    return 1 if campaign.violations or missing else 0
+
+
+def _collect(campaign: Campaign, outcomes: object, shows_hashes: bool) -> None:
+    for outcome in outcomes:  # type: ignore[attr-defined]
+        campaign.add(outcome)
+        if shows_hashes:
+            print(f"seed {outcome.seed} trace {outcome.trace_hash}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

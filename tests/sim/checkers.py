@@ -1,0 +1,316 @@
+"""What must hold after every step, whoever crashed: Raft's safety, acks that are durable, replicas
+that equal the fold of the log.
+
+`Truth` is what the cluster has ever committed, as the first member to hand it out said; every other
+member must say the same. Beside it runs one machine per group that applies exactly that: its digest
+at each index is what any replica at that index must have, however it got there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import pack
+from typing import Any
+
+from streamd.machine import commands
+from streamd.machine.base import Effects
+from streamd.machine.meta import MetaMachine, StreamAsset
+from streamd.machine.stream import StreamMachine
+from streamd.node.group import Group
+from streamd.raft.core import RaftCore
+from streamd.raft.messages import Message, VoteReply
+from streamd.raft.ready import Ready
+from streamd.store.format import BlockCodec
+from streamd.types import META_UID, Entry, Index, Msg, NodeId, Seq, Term, Uid
+from tests.sim.disk import SimDisk
+from tests.sim.host import ROOT
+from tests.sim.node import FoldColumns
+from tests.sim.world import Violation, World, need
+
+
+class Truth:
+    """One group's committed log, and the machine that applied it."""
+
+    def __init__(self, machine: Any, columns: FoldColumns | None) -> None:
+        self.machine: Any = machine
+        self.entries: list[tuple[Term, int]] = [(0, 0)]  # by index: (term, chain)
+        self.prints: list[tuple[int, int]] = [_print_of(machine)]  # by index
+        self.content: dict[Seq, Msg] = {}  # every message ever stored
+        self._columns = columns
+
+    @property
+    def last(self) -> Index:
+        return len(self.entries) - 1
+
+    def add(self, entry: Entry) -> list[tuple[str, dict[str, Any]]]:
+        """Apply the next entry; return what the meta machine says of it."""
+        out = Effects()
+        copy = Entry(entry.term, entry.index, entry.data, tag=entry.index)
+        self.machine.apply(copy, out)
+        self.entries.append((entry.term, entry.chain))
+        self.prints.append(_print_of(self.machine))
+        if self._columns is not None:
+            for op in out.block_ops:
+                self._columns.note(op)
+            self._note_content(copy, out)
+        return out.events
+
+    def _note_content(self, entry: Entry, out: Effects) -> None:
+        command = entry.command
+        if command is None:
+            return
+        if command[0] == commands.STORE:
+            outcome = out.outcomes[-1][1]
+            for msg, result in zip(command[2], outcome, strict=True):
+                if type(result) is int:
+                    self.content[result] = tuple(msg)
+        elif command[0] == commands.STORE_BATCH:
+            outcome = out.outcomes[-1][1]
+            if type(outcome) is tuple:
+                last, count = outcome
+                for seq, msg in zip(range(last - count + 1, last + 1), command[3], strict=True):
+                    self.content[seq] = tuple(msg)
+
+
+def _print_of(machine: Any) -> tuple[int, int]:
+    return machine.digest, machine.fingerprint()
+
+
+class Checkers:
+    """All checks of one run. The cluster calls them; they raise Violation."""
+
+    def __init__(self, world: World, disks: dict[NodeId, SimDisk]) -> None:
+        self.world = world
+        self.disks = disks
+        self.truths: dict[Uid, Truth] = {META_UID: Truth(MetaMachine(), None)}
+        self.assets: dict[Uid, StreamAsset] = {}  # every stream there ever was
+        self.on_asset: list[Callable[[str, StreamAsset], None]] = []
+        self._leaders: dict[tuple[Uid, Term], NodeId] = {}
+        self._votes: dict[tuple[Uid, Term, NodeId], NodeId] = {}
+        self._seen: dict[int, tuple[Group, Index]] = {}  # by id(group): applied when last looked at
+
+    # --- Raft -------------------------------------------------------------------------------
+
+    def on_take(self, core: RaftCore, ready: Ready | None) -> None:
+        """A core has given out what follows from its inputs."""
+        log = core.log
+        need(log.emitted <= log.commit, f"{_who(core)} applies {log.emitted} > {log.commit}")
+        if core.is_leader:
+            self._check_leader(core)
+        if ready is None:
+            return
+        if ready.committed:
+            for entry in ready.committed:
+                self._on_committed(core, entry)
+            if core.is_leader:
+                self._check_durable(core, ready.committed[-1])
+        if ready.snapshot_wanted is not None:
+            self.world.reached("snapshot wanted")
+
+    def _check_leader(self, core: RaftCore) -> None:
+        key = (core.group, core.term)
+        known = self._leaders.get(key)
+        if known is not None:
+            need(known == core.node_id, f"{known} and {_who(core)} both lead term {core.term}")
+            return
+        self._leaders[key] = core.node_id
+        self.world.counts["elections"] += 1
+        self.world.note(f"{_who(core)} leads term {core.term}")
+        truth = self.truths.get(core.group)
+        if truth is None or not truth.last:
+            return
+        log, last = core.log, truth.last
+        need(core.last_index >= last, f"{_who(core)} leads without {last}: {core.last_index}")
+        if last >= log.base_index:
+            found = log.entry_id(last)
+            need(found == truth.entries[last], f"{_who(core)} leads with another entry {last}")
+
+    def _on_committed(self, core: RaftCore, entry: Entry) -> None:
+        truth = self.truths.get(core.group)
+        if truth is None:
+            truth = self._begin(core.group)
+        index = entry.index
+        if index <= truth.last:
+            found = (entry.term, entry.chain)
+            need(
+                found == truth.entries[index],
+                f"{_who(core)} commits another entry {index}: {found}, not {truth.entries[index]}",
+            )
+            return
+        need(index == truth.last + 1, f"{_who(core)} commits {index} after {truth.last}")
+        self.world.counts["entries"] += 1
+        self.world.note(f"{_who(core)} commits {index} of {entry.term} {entry.chain:08x}")
+        for kind, fields in truth.add(entry):
+            if core.group == META_UID and "asset" in fields:
+                asset = fields["asset"]
+                self.assets[asset.uid] = asset
+                self.world.counts[kind] += 1
+                for tell in self.on_asset:
+                    tell(kind, asset)
+
+    def _begin(self, uid: Uid) -> Truth:
+        asset = self.assets.get(uid)
+        need(asset is not None, f"group {uid} commits, but no committed entry created it")
+        assert asset is not None
+        columns = FoldColumns()
+        machine = StreamMachine(
+            uid=uid, config=asset.created_config, created_ns=asset.created_ns, codec=BlockCodec(),
+            columns=columns,
+        )  # fmt: skip
+        truth = self.truths[uid] = Truth(machine, columns)
+        return truth
+
+    def on_send(self, sender: NodeId, receiver: NodeId, uid: Uid, messages: list[Message]) -> None:
+        """A member says something to another."""
+        for message in messages:
+            if type(message) is VoteReply and message.is_granted and not message.is_pre:
+                key = (uid, message.term, sender)
+                known = self._votes.setdefault(key, receiver)
+                need(
+                    known == receiver,
+                    f"{sender}/{uid} votes for {known} and {receiver} in term {message.term}",
+                )
+
+    # --- durability -------------------------------------------------------------------------
+
+    def _check_durable(self, core: RaftCore, entry: Entry) -> None:
+        """What a leader gives out as committed is on the platters of a majority by now."""
+        asset = self.assets.get(core.group)
+        if asset is not None and asset.config.get("storage") == "memory":
+            return
+        members = core.log.membership_at(entry.index)
+        self.world.counts["quorums checked"] += 1
+        held = {name: self._is_durable(name, core.group, entry) for name in members.members()}
+        need(
+            members.has_quorum(lambda name: held[name]),
+            f"{_who(core)} commits {entry.index} of term {entry.term}, durable only on "
+            f"{sorted(name for name in held if held[name])}",
+        )
+
+    def _is_durable(self, name: NodeId, uid: Uid, entry: Entry) -> bool:
+        disk = self.disks.get(name)
+        if disk is None:
+            return False
+        record = b"\x01\x00\x00\x00" + pack(
+            "<QQQI", uid, entry.term, entry.index, entry.chain
+        )
+        folder = f"{ROOT}/meta/meta-" if uid == META_UID else f"{ROOT}/streams/{uid}/stream-"
+        for path in reversed(disk.durable_paths):
+            if path.startswith(ROOT + "/wal/") and path.endswith(".wal"):
+                view = disk.durable_view(path)
+                if view is not None and view[1].find(record) >= 0:
+                    return True
+            elif path.startswith(folder) and path.endswith(".snap"):
+                number = path[len(folder) : -len(".snap")]
+                if number.isdigit() and int(number) >= entry.index:
+                    return True
+        return False
+
+    # --- replicas ---------------------------------------------------------------------------
+
+    def after_turn(self, name: NodeId, group: Group) -> None:
+        """A group has had a turn: it must be what the log says."""
+        if group.failure:
+            return
+        machine = group.machine
+        applied = machine.applied
+        seen = self._seen.get(id(group))
+        if seen is not None and seen[0] is group and seen[1] == applied:
+            return
+        self._seen[id(group)] = (group, applied)
+        truth = self.truths.get(group.uid)
+        if truth is None:
+            need(applied == 0, f"{name}/{group.uid} has applied {applied} of nothing")
+            return
+        need(applied <= truth.last, f"{name}/{group.uid} has applied {applied} > {truth.last}")
+        found = _print_of(machine)
+        need(
+            found == truth.prints[applied],
+            f"{name}/{group.uid} at {applied} has (digest, fingerprint) {found}, the fold of the "
+            f"log {truth.prints[applied]}",
+        )
+        self.world.counts["states checked"] += 1
+        if group.uid != META_UID:
+            _check_consumers(name, machine)
+
+    def check_equal(self, name: NodeId, group: Group) -> None:
+        """At the end of a run: all of a replica's state, not only its digest."""
+        truth = self.truths.get(group.uid)
+        if truth is None or group.machine.applied != truth.last:
+            return
+        if group.uid == META_UID:
+            have, want = group.machine.streams_by_name, truth.machine.streams_by_name
+            need(have == want, f"{name}: streams {sorted(have)}, not {sorted(want)}")
+            return
+        have_state, want_state = group.machine.state(), truth.machine.state()
+        need(have_state == want_state, f"{name}/{group.uid}: {have_state} != {want_state}")
+        for consumer_name, consumer in truth.machine.consumers.items():
+            want_c = consumer.to_state()
+            have_c = group.machine.consumers[consumer_name].to_state()
+            need(have_c == want_c, f"{name}/{group.uid}/{consumer_name}: {have_c} != {want_c}")
+
+
+def _check_consumers(name: NodeId, machine: StreamMachine) -> None:
+    last = machine.index.last_seq
+    for consumer in machine.consumers.values():
+        floor, delivered = consumer.floor_sseq, consumer.delivered_sseq
+        need(
+            floor <= delivered <= last,
+            f"{name}/{machine.uid}/{consumer.name}: floor {floor} delivered {delivered} last {last}",
+        )
+
+
+def _who(core: RaftCore) -> str:
+    return f"{core.node_id}/{core.group}"
+
+
+class Probes:
+    """Looks into every core and monitor of this process, for one run at a time.
+
+    The real classes are wrapped while the probes are set and as they were afterwards.
+    """
+
+    def __init__(self, checkers: Checkers) -> None:
+        self._checkers = checkers
+        self._undo: list[Callable[[], None]] = []
+
+    def __enter__(self) -> Probes:
+        from streamd.node.monitor import Monitor
+
+        checkers = self._checkers
+        take = RaftCore.take
+        end = Monitor._end
+
+        def probed_take(core: RaftCore, max_entries: int, max_bytes: int) -> Ready | None:
+            ready = take(core, max_entries, max_bytes)
+            checkers.on_take(core, ready)
+            return ready
+
+        def probed_end(monitor: Monitor, err: Exception | None) -> None:
+            if isinstance(err, Violation):
+                raise err
+            if err is not None and not _is_expected(err):
+                group = monitor._group
+                who = f"{group.raft.node_id}/{group.uid}"
+                raise Violation(f"{who} failed: {type(err).__name__}: {err}") from err
+            end(monitor, err)
+
+        self._set(RaftCore, "take", probed_take)
+        self._set(Monitor, "_end", probed_end)
+        return self
+
+    def _set(self, owner: type, name: str, value: Any) -> None:
+        before = owner.__dict__[name]
+        self._undo.append(lambda: setattr(owner, name, before))
+        setattr(owner, name, value)
+
+    def __exit__(self, *exc: object) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+
+def _is_expected(err: Exception) -> bool:
+    """True for what a disk can do to a group; anything else is a bug of ours."""
+    from streamd.errors import CorruptionError, DiskError
+
+    return isinstance(err, (CorruptionError, DiskError, OSError))

@@ -1,0 +1,389 @@
+"""One seed: a cluster that is born, works while everything goes wrong, heals, and is examined."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from streamd import limits
+from streamd.machine import commands
+from streamd.machine.meta import StreamAsset
+from streamd.machine.stream import StreamMachine
+from streamd.node.monitor import Monitor
+from streamd.types import META_UID, NodeId, StoredMsg, Uid
+from tests.sim.checkers import Checkers, Probes
+from tests.sim.faults import Faults
+from tests.sim.host import Host, SimProcess
+from tests.sim.net import SimNet
+from tests.sim.workload import NAMES, Client, Ledger
+from tests.sim.world import MS, SECOND, Violation, World, need
+
+LIVENESS_US = 10 * SECOND
+BORN_US = 20 * SECOND
+
+ACTIONS: dict[str, float] = {
+    "publish": 10.0,
+    "publish_with_id": 4.0,
+    "publish_expecting": 2.0,
+    "publish_batch": 2.0,
+    "delete_msg": 1.0,
+    "purge": 0.2,
+    "create_consumer": 0.7,
+    "pull": 4.0,
+    "ack": 6.0,
+    "read_last": 2.0,
+    "create_stream": 0.5,
+    "delete_stream": 0.3,
+}
+
+
+class SimCluster:
+    """All of one run."""
+
+    def __init__(self, seed: int, *, is_verbose: bool = False) -> None:
+        self.world = World(seed, is_verbose=is_verbose)
+        rng = self.rng = self.world.rng("cluster")
+        self.net = SimNet(self.world)
+        self.names: list[NodeId] = [f"n{at}" for at in range(1, 1 + rng.choice((3, 3, 3, 5)))]
+        self.hosts = {name: Host(name, self.world, self.net, self.names) for name in self.names}
+        self.checkers = Checkers(self.world, {name: h.disk for name, h in self.hosts.items()})
+        self.ledger = Ledger(self.world, self.checkers)
+        self.clients: dict[bytes, Client] = {}
+        for at in range(rng.randint(2, 4)):
+            name = b"c%d" % at
+            self.clients[name] = Client(name, self, self.ledger)
+        self.faults = Faults(self)
+        self._weights = [
+            weight * rng.choice((0.0, 1.0, 1.0, 2.0)) if action != "publish" else weight
+            for action, weight in ACTIONS.items()
+        ]
+        self._configs = {name: self._config(name) for name in NAMES}
+        self.duration_us = rng.choice((6, 10, 15)) * SECOND
+        for host in self.hosts.values():
+            host.after_turn = self._after_turn
+            host.on_process = self._on_process
+            host.on_send = self._on_send
+
+    def _config(self, name: str) -> dict[str, Any]:
+        rng = self.rng
+        return {
+            "name": name, "subjects": [name + ".>"], "retention": "limits", "storage": "file",
+            "max_msgs": rng.choice((-1, -1, 60)), "max_bytes": -1, "max_age": 0,
+            "max_msgs_per_subject": rng.choice((-1, -1, 3)), "max_msg_size": -1,
+            "max_consumers": -1, "discard": "old", "discard_new_per_subject": False,
+            "num_replicas": 3, "no_ack": False, "duplicate_window": 10**6 * 10**9,
+            "sealed": False, "deny_delete": False, "deny_purge": False,
+            "allow_rollup_hdrs": False, "allow_direct": True, "allow_atomic": True,
+            "allow_msg_ttl": False, "first_seq": 0, "subject_delete_marker_ttl": 0,
+        }  # fmt: skip
+
+    # --- what others ask --------------------------------------------------------------------
+
+    def choose_action(self, rng: random.Random) -> str:
+        return rng.choices(list(ACTIONS), self._weights)[0]
+
+    def create_command(self, name: str, now_ns: int, rng: random.Random) -> list[Any]:
+        peers = sorted(rng.sample(self.names, 3))
+        return [commands.CREATE_STREAM, now_ns, self._configs[name], peers]
+
+    def assets(self) -> list[StreamAsset]:
+        """Streams that exist, by what is committed."""
+        return list(self.checkers.truths[META_UID].machine.streams_by_uid.values())
+
+    def uids(self) -> list[Uid]:
+        return sorted(asset.uid for asset in self.assets())
+
+    def leads_something(self, host: Host) -> bool:
+        node = host.node
+        if node is None:
+            return False
+        return any(
+            (group := node.group_of(uid)) is not None and group.is_ready
+            for uid in (META_UID, *self.uids())
+        )
+
+    def sole_holders(self) -> set[NodeId]:
+        """Nodes that hold streams which too few others hold."""
+        return {
+            name
+            for asset in self.assets()
+            if len(asset.peers) < 3 or len(asset.members) < 3
+            for name in (*asset.peers, *asset.members)
+        }
+
+    def is_whole(self, host: Host) -> bool:
+        """True if the node has all that it should have, and doubts nothing."""
+        return not self.missing_at(host, is_current=False)
+
+    def missing_at(self, host: Host, *, is_current: bool) -> str:
+        """What keeps the node from being whole, or (`is_current`) from being up to date."""
+        node = host.node
+        if node is None or host.process is None or not host.process.is_started:
+            return "not running"
+        for asset in (None, *self.assets()):
+            uid = asset.uid if asset is not None else META_UID
+            if asset is not None and host.name not in asset.peers:
+                continue
+            group = node.group_of(uid)
+            if group is None:
+                return f"no group {uid}"
+            if group.failure:
+                return f"group {uid} failed: {group.failure}"
+            raft = group.raft
+            if raft.is_uncertain or raft.is_incomplete or raft.status()["has_diverged"]:
+                return f"group {uid} is uncertain, incomplete or diverged"
+            if node.replicas.is_catching_up(uid):
+                return f"group {uid} catches up"
+            truth = self.checkers.truths.get(uid)
+            last = truth.last if truth is not None else 0
+            if is_current and group.machine.applied < last:
+                return f"group {uid} has applied {group.machine.applied} of {last}"
+            if not is_current and raft.last_index == 0:
+                return f"group {uid} is empty"
+        return ""
+
+    # --- what hosts tell --------------------------------------------------------------------
+
+    def _after_turn(self, process: SimProcess, monitor: Monitor) -> None:
+        self.checkers.after_turn(process.name, monitor._group)
+
+    def _on_process(self, process: SimProcess) -> None:
+        process.wires.attach(self.clients)
+
+    def _on_send(self, process: SimProcess) -> Any:
+        def on_send(receiver: NodeId, uid: Uid, messages: list[Any]) -> None:
+            self.checkers.on_send(process.name, receiver, uid, messages)
+
+        return on_send
+
+    # --- a run ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Everything. Raises Violation."""
+        with Probes(self.checkers), small_limits():
+            self._be_born()
+            for client in self.clients.values():
+                client.start()
+            self.faults.start()
+            self.world.run(self.world.now_us + self.duration_us)
+            self.world.note("faults end")
+            self.faults.stop()
+            for client in self.clients.values():
+                client.is_working = False
+            self._recover()
+            self._examine()
+        for host in self.hosts.values():
+            host.count_points()
+
+    def _be_born(self) -> None:
+        for host in self.hosts.values():
+            host.boot_later(self.rng.randint(0, 1500) * MS)
+        self._await("a meta leader", BORN_US, lambda: self._leader(META_UID) is not None)
+        for name in ("S1", "S2"):
+            leader = self._leader(META_UID)
+            assert leader is not None and leader.process is not None
+            command = self.create_command(name, leader.clock.now_ns(), self.rng)
+            outcomes: list[Any] = []
+            leader.process.ask("sim.meta", META_UID, [command], outcomes.append)
+            self._await(f"stream {name}", BORN_US, lambda: bool(outcomes))  # noqa: B023
+            need(outcomes[0] is True, f"stream {name} can't be created: {outcomes[0]}")
+
+    def _leader(self, uid: Uid) -> Host | None:
+        for host in self.hosts.values():
+            group = host.node.group_of(uid) if host.node is not None else None
+            if group is not None and group.is_ready and not group.failure:
+                return host
+        return None
+
+    def _await(self, what: str, within_us: int, is_true: Any) -> None:
+        if not self.world.run(self.world.now_us + within_us, is_true):
+            raise Violation(f"no {what} within {within_us / SECOND} s")
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """With all faults over, everything works again within ten seconds."""
+        began_us = self.world.now_us
+        for host in self.hosts.values():
+            if host.node is not None and host.node.failed:
+                self.world.counts["restarts by an operator"] += 1
+                host.kill("stopped streams")
+                host.boot()
+        probes = _Probes(self)
+        probes.start()
+        if not self.world.run(began_us + LIVENESS_US, self._every_ms(20, probes.is_recovered)):
+            raise Violation(f"after 10 s without faults: {probes.missing()}")
+        took_us = self.world.now_us - began_us
+        self.world.counts["recovery ms"] += took_us // MS
+        probes.is_over = True
+
+    def _every_ms(self, period_ms: int, is_true: Any) -> Any:
+        """A condition that costs something is looked at now and then."""
+        next_us = 0
+
+        def look() -> bool:
+            nonlocal next_us
+            if self.world.now_us < next_us:
+                return False
+            next_us = self.world.now_us + period_ms * MS
+            return bool(is_true())
+
+        return look
+
+    def _examine(self) -> None:
+        """Read everything back from every node."""
+        for asset in self.assets():
+            for name in asset.peers:
+                self._examine_replica(self.hosts[name], asset.uid)
+            self._examine_promises(asset.uid)
+        for host in self.hosts.values():
+            assert host.node is not None and host.node.meta_group is not None
+            self.checkers.check_equal(host.name, host.node.meta_group)
+
+    def _examine_replica(self, host: Host, uid: Uid) -> None:
+        node, process = host.node, host.process
+        assert node is not None and process is not None
+        replica = node.replica(uid)
+        truth = self.checkers.truths.get(uid)
+        if truth is None:
+            return
+        need(replica is not None, f"{host.name} has no replica of {uid}")
+        assert replica is not None
+        self.checkers.check_equal(host.name, replica.group)
+        index = replica.machine.index
+        seqs = [seq for seq in truth.content if index.locate(seq) is not None]
+        found: list[list[StoredMsg | None]] = []
+        process.run(replica.read, seqs, found.append)
+        self._await(f"answer to a read of {uid} at {host.name}", LIVENESS_US, lambda: bool(found))
+        for seq, message in zip(seqs, found[0], strict=True):
+            need(message is not None, f"{host.name}/{uid}: seq {seq} is gone")
+            assert message is not None
+            have = (message.subject, message.headers, message.payload)
+            need(have == truth.content[seq], f"{host.name}/{uid}: seq {seq} is {have[2][:20]!r}")
+        self.world.counts["messages read back"] += len(seqs)
+
+    def _examine_promises(self, uid: Uid) -> None:
+        truth = self.checkers.truths.get(uid)
+        if truth is None:
+            return
+        ledger = self.ledger
+        for seq, msg in ledger.acked.get(uid, {}).items():
+            need(truth.content.get(seq) == msg, f"stream {uid}: acked seq {seq} is lost")
+        bodies = {msg[2] for msg in truth.content.values()}
+        for body in sorted(ledger.refused & bodies):
+            need(False, f"stream {uid} holds {body[:20]!r}, which was refused")
+        consumer = truth.machine.consumers.get("C")
+        for seq in sorted(ledger.double_acked.get(uid, ())):
+            need(consumer is not None, f"consumer C of {uid} is lost")
+            need(seq not in consumer.pending, f"stream {uid}: the ack of {seq} is lost")
+
+
+class _Probes:
+    """After the faults: can every node publish to every stream, and is everybody up to date?"""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._open: set[tuple[NodeId, str]] = set()
+        self.is_over = False
+
+    def start(self) -> None:
+        for name in self._cluster.names:
+            for asset in self._cluster.assets():
+                self._open.add((name, asset.name))
+        self._send()
+
+    def _send(self) -> None:
+        if self.is_over or not self._open:
+            return
+        cluster = self._cluster
+        for node_name, stream in sorted(self._open):
+            node, process = cluster.hosts[node_name].node, cluster.hosts[node_name].process
+            handle = node.stream(stream) if node is not None else None
+            if handle is not None and process is not None:
+                msg = (f"{stream}.probe".encode(), b"", b"probe")
+                reply = f"{node_name}/{stream}".encode()
+                process.run(handle.publish, [msg], [reply], self)
+        cluster.world.after(700 * MS, self._send)
+
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        for reply, outcome in zip(replies, outcomes, strict=True):
+            if type(outcome) is int:
+                node_name, name = reply.decode().split("/")
+                self._open.discard((node_name, name))
+
+    def is_recovered(self) -> bool:
+        return not self.missing()
+
+    def missing(self) -> str:
+        """What is not well yet."""
+        streams = {asset.name for asset in self._cluster.assets()}
+        self._open = {row for row in self._open if row[1] in streams}  # one may still be deleted
+        if self._open:
+            return f"no ack for {sorted(self._open)}; {self._states()}"
+        cluster = self._cluster
+        for host in cluster.hosts.values():
+            missing = cluster.missing_at(host, is_current=True)
+            if missing:
+                return f"{host.name}: {missing}; {self._states()}"
+        for asset in cluster.assets():
+            if set(asset.members) != set(asset.peers):
+                return f"group {asset.uid} is on {asset.members}, wanted on {asset.peers}"
+        return ""
+
+    def _states(self) -> str:
+        cluster = self._cluster
+        texts = []
+        for host in cluster.hosts.values():
+            whole = cluster.missing_at(host, is_current=True) or "well"
+            leads = [
+                uid
+                for uid in (META_UID, *cluster.uids())
+                if host.node is not None
+                and (group := host.node.group_of(uid)) is not None
+                and group.raft.is_leader
+            ]
+            node = host.node
+            known = {} if node is None else {u: node.leader_of(u) for u in (0, *cluster.uids())}
+            texts.append(f"{host.name} leads {leads}, {whole}, knows leaders {known}")
+        return "; ".join(texts)
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    """Small segments, blocks and windows, so that a short run passes through all there is."""
+    with ExitStack() as stack:
+        for name, value in (
+            ("WAL_SEGMENT_BYTES", 128 * 1024),
+            ("WAL_SEGMENT_BYTES_MIN", 128 * 1024),
+            ("SNAPSHOT_AT_STOP_BYTES", 4 * 1024),
+        ):
+            stack.enter_context(_set(limits, name, value))
+        from streamd.raft import log
+
+        if hasattr(log, "RAFT_TRAILING_ENTRIES"):
+            stack.enter_context(_set(log, "RAFT_TRAILING_ENTRIES", 64))
+        for function in (StreamMachine.__init__, StreamMachine.restore.__func__):  # type: ignore[attr-defined]
+            stack.enter_context(_block_bytes(function, 16 * 1024))
+        yield
+
+
+@contextmanager
+def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def _block_bytes(function: Any, value: int) -> Iterator[None]:
+    before = dict(function.__kwdefaults__)
+    function.__kwdefaults__["block_bytes"] = value
+    try:
+        yield
+    finally:
+        function.__kwdefaults__.update(before)

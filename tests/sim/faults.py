@@ -1,0 +1,354 @@
+"""What goes wrong in a simulated cluster, when, and how often: one swarm per seed.
+
+Each seed draws which kinds of faults it has and how many of them. What would destroy the last copy
+of something is left out: a copy is destroyed only while all others are whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from streamd.machine import commands
+from streamd.types import META_UID, NodeId
+from tests.sim.host import ROOT
+from tests.sim.world import MS, SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import SimCluster
+    from tests.sim.host import Host
+
+# Kind -> mean pause between two of them, in virtual seconds.
+KINDS: dict[str, float] = {
+    "bad network": 4.0,
+    "broken connection": 2.0,
+    "partition": 5.0,
+    "one-way partition": 5.0,
+    "isolated node": 6.0,
+    "kill": 5.0,
+    "power loss": 5.0,
+    "power loss of all": 12.0,
+    "crash within an operation": 6.0,
+    "crash at a point": 8.0,
+    "pause": 5.0,
+    "stop": 7.0,
+    "wipe": 9.0,
+    "stream directory removed": 9.0,
+    "log removed": 12.0,
+    "fsync error": 8.0,
+    "read error": 9.0,
+    "slow disk": 6.0,
+    "disk full": 10.0,
+    "clock jump": 8.0,
+    "step-down": 4.0,
+    "membership change": 6.0,
+}
+# Counted one by one as they happen; a campaign must have seen each.
+SINGLE = (
+    "raft frame lost",
+    "raft frame doubled",
+    "raft frame overtaken",
+    "clog",
+)
+
+
+class Faults:
+    """Injects faults into one cluster until told to stop."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._rng = cluster.world.rng("faults")
+        self._is_on = False
+        share = self._rng.choice((0.2, 0.4, 0.7, 1.0))
+        self.kinds = [kind for kind in KINDS if self._rng.random() < share]
+        self._pace = self._rng.choice((0.6, 1.0, 2.0))  # times the mean pause
+
+    def start(self) -> None:
+        self._is_on = True
+        for kind in self.kinds:
+            self._next(kind)
+
+    def stop(self) -> None:
+        """No more faults; all that was broken works again, all that was stopped starts."""
+        self._is_on = False
+        net = self._cluster.net
+        self._calm()
+        net.heal()
+        for host in self._cluster.hosts.values():
+            self._heal_disk(host)
+            process = host.process
+            if process is not None and process.is_alive and process.is_paused:
+                process.resume()
+            if host.node is None:
+                host.boot()
+
+    def _next(self, kind: str) -> None:
+        pause_s = self._rng.expovariate(1.0) * KINDS[kind] * self._pace
+        self._world.after(int(pause_s * SECOND) + 50 * MS, self._fire, kind)
+
+    def _fire(self, kind: str) -> None:
+        if self._is_on:
+            what = getattr(self, "_" + kind.replace(" ", "_").replace("-", "_"))()
+            if what is not None:
+                self._world.fault(kind, what)
+            self._next(kind)
+
+    def _later(self, seconds: tuple[float, float], callback: Callable[[], None]) -> None:
+        """Undo something in a while, unless all is undone before."""
+
+        def due() -> None:
+            if self._is_on:
+                callback()
+
+        self._world.after(int(self._rng.uniform(*seconds) * SECOND), due)
+
+    # --- helpers ----------------------------------------------------------------------------
+
+    def _running(self) -> list[Host]:
+        return [
+            host
+            for host in self._cluster.hosts.values()
+            if host.process is not None and host.process.is_alive and not host.process.is_paused
+        ]
+
+    def _some(self, hosts: list[Host]) -> Host | None:
+        """One of `hosts`; a leader more often than not."""
+        if not hosts:
+            return None
+        leading = [host for host in hosts if self._cluster.leads_something(host)]
+        return self._rng.choice(leading if leading and self._rng.random() < 0.5 else hosts)
+
+    def _victim(self) -> Host | None:
+        """A node whose copy may be destroyed: all others are whole and hold everything."""
+        cluster = self._cluster
+        if not all(cluster.is_whole(host) for host in cluster.hosts.values()):
+            return None
+        spared = cluster.sole_holders()
+        return self._some([host for host in self._running() if host.name not in spared])
+
+    # --- the network ------------------------------------------------------------------------
+
+    def _bad_network(self) -> str:
+        weather, rng = self._cluster.net.weather, self._rng
+        weather.loss = rng.choice((0.0, 0.02, 0.1, 0.3))
+        weather.duplicate = rng.choice((0.0, 0.05, 0.2))
+        weather.reorder = rng.choice((0.0, 0.05, 0.2))
+        weather.clog = rng.choice((0.0, 0.005, 0.03))
+        weather.mean_us = rng.choice((300, 2000, 15_000))
+        self._later((0.5, 4.0), self._calm)
+        return f"loss {weather.loss} doubled {weather.duplicate} overtaken {weather.reorder}"
+
+    def _calm(self) -> None:
+        weather = self._cluster.net.weather
+        weather.loss = weather.duplicate = weather.reorder = weather.clog = 0.0
+        weather.mean_us = 300
+
+    def _broken_connection(self) -> str | None:
+        a, b = self._rng.sample(self._cluster.names, 2)
+        return f"{a}-{b}" if self._cluster.net.break_link(a, b) else None
+
+    def _block(self, pairs: set[tuple[NodeId, NodeId]]) -> str:
+        self._cluster.net.block(pairs)
+        self._later((0.3, 6.0), self._cluster.net.heal)
+        return " ".join(f"{a}>{b}" for a, b in sorted(pairs))
+
+    def _partition(self) -> str:
+        names = self._cluster.names
+        side = set(self._rng.sample(names, self._rng.randint(1, len(names) - 1)))
+        return self._block({(a, b) for a in names for b in names if (a in side) != (b in side)})
+
+    def _one_way_partition(self) -> str:
+        names = self._cluster.names
+        side = set(self._rng.sample(names, self._rng.randint(1, len(names) - 1)))
+        pairs = {(a, b) for a in names for b in names if a in side and b not in side}
+        if self._rng.random() < 0.5:
+            pairs = {self._rng.choice(sorted(pairs))}
+        return self._block(pairs)
+
+    def _isolated_node(self) -> str | None:
+        host = self._some(self._running())
+        if host is None:
+            return None
+        one = host.name
+        others = [name for name in self._cluster.names if name != one]
+        return self._block({(one, b) for b in others} | {(b, one) for b in others})
+
+    # --- processes and machines -------------------------------------------------------------
+
+    def _kill(self) -> str | None:
+        host = self._some(self._running())
+        if host is None:
+            return None
+        host.kill()
+        host.boot_later(self._rng.randint(100, 2500) * MS)
+        return host.name
+
+    def _power_loss(self) -> str | None:
+        host = self._some(self._running())
+        if host is None:
+            return None
+        host.lose_power()
+        return host.name
+
+    def _power_loss_of_all(self) -> str:
+        for host in self._cluster.hosts.values():
+            if host.node is not None:
+                host.lose_power()
+        return "all"
+
+    def _crash_within_an_operation(self) -> str | None:
+        host = self._some(self._running())
+        if host is None:
+            return None
+        disk = host.disk
+        disk.crash_at_operation = disk.operation_count + self._rng.randint(1, 150)
+        return f"{host.name} {disk.crash_at_operation}"
+
+    def _crash_at_a_point(self) -> str | None:
+        host = self._some(self._running())
+        points = sorted({name for h in self._cluster.hosts.values() for name in h.disk.points})
+        if host is None or not points:
+            return None
+        host.disk.crash_at_point = self._rng.choice(points)
+        return f"{host.name} {host.disk.crash_at_point}"
+
+    def _pause(self) -> str | None:
+        host = self._some(self._running())
+        if host is None or host.process is None:
+            return None
+        process = host.process
+        process.pause()
+
+        def resume() -> None:
+            if process.is_alive and process.is_paused:
+                process.resume()
+
+        self._later((0.2, 5.0), resume)
+        return host.name
+
+    def _stop(self) -> str | None:
+        host = self._some(self._running())
+        if host is None:
+            return None
+        host.stop()
+        host.boot_later(self._rng.randint(4500, 7000) * MS)
+        return host.name
+
+    def _clock_jump(self) -> str:
+        host = self._cluster.hosts[self._rng.choice(self._cluster.names)]
+        hour_ns = 3600 * 10**9
+        host.clock.skew_ns = self._rng.randint(-hour_ns, hour_ns)
+        return f"{host.name} {host.clock.skew_ns / 1e9:.0f} s off"
+
+    # --- destroyed copies -------------------------------------------------------------------
+
+    def _wipe(self) -> str | None:
+        host = self._victim()
+        if host is None:
+            return None
+        host.kill("to be wiped")
+        host.disk.wipe(ROOT)
+        host.boot_later(self._rng.randint(100, 3000) * MS)
+        return host.name
+
+    def _stream_directory_removed(self) -> str | None:
+        host = self._victim()
+        if host is None:
+            return None
+        host.kill("to lose a stream")
+        uids = [name for name in host.disk.listdir(ROOT + "/streams") if name.isdigit()]
+        if uids:
+            host.disk.wipe(f"{ROOT}/streams/{self._rng.choice(uids)}")
+        host.boot_later(self._rng.randint(100, 3000) * MS)
+        return f"{host.name} {uids}"
+
+    def _log_removed(self) -> str | None:
+        host = self._victim()
+        if host is None:
+            return None
+        host.kill("to lose its log")
+        host.disk.wipe(ROOT + "/wal")
+        host.boot_later(self._rng.randint(100, 3000) * MS)
+        return host.name
+
+    # --- disks ------------------------------------------------------------------------------
+
+    def _fsync_error(self) -> str | None:
+        host = self._some(self._running())
+        if host is None:
+            return None
+        self._excuse(host, 4.0)
+        host.disk.fail("fdatasync", errno.EIO, under=self._rng.choice((ROOT, ROOT + "/streams")))
+        self._later((0.5, 2.0), lambda: self._heal_disk(host))
+        return host.name
+
+    def _read_error(self) -> str | None:
+        host = self._victim()
+        if host is None:
+            return None
+        self._excuse(host, 4.0)
+        under = self._rng.choice((ROOT + "/wal", ROOT + "/streams", ROOT + "/meta"))
+        host.disk.fail("pread", errno.EIO, under=under, count=self._rng.randint(1, 3))
+        self._later((0.5, 3.0), lambda: self._heal_disk(host))
+        if self._rng.random() < 0.6:
+            host.kill("to read its disk again")
+            host.boot_later(50 * MS)
+        return f"{host.name} {under}"
+
+    def _slow_disk(self) -> str:
+        host = self._cluster.hosts[self._rng.choice(self._cluster.names)]
+        host.slowness = self._rng.choice((5, 30, 100))
+        self._later((0.5, 4.0), lambda: self._heal_disk(host))
+        return f"{host.name} x{host.slowness}"
+
+    def _disk_full(self) -> str | None:
+        host = self._some(self._running())
+        if host is None:
+            return None
+        self._excuse(host, 6.0)
+        host.disk.capacity = host.disk.used_bytes + self._rng.randint(0, 100_000)
+        self._later((0.5, 3.0), lambda: self._heal_disk(host))
+        return host.name
+
+    def _excuse(self, host: Host, seconds: float) -> None:
+        until_us = self._world.now_us + int(seconds * SECOND)
+        host.excused_until_us = max(host.excused_until_us, until_us)
+
+    def _heal_disk(self, host: Host) -> None:
+        host.slowness = 1
+        host.disk.capacity = 1 << 40
+        host.disk.heal()
+        host.disk.crash_at_operation = host.disk.crash_at_point = None
+
+    # --- orders -----------------------------------------------------------------------------
+
+    def _step_down(self) -> str | None:
+        cluster = self._cluster
+        uid = self._rng.choice([META_UID, *cluster.uids()])
+        for host in self._running():
+            node = host.node
+            group = node.group_of(uid) if node is not None else None
+            if group is not None and group.is_ready and host.process is not None:
+                preferred = self._rng.choice(("", *cluster.names))
+                host.process.run(node.step_down, uid, preferred, lambda result: None)
+                return f"{host.name}/{uid} to {preferred or 'anybody'}"
+        return None
+
+    def _membership_change(self) -> str | None:
+        cluster = self._cluster
+        uids = cluster.uids()
+        if not uids or not all(cluster.is_whole(host) for host in cluster.hosts.values()):
+            return None
+        uid = self._rng.choice(uids)
+        size = min(len(cluster.names), self._rng.choice((2, 3, 3, 3)))
+        peers = sorted(random.Random(self._rng.random()).sample(cluster.names, size))
+        for host in self._running():
+            node = host.node
+            if node is not None and node.is_meta_leader and host.process is not None:
+                command = [commands.SET_PEERS, host.clock.now_ns(), uid, peers]
+                host.process.run(node.propose_meta, command, lambda result: None)
+                return f"{uid} on {' '.join(peers)}"
+        return None

@@ -1,0 +1,103 @@
+"""Core NATS in the simulator: inboxes of clients, wherever they are connected now.
+
+Subjects that matter begin with a client's name. A message for a client of another node goes over
+the link between the two, as it does between servers; what the link loses is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.sim.host import SimProcess
+    from tests.sim.workload import Client
+
+Message = tuple[bytes, bytes, bytes, bytes]
+
+
+class Inbox:
+    """A subject of a client, as a DeliverSink."""
+
+    def __init__(self, wires: SimWires, subject: bytes) -> None:
+        self._wires = wires
+        self._subject = subject
+
+    def deliver(self, batch: list[Message]) -> None:
+        self._wires.send(self._subject, list(batch))
+
+    def deliver_run(self, ack: bytes, subjects: Any, payloads: Any, numbers: Any) -> None:
+        replies = [ack % row for row in zip(*numbers, strict=True)]
+        batch = [
+            (subject, reply, b"", payload)
+            for subject, reply, payload in zip(subjects, replies, payloads, strict=True)
+        ]
+        self._wires.send(self._subject, batch)
+
+    def status(self, headers: bytes, reply: bytes = b"") -> None:
+        self._wires.send(self._subject, [(self._subject, reply, headers, b"")])
+
+    def is_open(self) -> bool:
+        return self._wires.has_interest(self._subject)
+
+    def is_congested(self) -> bool:
+        return False
+
+
+class SimWires:
+    """Implements ports.Wires for one process."""
+
+    clients: dict[bytes, Client]
+
+    def __init__(self, process: SimProcess) -> None:
+        self._process = process
+        self.clients = {}
+
+    def attach(self, clients: dict[bytes, Client]) -> None:
+        """Know the clients of the whole cluster, and take messages for those connected here."""
+        self.clients = clients
+        self._process.peers.on_note_prefix("net.", self._on_note)
+
+    def _client(self, subject: bytes) -> Client | None:
+        return self.clients.get(subject.split(b".", 2)[0])
+
+    def sink(self, subject: bytes, queue: bytes = b"") -> Inbox | None:
+        return Inbox(self, subject) if self.has_interest(subject) else None
+
+    def has_interest(self, subject: bytes) -> bool:
+        client = self._client(subject)
+        if client is None or client.process is None:
+            return False
+        return client.process is self._process or self._process.peers.is_up(client.process.name)
+
+    def publish(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
+        self.send(subject, [(subject, reply, headers, payload)])
+
+    def send(self, to: bytes, batch: list[Message]) -> None:
+        """Bring messages to the client that listens on `to`."""
+        client = self._client(to)
+        if client is None or client.process is None:
+            return
+        if client.process is self._process:
+            self._process.schedule(100, self._hand_over, client, to, batch)
+        else:
+            rows = [list(message) for message in batch]
+            self._process.peers.note(client.process.name, "net.msgs", [to, rows])
+
+    def _on_note(self, sender: str, kind: str, args: list[Any]) -> None:
+        to, rows = args
+        client = self._client(to)
+        if client is not None:
+            self._hand_over(client, to, [tuple(row) for row in rows])
+
+    def _hand_over(self, client: Client, to: bytes, batch: list[Message]) -> None:
+        if client.process is self._process:
+            for message in batch:
+                client.on_message(to, *message)
+
+    def watch(self, subject: bytes, queue: bytes, on_change: Callable[[bool], None]) -> object:
+        on_change(self.has_interest(subject))
+        return object()
+
+    def unwatch(self, token: object) -> None:
+        """Interest is looked up each time; there is nothing to forget."""

@@ -1,0 +1,369 @@
+"""The API of a cluster: asked at any node, answered by the right one, placed by load and tags."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streamd import limits
+from streamd.api.cluster_infos import short_hash
+from streamd.machine import commands
+from tests.unit.api.bed import Bed
+from tests.unit.api.cluster_bed import World
+
+NAMES = ("n1", "n2", "n3")
+
+
+@pytest.fixture
+def world() -> World:
+    return World(*NAMES)
+
+
+# --- who answers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node", NAMES)
+def test_every_node_takes_every_request(world: World, node: str) -> None:
+    """Create, show, list, change and delete, asked at one node, whoever leads."""
+    created = world.ask(node, "STREAM.CREATE.S", {"name": "S", "num_replicas": 3})
+    assert created["did_create"] and created["config"]["num_replicas"] == 3
+    world.lead(1, "n2")
+    shown = world.ask(node, "STREAM.INFO.S")
+    assert shown["cluster"]["leader"] == "n2"
+    assert [row["name"] for row in shown["cluster"]["replicas"]] == ["n1", "n3"]
+    assert world.ask(node, "STREAM.NAMES")["streams"] == ["S"]
+    assert [row["config"]["name"] for row in world.ask(node, "STREAM.LIST")["streams"]] == ["S"]
+    consumer = {"stream_name": "S", "config": {"durable_name": "c", "ack_policy": "explicit"}}
+    made = world.ask(node, "CONSUMER.CREATE.S.c", consumer)
+    assert made["cluster"]["raft_group"].startswith("C-R3F-")
+    assert world.ask(node, "CONSUMER.NAMES.S")["consumers"] == ["c"]
+    assert world.ask(node, "INFO")["consumers"] == 1
+    changed = world.ask(node, "STREAM.UPDATE.S", {"name": "S", "num_replicas": 3, "max_msgs": 5})
+    assert changed["config"]["max_msgs"] == 5
+    assert world.ask(node, "STREAM.DELETE.S")["success"]
+    assert world.error(node, "STREAM.INFO.S")[0] == 10059
+
+
+def test_cluster_block_is_nats_servers(world: World) -> None:
+    block = (world.make("S", num_replicas=3), world.ask("n1", "STREAM.INFO.S")["cluster"])[1]
+    assert block["name"] == "C1" and block["raft_group"].startswith("S-R3F-")
+    assert block["system_account"] is True and block["traffic_account"] == "$SYS"
+    row = {"name": "n2", "current": True, "active": 5, "peer": short_hash("n2")}
+    assert block["replicas"][0] == row
+    assert short_hash("n1") == "fjFyEjc1"
+
+
+def test_stream_not_heard_of_yet_is_found_by_way_of_the_meta_leader(world: World) -> None:
+    """n3 lags: it asks the meta leader n1, who hands the request on to the stream's leader."""
+    uid = world.make("S", num_replicas=3).uid
+    world.lead(uid, "n2")
+    world.nodes["n3"].hidden.add("S")
+    assert world.ask("n3", "STREAM.INFO.S")["cluster"]["leader"] == "n2"
+
+
+def test_requests_do_not_go_round_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody thinks somebody else leads: a request ends with 10008, not in a circle."""
+    uid = world.make("S", num_replicas=3).uid
+    for name, other in zip(NAMES, ("n2", "n3", "n1"), strict=True):
+        monkeypatch.setattr(world.nodes[name], "leader_of", {uid: other}.get)
+    world.leaders[uid] = ""
+    before = world.notes
+    reply = world.send("n1", "STREAM.INFO.S")
+    assert world.notes - before == limits.API_HOPS_MAX
+    world.pass_ms(limits.API_PARKED_MS + limits.API_RETRY_MS)
+    assert json.loads(world.replies(reply)[0][1])["error"]["err_code"] == 10008
+
+
+def test_request_waits_for_a_leader(world: World) -> None:
+    uid = world.make("S", num_replicas=3).uid
+    world.leaders[uid] = ""
+    reply = world.send("n1", "STREAM.INFO.S")
+    world.pass_ms(1000)
+    assert not world.replies(reply)
+    world.lead(uid, "n3")
+    ((_, payload),) = world.replies(reply)
+    assert json.loads(payload)["cluster"]["leader"] == "n3"
+
+
+def test_request_waits_no_longer_than_clients_do(world: World) -> None:
+    world.leaders[0] = ""
+    reply = world.send("n2", "STREAM.CREATE.S", {"name": "S"})
+    world.pass_ms(limits.API_PARKED_MS - limits.API_RETRY_MS)
+    assert not world.replies(reply)
+    world.pass_ms(2 * limits.API_RETRY_MS)
+    error = json.loads(world.replies(reply)[0][1])["error"]
+    assert (error["code"], error["err_code"]) == (503, 10008)
+
+
+def test_leader_without_a_link_is_none(world: World) -> None:
+    """Its link is down, its lead not yet forgotten: the request waits, and finds the next one."""
+    world.down.add("n1")
+    reply = world.send("n2", "STREAM.NAMES")
+    assert not world.replies(reply)
+    world.lead(0, "n2")
+    assert json.loads(world.replies(reply)[0][1])["streams"] is None
+
+
+def test_only_so_many_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "API_PARKED_MAX", 2)
+    world.leaders[0] = ""
+    replies = [world.send("n1", "STREAM.NAMES") for _ in range(3)]
+    assert [len(world.replies(reply)) for reply in replies] == [0, 0, 1]
+
+
+def test_refusals_come_before_looking_for_a_stream(world: World) -> None:
+    """An unknown stream's requests are refused as on one node: by what is wrong first."""
+    alone = Bed()
+    for subject, body in (
+        ("STREAM.MSG.GET.X", {}),
+        ("STREAM.PURGE.X", {"seq": 1, "keep": 1}),
+        ("CONSUMER.INFO.X.c", b"x"),
+        ("CONSUMER.INFO.X.c", b""),
+        ("STREAM.DELETE.X", b""),
+        ("STREAM.UPDATE.X", {"name": "X"}),
+        ("STREAM.CREATE.X", {"name": "Y"}),
+        ("STREAM.SNAPSHOT.X", {"deliver_subject": "d"}),
+    ):
+        assert world.error("n2", subject, body) == alone.error(subject, body), subject
+
+
+def test_list_leaves_out_whom_nobody_answers_for(world: World) -> None:
+    for name in ("A", "B", "C"):
+        world.make(name)
+    leaders = {world.leaders[uid] for uid in (1, 2, 3)}
+    assert leaders == set(NAMES)  # one each: fewest streams first
+    lost = world.leaders[2]
+    world.lead(0, next(name for name in NAMES if name != lost))
+    world.down.add(lost)
+    answer = world.ask(world.leaders[0], "STREAM.LIST")
+    assert [row["config"]["name"] for row in answer["streams"]] == ["A", "C"]
+    assert answer["missing"] == ["B"] and answer["total"] == 3
+
+
+def test_pull_goes_to_the_stream_wherever_it_is_led(world: World) -> None:
+    asset = world.make("S")
+    other = next(name for name in NAMES if name != world.leaders[asset.uid])
+    reply = world.send(other, "CONSUMER.MSG.NEXT.S.c", b"1")
+    assert world.remote(asset).pulls == [("c", reply)]
+
+
+def test_direct_get_asks_the_leader_and_in_need_any_replica(world: World) -> None:
+    """At the leader a reader finds what it wrote; while there is none, old data beats no data."""
+    uid = world.make("S", num_replicas=3, allow_direct=True, subjects=["s"]).uid
+    world.machines[uid]["n1"].store("s", b"hello")
+    before = world.notes
+    (found,) = world.replies(world.send("n2", "DIRECT.GET.S.s"))
+    assert found[1] == b"hello" and world.notes == before + 1
+    world.leaders[uid] = ""
+    (found,) = world.replies(world.send("n2", "DIRECT.GET.S.s"))
+    assert found[1] == b"hello" and world.notes == before + 1
+    del world.machines[uid]["n2"]
+    (found,) = world.replies(world.send("n2", "DIRECT.GET.S.s"))
+    assert found[0].startswith(b"NATS/1.0 503")
+
+
+def test_audit_names_the_client_and_its_server(world: World) -> None:
+    world.wires.heard = (b"$JS.EVENT.ADVISORY.API",)
+    facts = {"ip": "10.0.0.9", "start_ns": 1, "rtt_ns": 2, "user": "u", "name": "app"}
+    client = SimpleNamespace(cid=7, lang="python3", version="2", **facts)
+    world.send("n3", "STREAM.NAMES", b"", client)
+    (advisory,) = [json.loads(item[3]) for item in world.wires.sent if b"ADVISORY" in item[0]]
+    assert advisory["server"] == "n1"
+    assert advisory["client"]["server"] == "n3" and advisory["client"]["id"] == 7
+
+
+# --- placement ----------------------------------------------------------------------------------
+
+
+def test_streams_go_where_fewest_are(world: World) -> None:
+    for number in range(9):
+        world.make(f"S{number}")
+    peers = [asset.peers[0] for asset in world.meta.streams_by_uid.values()]
+    assert {name: peers.count(name) for name in NAMES} == dict.fromkeys(NAMES, 3)
+
+
+def test_too_few_nodes(world: World) -> None:
+    wanted = {"name": "S", "num_replicas": 5}
+    assert world.error("n1", "STREAM.CREATE.S", wanted) == (
+        10005,
+        "no suitable peers for placement",
+    )
+    world.down.add("n3")
+    wanted["num_replicas"] = 3
+    assert world.error("n1", "STREAM.CREATE.S", wanted) == (
+        10005,
+        "no suitable peers for placement, peer offline",
+    )
+
+
+def test_tags_choose_and_exclude(world: World) -> None:
+    world.facts["n1"]["tags"] = ["SSD", "old"]
+    world.facts["n2"]["tags"] = ["ssd"]
+    assert world.make("A", placement={"tags": ["ssd", "!old"]}).peers == ("n2",)
+    wanted = {"name": "B", "num_replicas": 2, "placement": {"tags": ["ssd", "!old"]}}
+    code, text = world.error("n1", "STREAM.CREATE.B", wanted)
+    assert code == 10005
+    assert text == (
+        "no suitable peers for placement, tags not matched ['ssd'], tags excluded ['old']"
+    )
+
+
+def test_room_counts(world: World) -> None:
+    for name in NAMES:
+        world.facts[name]["storage_max"] = 1000
+    world.make("A", max_bytes=900, num_replicas=2, subjects=["a"])
+    assert world.make("B", max_bytes=200, subjects=["b"]).peers == ("n3",)
+    code, text = world.error("n1", "STREAM.CREATE.C", {"name": "C", "max_bytes": 900})
+    assert (code, text) == (10005, "no suitable peers for placement, insufficient storage")
+
+
+def test_another_cluster_has_no_nodes_here(world: World) -> None:
+    wanted = {"name": "S", "placement": {"cluster": "elsewhere"}}
+    assert world.error("n1", "STREAM.CREATE.S", wanted)[0] == 10005
+    assert world.make("T", placement={"cluster": "C1"}).peers
+
+
+def test_overlap_is_told_before_room(world: World) -> None:
+    world.make("A", subjects=["a.>"])
+    wanted = {"name": "B", "subjects": ["a.b"], "num_replicas": 5}
+    assert world.error("n1", "STREAM.CREATE.B", wanted)[0] == 10065
+
+
+def test_same_again_is_the_same_stream(world: World) -> None:
+    first = world.make("S", num_replicas=3)
+    assert world.make("S", num_replicas=3) == first
+    assert world.error("n1", "STREAM.CREATE.S", {"name": "S", "num_replicas": 1})[0] == 10058
+
+
+def test_scaling_keeps_who_is_there(world: World) -> None:
+    asset = world.make("S")
+    wide = world.ask("n3", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 3})
+    assert wide["config"]["num_replicas"] == 3
+    asset = world.meta.streams_by_name["S"]
+    assert set(asset.peers) == set(NAMES) and asset.members == asset.created_peers
+    pending = [row for row in wide["cluster"]["replicas"] if not row["current"]]
+    assert len(pending) == 2  # wanted, not there yet
+    world.apply_meta([commands.MOVED, 1, asset.uid, list(asset.peers)])
+    world.lead(asset.uid, "n3")
+    world.machines[asset.uid]["n3"] = next(iter(world.machines[asset.uid].values()))
+    world.down.add("n1")
+    world.lead(0, "n2")
+    world.ask("n2", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 2})
+    assert world.meta.streams_by_name["S"].peers == ("n3", "n2")  # the leader, and who is up
+
+
+def test_a_new_placement_moves(world: World) -> None:
+    world.facts["n2"]["tags"] = ["new"]
+    asset = world.make("S", placement={"tags": ["!new"]})
+    world.ask("n1", "STREAM.UPDATE.S", {"name": "S", "placement": {"tags": ["new"]}})
+    moved = world.meta.streams_by_name["S"]
+    assert (moved.peers, moved.members) == (("n2",), asset.peers)
+    again: dict[str, Any] = {"name": "S", "placement": {"tags": ["!new"]}}
+    assert world.error("n1", "STREAM.UPDATE.S", again)[0] == 10124
+    both = again | {"num_replicas": 3}
+    assert world.error("n1", "STREAM.UPDATE.S", both)[0] == 10123
+    assert world.ask("n1", "STREAM.CANCEL_MOVE.S")["success"]
+    assert world.meta.streams_by_name["S"].peers == asset.peers
+    assert world.error("n1", "STREAM.CANCEL_MOVE.S")[0] == 10129
+
+
+def test_limits_that_consumers_exceed_are_refused_by_their_leader(world: World) -> None:
+    asset = world.make("S")
+    world.lead(0, next(name for name in NAMES if name != asset.peers[0]))
+    config = {"durable_name": "c", "ack_policy": "explicit", "max_ack_pending": 500}
+    world.ask("n1", "CONSUMER.CREATE.S.c", {"stream_name": "S", "config": config})
+    change = {"name": "S", "consumer_limits": {"max_ack_pending": 10}}
+    code, text = world.error("n1", "STREAM.UPDATE.S", change)
+    assert (code, text) == (10069, "change to limits violates consumers: c")
+
+
+# --- peers and leaders --------------------------------------------------------------------------
+
+
+def test_peer_remove_finds_another_node() -> None:
+    world = World("n1", "n2", "n3", "n4")
+    asset = world.make("S", num_replicas=3)
+    assert asset.peers == ("n1", "n2", "n3")
+    assert world.ask("n2", "STREAM.PEER.REMOVE.S", {"peer": "n2"})["success"]
+    assert world.meta.streams_by_name["S"].peers == ("n1", "n3", "n4")
+    assert world.error("n2", "STREAM.PEER.REMOVE.S", {"peer": "n2"})[0] == 10040
+    assert world.error("n2", "STREAM.PEER.REMOVE.S", {})[0] == 10003
+    assert world.error("n2", "STREAM.PEER.REMOVE.S", b"")[0] == 10003
+    assert world.error("n2", "STREAM.LEADER.STEPDOWN.S", b"{x")[0] == 10025
+    assert world.ask("n1", "STREAM.PEER.REMOVE.S", {"peer": short_hash("n3")})["success"]
+    assert world.meta.streams_by_name["S"].peers == ("n1", "n4", "n2")
+
+
+def test_r1_has_a_leader_and_no_group(world: World) -> None:
+    asset = world.make("S")
+    assert world.ask("n1", "STREAM.INFO.S")["cluster"] == {"name": "C1", "leader": asset.peers[0]}
+
+
+def test_peer_remove_without_another_node(world: World) -> None:
+    asset = world.make("S", num_replicas=3)
+    assert world.error("n1", "STREAM.PEER.REMOVE.S", {"peer": "n2"})[0] == 10075
+    assert world.meta.streams_by_name["S"] == asset
+
+
+def test_step_down(world: World) -> None:
+    """Of a stream, of a consumer (which is led with its stream), of the meta group."""
+    uid = world.make("S", num_replicas=3).uid
+    config = {"stream_name": "S", "config": {"durable_name": "c", "ack_policy": "explicit"}}
+    world.ask("n1", "CONSUMER.CREATE.S.c", config)
+    world.lead(uid, "n2")
+    world.machines[uid]["n2"] = world.machines[uid]["n1"]
+    assert world.ask("n1", "STREAM.LEADER.STEPDOWN.S")["success"]
+    preferred = {"placement": {"preferred": "n3"}}
+    assert world.ask("n1", "CONSUMER.LEADER.STEPDOWN.S.c", preferred)["success"]
+    assert world.nodes["n2"].stepped == [(uid, ""), (uid, "n3")]
+    assert world.error("n1", "CONSUMER.LEADER.STEPDOWN.S.x")[0] == 10014
+    assert world.error("n1", "STREAM.LEADER.STEPDOWN.X")[0] == 10059
+    assert world.ask("n3", "META.LEADER.STEPDOWN")["success"]
+    assert world.nodes["n1"].stepped == [(0, "")]
+
+
+def test_step_down_for_whom(world: World) -> None:
+    uid = world.make("S", num_replicas=3).uid
+    assert world.leaders[uid] == "n1"
+
+    def refusal(**placement: Any) -> tuple[int, str]:
+        return world.error("n2", "STREAM.LEADER.STEPDOWN.S", {"placement": placement})
+
+    assert refusal(preferred="nx") == (10005, 'preferred server "nx" not known')
+    assert refusal(preferred="n1") == (10005, 'preferred server "n1" is already leader')
+    world.down.add("n3")
+    assert refusal(preferred="n3") == (10005, "no replacement peer connected")
+    assert refusal(tags=["none"]) == (10005, "no replacement peer connected")
+    world.facts["n2"]["tags"] = ["some"]
+    body = {"placement": {"tags": ["some"]}}
+    assert world.ask("n2", "STREAM.LEADER.STEPDOWN.S", body)["success"]
+    assert world.nodes["n1"].stepped == [(uid, "n2")]
+
+
+def test_sole_replica_keeps_the_lead(world: World) -> None:
+    world.make("S")
+    assert world.ask("n1", "STREAM.LEADER.STEPDOWN.S")["success"]
+    assert not any(node.stepped for node in world.nodes.values())
+
+
+def test_leader_elected_is_announced(world: World) -> None:
+    uid = world.make("S", num_replicas=3).uid
+    world.wires.heard = (b"$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.S",)
+    handle = world.nodes["n1"].stream("S")
+    world.routers["n1"].advisories.on_stream_event(handle, "leader_elected", {})
+    (advisory,) = [json.loads(item[3]) for item in world.wires.sent if b"ADVISORY" in item[0]]
+    assert advisory["leader"] == "n1" and uid
+    assert [row["name"] for row in advisory["replicas"]] == ["n2", "n3"]
+
+
+def test_alone_there_is_nobody_to_hand_over_to() -> None:
+    """One node: 10010 as ever, and no endpoint of the meta group."""
+    bed = Bed()
+    bed.make("S")
+    for subject in ("STREAM.LEADER.STEPDOWN.S", "STREAM.PEER.REMOVE.S", "STREAM.CANCEL_MOVE.S"):
+        assert bed.error(subject)[0] == 10010
+    assert bed.ask_raw("META.LEADER.STEPDOWN") == []
+    assert bed.error("STREAM.CREATE.R", {"name": "R", "num_replicas": 3})[0] == 10074

@@ -1,0 +1,694 @@
+"""Links between servers on real loopback sockets: who meets whom, what arrives, who is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamd import limits
+from streamd.config.cluster import ClusterOptions, ClusterTls, RouteUrl
+from streamd.config.options import Options
+from streamd.errors import CLUSTER_NOT_AVAIL, STREAM_NOT_FOUND, ConfigError, RequestError
+from streamd.net import cluster as cluster_module
+from streamd.net.cluster import Cluster
+from streamd.node.clock import SystemClock
+from streamd.obs.log import Log
+from streamd.protocol import peer
+from streamd.raft.messages import Append, TimeoutNow
+from streamd.types import Entry
+
+
+class Handler:
+    """Records what it is told; answers calls by name."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.refuses: set[str] = set()
+        self.words: dict[str, Any] = {"voters": ["a", "b"], "is_virgin": True}
+        self.changed = asyncio.Event()
+        self.late: list[Callable[[Any], None]] = []
+
+    def add(self, *event: Any) -> None:
+        self.events.append(event)
+        self.changed.set()
+
+    def of(self, kind: str) -> list[tuple[Any, ...]]:
+        return [event[1:] for event in self.events if event[0] == kind]
+
+    async def until(self, is_true: Callable[[], Any]) -> None:
+        async with asyncio.timeout(5):
+            while not is_true():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def hello(self) -> dict[str, Any]:
+        return self.words
+
+    def on_peer_up(self, node_id: str, hello: dict[str, Any]) -> None:
+        if node_id in self.refuses:
+            raise ConfigError(f"node {node_id} belongs elsewhere")
+        self.add("up", node_id, hello)
+
+    def on_peer_down(self, node_id: str) -> None:
+        self.add("down", node_id)
+
+    def on_raft(self, sender: str, uid: int, messages: list[Any]) -> None:
+        self.add("raft", sender, uid, messages)
+
+    def on_call(
+        self, sender: str, method: str, args: list[Any], answer: Callable[[Any], None]
+    ) -> None:
+        self.add("call", sender, method, args)
+        if method == "echo":
+            answer(args)
+        elif method == "no":
+            answer(STREAM_NOT_FOUND())
+        elif method == "odd":
+            answer(RequestError("odd"))
+        else:
+            self.late.append(answer)
+
+    def on_note(self, sender: str, kind: str, args: list[Any]) -> None:
+        self.add("note", sender, kind, args)
+
+
+class Server:
+    """One Cluster with its handler and log."""
+
+    def __init__(self, name: str, tasks: asyncio.TaskGroup, /, **settings: Any) -> None:
+        settings = {"name": "c", "host": "127.0.0.1", "port": -1} | settings
+        self.name = name
+        self.tasks = tasks
+        self.handler = Handler()
+        self.log = _LoudLog(self.handler)
+        self.cluster = Cluster(
+            Options(server_name=name, cluster=ClusterOptions(**settings)),
+            server_name=name,
+            handler=self.handler,
+            log=self.log,
+            clock=SystemClock(),
+            loop=asyncio.get_running_loop(),
+            server_id=f"N{name}",
+        )
+
+    @property
+    def url(self) -> RouteUrl:
+        return RouteUrl("127.0.0.1", self.cluster.port)
+
+    async def start(self) -> Server:
+        await self.cluster.start(self.tasks)
+        return self
+
+    async def until_up(self, *names: str) -> None:
+        await self.handler.until(lambda: self.cluster.nodes() == sorted(names))
+
+    async def until_logged(self, words: str) -> None:
+        await self.handler.until(lambda: words in self.log.text)
+
+
+class _LoudLog(Log):
+    """A log whose lines wake whoever waits for them."""
+
+    __slots__ = ("_handler", "_sink")
+
+    def __init__(self, handler: Handler) -> None:
+        self._sink = io.StringIO()
+        self._handler = handler
+        super().__init__(stream=self._sink)
+
+    @property
+    def text(self) -> str:
+        return self._sink.getvalue()
+
+    def _write(self, level: str, text: str, fields: dict[str, Any]) -> None:
+        super()._write(level, text, fields)
+        self._handler.changed.set()
+
+
+@asynccontextmanager
+async def bed() -> AsyncIterator[Callable[..., Server]]:
+    """Servers that end with the test."""
+    servers: list[Server] = []
+    async with asyncio.TaskGroup() as tasks:
+
+        def make(name: str, /, **settings: Any) -> Server:
+            servers.append(Server(name, tasks, **settings))
+            return servers[-1]
+
+        try:
+            yield make
+        finally:
+            for server in servers:
+                await server.cluster.close()
+
+
+async def pair(make: Callable[..., Server], **settings: Any) -> tuple[Server, Server]:
+    """Two servers with a link."""
+    a = await make("a", **settings).start()
+    b = await make("b", routes=(a.url,), **settings).start()
+    await a.until_up("b")
+    await b.until_up("a")
+    return a, b
+
+
+def test_two_servers_meet_and_talk() -> None:
+    """Raft, notes and calls; each arrives once and in order."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make, password="secret")
+            assert a.handler.of("up") == [("b", a.handler.words)]
+            assert a.cluster.is_up("b") and not a.cluster.is_up("x")
+            entry = Entry(2, 6, b"data", "command", "tag", 9)
+            a.cluster.send("b", 4, [Append(2, 5, 1, 7, [entry], 3), TimeoutNow(2)])
+            a.cluster.note("b", "facts", [1, b"x", {"k": [None]}])
+            a.cluster.send("x", 4, [TimeoutNow(1)])
+            a.cluster.note("x", "facts", [])
+            await b.handler.until(lambda: b.handler.of("note"))
+            ((sender, uid, messages),) = b.handler.of("raft")
+            assert (sender, uid, messages[0].entries[0].data) == ("a", 4, b"data")
+            assert messages[0].entries[0].command is None and messages[1] == TimeoutNow(2)
+            assert b.handler.of("note") == [("a", "facts", [1, b"x", {"k": [None]}])]
+            assert a.log.text.count("Route connection created") == 1
+            assert f"Listening for route connections on 127.0.0.1:{a.cluster.port}" in a.log.text
+
+    asyncio.run(main())
+
+
+def test_calls_have_one_outcome_each() -> None:
+    """An answer, an error, silence, a lost link or no link at all."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make)
+            outcomes: dict[str, Any] = {}
+
+            def ask(node: str, method: str, timeout_ms: int = 5000) -> None:
+                def done(value: Any) -> None:
+                    assert method not in outcomes
+                    outcomes[method] = value
+                    a.handler.changed.set()
+
+                a.cluster.call(node, method, [1, "two"], done, timeout_ms)
+                assert method not in outcomes  # never at once
+
+            ask("b", "echo"), ask("b", "no"), ask("b", "odd"), ask("x", "nobody")
+            ask("b", "slow", 1), ask("b", "lost")
+            await a.handler.until(lambda: len(outcomes) == 5)
+            assert outcomes["echo"] == [1, "two"]
+            assert outcomes["no"] == STREAM_NOT_FOUND()
+            assert isinstance(outcomes["odd"], RequestError) and str(outcomes["odd"]) == "odd"
+            assert outcomes["nobody"] == outcomes["slow"] == CLUSTER_NOT_AVAIL()
+            await b.handler.until(lambda: len(b.handler.late) == 2)
+            b.handler.late[0]("too late")
+            await b.cluster.close()
+            await a.handler.until(lambda: len(outcomes) == 6)
+            assert outcomes["lost"] == CLUSTER_NOT_AVAIL()
+            b.handler.late[1]("nobody listens")
+
+    asyncio.run(main())
+
+
+def test_notes_of_a_prefix_go_where_they_belong() -> None:
+    """The longest prefix wins; the rest is the handler's."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make)
+            taken: list[Any] = []
+            b.cluster.on_note_prefix("net.", lambda *note: taken.append(("net", *note)))
+            b.cluster.on_note_prefix("net.sub", lambda *note: taken.append(("sub", *note)))
+            for kind in ("net.msgs", "net.sub", "facts", "net.msgs"):
+                a.cluster.note("b", kind, [])
+            await b.handler.until(lambda: b.handler.of("note"))
+            assert b.handler.of("note") == [("a", "facts", [])]
+            await b.handler.until(lambda: len(taken) == 3) if len(taken) < 3 else None
+            assert [(to, kind) for to, _, kind, _ in taken] == [
+                ("net", "net.msgs"), ("sub", "net.sub"), ("net", "net.msgs"),
+            ]  # fmt: skip
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("b", "a")])
+def test_both_dial_and_one_link_is_kept(first: str, second: str) -> None:
+    """Whoever begins: neither side ever sees a link come and go."""
+
+    async def main() -> None:
+        async with bed() as make:
+            one = await make(first).start()
+            two = await make(second, routes=(one.url,)).start()
+            one.cluster._routes.learn(second, two.url.address)  # type: ignore[union-attr]
+            await one.until_up(second)
+            await two.until_up(first)
+            one.cluster.call(second, "echo", [], lambda _: one.handler.add("done"))
+            await one.handler.until(lambda: one.handler.of("done"))
+            assert [len(s.handler.of("up")) for s in (one, two)] == [1, 1]
+            assert [len(s.handler.of("down")) for s in (one, two)] == [0, 0]
+            assert len(one.cluster.routes()) == len(two.cluster.routes()) == 1
+
+    asyncio.run(main())
+
+
+def test_all_dial_all_at_once_and_no_link_comes_and_goes() -> None:
+    """Five servers with one list of routes, as in a configuration they share."""
+
+    async def main() -> None:
+        names = "abcde"
+        with contextlib.ExitStack() as probes:
+            ports = [
+                probes.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+                for _ in names
+            ]
+        routes = tuple(RouteUrl("127.0.0.1", port) for port in ports)
+        async with bed() as make:
+            servers = [make(n, port=p, routes=routes) for n, p in zip(names, ports, strict=True)]
+            for server in servers:
+                await server.start()
+            for server in servers:
+                await server.until_up(*sorted(set(names) - {server.name}))
+                assert server.cluster.expected_size() == 5
+            for server in servers:
+                kinds = [event[0] for event in server.handler.events]
+                assert kinds == ["up"] * 4, (server.name, server.log.text)
+                facts = server.cluster.routes()
+                assert sorted(f.remote_name for f in facts) == server.cluster.nodes()
+
+    asyncio.run(main())
+
+
+def test_servers_that_know_one_of_them_find_each_other() -> None:
+    """Gossip: b and c know only a; a learns of d by its dialing in."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a").start()
+            others = [await make(name, routes=(a.url,)).start() for name in "bcd"]
+            await a.until_up("b", "c", "d")
+            for server in others:
+                await server.until_up(*sorted({"a", "b", "c", "d"} - {server.name}))
+            assert [f.remote_name for f in a.cluster.routes()] != []
+            facts = {f.remote_name: f for f in others[0].cluster.routes()}
+            assert facts["a"].is_configured and facts["a"].did_solicit
+            assert facts["a"].remote_id == "Na" and not facts["c"].is_configured
+
+    asyncio.run(main())
+
+
+def test_two_routes_to_one_server_count_once_it_was_met() -> None:
+    """Before that nobody can tell: it could be two."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a").start()
+            b = make("b", routes=(a.url, RouteUrl("localhost", a.cluster.port)))
+            b.cluster.on_size(b.handler.changed.set)
+            assert b.cluster.expected_size() == 1  # nothing is known before the start
+            await b.start()
+            assert b.cluster.expected_size() == 3
+            await b.handler.until(lambda: b.cluster.expected_size() == 2)
+            await b.until_up("a")
+            assert b.handler.of("up") == [("a", a.handler.words)]
+
+    asyncio.run(main())
+
+
+def test_a_route_to_oneself_is_forgotten() -> None:
+    """Every server of a cluster may have the same list of routes."""
+
+    async def main() -> None:
+        async with bed() as make:
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                port = probe.getsockname()[1]
+            own = RouteUrl("127.0.0.1", port)
+            a = await make("a", port=port, routes=(own, RouteUrl("h", 1))).start()
+            assert a.cluster.expected_size() == 2  # its very address: seen without dialing
+            await a.cluster.close()
+            # That 127.0.0.2 is its own address too is found out by dialing.
+            routes = (own, RouteUrl("127.0.0.2", port))
+            b = make("b", host="0.0.0.0", port=port, routes=routes)
+            b.cluster.on_size(b.handler.changed.set)
+            await b.start()
+            assert b.cluster.expected_size() == 2
+            await b.handler.until(lambda: b.cluster.expected_size() == 1)
+            assert b.handler.events == []
+            assert "refused" not in b.log.text
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "words"),
+    [
+        ({"password": "wrong"}, "b", "Authorization Violation"),
+        ({"username": "other", "password": "right"}, "b", "Authorization Violation"),
+        ({"password": "right", "name": "d"}, "b", "Cluster Name Conflict: 'd' and 'c'"),
+        ({"password": "right"}, "a", "Duplicate Server Name: a"),
+    ],
+)
+def test_who_does_not_belong_is_refused_and_both_say_why(
+    settings: dict[str, Any], name: str, words: str
+) -> None:
+    """Once on each side, although the dialer keeps trying."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a", password="right").start()
+            b = await make(name, routes=(a.url,), **settings).start()
+            await a.until_logged(words)
+            await b.until_logged("route connection refused")
+            if "'" not in words:
+                assert words in b.log.text
+            before = b.cluster._routes.explicit[0].tries  # type: ignore[union-attr]
+            while b.cluster._routes.explicit[0].tries < before + 2:  # type: ignore[union-attr]
+                await asyncio.sleep(0.005)
+            assert a.log.text.count("refused") == b.log.text.count("refused") == 1
+            assert a.handler.events == b.handler.events == []
+
+    asyncio.run(main())
+
+
+def test_credentials_of_a_route_replace_the_clusters_own() -> None:
+    """`nats://user:password@host` as in nats-server."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a", username="u", password="p").start()
+            url = RouteUrl("127.0.0.1", a.cluster.port, "u", "p")
+            b = await make("b", routes=(url,), username="v", password="q").start()
+            await b.until_up("a")
+
+    asyncio.run(main())
+
+
+def test_the_handler_may_refuse_a_node() -> None:
+    """Another cluster's data: the link ends, is tried again ever slower, and logged once."""
+
+    async def main() -> None:
+        async with bed() as make:
+            for refusing in ("a", "b"):
+                a = make("a")
+                await a.start()
+                b = make("b", routes=(a.url,))
+                by_name = {"a": a, "b": b}
+                by_name[refusing].handler.refuses = {"a", "b"}
+                await b.start()
+                await by_name[refusing].until_logged("belongs elsewhere")
+                other = by_name["ab".replace(refusing, "")]
+                await other.until_logged("belongs elsewhere")
+                assert by_name[refusing].handler.events == []
+                assert by_name[refusing].log.text.count("belongs elsewhere") == 1
+                await a.cluster.close()
+                await b.cluster.close()
+
+    asyncio.run(main())
+
+
+async def _read_close(reader: asyncio.StreamReader) -> str:
+    """The reason with which the server closed."""
+    async with asyncio.timeout(5):
+        frames = peer.decode_frames(await reader.read())
+    assert frames[-1][0] == peer.CLOSE
+    return str(frames[-1][1])
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "Protocol Violation: frame of"),
+        (b'CONNECT {"verbose":false}\r\nPING\r\n', "Protocol Violation: frame of"),
+        (b"\x7f\xff\xff\xff", "Protocol Violation: frame of 2147483647 bytes"),
+        (b"\x00\x00\x00\x01\xc1", "Protocol Violation: frame of 1 bytes is not msgpack"),
+        (b"\x00\x00\x01\x00half", "Authentication Timeout"),
+        (peer.frame(peer.NOTE, "x", []), "Protocol Violation: NOTE before HELLO"),
+        (peer.frame(peer.HELLO, peer.MAGIC, 2, {}), "speaks the newer peer format 2"),
+        (peer.hello({}), "HELLO without a name"),
+    ],
+)
+def test_garbage_is_refused_and_the_server_stays_up(data: bytes, words: str) -> None:
+    """Two strangers with one fault make one line; then a real peer is welcome."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a", auth_timeout_s=0.05).start()
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection("127.0.0.1", a.cluster.port)
+                writer.write(data)
+                assert words in await _read_close(reader)
+                writer.close()
+            assert a.log.text.count("refused") == 1
+            a.cluster.auth_timeout_s = 2.0
+            b = await make("b", routes=(a.url,)).start()
+            await b.until_up("a")
+
+    asyncio.run(main())
+
+
+def test_a_proof_cannot_be_sent_back() -> None:
+    """Who knows no secret gets none by echoing what the server says."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a", password="p").start()
+            reader, writer = await asyncio.open_connection("127.0.0.1", a.cluster.port)
+            facts = a.cluster.facts() | {"name": "b", "boot": "1", "nonce": b"n"}
+            writer.write(peer.hello(facts) + peer.frame(peer.AUTH, b"?" * 32))
+            assert await _read_close(reader) == "Authorization Violation"
+            writer.close()
+            # Without proof there is no welcome, and nothing else either.
+            for frame in (peer.frame(peer.WELCOME, {}), peer.frame(peer.NOTE, "net.peers", [])):
+                reader, writer = await asyncio.open_connection("127.0.0.1", a.cluster.port)
+                writer.write(peer.hello(facts) + frame)
+                assert "during the handshake" in await _read_close(reader)
+                writer.close()
+            assert a.handler.events == []
+
+    asyncio.run(main())
+
+
+def test_strangers_cannot_take_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that prove nothing are bounded."""
+    monkeypatch.setattr(cluster_module, "PEER_HANDSHAKES_MAX", 2)
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a").start()
+            streams = [await asyncio.open_connection("127.0.0.1", a.cluster.port) for _ in "123"]
+            with contextlib.suppress(ConnectionResetError):
+                assert await streams[2][0].read() == b""
+            for _, writer in streams:
+                writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_silent_link_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that hangs keeps its socket open; beats tell."""
+    monkeypatch.setattr(cluster_module, "PEER_BEAT_S", 0.005)
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make)
+            (link,) = a.cluster._up.values()
+            async with asyncio.timeout(5):
+                while not link.rtt_ns:  # each beat is answered
+                    await asyncio.sleep(0)
+            assert b.cluster._beat_timer is not None
+            b.cluster._beat_timer.cancel()
+            (theirs,) = b.cluster._up.values()
+            theirs._transport.pause_reading()  # type: ignore[union-attr]
+            await a.handler.until(lambda: a.handler.of("down"))
+            assert "Stale Connection" in a.log.text
+
+    asyncio.run(main())
+
+
+def test_a_lost_link_is_told_at_once_and_comes_back() -> None:
+    """A reset, as of a killed process: down, then up again on both sides."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make)
+            downs: list[str] = []
+            ups: list[str] = []
+            a.cluster.on_down(downs.append)
+            a.cluster.on_up(ups.append)
+            (link,) = b.cluster._up.values()
+            link._transport.abort()  # type: ignore[union-attr]
+            await a.handler.until(lambda: len(a.handler.of("up")) == 2)
+            await b.handler.until(lambda: len(b.handler.of("up")) == 2)
+            assert (downs, ups) == (["b"], ["b"])
+            kinds = [event[0] for event in a.handler.events]
+            assert kinds == ["up", "down", "up"]
+
+    asyncio.run(main())
+
+
+def test_a_restarted_server_is_met_at_its_new_address() -> None:
+    """It comes back on another port; those who knew the old one learn the new one."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make)
+            await b.cluster.close()
+            await a.handler.until(lambda: a.handler.of("down") == [("b",)])
+            again = await make("b", routes=(a.url,)).start()
+            await a.until_up("b")
+            await again.until_up("a")
+            (facts,) = a.cluster.routes()
+            assert facts.remote_name == "b"
+            route = a.cluster._routes._implicit["b"]  # type: ignore[union-attr]
+            assert route.url.port == again.cluster.port
+
+    asyncio.run(main())
+
+
+def test_a_second_server_of_one_name_is_kept_out() -> None:
+    """While the first is alive. Both it and the third server say so."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a, _b = await pair(make)
+            impostor = await make("b", routes=(a.url,)).start()
+            await impostor.until_logged("Duplicate Server Name: b")
+            await a.until_logged("Duplicate Server Name: b")
+            assert impostor.handler.events == []
+            assert a.cluster.nodes() == ["b"] and len(a.handler.of("up")) == 1
+
+    asyncio.run(main())
+
+
+def test_appends_are_lost_before_notes_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that is behind loses what Raft repeats; if notes don't fit either it is closed."""
+    from streamd.net import peer_link
+
+    monkeypatch.setattr(peer_link, "PEER_APPEND_BUFFER_BYTES_MAX", 1000)
+    monkeypatch.setattr(peer_link, "PEER_BUFFER_BYTES_MAX", 5000)
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make)
+            append = Append(1, 0, 0, 0, [Entry(1, 1, bytes(1500), chain=1)], 0)
+            a.cluster.send("b", 1, [append])
+            assert a.cluster.buffered_bytes("b") > 1500
+            a.cluster.send("b", 2, [append, TimeoutNow(5)])
+            a.cluster.send("b", 3, [append])
+            a.cluster.note("b", "x", [])
+            await b.handler.until(lambda: b.handler.of("note"))
+            assert [(uid, len(some)) for _, uid, some in b.handler.of("raft")] == [(1, 1), (2, 1)]
+            assert a.cluster.buffered_bytes("b") == a.cluster.buffered_bytes("x") == 0
+            a.cluster.note("b", "x", [bytes(6000)])
+            assert a.handler.of("down") == [("b",)]
+            assert "Slow Consumer" in a.log.text
+
+    asyncio.run(main())
+
+
+def test_a_drained_link_is_told() -> None:
+    """Whoever paused because of `buffered_bytes` goes on."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make)
+            drained: list[str] = []
+            a.cluster.on_drained(drained.append)
+            a.cluster.on_drained(lambda _: a.handler.changed.set())
+            size = limits.REMOTE_CONGESTED_BYTES * 4
+            a.cluster.note("b", "x", [bytes(size)])
+            await b.handler.until(lambda: b.handler.of("note"))
+            await a.handler.until(lambda: a.cluster.buffered_bytes("b") == 0)
+            assert drained in ([], ["b"])  # the kernel may have taken it all at once
+            assert len(b.handler.of("note")[0][2][0]) == size
+
+    asyncio.run(main())
+
+
+def test_clients_learn_where_else_to_connect() -> None:
+    """URLs of all servers, gone again with their server; a silent server tells none."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a").start()
+            a.cluster.set_client_urls(["h:1"])
+            seen: list[list[str]] = []
+            a.cluster.on_urls(seen.append)
+            a.cluster.on_urls(lambda _: a.handler.changed.set())
+            b = await make("b", routes=(a.url,)).start()
+            await a.until_up("b")
+            b.cluster.set_client_urls(["h:2", "i:2"])
+            silent = await make("s", routes=(a.url,), has_advertise=False).start()
+            silent.cluster.set_client_urls(["h:3"])
+            await a.until_up("b", "s")
+            await a.handler.until(lambda: seen and seen[-1] == ["h:1", "h:2", "i:2"])
+            await b.cluster.close()
+            await a.handler.until(lambda: seen[-1] == ["h:1"])
+
+    asyncio.run(main())
+
+
+def test_clocks_that_differ_are_mentioned() -> None:
+    """Tolerated, but an operator wants to know."""
+
+    class Late(SystemClock):
+        def now_ns(self) -> int:
+            return super().now_ns() - 2 * limits.PEER_CLOCK_SKEW_NS
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a").start()
+            b = make("b", routes=(a.url,))
+            b.cluster.clock = Late()
+            await b.start()
+            await b.until_up("a")
+            await a.until_up("b")
+            assert "clocks differ" in a.log.text and "clocks differ" in b.log.text
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+def test_links_may_be_encrypted(tmp_path: Path) -> None:
+    """Both ends show a certificate of one authority; without one there is no link."""
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-keyout", key, "-out", cert, "-days", "1", "-subj", "/CN=127.0.0.1",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    tls = ClusterTls(cert, key, cert)
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make, tls=tls, password="p")
+            a.cluster.note("b", "x", [bytes(100_000)])
+            await b.handler.until(lambda: b.handler.of("note"))
+            c = await make("c", routes=(a.url,), password="p", auth_timeout_s=0.2).start()
+            await c.until_logged("route connection refused")
+            assert a.cluster.nodes() == ["b"] and c.cluster.nodes() == []
+
+    asyncio.run(main())
+
+
+def test_a_port_that_is_taken_is_an_os_error() -> None:
+    """The process says which; nothing is left running."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a").start()
+            with pytest.raises(OSError, match="in use"):
+                await make("b", port=a.cluster.port).start()
+            with pytest.raises(OverflowError):
+                await make("b", port=70000).start()
+
+    asyncio.run(main())

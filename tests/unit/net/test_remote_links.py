@@ -1,0 +1,93 @@
+"""Core NATS across nodes over real links: `PubSub` and `Cluster` on loopback sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.unit.net.bed import Bed, Peer
+from tests.unit.net.test_cluster import Server, bed
+from tests.unit.net.test_pubsub import msg, pub
+
+
+class Client:
+    """A client of `server` that can be waited for."""
+
+    def __init__(self, server: Server, nats: Bed) -> None:
+        self._handler = server.handler
+        self._peer: Peer = nats.peer()
+        self._got = b""
+        transport: Any = self._peer.transport
+        write = transport.write
+
+        def write_loudly(data: bytes) -> None:
+            write(data)
+            self._handler.changed.set()
+
+        transport.write = write_loudly
+
+    def send(self, data: bytes) -> None:
+        self._got += self._peer.send(data)
+
+    async def until(self, wanted: bytes) -> None:
+        def has_come() -> bool:
+            self._got += self._peer.take()
+            return len(self._got) >= len(wanted)
+
+        await self._handler.until(has_come)
+        assert self._got == wanted
+        self._got = b""
+
+
+async def until_interest(server: Server, nats: Bed, subject: bytes, wanted: bool) -> None:
+    heard: list[bool] = []
+
+    def on_change(has_interest: bool) -> None:
+        heard.append(has_interest)
+        server.handler.changed.set()
+
+    token = nats.pubsub.watch(subject, b"", on_change)
+    await server.handler.until(lambda: heard[-1] is wanted)
+    nats.pubsub.unwatch(token)
+
+
+def test_requests_deliveries_and_interest_over_a_real_link() -> None:
+    """A request and its answer, a consumer's run, and the end of interest with the link."""
+
+    async def main() -> None:
+        async with bed() as make:
+            servers: list[Server] = [make("a")]
+            await servers[0].start()
+            servers.append(make("b", routes=(servers[0].url,)))
+            beds = [Bed(), Bed()]
+            for server, nats in zip(servers, beds, strict=True):
+                nats.pubsub.attach_peers(server.cluster)
+            (a, b), (near, far) = servers, beds
+            service = Client(b, far)
+            service.send(b"SUB svc q 1\r\nSUB in.* 2\r\n")  # before there is a link
+            await b.start()
+            await until_interest(a, near, b"svc", True)
+
+            asker = Client(a, near)
+            asker.send(b"SUB _INBOX.i.* 5\r\n" + pub(b"svc", b"q", b"_INBOX.i.1"))
+            await service.until(msg(b"svc", b"1", b"q", b"_INBOX.i.1"))
+            service.send(pub(b"_INBOX.i.1", b"a"))
+            await asker.until(msg(b"_INBOX.i.1", b"5", b"a"))
+
+            sink = near.pubsub.sink(b"in.7")
+            assert sink is not None and not sink.is_congested()
+            count = 500
+            columns = (range(count), range(count), range(count), range(count))
+            sink.deliver_run(b"A.%d.%d.%d.%d", [b"js.a"] * count, [b"x" * 5000] * count, columns)
+            sink.status(b"NATS/1.0 404 No Messages\r\n\r\n")
+            wanted = b"".join(
+                msg(b"js.a", b"2", b"x" * 5000, b"A.%d.%d.%d.%d" % (at, at, at, at))
+                for at in range(count)
+            )
+            wanted += b"HMSG in.7 2 28 28\r\nNATS/1.0 404 No Messages\r\n\r\n\r\n"
+            await service.until(wanted)
+
+            await b.cluster.close()
+            await until_interest(a, near, b"svc", False)
+
+    asyncio.run(main())

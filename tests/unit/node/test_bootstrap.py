@@ -1,0 +1,99 @@
+"""Which cluster a node belongs to, decided once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streamd.errors import ConfigError
+from streamd.node.bootstrap import Bootstrap
+
+VIRGIN: dict[str, Any] = {"cluster_id": "", "voters": []}
+
+
+class Calls:
+    """Ports.Peers that keeps what it is asked to send."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str, list[Any]]] = []
+
+    def call(
+        self, node_id: str, method: str, args: list[Any], done: Any, timeout_ms: int = 0
+    ) -> None:
+        self.sent.append((node_id, method, args))
+
+
+class Bed:
+    def __init__(self, name: str, *, expected: int = 3, cluster_id: str = "") -> None:
+        self.identity: dict[str, Any] = {"cluster_id": cluster_id} if cluster_id else {}
+        self.saved: list[dict[str, Any]] = []
+        self.decided: list[bool] = []
+        self.calls = Calls()
+        peers: Any = self.calls
+        self.bootstrap = Bootstrap(
+            name=name,
+            identity=self.identity,
+            expected_size=lambda: expected,
+            peers=peers,
+            random_id=lambda: "drawn",
+            save=lambda identity: self.saved.append(dict(identity)),
+            on_decided=self.decided.append,
+        )
+
+
+def test_the_smallest_name_founds_once_all_have_met() -> None:
+    bed = Bed("a")
+    bed.bootstrap.on_peer_up("c", VIRGIN)
+    assert bed.decided == []
+    bed.bootstrap.on_peer_up("b", VIRGIN)
+    assert bed.decided == [False]
+    assert bed.saved[-1]["cluster_id"] == "drawn"
+    assert bed.saved[-1]["voters"] == ["a", "b", "c"]
+    told = [(node_id, args) for node_id, _, args in bed.calls.sent]
+    assert told == [("b", ["drawn", ["a", "b", "c"]]), ("c", ["drawn", ["a", "b", "c"]])]
+
+
+def test_others_wait_to_be_told_and_are_certain() -> None:
+    bed = Bed("b")
+    bed.bootstrap.on_peer_up("a", VIRGIN)
+    bed.bootstrap.on_peer_up("c", VIRGIN)
+    assert bed.decided == []
+    assert bed.bootstrap.on_call(["drawn", ["a", "b", "c"]]) == "drawn"
+    assert bed.decided == [False]
+    # A second founder, who knows of none yet, hears what has been decided.
+    assert bed.bootstrap.on_call(["other", ["b", "c", "d"]]) == "drawn"
+    assert bed.decided == [False]
+
+
+def test_two_without_data_never_found_a_second_cluster() -> None:
+    """S3.5: the third, who has the data, is away."""
+    bed = Bed("a")
+    bed.bootstrap.on_peer_up("b", VIRGIN)
+    for _ in range(100):
+        bed.bootstrap.look()
+    assert bed.decided == [] and bed.saved == []
+
+
+def test_a_node_without_data_joins_as_one_who_may_have_forgotten() -> None:
+    bed = Bed("a")
+    bed.bootstrap.on_peer_up("b", VIRGIN)
+    bed.bootstrap.on_peer_up("c", {"cluster_id": "old", "voters": ["a", "b", "c"]})
+    assert bed.decided == [True]
+    assert bed.saved[-1]["cluster_id"] == "old" and bed.saved[-1]["is_rejoined"]
+
+
+def test_a_node_of_another_cluster_is_refused() -> None:
+    bed = Bed("a", cluster_id="ours")
+    with pytest.raises(ConfigError, match="another cluster"):
+        bed.bootstrap.check("b", {"cluster_id": "theirs"})
+    bed.bootstrap.check("b", {"cluster_id": "ours"})
+    bed.bootstrap.check("b", VIRGIN)
+
+
+def test_one_who_left_again_does_not_count() -> None:
+    bed = Bed("a")
+    bed.bootstrap.on_peer_up("b", VIRGIN)
+    bed.bootstrap.on_peer_down("b")
+    bed.bootstrap.on_peer_up("c", VIRGIN)
+    assert bed.decided == []

@@ -1,0 +1,60 @@
+"""S4: what a majority holds at an index is the truth; who holds anything else has drifted."""
+
+from __future__ import annotations
+
+from streamd.node.digests import Digests, Verdict
+
+THREE = ("a", "b", "c")
+
+
+def test_equal_once_a_majority_has_spoken() -> None:
+    digests = Digests("a")
+    assert digests.add(7, 10, "a", 111, THREE) is Verdict.OPEN
+    assert digests.add(7, 10, "b", 111, THREE) is Verdict.EQUAL
+    assert digests.latest(7) == (10, 111)
+
+
+def test_the_one_that_differs_learns_it_whoever_speaks_first() -> None:
+    digests = Digests("a")
+    assert digests.add(7, 10, "b", 222, THREE) is Verdict.OPEN
+    assert digests.add(7, 10, "c", 222, THREE) is Verdict.OPEN
+    assert digests.add(7, 10, "a", 111, THREE) is Verdict.DRIFTED
+
+
+def test_the_others_go_on_when_one_differs() -> None:
+    digests = Digests("b")
+    assert digests.add(7, 10, "b", 222, THREE) is Verdict.OPEN
+    assert digests.add(7, 10, "a", 111, THREE) is Verdict.OPEN
+    assert digests.add(7, 10, "c", 222, THREE) is Verdict.EQUAL
+
+
+def test_three_that_hold_three_things_are_split() -> None:
+    digests = Digests("a")
+    digests.add(7, 10, "a", 1, THREE)
+    digests.add(7, 10, "b", 2, THREE)
+    assert digests.add(7, 10, "c", 3, THREE) is Verdict.SPLIT
+
+
+def test_votes_of_different_indexes_are_not_mixed() -> None:
+    digests = Digests("a")
+    digests.add(7, 10, "a", 1, THREE)
+    assert digests.add(7, 11, "b", 1, THREE) is Verdict.OPEN
+    assert digests.add(8, 10, "b", 1, THREE) is Verdict.OPEN
+
+
+def test_a_learner_is_not_judged_and_does_not_judge() -> None:
+    digests = Digests("a")
+    digests.add(7, 10, "d", 9, THREE)
+    digests.add(7, 10, "a", 1, THREE)
+    assert digests.add(7, 10, "b", 1, THREE) is Verdict.EQUAL
+    learner = Digests("d")
+    assert learner.add(7, 10, "d", 9, THREE) is Verdict.OPEN
+
+
+def test_old_checkpoints_are_forgotten() -> None:
+    digests = Digests("a")
+    for index in range(1, 50):
+        digests.add(7, index, "a", index, THREE)
+    assert digests.latest(7) == (49, 49)
+    digests.forget(7)
+    assert digests.latest(7) == (0, 0)

@@ -1,0 +1,297 @@
+"""Members that may have forgotten: what counts of them, and how they come to count again."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamd.raft.core import ProposalRejected, RaftCore
+from streamd.raft.election import Ballot
+from streamd.raft.log import next_chain
+from streamd.raft.membership import Membership, simple
+from streamd.raft.messages import (
+    Append,
+    AppendReply,
+    Certify,
+    Heartbeat,
+    HeartbeatReply,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
+from streamd.raft.ready import Outgoing
+from streamd.types import Entry, HardState, LogState
+from tests.unit.raft.cluster import Cluster, Disk
+
+
+def elected(names: str = "abc") -> Cluster:
+    cluster = Cluster(list(names))
+    cluster.elect("a")
+    return cluster
+
+
+def sent(cluster: Cluster, node_id: str) -> list[Outgoing]:
+    """What `node_id` says next, durable or not; its writes stay under way."""
+    ready = cluster.take(node_id)
+    return ready.send_now if ready is not None else []
+
+
+# Each letter a member: + granted, ? granted but uncertain, - refused, . silent.
+BALLOTS = [
+    ("abc", "", "++.", "won"),
+    ("abc", "", "+?.", "open"),
+    ("abc", "", "+??", "won"),
+    ("abc", "", "+?-", "lost"),
+    ("abc", "", "+.-", "open"),
+    ("abc", "", "+--", "lost"),
+    ("ab", "", "+?", "won"),
+    ("ab", "", "+.", "open"),
+    ("abcde", "", "+++--", "won"),
+    ("abcde", "", "++???", "won"),
+    ("abcde", "", "++??.", "open"),
+    ("abcde", "", "++??-", "lost"),
+    ("abcde", "", "++?.-", "open"),
+    ("abc", "cde", "+++.+", "won"),
+    ("abc", "cde", "++?.+", "open"),
+    ("abc", "cde", "++??+", "won"),
+    ("abc", "cde", "+++--", "lost"),
+    ("abc", "cde", "+++??", "won"),
+]
+
+
+@pytest.mark.parametrize(("voters", "voters_out", "answers", "outcome"), BALLOTS)
+def test_ballots(voters: str, voters_out: str, answers: str, outcome: str) -> None:
+    members = Membership(tuple(voters), tuple(voters_out))
+    ballot = Ballot()
+    for node_id, answer in zip(members.members(), answers, strict=True):
+        if answer != ".":
+            ballot.record(node_id, is_granted=answer != "-", is_uncertain=answer == "?")
+    found = "won" if ballot.is_won(members) else "lost" if ballot.is_lost(members) else "open"
+    assert found == outcome
+
+
+def test_who_has_no_link_will_not_answer() -> None:
+    ballot = Ballot()
+    ballot.record("a", is_granted=True)
+    ballot.record("b", is_granted=False)
+    assert not ballot.is_lost(simple("abc"))
+    assert ballot.is_lost(simple("abc"), frozenset("ab"))
+
+
+def test_a_forgotten_vote_does_not_make_a_second_leader() -> None:
+    """a leads term 1 by c's vote; c is wiped, and b asks for c's vote in term 1 only now."""
+    cluster = Cluster(list("abc"))
+    cluster.cut("b")
+    cluster.elect("a")
+    cluster.wipe("c")
+    b, c = cluster.core("b"), cluster.core("c")
+    cluster.campaign("b")
+    b.step("c", VoteReply(1, True, True))
+    assert (b.term, b.vote) == (1, "b")
+    c.step("b", Vote(1, False, 0, 0))
+    cluster.take("c")
+    cluster.persist("c")
+    [(to, reply)] = [item for item in sent(cluster, "c") if item[0] == "b"]
+    assert (to, reply) == ("b", VoteReply(1, False, True, is_uncertain=True))
+    cluster.take("b")
+    cluster.persist("b")
+    b.step("c", reply)
+    assert not b.is_leader
+
+
+def test_acks_and_heartbeats_of_an_uncertain_member_prove_nothing() -> None:
+    cluster = elected()
+    core = cluster.core("a")
+    core.step("b", HeartbeatReply(1, 1, is_uncertain=True))
+    assert core.last_index == 2  # the entry that may end it
+    core.read_index(7)
+    [beat] = [m for to, m in sent(cluster, "a") if to == "b" and isinstance(m, Heartbeat)]
+    cluster.persist("a")
+    core.step("b", AppendReply(1, True, 2, is_uncertain=True))
+    core.step("b", HeartbeatReply(1, beat.round_no, is_uncertain=True))
+    assert core.commit == 1
+    assert core.take(64, 1 << 20) is None or not core.is_quiescent
+    core.step("c", AppendReply(1, True, 2))
+    assert core.commit == 2
+    assert ("b", Certify(1, 2)) in sent(cluster, "a")
+
+
+def test_what_it_acked_before_counts_no_more() -> None:
+    """b acked entry 2 and forgot it; c has not got it: 2 is not committed."""
+    cluster = elected()
+    core = cluster.core("a")
+    core.step("b", HeartbeatReply(1, 1, is_uncertain=True))
+    core.propose(b"x")
+    cluster.take("a")
+    cluster.persist("a")
+    core.step("b", AppendReply(1, True, 3, is_uncertain=True))
+    core.step("b", AppendReply(1, True, 1))  # from before, late
+    assert core.status()["peers"]["b"]["is_uncertain"]
+    assert core.commit == 1
+
+
+def test_forgotten_again_while_uncertain_starts_over() -> None:
+    cluster = elected()
+    core = cluster.core("a")
+    core.step("b", HeartbeatReply(1, 1, is_uncertain=True))
+    core.step("b", AppendReply(1, True, 2, is_uncertain=True))
+    assert core.status()["peers"]["b"]["match"] == 2
+    core.step("b", AppendReply(1, False, 2, 0, 0, is_uncertain=True))
+    peer = core.status()["peers"]["b"]
+    assert (peer["match"], peer["next"]) == (0, 1)
+    assert core.last_index == 3
+    core.unreachable("b")
+    assert core.last_index == 4
+
+
+def test_a_vote_by_surprise_certifies_nothing_at_once() -> None:
+    """b's uncertainty is heard only with its real vote: it might be older than a forgotten one."""
+    for is_known in (False, True):
+        cluster = Cluster(list("ab"))
+        core = cluster.core("a")
+        cluster.campaign("a")
+        core.step("b", VoteReply(1, True, True, is_uncertain=is_known))
+        cluster.take("a")
+        cluster.persist("a")
+        core.step("b", VoteReply(1, False, True, is_uncertain=True))
+        assert core.is_leader
+        cluster.take("a")
+        cluster.persist("a")
+        core.step("b", AppendReply(1, True, 1, is_uncertain=True))
+        assert core.commit == 0
+        assert (("b", Certify(1, 1)) in sent(cluster, "a")) is is_known
+
+
+def test_acts_as_certain_only_when_that_is_durable() -> None:
+    cluster = elected()
+    cluster.wipe("c")
+    c = cluster.core("c")
+    chain = next_chain(0, 1, 1, b"")
+    c.step("a", Append(1, 0, 0, 0, [Entry(1, 1, b"", chain=chain)], 1))
+    cluster.take("c")
+    cluster.persist("c")
+    c.step("a", Certify(1, 2))
+    assert cluster.take("c") is not None
+    assert c.is_uncertain
+    assert not cluster.members["c"].disk.writes  # it lacks entry 2
+    c.step("a", Certify(1, 1))
+    ready = cluster.take("c")
+    assert ready is not None
+    assert ready.hard_state == HardState(1, "a", 1, False)
+    c.step("a", Heartbeat(1, 1, 9))
+    assert sent(cluster, "c") == [("a", HeartbeatReply(1, 9, is_uncertain=True))]
+    cluster.persist("c")
+    assert not c.is_uncertain
+    assert sent(cluster, "c") == [("a", AppendReply(1, True, 1))]
+    c.step("a", Heartbeat(1, 1, 10))
+    assert sent(cluster, "c") == [("a", HeartbeatReply(1, 10))]
+
+
+def test_whoever_certified_has_the_vote_of_that_term() -> None:
+    """c, wiped and certified by a in term 1, restarts: a late candidate of term 1 gets nothing."""
+    cluster = elected()
+    cluster.wipe("c")
+    c = cluster.core("c")
+    c.step("b", Vote(1, False, 0, 0))  # granted, though uncertain: that must not last
+    cluster.pass_time(1000)
+    assert not c.is_uncertain
+    disk = cluster.crash("c")
+    assert disk.hard_state.vote == "a"
+    c = cluster.boot("c", disk).core
+    assert not c.is_uncertain
+    cluster.now_ms += 5000
+    c.now_ms = cluster.now_ms
+    c.step("b", Vote(1, False, 99, 1))
+    assert c.vote == "a"
+
+
+def test_a_new_term_ends_a_certificate_that_is_not_durable() -> None:
+    cluster = elected()
+    cluster.wipe("c")
+    c = cluster.core("c")
+    chain = next_chain(0, 1, 1, b"")
+    c.step("a", Append(1, 0, 0, 0, [Entry(1, 1, b"", chain=chain)], 1))
+    cluster.take("c")
+    cluster.persist("c")
+    cluster.take("c")
+    c.step("a", Certify(1, 1))
+    cluster.take("c")
+    c.step("b", Vote(2, False, 9, 1, is_transfer=True))
+    ready = cluster.take("c")
+    assert ready is not None
+    assert ready.hard_state is not None
+    assert ready.hard_state.is_uncertain
+    cluster.persist("c")
+    cluster.persist("c")
+    assert c.is_uncertain
+
+
+def test_trusts_no_commit_that_it_cannot_check() -> None:
+    """What an uncertain member has left may not be what it had acked."""
+    entry = Entry(1, 1, b"old", chain=next_chain(0, 1, 1, b"old"))
+    disk = Disk()
+    disk.entries[1] = entry
+    core = RaftCore(
+        group=1,
+        node_id="c",
+        voters="abc",
+        log=LogState(HardState(3, "b", 1), 1, 1, 0, 0),
+        reader=disk,
+        now_ms=0,
+        seed=1,
+        is_uncertain=True,
+    )
+    assert core.commit == 0
+    core.step("a", Heartbeat(3, 1, 1))
+    assert core.commit == 0
+    core.step("a", TimeoutNow(3))
+    core.tick(100_000)
+    assert core.term == 3
+
+
+def test_a_lost_hard_state_is_no_corruption_for_who_admits_it() -> None:
+    entry = Entry(4, 1, b"x", chain=next_chain(0, 4, 1, b"x"))
+    disk = Disk()
+    disk.entries[1] = entry
+    core = RaftCore(
+        group=1,
+        node_id="c",
+        voters="abc",
+        log=LogState(HardState(), 1, 1, 0, 0),
+        reader=disk,
+        now_ms=0,
+        seed=1,
+        is_uncertain=True,
+    )
+    ready = core.take(64, 1 << 20)
+    assert ready is not None
+    assert ready.hard_state == HardState(4, "", 0, True)
+
+
+def test_leadership_goes_to_whole_members_only() -> None:
+    cluster = elected()
+    core = cluster.core("a")
+    assert core.transfer_target() == "b"
+    assert core.transfer_target("c") == "c"
+    core.step("b", HeartbeatReply(1, 1, is_uncertain=True))
+    assert core.transfer_target("b") == "c"
+    with pytest.raises(ProposalRejected):
+        core.transfer("b")
+    core.set_live(frozenset("ab"))
+    assert core.transfer_target("c") == ""
+    assert cluster.core("b").transfer_target() == ""
+
+
+def test_minority_that_forgets_one_after_the_other_loses_nothing() -> None:
+    """Each member in turn is wiped and recovers while the others go on."""
+    cluster = elected()
+    for number in range(9):
+        victim = "abc"[number % 3]
+        leader = cluster.leader()
+        assert leader is not None
+        leader.propose(b"%d" % number)
+        cluster.run()
+        cluster.wipe(victim)
+        cluster.pass_time(6000)
+        assert not cluster.core(victim).is_uncertain
+    assert len(cluster.committed) >= 10
+    assert {core.applied for core in map(cluster.core, "abc")} == {max(cluster.committed)}

@@ -1,0 +1,141 @@
+"""Groups with nothing to do are silent, and no fault passes unnoticed because of that."""
+
+from __future__ import annotations
+
+from streamd.raft.core import NEVER
+from streamd.raft.messages import AppendReply, Heartbeat, Quiesce, Vote
+from tests.unit.raft.cluster import Cluster
+
+
+def resting(names: str = "abc") -> Cluster:
+    cluster = Cluster(list(names))
+    cluster.has_links = True
+    cluster.tell_links()
+    cluster.elect("a")
+    cluster.pass_time(1500)
+    assert all(member.core.is_quiescent for member in cluster.members.values())
+    return cluster
+
+
+def test_silence_costs_nothing() -> None:
+    cluster = resting()
+    cluster.trace.clear()
+    assert all(member.core.deadline_ms == NEVER for member in cluster.members.values())
+    cluster.pass_time(60_000, step_ms=1000)
+    assert cluster.trace == []
+    assert cluster.core("a").is_leader
+
+
+def test_whoever_was_not_told_of_links_beats_on() -> None:
+    cluster = Cluster(list("abc"))
+    cluster.elect("a")
+    cluster.pass_time(3000)
+    assert not cluster.core("a").is_quiescent
+
+
+def test_work_wakes_and_reads_are_answered() -> None:
+    cluster = resting()
+    cluster.core("b").read_index(5)
+    cluster.run()
+    assert cluster.members["b"].read_states == [(5, 1)]
+    cluster.pass_time(1500)
+    assert cluster.core("b").is_quiescent
+    cluster.core("a").propose(b"x")
+    cluster.run()
+    assert cluster.core("c").applied == 2
+    cluster.core("a").transfer("c")
+    cluster.run()
+    assert cluster.core("c").is_leader
+
+
+def test_a_change_of_members_wakes() -> None:
+    cluster = resting()
+    cluster.core("a").propose_membership("ab")
+    cluster.run()
+    assert cluster.core("b").members.voters == ("a", "b")
+
+
+def test_a_member_that_lacks_something_does_not_rest() -> None:
+    cluster = resting()
+    core = cluster.core("b")
+    core.step("a", Quiesce(1, 2, 2))
+    assert not core.is_quiescent
+    ready = core.take(64, 1 << 20)
+    assert ready is not None
+    assert ready.send_now == [("a", AppendReply(1, False, 2, 1, 1))]
+    cluster.core("a").step("b", ready.send_now[0][1])
+    assert not cluster.core("a").is_quiescent
+
+
+def test_no_help_to_depose_a_leader_that_rests() -> None:
+    cluster = resting()
+    for node_id in "ab":
+        core = cluster.core(node_id)
+        core.step("c", Vote(9, False, 99, 9))
+        assert core.term == 1
+    assert cluster.core("a").is_leader
+    [*beats] = [m for _, m in (cluster.take("a")).send_now if isinstance(m, Heartbeat)]  # type: ignore[union-attr]
+    assert len(beats) == 2
+
+
+def test_a_dead_follower_is_no_reason_to_stay_awake_a_lost_quorum_is() -> None:
+    cluster = resting()
+    cluster.crash("c")
+    core = cluster.core("a")
+    assert core.is_quiescent
+    core.propose(b"x")
+    cluster.pass_time(1500)
+    assert core.is_quiescent
+    cluster.crash("b")
+    assert not core.is_quiescent
+    cluster.pass_time(2500)
+    assert not core.is_leader
+
+
+def test_a_dead_leader_is_replaced_at_once() -> None:
+    for seed in range(20):
+        cluster = Cluster(list("abcde"), seed=seed * 1000)
+        cluster.has_links = True
+        cluster.tell_links()
+        cluster.elect("a")
+        cluster.pass_time(1500)
+        since_ms = cluster.now_ms
+        cluster.crash("a")
+        while cluster.leader() is None:
+            cluster.tick(5)
+            cluster.run()
+        assert cluster.now_ms - since_ms <= 700
+
+
+def test_whoever_comes_back_is_told_who_leads() -> None:
+    cluster = resting()
+    disk = cluster.crash("c")
+    cluster.core("a").propose(b"x")
+    cluster.pass_time(1500)
+    cluster.boot("c", disk)
+    cluster.run()
+    assert cluster.core("c").leader_id == "a"
+    assert cluster.core("c").applied == 2
+    cluster.pass_time(1500)
+    assert cluster.core("a").is_quiescent
+
+
+def test_a_resting_leader_that_gives_up_wakes_the_others() -> None:
+    """Even if nobody gets its word to take over."""
+    cluster = resting()
+    cluster.core("a").mark_incomplete()
+    cluster.take("a")
+    cluster.wire = [sent for sent in cluster.wire if isinstance(sent[2], Heartbeat)]
+    cluster.pass_time(4000)
+    leader = cluster.leader()
+    assert leader is not None
+    assert leader.node_id != "a"
+
+
+def test_an_uncertain_member_keeps_the_leader_awake_until_it_counts() -> None:
+    cluster = resting()
+    cluster.wipe("c")
+    cluster.pass_time(3000)
+    assert not cluster.core("c").is_uncertain
+    assert cluster.core("a").is_quiescent
+    assert cluster.core("c").is_quiescent
