@@ -1,7 +1,8 @@
 """Requests in a cluster: served here, handed to the node that can, or kept until there is one.
 
 The node that serves a request publishes the answer itself; the reply subject finds its way back as
-any other. A request that is lost with its node is asked again by its client.
+any other. When that node is lost meanwhile, what only reads is asked again elsewhere, and the rest
+refused as temporarily unavailable.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from streamd import errors, limits
 from streamd.api.request import HERE, META, REPLICA, ApiContext, Request
+from streamd.errors import JsError
 from streamd.types import NodeId
 
-NOTE: Final = "api.request"
+FORWARD: Final = "api.request"
 _FIELDS: Final = ("cid", "ip", "start_ns", "rtt_ns", "user", "name", "lang", "version")
 
 
@@ -97,8 +99,27 @@ class Forwarding:
             origin = getattr(client, "server", self._context.node.server_name)
             facts = [origin, *(getattr(client, field) for field in _FIELDS)]
         fields = [request.subject, request.reply, request.headers, request.payload, facts]
-        peers.note(target, NOTE, [*fields, request.hops + 1])
+        args = [*fields, request.hops + 1]
+        if request.endpoint.is_json:
+
+            def passed(result: Any) -> None:
+                self._passed(request, target, result)
+
+            peers.call(target, FORWARD, args, passed, limits.API_FORWARD_MS)
+        else:
+            peers.note(target, FORWARD, args)
         return True
+
+    def _passed(self, request: Request, target: NodeId, result: Any) -> None:
+        """`target` has answered the client, or is gone, perhaps before it did."""
+        if not isinstance(result, JsError):
+            request.finish()
+        elif self._is_up(target):
+            pass  # its endpoint chose silence, or is slow: the client's patience decides
+        elif request.endpoint.is_read:
+            self.route(request)
+        else:
+            request.refuse(errors.CLUSTER_NOT_AVAIL())  # it may or may not have been done
 
     def _is_up(self, target: NodeId) -> bool:
         peers = self._context.node.peers

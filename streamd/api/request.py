@@ -75,6 +75,7 @@ class Endpoint:
         "has_rest",
         "is_cluster_only",
         "is_json",
+        "is_read",
         "name_count",
         "serve",
         "type_name",
@@ -96,6 +97,7 @@ class Endpoint:
         self.is_cluster_only = is_cluster_only  # elsewhere nobody answers it
         self.type_name = type_name  # "" if the answers are messages, not JSON
         self.is_json = bool(type_name)
+        self.is_read = False  # may be asked twice
         self.serve = serve
         self.name_count = name_count  # tokens after the verb: stream, consumer
         self.has_rest = has_rest  # and any number more
@@ -112,6 +114,7 @@ class Request:
         "headers",
         "hops",
         "names",
+        "on_done",
         "parked_until_ms",
         "payload",
         "reply",
@@ -139,6 +142,7 @@ class Request:
         self.client = client
         self.hops = 0  # nodes that have passed it on
         self.parked_until_ms = 0  # if it waits for a leader: how long
+        self.on_done: Callable[[], None] | None = None  # the node that passed it on is told
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -166,6 +170,13 @@ class Request:
         if self.reply:
             self.context.wires.publish(self.reply, b"", b"", body)
         self.context.advisories.audit(self, body)
+        self.finish()
+
+    def finish(self) -> None:
+        """It is answered, here or elsewhere."""
+        on_done, self.on_done = self.on_done, None
+        if on_done is not None:
+            on_done()
 
     # --- steps ----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from streamd import errors, limits
 from streamd.api import account, cluster, consumers, direct, messages, streams
 from streamd.api.advisories import Advisories
-from streamd.api.forwarding import NOTE, CallLater, Forwarding, client_of
+from streamd.api.forwarding import FORWARD, CallLater, Forwarding, client_of
 from streamd.api.request import META, REPLICA, STREAM, ApiContext, ApiCounts, Endpoint, Request
 from streamd.errors import JsError
 from streamd.machine.msgheaders import get
@@ -20,6 +20,16 @@ from streamd.types import NodeId
 PREFIX: Final = b"$JS.API."
 _DIRECT: Final = b"$JS.API.DIRECT.GET."
 
+_READS: Final = (
+    "INFO",
+    "STREAM.NAMES",
+    "STREAM.LIST",
+    "STREAM.INFO",
+    "STREAM.MSG.GET",
+    "CONSUMER.NAMES",
+    "CONSUMER.LIST",
+    "CONSUMER.INFO",
+)
 _PAGED: Final[dict[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
 
 
@@ -84,6 +94,8 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
             "consumer_leader_stepdown", cluster.step_down_consumer, 2, where=STREAM
         ),
     }
+    for name in _READS:
+        table[name].is_read = True
     if is_clustered:
         table["META.LEADER.STEPDOWN"] = moving("meta_leader_stepdown", cluster.step_down_meta, 0)
     return table
@@ -190,18 +202,28 @@ class Router:
     # --- from other nodes -------------------------------------------------------------------
 
     def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
-        if kind != NOTE or self._forwarding is None:
-            return
+        if kind == FORWARD:
+            self._take(args, None)
+
+    def _take(self, args: list[Any], on_done: Callable[[], None] | None) -> None:
+        """Serve or pass on what another node passed on to this one."""
+        assert self._forwarding is not None, "nobody registered without it"
         subject, reply, headers, payload, facts, hops = args
         request = self._request(subject, reply, headers, payload, client_of(facts))
         if request is not None:
             request.hops = hops
+            request.on_done = on_done
             self._forwarding.route(request)
+        elif on_done is not None:
+            on_done()
 
     def _on_call(
         self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
     ) -> None:
-        cluster.serve_call(self.context, method, args, answer)
+        if method == FORWARD:
+            self._take(args, lambda: answer(True))
+        else:
+            cluster.serve_call(self.context, method, args, answer)
 
     def _find(self, subject: bytes) -> tuple[Endpoint, list[str]] | None:
         if not subject.startswith(PREFIX):

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import nats
+import uvloop
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeout
@@ -326,7 +327,7 @@ async def _read(
             elif number in seen:
                 report.duplicates += 1
             else:
-                seen[number] = msg.metadata.sequence.stream
+                seen[number] = int(msg.reply.split(".")[5])  # the stream's sequence
                 report.changed += msg.subject != flights.subjects[number]
             await msg.ack()
         report.consumed += len(batch)
@@ -405,11 +406,11 @@ def _copies(found: list[Replica]) -> Table:
 
 
 async def _job(cluster: LocalCluster, binary: str, limit: int) -> bool:
-    with console.status("reading the flights"):
-        flights = await asyncio.to_thread(Flights.load, limit)
     report = Report()
-    with console.status("starting three nodes"):
-        await asyncio.to_thread(cluster.start, binary)
+    with console.status("starting three nodes, reading the flights"):
+        starting = asyncio.get_running_loop().run_in_executor(None, cluster.start, binary)
+        flights = await asyncio.to_thread(Flights.load, limit)
+        await starting
     columns = (TextColumn("{task.description:23}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         await _publish(cluster, binary, flights, report, progress)
@@ -473,7 +474,8 @@ def main(argv: list[str] | None = None) -> int:
     # Stopped like Ctrl-C stops it, so that no server is left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        is_good = asyncio.run(_job(cluster, binary, options.flights))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            is_good = runner.run(_job(cluster, binary, options.flights))
         if is_good and not options.exit:
             _serve(cluster)
     except (DemoError, ClusterError, NatsError, OSError) as err:

@@ -246,6 +246,10 @@ class PeerLink(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self._out and self._transport is not None:
+            if self._transport.is_closing():
+                self._out = []  # the connection broke; `connection_lost` is on its way
+                self._out_bytes = 0
+                return
             self.out_bytes += self._out_bytes
             self._transport.writelines(self._out)
             self._out = []

@@ -210,12 +210,23 @@ class Peering:
     def _on_leaders(self, sender: NodeId, rows: list[Any]) -> None:
         node = self._node
         for uid, term, is_ready in rows:
+            if not is_ready:
+                self._on_leader_gone(sender, uid)
             node.leaders.note(sender, uid, term, is_ready=is_ready)
             if uid == META_UID:
                 node.replicas.look_at_members()
             else:
                 node.replicas.on_leader_changed(uid)
         node.changed()
+
+    def _on_leader_gone(self, sender: NodeId, uid: Uid) -> None:
+        """A leader stopped serving one group while its node goes on: a member at rest would not
+        notice by itself."""
+        group, monitor = self._node.group_of(uid), self._node.monitor_of(uid)
+        if group is not None and monitor is not None and group.raft.leader_id == sender:
+            live = self._live()
+            monitor.post((g.PEER_DOWN, sender, live, None))
+            monitor.post((g.PEER_UP, sender, live, None))
 
     def _on_digest(self, sender: NodeId, args: list[Any]) -> None:
         uid, index, fingerprint = args

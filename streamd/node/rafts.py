@@ -75,12 +75,16 @@ class Rafts:
 
     def _anew(self, start: GroupStart, found: LogState | None) -> RaftCore:
         """Keep the term, give up the log: the member begins at its snapshot, in doubt."""
-        if not start.is_memory:
-            self._node.wal.reset_group(start.uid, start.index, start.term, start.chain)
         term = max(found.hard_state.term if found is not None else 0, start.term)
         vote = found.hard_state.vote if found is not None else ""
+        hard_state = HardState(term, vote, start.index, True)
+        if not start.is_memory:
+            # In one batch: a log that is void must never look like one that can be relied upon.
+            self._node.wal.reset_group(
+                start.uid, start.index, start.term, start.chain, hard_state=hard_state
+            )
         log = LogState(
-            HardState(term, vote, start.index, True),
+            hard_state,
             start.index + 1,
             start.index,
             start.term,

@@ -276,7 +276,8 @@ class Leadership:
             if reply.hint_index < self.log.base_index:
                 hint = reply.hint_index  # what it has is compacted here: a snapshot follows
             peer.next = max(peer.match + 1, min(reply.index, hint + 1))
-            peer.is_paused = False
+            # Refused what it acked: an old answer, or it forgot and does not say so. No hurry.
+            peer.is_paused = 0 < reply.index <= peer.match
         return False
 
     def _on_accepted(self, node_id: NodeId, peer: Peer, index: Index) -> bool:

@@ -201,7 +201,10 @@ class Wal:
         last = recovered.segments[-1] if recovered.segments else None
         if last is not None:
             # What a killed process wrote may be in the page cache only. From the next
-            # segment's header on it counts as durable, so make it so.
+            # segment's header on it counts as durable, so make it so. Written again, because
+            # after a failed sync the cache may call pages clean that never reached the disk.
+            tail = self._disk.pread(last.fd, last.end - last.unproven, last.unproven)
+            self._disk.pwrite(last.fd, tail, last.unproven)
             self._disk.fdatasync(last.fd)
             self._no, self._position = last.no, last.end
         self._start_segment(self._segment_bytes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ class Segment(NamedTuple):
     fd: int
     capacity: int
     end: int  # where its batches end
+    unproven: int  # from here on nothing says that they were ever synced
 
 
 class Recovered(NamedTuple):
@@ -206,7 +208,7 @@ class _Recovery:
                 self.damage.lose(self.groups, text)
             scan = _SegmentScan(self, fd, header)
             next_batch = scan.read(following)
-            segments.append(Segment(no, fd, self.disk.size(fd), scan.end))
+            segments.append(Segment(no, fd, self.disk.size(fd), scan.end, scan.unproven))
             if following is None:
                 dropped_bytes = scan.dropped_bytes
                 dropped_at = f"{segment_name(no)}: offset {scan.end}"
@@ -245,6 +247,8 @@ class _SegmentScan:
         self._size = log.disk.size(fd)
         self._is_closed = False
         self.end = wf.SEGMENT_HEADER_BYTES
+        self.unproven = wf.SEGMENT_HEADER_BYTES
+        self._proofless: deque[tuple[int, int]] = deque()  # (batch, offset) no witness speaks of
         self.dropped_bytes = 0
 
     def read(self, following: wf.SegmentHeader | None) -> int:
@@ -266,6 +270,7 @@ class _SegmentScan:
                 break
             offset, expected = resumed
         self.end = offset
+        self.unproven = self._proofless[0][1] if self._proofless else offset
         return expected
 
     def _read_run(self, offset: int, expected: int, stop: int) -> tuple[int, int]:
@@ -280,6 +285,10 @@ class _SegmentScan:
             if found is None or found[0].batch_no != expected:
                 break
             header, records = found
+            proofless = self._proofless
+            proofless.append((expected, offset))
+            while proofless[0][0] <= header.durable_batch:
+                proofless.popleft()
             for record in records:
                 apply_one(groups, record, place)
             # An empty batch is the last thing a clean close wrote.

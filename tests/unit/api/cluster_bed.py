@@ -82,7 +82,15 @@ class Peers:
             self._world.queue.append(lambda: done(shown))
 
         target, arrived = self._world.nodes[node_id], packed(args)
-        self._world.queue.append(lambda: target.take_call(self._name, method, arrived, answer))
+        self._world.notes += method == "api.request"
+
+        def arrive() -> None:
+            if self.is_up(node_id):
+                target.take_call(self._name, method, arrived, answer)
+            else:
+                done(errors.CLUSTER_NOT_AVAIL())
+
+        self._world.queue.append(arrive)
 
 
 class ClusterNode(Node):

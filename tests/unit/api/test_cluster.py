@@ -107,6 +107,28 @@ def test_leader_without_a_link_is_none(world: World) -> None:
     assert json.loads(world.replies(reply)[0][1])["streams"] is None
 
 
+def test_request_outlives_the_node_it_was_passed_to(world: World) -> None:
+    """n1 dies with the request on its way: what reads is asked anew, what writes is refused."""
+    world.make("S", num_replicas=3)
+
+    def lost(subject: str, body: Any = b"") -> bytes:
+        world.lead(0, "n1")
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        reply = b"lost." + subject.encode()
+        world.routers["n3"].handle(b"$JS.API." + subject.encode(), reply, b"", payload)
+        world.down.add("n1")
+        world.run()
+        return reply
+
+    reply = lost("STREAM.NAMES")
+    assert not world.replies(reply)
+    world.lead(0, "n2")
+    assert json.loads(world.replies(reply)[0][1])["streams"] == ["S"]
+    world.down.clear()
+    reply = lost("STREAM.DELETE.S")
+    assert json.loads(world.replies(reply)[0][1])["error"]["err_code"] == 10008
+
+
 def test_only_so_many_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "API_PARKED_MAX", 2)
     world.leaders[0] = ""

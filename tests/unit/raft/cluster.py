@@ -34,6 +34,7 @@ class Disk:
     def __init__(self) -> None:
         self.hard_state = HardState()
         self.entries: dict[Index, Entry] = {}
+        self.is_wiped = False  # had another content once, as a node finds out at its start
         self.first = 1
         self.prev: tuple[Term, int] = (0, 0)
         self.writes: deque[Ready] = deque()
@@ -143,7 +144,7 @@ class Cluster:
             now_ms=self.now_ms,
             seed=self.seed + sum(node_id.encode()),
             applied=applied,
-            is_uncertain=is_uncertain,
+            is_uncertain=is_uncertain or (disk.is_wiped and disk.hard_state == HardState()),
             is_incomplete=is_incomplete,
         )
         self.members[node_id] = Member(core, disk)
@@ -153,7 +154,9 @@ class Cluster:
     def wipe(self, node_id: NodeId) -> Member:
         """`node_id` is killed and comes back with an empty disk."""
         self.crash(node_id)
-        return self.boot(node_id, Disk(), is_uncertain=True)
+        disk = Disk()
+        disk.is_wiped = True
+        return self.boot(node_id, disk)
 
     def tell_links(self) -> None:
         """Every member learns what became of its links, as from a node that watches them."""

@@ -410,3 +410,26 @@ def test_on_real_files_a_damaged_log_goes_on(disk: OsDisk, tmp_path: Path) -> No
     assert (wal.damage, wal.groups[5].last_index, wal.groups[6].last_index) == ([], kept, 1)
     assert wal.groups[5].hard_state.is_uncertain
     assert len(list((tmp_path / "wal" / "damaged-1").iterdir())) >= 2
+
+
+# --- failed syncs -------------------------------------------------------------------------------
+
+
+def test_what_a_failed_sync_left_in_the_cache_is_written_again_before_it_counts() -> None:
+    """After a failed fdatasync the pages are clean and hold what the platter never got: a sync of
+    the same file then promises nothing."""
+    for _ in range(20):  # whether a failed sync kept the write is the disk's dice
+        bed = Bed()
+        bed.append(1)
+        bed.thread.run()
+        bed.append(2)
+        bed.disk.fail("fdatasync", errno.EIO, under="/wal/")
+        bed.thread.run()
+        assert bed.errors
+        bed.disk.kill()
+        bed.start()
+        found = bed.indexes()
+        assert found in ([1], [1, 2])  # whatever it is: from now on it is promised
+        bed.disk.crash(keep=0.0)
+        bed.start()
+        assert bed.indexes() == found

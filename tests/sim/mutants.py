@@ -1,0 +1,345 @@
+"""Broken variants of the server: each must be caught by the simulator, or the simulator is blind.
+
+    python -m tests.sim.mutants [NAME ...] [--seeds N] [--first-seed S]
+
+A variant wraps or replaces functions of the real classes while seeds run, and puts them back. What
+it does wrong is its docstring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from streamd.machine.dedupe import DedupeWindow
+from streamd.node import snapshot_state
+from streamd.node.group import Group
+from streamd.node.snapshot_writers import StreamSnapshots
+from streamd.raft import election, membership
+from streamd.raft.core import RaftCore
+from streamd.raft.log import next_chain
+from streamd.raft.member import Member
+from streamd.raft.membership import Membership
+from streamd.raft.messages import Append, AppendReply
+from streamd.raft.ready import Ready
+from streamd.raft.replication import Leadership
+from streamd.store.wal import Wal
+from tests.sim.disk import SimDisk
+
+SEEDS_MAX = 500  # within as many each variant must be caught
+
+Replace = Callable[[Any, str, Any], None]
+
+
+@contextmanager
+def broken(name: str) -> Iterator[None]:
+    """Have the server broken in this way."""
+    undo: list[tuple[Any, str, Any]] = []
+
+    def replace(owner: Any, attribute: str, value: Any) -> None:
+        undo.append((owner, attribute, owner.__dict__[attribute]))
+        setattr(owner, attribute, value)
+
+    MUTANTS[name](replace)
+    try:
+        yield
+    finally:
+        for owner, attribute, value in reversed(undo):
+            setattr(owner, attribute, value)
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def ack_before_fsync(replace: Replace) -> None:
+    """The log reports an append durable as soon as it has taken it."""
+    append = Wal.append
+
+    def early(wal: Wal, writes: Any, done: Callable[[], None]) -> None:
+        append(wal, writes, lambda: None)
+        done()
+
+    replace(Wal, "append", early)
+
+
+def fsync_left_out(replace: Replace) -> None:
+    """The log is written and never synced."""
+    sync = SimDisk.fdatasync
+
+    def lazy(disk: SimDisk, fd: int) -> None:
+        if not disk._paths[fd].endswith(".wal"):
+            sync(disk, fd)
+
+    replace(SimDisk, "fdatasync", lazy)
+
+
+def directory_sync_left_out(replace: Replace) -> None:
+    """New names are never made durable."""
+    replace(SimDisk, "sync_dir", lambda disk, path: None)
+
+
+def vote_not_logged(replace: Replace) -> None:
+    """The term is logged, the vote in it is not."""
+    write = RaftCore._write
+
+    def forgetful(core: RaftCore, ready: Ready) -> None:
+        write(core, ready)
+        if ready.hard_state is not None:
+            ready.hard_state = ready.hard_state._replace(vote="")
+
+    replace(RaftCore, "_write", forgetful)
+
+
+def follower_acks_early(replace: Replace) -> None:
+    """A follower acknowledges entries before they are on its disk."""
+    on_append = Member._on_append
+
+    def eager(member: Member, sender: str, append: Append) -> None:
+        on_append(member, sender, append)
+        for row in [row for row in member._held if type(row[1]) is AppendReply]:
+            member._held.remove(row)
+            member._outbox.append(row)
+
+    _handle(replace, Append, eager)
+
+
+def leader_counts_itself_early(replace: Replace) -> None:
+    """The leader counts its own copy of an entry before that is on its disk."""
+    match_of = Leadership._match_of
+
+    def eager(leadership: Leadership, node_id: str) -> int:
+        if node_id == leadership._node_id:
+            return leadership._log.last_index
+        return match_of(leadership, node_id)
+
+    replace(Leadership, "_match_of", eager)
+
+
+# --- elections ------------------------------------------------------------------------------------
+
+
+def votes_twice(replace: Replace) -> None:
+    """A member grants every vote it is asked for in a term."""
+    replace(election, "may_vote", lambda vote, sender, **rest: True)
+
+
+def short_log_may_lead(replace: Replace) -> None:
+    """Votes are granted whatever the candidate's log lacks."""
+    replace(election, "is_up_to_date", lambda vote, **rest: True)
+
+
+def one_vote_too_few(replace: Replace) -> None:
+    """Half of the voters, rounded down, counts as a majority."""
+
+    def half(voters: tuple[str, ...], holds: Callable[[str], bool]) -> bool:
+        return sum(1 for node_id in voters if holds(node_id)) >= max(1, len(voters) // 2)
+
+    replace(membership, "_has_majority", half)
+
+
+def amnesiac_votes(replace: Replace) -> None:
+    """A member that lost its disk takes itself for one that remembers all."""
+    init = Member.__init__
+
+    def certain(member: Member, **arguments: Any) -> None:
+        init(member, **arguments | {"is_uncertain": False})
+
+    replace(Member, "__init__", certain)
+
+
+def dead_leader_not_noticed(replace: Replace) -> None:
+    """A quiet follower does not notice that its leader is gone."""
+    replace(RaftCore, "peer_down", lambda core, node_id: None)
+
+
+# --- commit ---------------------------------------------------------------------------------------
+
+
+def one_copy_too_few(replace: Replace) -> None:
+    """An entry counts as committed with one copy less than a majority."""
+
+    def lower(voters: tuple[str, ...], match: Callable[[str], int]) -> int:
+        return sorted(map(match, voters), reverse=True)[max(0, len(voters) // 2 - 1)]
+
+    replace(membership, "_majority_index", lower)
+
+
+def old_terms_commit_by_count(replace: Replace) -> None:
+    """A leader commits entries of earlier terms by counting copies (figure 8)."""
+    init = Leadership.__init__
+
+    def from_the_start(leadership: Leadership, **arguments: Any) -> None:
+        init(leadership, **arguments)
+        leadership.term_start = 0
+
+    replace(Leadership, "__init__", from_the_start)
+
+
+def commits_what_it_has(replace: Replace) -> None:
+    """A follower commits up to the leader's commit, also entries the append did not confirm."""
+    on_append = Member._on_append
+
+    def generous(member: Member, sender: str, append: Append) -> None:
+        on_append(member, sender, append)
+        if not member._has_diverged:
+            member._commit_to(min(append.commit, member.log.last_index))
+
+    _handle(replace, Append, generous)
+
+
+def conflict_kept(replace: Replace) -> None:
+    """A follower keeps its own entry where the leader has another."""
+
+    def stubborn(member: Member, sender: str, append: Append) -> bool:
+        log = member.log
+        for entry in append.entries:
+            if entry.index == log.last_index + 1:
+                chain = next_chain(log.last_chain, entry.term, entry.index, entry.data)
+                entry.chain = chain
+                log.append(entry)
+        member._follow_membership()
+        return True
+
+    replace(Member, "_append_foreign", stubborn)
+
+
+def two_majorities(replace: Replace) -> None:
+    """Members are replaced without a joint phase."""
+
+    def at_once(self: Membership, voters: Any, learners: Any) -> Membership:
+        return membership.simple(voters, learners)
+
+    replace(Membership, "changed_to", at_once)
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def stale_reads(replace: Replace) -> None:
+    """A leader answers reads without asking whether it still leads."""
+
+    def at_once(group: Group, done: Callable[[], None]) -> None:
+        group._barriers.append((group.machine.applied, done))
+
+    replace(Group, "_add_barrier", at_once)
+
+
+def snapshot_index_too_high(replace: Replace) -> None:
+    """A snapshot claims an entry that it does not contain."""
+    save = StreamSnapshots.save
+
+    def boastful(writer: StreamSnapshots, group: Group, *, index: int, **rest: Any) -> None:
+        state = group.machine.snapshot
+
+        def before() -> bytes:
+            group.machine.applied -= 1
+            try:
+                return bytes(state())
+            finally:
+                group.machine.applied += 1
+
+        group.machine.snapshot = before
+        try:
+            save(writer, group, index=index, **rest)
+        finally:
+            del group.machine.snapshot
+
+    replace(StreamSnapshots, "save", boastful)
+
+
+def log_released_early(replace: Replace) -> None:
+    """The log lets go of entries before the snapshot that holds them is durable."""
+    save = StreamSnapshots.save
+
+    def hasty(
+        writer: StreamSnapshots, group: Group, *, done: Callable[[], None], **rest: Any
+    ) -> None:
+        save(writer, group, done=lambda: None, **rest)
+        done()
+
+    replace(StreamSnapshots, "save", hasty)
+
+
+def blocks_not_synced(replace: Replace) -> None:
+    """A snapshot is saved before the blocks it rests on are durable."""
+    sync = SimDisk.fdatasync
+
+    def lazy(disk: SimDisk, fd: int) -> None:
+        if not disk._paths[fd].endswith(".blk"):
+            sync(disk, fd)
+
+    replace(SimDisk, "fdatasync", lazy)
+
+
+def ids_forgotten_at_restart(replace: Replace) -> None:
+    """Message ids are not in the snapshot."""
+    replace(DedupeWindow, "load", lambda window, state: None)
+
+
+def ids_ignored(replace: Replace) -> None:
+    """A message with an id that was seen is stored again."""
+    replace(DedupeWindow, "find", lambda window, msg_id: 0)
+
+
+def members_not_in_snapshot(replace: Replace) -> None:
+    """After a restart from a snapshot a group has the members it began with."""
+    from streamd.node import replicas
+
+    unwrap = snapshot_state.unwrap
+    replace(replicas, "unwrap", lambda blob: (None, unwrap(blob)[1]))
+
+
+def _handle(replace: Replace, message: type, handler: Any) -> None:
+    from streamd.raft import member
+
+    handlers = dict(member._HANDLERS)
+    handlers[message] = handler
+    replace(member, "_HANDLERS", handlers)
+
+
+MUTANTS: dict[str, Callable[[Replace], None]] = {
+    mutant.__name__: mutant
+    for mutant in (
+        ack_before_fsync, fsync_left_out, directory_sync_left_out, vote_not_logged,
+        follower_acks_early, leader_counts_itself_early, votes_twice, short_log_may_lead,
+        one_vote_too_few, amnesiac_votes, dead_leader_not_noticed, one_copy_too_few,
+        old_terms_commit_by_count, commits_what_it_has, conflict_kept, two_majorities,
+        stale_reads, snapshot_index_too_high, log_released_early, blocks_not_synced,
+        ids_forgotten_at_restart, ids_ignored, members_not_in_snapshot,
+    )
+}  # fmt: skip
+
+
+def hunt(name: str, *, first_seed: int = 1, seeds: int = SEEDS_MAX) -> tuple[int, str]:
+    """Return the first seed that catches a variant, and what it saw; (0, "") if none does."""
+    from tests.sim.__main__ import run_seed
+
+    with broken(name):
+        for seed in range(first_seed, first_seed + seeds):
+            outcome = run_seed(seed)
+            if outcome.violation:
+                return seed, outcome.violation.split("\n")[0]
+    return 0, ""
+
+
+def main() -> int:
+    """Hunt each variant; the exit code is 1 if one gets away."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", default=[])
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX)
+    parser.add_argument("--first-seed", type=int, default=1)
+    args = parser.parse_args()
+    escaped = 0
+    for name in args.names or MUTANTS:
+        seed, text = hunt(name, first_seed=args.first_seed, seeds=args.seeds)
+        escaped += not seed
+        print(f"{name:32} {f'seed {seed}: {text[:150]}' if seed else 'ESCAPED'}", flush=True)
+    print(f"{len(args.names or MUTANTS)} variants, {escaped} escaped")
+    return 1 if escaped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
