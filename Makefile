@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: setup run test lint bench crash clean
+.PHONY: setup run run-cluster test lint bench crash cluster-crash clean
 
 setup: $(STAMP)
 
@@ -18,6 +18,10 @@ $(STAMP): pyproject.toml tools/make_venv.py
 
 run: $(STAMP)
 	$(BIN)/python -m streamd.cli.demo $(ARGS)
+
+# The same through three nodes: the leader is killed, a follower loses its copy of the stream.
+run-cluster: $(STAMP)
+	$(BIN)/python -m streamd.cli.cluster_demo $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
@@ -35,7 +39,11 @@ bench: $(STAMP)
 # The long proofs: 10,000 simulated power failures, and 50 real ones (SIGKILL, un-synced bytes lost).
 crash: $(STAMP)
 	$(BIN)/python -m tests.sim.crash --points 10000 $(ARGS)
-	STREAMD_CAMPAIGN=1 $(BIN)/python -m pytest -q -s tests/e2e -m campaign
+	STREAMD_CAMPAIGN=1 $(BIN)/python -m pytest -q -s tests/e2e/test_process.py -m campaign
+
+# Three real processes: 100 rounds of SIGKILL, 20 of SIGSTOP, 20 of all killed, rolling restarts.
+cluster-crash: $(STAMP)
+	STREAMD_CAMPAIGN=1 $(BIN)/python -m pytest -q -s tests/e2e/test_cluster.py -m campaign $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \

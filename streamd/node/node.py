@@ -41,7 +41,7 @@ from streamd.raft.messages import Message
 from streamd.store.install import catchup_uid
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal import Wal
-from streamd.types import META_UID, NodeId, Uid
+from streamd.types import META_UID, HardState, NodeId, Uid
 
 __all__ = ["Node", "StreamSnapshots", "log_from_snapshot"]
 
@@ -348,12 +348,25 @@ class Node:
             on_turn=self._on_meta_turn,
         )
         self._meta_monitor = monitor
-        self.env.spawn(monitor)
+        monitor.post((g.TICK, None, None, None))
         if self.is_clustered:
+            # What is known to be committed is applied before any stream is opened: one of them may
+            # be deleted, its log gone, and must not come back as a new and empty one.
+            while monitor.is_awake():
+                monitor.step()
             group.on_events = self._meta_events
             self.peering.introduce(monitor, raft.members.members())
             self.replicas.reconcile()
-        monitor.post((g.TICK, None, None, None))
+        if not monitor.stopped.is_set():
+            self.env.spawn(monitor)
+
+    def remember_meta_commit(self) -> None:
+        """Have the log say how far the meta group is committed, before what is appended next."""
+        group = self._meta_group
+        if self.is_clustered and group is not None:
+            raft = group.raft
+            state = HardState(raft.term, raft.vote, group.machine.applied, raft.is_uncertain)
+            self.wal.append([(META_UID, [], state, 0)], _nothing)
 
     def _set_meta_aside(self, directory: str) -> None:
         aside = os.path.join(self.root, "trash", f"meta-damaged-{self.env.clock.now_ns()}")
@@ -679,6 +692,10 @@ class Node:
     def error(self, text: str, **facts: Any) -> None:
         if self.log is not None:
             self.log.error(text, **facts)
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def stop_all(monitors: list[Monitor], done: Callable[[], None]) -> None:

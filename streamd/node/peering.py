@@ -346,7 +346,7 @@ class Peering:
         return {
             "raft_group": _group_name(node, uid, group),
             "leader": leader,
-            "leader_since_ns": 0,
+            "leader_since_ns": node.replicas.led_since_ns(uid),
             "role": status["role"],
             "term": status["term"],
             "commit": status["commit"],

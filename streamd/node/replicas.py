@@ -78,6 +78,7 @@ class Replicas:
         self._ready_waiters: dict[Uid, list[Ready]] = {}  # to lead, or to have failed
         self._config_waiters: dict[Uid, list[tuple[int, Done]]] = {}
         self.reasons: dict[Uid, str] = {}  # why a replica does not serve
+        self._led_since_ns: dict[Uid, int] = {}  # when this node last began to lead
         self._void_logs: set[Uid] = set()  # of replicas being repaired
         self._codec = BlockCodec()
         self._hot_budget = HotBudget()
@@ -352,6 +353,7 @@ class Replicas:
 
         def done(result: Any) -> None:
             if is_deleted and isinstance(store, StreamStore):
+                node.remember_meta_commit()
                 node.wal.destroy(asset.uid)
                 node.empty_trash([str(asset.uid)])
 
@@ -377,6 +379,9 @@ class Replicas:
             self._place(replica.name)
             if group.is_ready:
                 self._settle_ready(uid)
+                self._led_since_ns[uid] = node.env.clock.now_ns()
+                if not group.raft.log.is_sole:
+                    self._on_events(replica, [("leader_elected", {})])
         self._settle_configured(uid)
         node.peering.follow(uid, turn)
 
@@ -445,6 +450,11 @@ class Replicas:
         del self._config_waiters[uid]
         for meta_index, done in waiters:
             node.peers.call(leader, "configured", [uid, meta_index], done, limits.CONFIGURED_MS)
+
+    def led_since_ns(self, uid: Uid) -> int:
+        """When this node began to lead the stream, ns since the epoch; 0: it does not."""
+        replica = self._replicas.get(uid)
+        return self._led_since_ns.get(uid, 0) if replica is not None and replica.is_ready else 0
 
     def on_leader_changed(self, uid: Uid) -> None:
         """Some node leads the stream now, or ceased to."""
@@ -636,6 +646,7 @@ class Replicas:
             node.leaders.forget(uid)  # else it lives on, elsewhere
         node.peering.digests.forget(uid)
         self.reasons.pop(uid, None)
+        self._led_since_ns.pop(uid, None)
         node.failed.pop(asset.name, None)
         replica = self._replicas.get(uid)
         if replica is None:
@@ -659,6 +670,7 @@ class Replicas:
 
         def removed(result: Any) -> None:
             if replica.is_file:
+                node.remember_meta_commit()
                 node.wal.destroy(uid)
                 node.empty_trash([str(uid)])
             self._replicas.pop(uid, None)

@@ -20,7 +20,9 @@ from streamd.node.group import Group
 from streamd.raft.core import RaftCore
 from streamd.raft.messages import Message, VoteReply
 from streamd.raft.ready import Ready
+from streamd.store import snapshots
 from streamd.store.format import BlockCodec
+from streamd.store.wal import Wal
 from streamd.types import META_UID, Entry, Index, Msg, NodeId, Seq, Term, Uid
 from tests.sim.disk import SimDisk
 from tests.sim.host import ROOT
@@ -202,9 +204,37 @@ class Checkers:
                     return True
             elif path.startswith(folder) and path.endswith(".snap"):
                 number = path[len(folder) : -len(".snap")]
-                if number.isdigit() and int(number) >= entry.index:
+                if int(number, 16) >= entry.index:
                     return True
         return False
+
+    def on_release(self, disk: SimDisk, uid: Uid, index: Index) -> None:
+        """The log lets go of entries: a durable snapshot, and the blocks it rests on, have them."""
+        name = next((name for name in self.disks if self.disks[name] is disk), "?")
+        kind, folder = ("meta", f"{ROOT}/meta") if uid == META_UID else (
+            "stream", f"{ROOT}/streams/{uid}"
+        )  # fmt: skip
+        if index == 0:
+            return
+        view = disk.durable_view(f"{folder}/{kind}-{index:016x}.snap")
+        need(view is not None, f"{name}/{uid} releases {index} without a durable snapshot of it")
+        assert view is not None
+        snapshot = snapshots.decode(bytes(view[1]), name="snapshot", group=uid)
+        self.world.counts["releases checked"] += 1
+        last_block, offset = snapshot.tail
+        for path in disk.paths:
+            number = path.removeprefix(folder + "/").removesuffix(".blk")
+            if not path.endswith(".blk") or not number.isdigit() or "/" in number:
+                continue
+            block = int(number)
+            if block > last_block or block in snapshot.doomed:
+                continue
+            have, want = disk.durable_contents(path), disk.contents(path)
+            end = offset if block == last_block else len(want)
+            need(
+                have is not None and have[:end] == want[:end],
+                f"{name}/{uid} releases {index}: block {block} is not durable up to {end}",
+            )
 
     # --- replicas ---------------------------------------------------------------------------
 
@@ -295,6 +325,13 @@ class Probes:
                 raise Violation(f"{who} failed: {type(err).__name__}: {err}") from err
             end(monitor, err)
 
+        release = Wal.release
+
+        def probed_release(wal: Wal, group: Uid, index: Index, term: Term, chain: int) -> None:
+            checkers.on_release(wal._disk, group, index)  # type: ignore[arg-type]
+            release(wal, group, index, term, chain)
+
+        self._set(Wal, "release", probed_release)
         self._set(RaftCore, "take", probed_take)
         self._set(Monitor, "_end", probed_end)
         return self

@@ -45,6 +45,11 @@ KINDS: dict[str, float] = {
     "step-down": 4.0,
     "membership change": 6.0,
 }
+# What may come one upon the other.
+STORMY = [
+    "bad network", "broken connection", "one-way partition", "isolated node", "kill",
+    "power loss", "pause", "step-down", "membership change", "crash within an operation",
+]  # fmt: skip
 # Counted one by one as they happen; a campaign must have seen each.
 SINGLE = (
     "raft frame lost",
@@ -65,6 +70,12 @@ class Faults:
         share = self._rng.choice((0.2, 0.4, 0.7, 1.0))
         self.kinds = [kind for kind in KINDS if self._rng.random() < share]
         self._pace = self._rng.choice((0.6, 1.0, 2.0))  # times the mean pause
+        self._rest_ms = (100, 2500)  # between the end of a process and the next
+        if self._rng.random() < 0.15:
+            # A storm: little goes wrong at once, but without a pause, and all is back at once.
+            self.kinds = self._rng.sample(STORMY, self._rng.randint(1, 4))
+            self._pace = 0.15
+            self._rest_ms = (5, 120)
 
     def start(self) -> None:
         self._is_on = True
@@ -183,7 +194,7 @@ class Faults:
         if host is None:
             return None
         host.kill()
-        host.boot_later(self._rng.randint(100, 2500) * MS)
+        host.boot_later(self._rng.randint(*self._rest_ms) * MS)
         return host.name
 
     def _power_loss(self) -> str | None:
@@ -191,6 +202,7 @@ class Faults:
         if host is None:
             return None
         host.lose_power()
+        host.boot_later(self._rng.randint(*self._rest_ms) * MS)
         return host.name
 
     def _power_loss_of_all(self) -> str:

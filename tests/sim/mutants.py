@@ -23,7 +23,7 @@ from streamd.raft.core import RaftCore
 from streamd.raft.log import next_chain
 from streamd.raft.member import Member
 from streamd.raft.membership import Membership
-from streamd.raft.messages import Append, AppendReply
+from streamd.raft.messages import Append, AppendReply, Quiesce
 from streamd.raft.ready import Ready
 from streamd.raft.replication import Leadership
 from streamd.store.wal import Wal
@@ -111,7 +111,7 @@ def leader_counts_itself_early(replace: Replace) -> None:
     match_of = Leadership._match_of
 
     def eager(leadership: Leadership, node_id: str) -> int:
-        if node_id == leadership._node_id:
+        if node_id == leadership.node_id:
             return leadership._log.last_index
         return match_of(leadership, node_id)
 
@@ -284,6 +284,40 @@ def ids_ignored(replace: Replace) -> None:
     replace(DedupeWindow, "find", lambda window, msg_id: 0)
 
 
+def uncertain_acks_count(replace: Replace) -> None:
+    """What an uncertain member acknowledges counts like everybody's."""
+    replace(Leadership, "_match_of", _match_of_anybody)
+
+
+def _match_of_anybody(leadership: Leadership, node_id: str) -> int:
+    if node_id == leadership.node_id:
+        return leadership.log.stable
+    peer = leadership.peers.get(node_id)
+    return peer.match if peer is not None else 0
+
+
+def certified_unseen(replace: Replace) -> None:
+    """A member that lost its disk says at its start that it is certain after all."""
+    write = RaftCore._write
+
+    def certain(core: RaftCore, ready: Ready) -> None:
+        core.is_uncertain = False
+        write(core, ready)
+
+    replace(RaftCore, "_write", certain)
+
+
+def quiet_without_a_look(replace: Replace) -> None:
+    """A follower goes quiet without having what the leader has."""
+
+    def trusting(member: Member, sender: str, message: Quiesce) -> None:
+        member._follow(sender)
+        member.is_quiescent = True
+        member.deadline_ms = 0
+
+    _handle(replace, Quiesce, trusting)
+
+
 def members_not_in_snapshot(replace: Replace) -> None:
     """After a restart from a snapshot a group has the members it began with."""
     from streamd.node import replicas
@@ -308,7 +342,8 @@ MUTANTS: dict[str, Callable[[Replace], None]] = {
         one_vote_too_few, amnesiac_votes, dead_leader_not_noticed, one_copy_too_few,
         old_terms_commit_by_count, commits_what_it_has, conflict_kept, two_majorities,
         stale_reads, snapshot_index_too_high, log_released_early, blocks_not_synced,
-        ids_forgotten_at_restart, ids_ignored, members_not_in_snapshot,
+        ids_forgotten_at_restart, ids_ignored, uncertain_acks_count, certified_unseen,
+        quiet_without_a_look, members_not_in_snapshot,
     )
 }  # fmt: skip
 

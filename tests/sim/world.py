@@ -16,7 +16,7 @@ from typing import Any
 
 MS = 1000  # virtual time is counted in microseconds
 SECOND = 1000 * MS
-TRACE_KEPT = 400  # last lines shown when a seed fails
+TRACE_KEPT = 2000  # last lines shown when a seed fails
 
 
 class Violation(AssertionError):

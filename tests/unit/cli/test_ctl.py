@@ -1,0 +1,132 @@
+"""`streamctl` without servers: what it writes, finds, and says when there is nothing."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamd.cli import ctl
+from streamd.cli.cluster_local import ClusterError, LocalCluster, Ports
+from streamd.config import flags
+
+
+def test_the_configurations_are_valid_and_private(tmp_path: Path) -> None:
+    """Three names, ports one after the other, one secret that only the owner can read."""
+    cluster = LocalCluster.create(tmp_path, Ports(5000, 6000, 7000))
+    names, secrets = [], set()
+    for at, node in enumerate(cluster.nodes):
+        line = flags.parse(["-c", str(node.config_file)])
+        options = flags.options_from(line)
+        assert (options.port, options.http_port) == (5000 + at, 6000 + at)
+        assert not options.warnings
+        assert node.config_file.stat().st_mode & 0o077 == 0
+        text = node.config_file.read_text()
+        secrets.add(text.partition('password: "')[2].partition('"')[0])
+        assert all(f"127.0.0.1:{port}\n" in text for port in (7000, 7001, 7002))
+        names.append(options.server_name)
+    assert names == ["node1", "node2", "node3"]
+    assert len(secrets) == 1
+    assert len(secrets.pop()) == 32
+
+
+def test_made_again_it_keeps_its_secret(tmp_path: Path) -> None:
+    """A second `up` may change the ports; nodes still know each other."""
+    before = json.loads(_described(tmp_path, Ports()))
+    after = json.loads(_described(tmp_path, Ports(client=9000)))
+    assert before["secret"] == after["secret"]
+    assert after["nodes"][2]["port"] == 9002
+    assert LocalCluster.load(tmp_path).urls[0] == "nats://127.0.0.1:9000"
+
+
+def _described(directory: Path, ports: Ports) -> str:
+    LocalCluster.create(directory, ports)
+    return (directory / "cluster.json").read_text()
+
+
+def test_a_foreign_pid_is_not_ours(tmp_path: Path) -> None:
+    """A pid file whose number belongs to another program by now: the node does not run."""
+    node = LocalCluster.create(tmp_path, Ports()).nodes[0]
+    assert node.pid() == 0
+    (node.directory / "pid").write_text(str(os.getpid()))
+    assert node.pid() == 0
+    assert node.health() == "not running"
+    assert node.end() is False
+
+
+def test_no_cluster_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("status", "down"):
+        assert ctl.main(["cluster", word, "--dir", str(tmp_path)]) == 1
+        assert "there is no cluster.json" in capsys.readouterr().err
+    (tmp_path / "cluster.json").write_text("{}")
+    with pytest.raises(ClusterError, match=r"cluster\.json"):
+        LocalCluster.load(tmp_path)
+
+
+def test_status_of_a_stopped_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line per node, status 1; `down` has nothing to do."""
+    LocalCluster.create(tmp_path, Ports())
+    assert ctl.main(["cluster", "status", "--dir", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert all(line.endswith("not running") for line in lines[1:])
+    assert ctl.main(["cluster", "down", "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "nothing was running\n"
+
+
+class _Health(http.server.BaseHTTPRequestHandler):
+    answer: tuple[int, bytes] = (200, b'{"status":"ok"}')
+
+    def do_GET(self) -> None:
+        status, body = self.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on stderr."""
+
+
+@pytest.fixture
+def health_url() -> Iterator[str]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), _Health)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/healthz"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "text"),
+    [
+        ((200, b'{"status":"ok"}'), 0, "ok\n"),
+        ((503, b'{"status":"unavailable","error":"no leader"}'), 1, "no leader\n"),
+        ((500, b"oops"), 1, "status 500\n"),
+        ((200, b"not json"), 1, "no answer"),
+    ],
+)
+def test_health(
+    health_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: tuple[int, bytes],
+    status: int,
+    text: str,
+) -> None:
+    """0 only for a 200 that says ok; else why not."""
+    monkeypatch.setattr(_Health, "answer", answer)
+    assert ctl.main(["health", health_url]) == status
+    assert capsys.readouterr().out.startswith(text)
+
+
+def test_health_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ctl.main(["health", "http://127.0.0.1:9/healthz"]) == 1
+    assert capsys.readouterr().out.startswith("no answer")
