@@ -304,9 +304,10 @@ class Member(State):
                 self._held.append((self.leader_id, self._append_reply(True, index)))
             return
         self._follow(sender)
-        if self._has_diverged or index > log.stable or index < log.base_index:
+        if self._has_diverged or index > log.stable:
             return
-        if log.term_at(index) != message.term:
+        # A snapshot may have taken it in by now; one of this very term is the leader's.
+        if log.term_at(max(index, log.base_index)) != message.term:
             return  # not the leader's entry: we have lost it since
         if not self.is_uncertain:
             self._held.append((sender, self._append_reply(True, index)))

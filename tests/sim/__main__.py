@@ -54,9 +54,7 @@ def run_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
         if not isinstance(err, Violation) or err.__cause__ is not None:
             violation += "\n" + "".join(traceback.format_exception(err))
     world = cluster.world
-    return Outcome(
-        seed, violation, world.now_us, world.trace_hash(), world.counts, world.recent
-    )
+    return Outcome(seed, violation, world.now_us, world.trace_hash(), world.counts, world.recent)
 
 
 class Campaign:

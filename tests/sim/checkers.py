@@ -193,9 +193,7 @@ class Checkers:
         disk = self.disks.get(name)
         if disk is None:
             return False
-        record = b"\x01\x00\x00\x00" + pack(
-            "<QQQI", uid, entry.term, entry.index, entry.chain
-        )
+        record = b"\x01\x00\x00\x00" + pack("<QQQI", uid, entry.term, entry.index, entry.chain)
         folder = f"{ROOT}/meta/meta-" if uid == META_UID else f"{ROOT}/streams/{uid}/stream-"
         for path in reversed(disk.durable_paths):
             if path.startswith(ROOT + "/wal/") and path.endswith(".wal"):
@@ -286,7 +284,7 @@ def _check_consumers(name: NodeId, machine: StreamMachine) -> None:
         floor, delivered = consumer.floor_sseq, consumer.delivered_sseq
         need(
             floor <= delivered <= last,
-            f"{name}/{machine.uid}/{consumer.name}: floor {floor} delivered {delivered} last {last}",
+            f"{name}/{machine.uid}/{consumer.name}: {floor=} {delivered=} {last=}",
         )
 
 

@@ -71,9 +71,10 @@ class Faults:
         self.kinds = [kind for kind in KINDS if self._rng.random() < share]
         self._pace = self._rng.choice((0.6, 1.0, 2.0))  # times the mean pause
         self._rest_ms = (100, 2500)  # between the end of a process and the next
-        if self._rng.random() < 0.15:
+        storm = cluster.world.rng("storm")
+        if storm.random() < 0.15:
             # A storm: little goes wrong at once, but without a pause, and all is back at once.
-            self.kinds = self._rng.sample(STORMY, self._rng.randint(1, 4))
+            self.kinds = storm.sample(STORMY, storm.randint(1, 4))
             self._pace = 0.15
             self._rest_ms = (5, 120)
 
@@ -343,7 +344,9 @@ class Faults:
         for host in self._running():
             node = host.node
             group = node.group_of(uid) if node is not None else None
-            if group is not None and group.is_ready and host.process is not None:
+            if node is None or group is None or host.process is None:
+                continue
+            if group.is_ready:
                 preferred = self._rng.choice(("", *cluster.names))
                 host.process.run(node.step_down, uid, preferred, lambda result: None)
                 return f"{host.name}/{uid} to {preferred or 'anybody'}"

@@ -13,8 +13,10 @@ from typing import Any
 
 from streamd import errors
 from streamd.errors import JsError, StreamdError
-from streamd.node.monitor import Monitor
+from streamd.node.monitor import Loop, Monitor
 from streamd.node.node import Node
+from streamd.node.ports import Clock
+from streamd.store.disk import Disk
 from streamd.types import NodeId, Uid
 from tests.sim.disk import SimCrash, SimDisk
 from tests.sim.net import SimNet, SimPeers
@@ -175,9 +177,10 @@ class SimProcess:
         self.is_alive = True
         self.is_paused = False
         self.is_started = False
-        self.clock = host.clock
-        self.disk = host.disk
-        self.loop = HostLoop(self)
+        self.clock: Clock = host.clock
+        self.disk: Disk = host.disk
+        self._loop = HostLoop(self)
+        self.loop: Loop = self._loop
         self.monitors: list[Monitor] = []
         self.wires = SimWires(self)
         self.peers = SimPeers(host.net, self, host.names)
@@ -226,7 +229,7 @@ class SimProcess:
             self.host.lose_power(f"at {crash}")
 
     def _settle(self) -> None:
-        soon = self.loop.soon
+        soon = self._loop.soon
         after_turn = self.host.after_turn
         for _ in range(ROUNDS_MAX):
             is_quiet = not soon

@@ -112,8 +112,9 @@ def leader_counts_itself_early(replace: Replace) -> None:
 
     def eager(leadership: Leadership, node_id: str) -> int:
         if node_id == leadership.node_id:
-            return leadership._log.last_index
-        return match_of(leadership, node_id)
+            return leadership.log.last_index
+        index: int = match_of(leadership, node_id)
+        return index
 
     replace(Leadership, "_match_of", eager)
 

@@ -7,6 +7,7 @@ What it was promised it remembers, and compares with what the cluster has commit
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -258,7 +259,7 @@ class Client:
             if left == 0:
                 self._finish()
 
-        replies = [self._reply(lambda outcome, msg=msg: answered(msg, outcome)) for msg in msgs]
+        replies = [self._reply(partial(answered, msg)) for msg in msgs]
         handle.publish(msgs, replies, self.connection)
 
     # --- commands ---------------------------------------------------------------------------

@@ -295,3 +295,32 @@ def test_minority_that_forgets_one_after_the_other_loses_nothing() -> None:
         assert not cluster.core(victim).is_uncertain
     assert len(cluster.committed) >= 10
     assert {core.applied for core in map(cluster.core, "abc")} == {max(cluster.committed)}
+
+
+class _NoEntries:
+    def read(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
+        raise AssertionError(f"entries {lo}..{hi} are in the snapshot")
+
+
+@pytest.mark.parametrize(("snapshot_term", "is_certain"), [(3, True), (2, False)])
+def test_a_snapshot_may_have_taken_in_the_certified_entry(
+    snapshot_term: int, is_certain: bool
+) -> None:
+    """Entry 40 is below the installed snapshot at 50: if that is of the leader's term, it holds
+    the leader's entry; if not, nothing shows that."""
+    core = RaftCore(
+        group=1,
+        node_id="b",
+        voters=("a", "b", "c"),
+        log=LogState(HardState(3, "", 50, True), 51, 50, snapshot_term, 7),
+        reader=_NoEntries(),
+        now_ms=0,
+        seed=1,
+        applied=50,
+        is_uncertain=True,
+    )
+    core.step("a", Certify(3, 40))
+    while (ready := core.take(100, 1 << 20)) is not None:
+        if ready.token is not None:
+            core.persisted(ready.token)
+    assert core.is_uncertain != is_certain
