@@ -337,17 +337,19 @@ class Node:
         )
         group.are_events_for_all = self.is_clustered
         self._meta_group = group
+        writer = MetaSnapshots(self._disk, directory, self.block_thread)
         monitor = Monitor(
             group,
             log=self.wal,
             clock=self.env.clock,
-            snapshot_writer=MetaSnapshots(self._disk, directory, self.block_thread),
+            snapshot_writer=writer,
             on_failed=self._on_meta_failed,
             loop=self.env.loop,
             send=self.peering.send,
             on_turn=self._on_meta_turn,
         )
         self._meta_monitor = monitor
+        writer.on_error = lambda err: monitor.post((g.FAILED, err, None, None))
         monitor.post((g.TICK, None, None, None))
         if self.is_clustered:
             # What is known to be committed is applied before any stream is opened: one of them may

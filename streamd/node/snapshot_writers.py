@@ -20,6 +20,7 @@ class MetaSnapshots:
         self._disk = disk
         self._directory = directory
         self._thread = thread
+        self.on_error: Callable[[BaseException], None] = _raise
 
     def save(
         self, group: Group, *, index: Index, term: int, chain: int, done: Callable[[], None]
@@ -38,7 +39,13 @@ class MetaSnapshots:
                 state=state,
             )
 
-        self._thread.submit(job, _raise_or(done))
+        def saved(result: Any) -> None:
+            if isinstance(result, BaseException):
+                self.on_error(result)  # no failed sync is tried again (I10)
+            else:
+                done()
+
+        self._thread.submit(job, saved)
 
 
 class StreamSnapshots:
@@ -69,10 +76,5 @@ def _state(group: Group, index: Index) -> bytes:
     return state if log.is_sole else wrap(log.membership_at(index), state)
 
 
-def _raise_or(done: Callable[[], None]) -> Callable[[Any], None]:
-    def completed(result: Any) -> None:
-        if isinstance(result, BaseException):
-            raise result
-        done()
-
-    return completed
+def _raise(err: BaseException) -> None:
+    raise err

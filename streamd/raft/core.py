@@ -305,10 +305,21 @@ class RaftCore(Member):
             self._wake()  # check-quorum decides
 
     def peer_up(self, node_id: NodeId) -> None:
-        """A link to `node_id` is up: a leader asks what it has, others have nothing to say."""
+        """A link to `node_id` is up: a leader asks what it has. Where nobody is known to lead and
+        enough have met to elect somebody, as after a start of all, there is nothing to wait for:
+        the pre-vote sees to it that nobody is deposed."""
         leadership = self._leadership
         if self._live is not None:
             self._live |= {node_id}
+            members = self.log.membership
+            if (
+                self.leader_id is None
+                and self.role == FOLLOWER
+                and members.is_voter(node_id)
+                and members.has_quorum(self._live.__contains__)
+                and self._may_stand()
+            ):
+                self._hurry()
         if leadership is None or node_id not in leadership.peers:
             return
         leadership.on_unreachable(node_id)
