@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: setup run run-cluster test lint bench crash cluster-crash clean
+.PHONY: setup run run-single test lint bench crash cluster-crash clean
 
 setup: $(STAMP)
 
@@ -16,12 +16,13 @@ $(STAMP): pyproject.toml tools/make_venv.py
 	$(BIN)/python -m compileall -q streamd
 	touch $@
 
+# Three nodes: the leader is killed half-way, a follower loses its copy of the stream.
 run: $(STAMP)
-	$(BIN)/python -m streamd.cli.demo $(ARGS)
-
-# The same through three nodes: the leader is killed, a follower loses its copy of the stream.
-run-cluster: $(STAMP)
 	$(BIN)/python -m streamd.cli.cluster_demo $(ARGS)
+
+# The same flights through one node, killed and started again.
+run-single: $(STAMP)
+	$(BIN)/python -m streamd.cli.demo $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
