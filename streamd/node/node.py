@@ -276,7 +276,7 @@ class Node:
     def _cluster_decided(self, is_uncertain: bool) -> None:
         self.info("cluster joined" if is_uncertain else "cluster founded", id=self.cluster_id)
         self._start_meta()
-        self.peering.renew_hello()
+        self.peering.renew_hello([] if is_uncertain else self.identity["voters"])
 
     @property
     def cluster_id(self) -> str:

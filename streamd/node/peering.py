@@ -60,11 +60,16 @@ class Peering:
             "facts": facts,
         }
 
-    def renew_hello(self) -> None:
-        """This node belongs to a cluster now: those it met before learn of it."""
+    def renew_hello(self, founders: list[NodeId]) -> None:
+        """This node belongs to a cluster now: those it met before learn of it.
+
+        Not from us, if they are of its `founders`: who founded it tells them, and what they heard
+        from others first would make them think that they had been in it and forgot.
+        """
         if self.peers is not None:
             for node_id in self.peers.nodes():
-                self.peers.note(node_id, "hello", [self.hello()])
+                if node_id not in founders:
+                    self.peers.note(node_id, "hello", [self.hello()])
                 self.introduce_to(node_id)
 
     def introduce(self, monitor: Monitor, members: tuple[NodeId, ...]) -> None:
