@@ -393,6 +393,11 @@ class SimDisk:
         if path not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "sync_dir", path)
         self._settle_moves_to(path)
+        # A directory of this name was removed before: what is safe in the new one comes after.
+        pending = self._changed.get(_parent(path.rstrip("/")), [])
+        while path.rstrip("/") in pending:
+            pending.remove(path.rstrip("/"))
+            self._settle_names(path.rstrip("/"))
         for changed in self._changed.pop(path.rstrip("/"), []):
             self._settle_names(changed)
 

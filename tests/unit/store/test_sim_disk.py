@@ -210,3 +210,19 @@ def test_a_durable_entry_is_known_by_index_and_term_or_covered_by_a_snapshot() -
     wal.append([], lambda: None)
     thread.run()
     assert durable_groups(disk, "/wal")[7].has(1, 9)
+
+
+def test_a_directory_made_again_after_its_removal_is_safe_once_both_are_synced() -> None:
+    disk = SimDisk()
+    disk.mkdir("/a/b")
+    disk.sync_dir("/a")
+    for _ in range(2):
+        disk.remove_tree("/a/b")
+        disk.mkdir("/a/b")
+    fd = disk.open("/a/b/file", create=True)
+    disk.pwrite(fd, b"new", 0)
+    disk.fdatasync(fd)
+    disk.sync_dir("/a/b")
+    disk.sync_dir("/a")
+    disk.crash(keep=0.0)
+    assert disk.contents("/a/b/file") == b"new"
