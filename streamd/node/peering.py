@@ -141,8 +141,10 @@ class Peering:
         rows = []
         for uid in sorted(announced):
             group = self._node.group_of(uid)
-            if group is not None:
-                rows.append([uid, group.raft.term, group.is_ready])
+            term = group.raft.term if group is not None else limits.EVERYTHING
+            # Not what the group believes: one that is being closed gets no turn to learn better.
+            leads = self._node.leaders.leader_of(uid) == self._node.server_name
+            rows.append([uid, term, leads])
         for node_id in self.peers.nodes():
             self.peers.note(node_id, "leaders", rows)
 

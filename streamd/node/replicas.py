@@ -553,8 +553,9 @@ class Replicas:
             self._node.block_thread.submit(before, done)
 
         def done(result: Any) -> None:
-            if isinstance(result, BaseException):
-                self.fail(uid, self._assets[uid].name, result)
+            asset = self._assets.get(uid)  # None: deleted meanwhile
+            if asset is not None and isinstance(result, BaseException):
+                self.fail(uid, asset.name, result)
             else:
                 self.open_again(uid)
 
@@ -713,7 +714,3 @@ def _when_stopped(monitor: Monitor, done: Ready) -> None:
     else:
         monitor.on_stopped.append(done)
         monitor.stop()
-
-
-def _nothing() -> None:
-    """No step in between."""
