@@ -76,6 +76,7 @@ STORE_BATCH_MSGS: Final = 4096  # messages of one log entry; a turn may make sev
 STORE_BATCH_BYTES: Final = 1024 * 1024  # of payloads, per log entry
 PUBLISH_BACKLOG_BYTES_MAX: Final = 128 * 1024 * 1024  # then publishes get 10167: disk is behind
 UNCOMMITTED_BYTES_MAX: Final = 512 * 1024 * 1024  # of anything, per group; never reached by then
+EXPIRY_RETRY_NS: Final = 100_000_000  # after the log refused to take an expiry
 UNFORCED_DELAY_MS: Final = 10  # how long deliveries and plain acks wait for company
 DELIVER_BUDGET_MSGS: Final = 512  # one cursor's share of a turn
 STRETCH_MSGS_MIN: Final = 32  # fewer are sent one by one: a run costs a write of its own
@@ -106,6 +107,7 @@ RAFT_READS_MAX: Final = 65_536  # reads waiting for a leader's confirmation, per
 
 RAFT_ELECTION_MS: Final = 1000  # least silence before an election; a broken link is known at once
 RAFT_HEARTBEAT_MS: Final = 250
+RAFT_COMMIT_DELAY_MS: Final = 5  # a stream's commit index waits so long for entries to ride with
 FIRST_ELECTION_MS: Final = 30  # of a new group: its members need this long to open it
 TRANSFER_MS: Final = 1500  # a hand-over takes one election timeout at most
 CHECKPOINT_ENTRIES: Final = 4096  # applied entries until replicas compare their digests

@@ -38,6 +38,7 @@ STEP_DOWN = 16  # (preferred node | "", done): hand leadership to another member
 PEER_UP = 17  # (node_id, live nodes): there is a link to a member
 PEER_DOWN = 18  # (node_id, live nodes): and now there is none
 MEMBERS = 19  # (voters, learners): change who belongs to the group
+WROTE = 20  # (node_id): a client there publishes, so it may read its own writes there
 
 
 class BlockPort(Protocol):
@@ -133,7 +134,7 @@ class Group:
             self._on_barrier, self._unexpected, self._unexpected, self._unexpected,
             self._unexpected, self._unexpected, self._unexpected, self._on_snapshot_wanted,
             self._on_step, self._unexpected, self._on_failed, self._on_step_down,
-            self._on_peer_up, self._on_peer_down, self._on_members,
+            self._on_peer_up, self._on_peer_down, self._on_members, self._on_wrote,
         ]  # fmt: skip
         self._turn_out = Turn()
 
@@ -311,6 +312,9 @@ class Group:
         except (NotLeader, ProposalRejected):
             return
 
+    def _on_wrote(self, node_id: NodeId, b: Any, c: Any) -> None:
+        self.raft.hasten_commit(node_id)
+
     def deliver(self) -> bool:
         """Let cursors send what is stored now; True if there is more to send at once."""
         return False
@@ -347,13 +351,15 @@ class Group:
 
     # --- proposing --------------------------------------------------------------------------
 
-    def propose_now(self, command: Command, tag: Any) -> None:
-        """Append a command to the log; its outcome goes to `tag` after apply."""
+    def propose_now(self, command: Command, tag: Any) -> bool:
+        """Append a command to the log; its outcome goes to `tag` after apply. False: refused."""
         try:
             self.raft.propose(encode(command), command, tag)
         except (NotLeader, ProposalRejected):
             if callable(tag):
                 self.call_soon(tag, errors.CLUSTER_NOT_AVAIL())
+            return False
+        return True
 
     def _propose_collected(self) -> None:
         """Subclasses propose what the messages of this turn added up to."""
@@ -395,6 +401,8 @@ class Group:
         self.raft.snapshot_saved(index, term, chain)
 
     def _on_propose(self, command: Command, done: Any, is_forced: Any) -> None:
+        if is_forced:
+            self.raft.hasten_commit()
         self.propose_now(command, done)
 
     def _on_barrier(self, done: Callable[[], None], b: Any, c: Any) -> None:

@@ -258,6 +258,7 @@ class Peering:
         replies = own_replies if own_replies is not None else [b""] * len(msgs)
         sink = RelaySink(self.peers, sender, token, replies)
         if replica is not None and replica.is_ready:
+            replica.note_writer_at(sender)
             replica.publish([tuple(msg) for msg in msgs], replies, sink)
         elif token:
             # It leads no more: nothing was stored, and the client may try again.

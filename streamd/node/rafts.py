@@ -124,6 +124,8 @@ class Rafts:
             is_uncertain=is_uncertain,
             is_incomplete=is_incomplete,
         )
+        if start.uid:
+            core.commit_delay_ms = limits.RAFT_COMMIT_DELAY_MS
         if node.peers is not None:
             core.set_live(frozenset((node.server_name, *node.peers.nodes())))
         return core

@@ -291,11 +291,17 @@ class StreamGroup(Group):
         waiting, self._unforced = self._unforced, []
         self._unforced_due_ms = 0
         self._is_forced = False
-        for command, tag in waiting:
+        for at, (command, tag) in enumerate(waiting):
             try:
                 self.raft.propose(encode(command), command, CursorTag(tag))
-            except (NotLeader, ProposalRejected):
-                return  # leadership is on its way: what is not acked there is delivered again
+            except NotLeader:
+                return  # what is not acked there is delivered again
+            except ProposalRejected:
+                # Kept, in order: a hand-over may come to nothing, and then the log must not lack
+                # what the cursors have counted already.
+                self._unforced = waiting[at:]
+                self._unforced_due_ms = self.at_ms + limits.UNFORCED_DELAY_MS
+                return
 
     def emit_outcomes(
         self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], None]]
@@ -411,9 +417,10 @@ class StreamGroup(Group):
             command = self.machine.plan_expiry(self.at_ns)
             self._expiry_at_ns = 0
             if command is not None:
-                self._expiry_proposed = True
-                self.propose_now(command, None)
-                turn.more = True
+                self._expiry_proposed = self.propose_now(command, None)
+                turn.more = self._expiry_proposed
+                if not self._expiry_proposed:
+                    self._expiry_at_ns = self.at_ns + limits.EXPIRY_RETRY_NS
 
     # --- messages from clients --------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from streamd.node.ports import Done, PublishSink
 from streamd.node.stream_group import StreamGroup
 from streamd.store.format import decode_at
 from streamd.subjects import matches
-from streamd.types import Msg, Seq, StoredMsg
+from streamd.types import Msg, NodeId, Seq, StoredMsg
 
 
 class LocalStream:
@@ -53,6 +53,10 @@ class LocalStream:
 
     def propose(self, command: list[Any], done: Done | None) -> None:
         self._post((g.PROPOSE, command, done, True))
+
+    def note_writer_at(self, node_id: NodeId) -> None:
+        """A client of that node publishes: what it reads there, it wants with its own writes."""
+        self._post((g.WROTE, node_id, None, None))
 
     def read_barrier(self, done: Callable[[], None]) -> None:
         self._post((g.BARRIER, done, None, None))

@@ -27,6 +27,7 @@ from streamd.raft.state import NEVER
 from streamd.types import Entry, HardState, Index, NodeId, Term
 
 COMMIT_HINT_EVERY = 4096  # entries; how far the durable commit hint may lag behind
+EAGER_MS = 1000  # a peer hears of commits at once, since a client there wrote
 QUIET_ROUNDS = 2  # heartbeats with nothing to do before a group rests
 
 __all__ = ["NEVER", "LogReader", "NotLeader", "ProposalRejected", "RaftCore", "Ready"]
@@ -116,6 +117,18 @@ class RaftCore(Member):
         """How many entries `node_id` is known to lack (the leader's view); -1: not a peer."""
         peer = self._leadership.peers.get(node_id) if self._leadership else None
         return -1 if peer is None else self.log.last_index - peer.match
+
+    def hasten_commit(self, node_id: NodeId = "") -> None:
+        """Let `node_id`, for a second, or all, for what is proposed up to the next entry, hear of
+        the commit at once: somebody there will read what was just written."""
+        leadership = self._leadership
+        if leadership is None:
+            return
+        peer = leadership.peers.get(node_id)
+        if peer is not None:
+            peer.eager_until_ms = self.now_ms + EAGER_MS
+        elif not node_id:
+            leadership.eager_to = self.log.last_index + 1
 
     def transfer(self, node_id: NodeId) -> None:
         """Hand leadership to `node_id`; given up after one election timeout."""
@@ -397,6 +410,8 @@ class RaftCore(Member):
             leadership.send_appends(self.now_ms)
             if leadership.is_round_due:
                 leadership.send_heartbeats()
+            if self.now_ms < leadership.commit_at_ms < self.deadline_ms:
+                self.deadline_ms = leadership.commit_at_ms
         if log.emitted < self._emit_to:
             self._emit(ready, max_entries, max_bytes)
         if log.written < log.last_index or self._hard_state_changed or log.truncated_from:
@@ -492,4 +507,6 @@ class RaftCore(Member):
 
     def _has_sends_due(self) -> bool:
         leadership = self._leadership
-        return leadership is not None and (leadership.is_round_due or leadership.has_appends_due())
+        return leadership is not None and (
+            leadership.is_round_due or leadership.has_appends_due(self.now_ms)
+        )

@@ -468,6 +468,7 @@ class Member(State):
             log=self.log,
             outbox=self._outbox,
             now_ms=self.now_ms,
+            commit_delay_ms=self.commit_delay_ms,
         )
         self._leadership.quorum_at_ms = self.now_ms + self._election_ms
         ballot = self._ballot
@@ -546,6 +547,7 @@ class Member(State):
         if index <= log.commit or index < leadership.term_start:
             return
         log.commit = index
+        leadership.note_commit(self.now_ms)
         self._emit_to = min(index, log.stable)
         self._settle_reads()
         if leadership.has_doubts:
@@ -562,6 +564,7 @@ class Member(State):
         if members.is_joint:
             self._append_membership(members.left_joint())
         elif not members.is_voter(self.node_id):
+            leadership.eager_to = self.log.commit
             leadership.send_appends(self.now_ms)  # so that the others learn of this commit
             self._become_follower(self.term, None)
 
@@ -622,6 +625,8 @@ class Member(State):
         deadline_ms = max(min(leadership.heartbeat_at_ms, leadership.quorum_at_ms), 1)
         if leadership.transfer_to:
             deadline_ms = min(deadline_ms, leadership.transfer_by_ms)
+        if self.now_ms < leadership.commit_at_ms < deadline_ms:
+            deadline_ms = leadership.commit_at_ms
         self.deadline_ms = deadline_ms
 
 

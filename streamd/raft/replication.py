@@ -48,9 +48,11 @@ class Peer:
     __slots__ = (
         "certain_from",
         "commit_sent",
+        "eager_until_ms",
         "heard_ms",
         "inflight",
         "is_certain_at_once",
+        "is_commit_due",
         "is_paused",
         "is_uncertain",
         "match",
@@ -67,6 +69,8 @@ class Peer:
         self.match: Index = 0
         self.next: Index = next_index
         self.commit_sent: Index = 0
+        self.is_commit_due = False  # it waits for what the commit index tells
+        self.eager_until_ms = 0  # until then it hears of every commit at once
         self.inflight: deque[Index] = deque()  # last index of each unanswered append
         self.is_paused = False  # a probe is under way
         self.probe_round = 0  # heartbeat round before the probe; a later answer proves it lost
@@ -110,6 +114,9 @@ class Leadership:
         "_outbox",
         "_reads",
         "_round_no",
+        "commit_at_ms",
+        "commit_delay_ms",
+        "eager_to",
         "has_doubts",
         "heartbeat_at_ms",
         "is_round_due",
@@ -126,9 +133,19 @@ class Leadership:
     )
 
     def __init__(
-        self, *, node_id: NodeId, term: Term, log: RaftLog, outbox: list[Outgoing], now_ms: int
+        self,
+        *,
+        node_id: NodeId,
+        term: Term,
+        log: RaftLog,
+        outbox: list[Outgoing],
+        now_ms: int,
+        commit_delay_ms: int = 0,
     ) -> None:
         self.node_id = node_id
+        self.commit_delay_ms = commit_delay_ms
+        self.commit_at_ms = 0  # until then a mere commit index waits for entries to ride with
+        self.eager_to: Index = 0  # a commit up to here waits for nothing
         self.log = log
         self._outbox = outbox
         self.term = term
@@ -187,20 +204,37 @@ class Leadership:
 
     # --- appends --------------------------------------------------------------------------------
 
-    def has_appends_due(self) -> bool:
+    def has_appends_due(self, now_ms: int) -> bool:
         """True if `send_appends` would send something."""
-        log = self.log
-        last = log.last_index
-        commit = log.commit
+        last = self.log.last_index
         for peer in self.peers.values():
             if peer.state == REPLICATE:
                 if len(peer.inflight) >= RAFT_INFLIGHT_APPENDS:
                     continue
-                if peer.next <= last or peer.commit_sent < min(commit, peer.next - 1):
+                if peer.next <= last or self._owes_commit(peer, now_ms):
                     return True
             elif peer.state == PROBE and not peer.is_paused:
                 return True
         return False
+
+    def _owes_commit(self, peer: Peer, now_ms: int) -> bool:
+        """True if the peer is to hear of the commit index although there is no entry to send."""
+        if peer.commit_sent >= min(self.log.commit, peer.next - 1):
+            return False
+        return (
+            now_ms >= self.commit_at_ms
+            or now_ms < peer.eager_until_ms
+            or peer.is_commit_due
+            or peer.commit_sent < self.eager_to
+        )
+
+    def note_commit(self, now_ms: int) -> None:
+        """The commit index rose: it rides with the next entries, or goes alone before long.
+
+        Alone it would cost every peer a frame, a turn and an answer for each small entry.
+        """
+        if now_ms >= self.commit_at_ms:
+            self.commit_at_ms = now_ms + self.commit_delay_ms
 
     def send_appends(self, now_ms: int) -> None:
         """Send each peer what it lacks, as far as its window allows."""
@@ -212,9 +246,7 @@ class Leadership:
                     peer.probe_round = self._round_no
             elif peer.state == REPLICATE:
                 while len(peer.inflight) < RAFT_INFLIGHT_APPENDS:
-                    if peer.next > self.log.last_index and peer.commit_sent >= min(
-                        self.log.commit, peer.next - 1
-                    ):
+                    if peer.next > self.log.last_index and not self._owes_commit(peer, now_ms):
                         break
                     if not self._send_append(node_id, peer, now_ms):
                         break
@@ -238,7 +270,9 @@ class Leadership:
         if peer.state == REPLICATE and entries:
             peer.next = entries[-1].index + 1
             peer.inflight.append(peer.next - 1)
+            self.commit_at_ms = now_ms + self.commit_delay_ms
         peer.commit_sent = min(log.commit, previous + len(entries))
+        peer.is_commit_due = False
         return True
 
     def _offer_snapshot(self, node_id: NodeId, peer: Peer, now_ms: int) -> None:
@@ -396,6 +430,9 @@ class Leadership:
     def answer(self, requester: NodeId, context: int, index: Index) -> None:
         """Send a follower the answer to its read."""
         self._outbox.append((requester, ReadAnswer(self.term, context, index)))
+        peer = self.peers.get(requester)
+        if peer is not None:
+            peer.is_commit_due = True  # it reads once it has applied up to `index`
 
     # --- rest -----------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class State:
         "_tries",
         "_uncommitted_bytes",
         "_writes",
+        "commit_delay_ms",
         "deadline_ms",
         "group",
         "heard_ms",
@@ -121,6 +122,7 @@ class State:
         self.now_ms = now_ms  # as last told; see the module
         self.heard_ms = now_ms - election_ms  # last sign of a leader; none yet
         self.deadline_ms = NEVER
+        self.commit_delay_ms = 0  # how long a leader lets a commit index wait for entries
         self._election_ms = election_ms
         self._heartbeat_ms = heartbeat_ms
         self._patience_ms = election_ms  # of this follower; drawn anew with each role it takes
