@@ -551,6 +551,8 @@ class Node:
         if monitor is not None:
             for message in messages:
                 monitor.post((g.STEP, sender, message, None))
+        else:
+            self.replicas.hold(sender, uid, messages)
 
     def on_call(
         self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]

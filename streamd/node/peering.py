@@ -351,6 +351,8 @@ class Peering:
             state = "uncertain"
         elif status["is_incomplete"] or node.replicas.is_catching_up(uid):
             state = "recovering"
+        elif leader and not group.raft.is_leader and not _has_caught_up(group):
+            state = "recovering"
         return {
             "raft_group": _group_name(node, uid, group),
             "leader": leader,
@@ -409,6 +411,13 @@ class Peering:
             and group.raft.is_leader
             and not group.raft.log.is_sole
         )
+
+
+def _has_caught_up(group: Group) -> bool:
+    """True once a follower has applied all that was committed when it first heard its leader: its
+    own log does not say how far that is."""
+    first_commit: Index = group.raft.first_commit
+    return bool(0 < first_commit <= group.machine.applied)
 
 
 def _group_name(node: Node, uid: Uid, group: Group) -> str:

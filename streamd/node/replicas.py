@@ -32,6 +32,7 @@ from streamd.node.snapshot_writers import StreamSnapshots
 from streamd.node.stream_group import StreamGroup
 from streamd.node.stream_handle import LocalStream
 from streamd.raft.membership import Membership
+from streamd.raft.messages import Message, Vote
 from streamd.store.blocks import StreamStore
 from streamd.store.format import BlockCodec
 from streamd.store.hot_tail import HotBudget
@@ -79,6 +80,7 @@ class Replicas:
         self._config_waiters: dict[Uid, list[tuple[int, Done]]] = {}
         self.reasons: dict[Uid, str] = {}  # why a replica does not serve
         self._led_since_ns: dict[Uid, int] = {}  # when this node last began to lead
+        self._early: dict[Uid, dict[NodeId, Message]] = {}  # campaigns in groups not open yet
         self._void_logs: set[Uid] = set()  # of replicas being repaired
         self._codec = BlockCodec()
         self._hot_budget = HotBudget()
@@ -90,6 +92,15 @@ class Replicas:
 
     def get(self, uid: Uid) -> LocalStream | None:
         return self._replicas.get(uid)
+
+    def hold(self, sender: NodeId, uid: Uid, messages: list[Message]) -> None:
+        """Keep a campaign's latest word until the group is open: a new group's first candidate is
+        often faster than its voters, and would be told nothing for a second."""
+        for message in messages:
+            if isinstance(message, Vote):
+                self._early.setdefault(uid, {})[sender] = message
+                if len(self._early) > limits.EARLY_VOTES_MAX:
+                    del self._early[next(iter(self._early))]
 
     # --- which there should be --------------------------------------------------------------
 
@@ -286,7 +297,7 @@ class Replicas:
         self._void_logs.discard(uid)
         if raft.last_index == 0 and voters[uid % len(voters)] == node.server_name:
             # A new stream need not wait for somebody to lose patience; leaders are spread.
-            raft.deadline_ms = node.env.clock.monotonic_ms() + limits.FIRST_ELECTION_MS
+            raft.deadline_ms = node.env.clock.monotonic_ms()
         group = StreamGroup(
             uid=uid,
             raft=raft,
@@ -323,6 +334,8 @@ class Replicas:
         node.env.spawn(monitor)
         if node.is_clustered:
             node.peering.introduce(monitor, raft.members.members())
+            for sender, message in self._early.pop(uid, {}).items():
+                monitor.post((g.STEP, sender, message, None))
         monitor.post((g.TICK, None, None, None))
 
     def _tell_log(self, uid: Uid, marker: Manifest) -> None:

@@ -164,6 +164,7 @@ class Member(State):
         if not self._append_foreign(sender, append):
             return
         self._held.append((sender, self._append_reply(True, last)))
+        self.first_commit = self.first_commit or append.commit
         self._commit_to(min(append.commit, last))
 
     def _refuse(self, sender: NodeId, index: Index, term: Term) -> None:
@@ -227,6 +228,7 @@ class Member(State):
         self._follow(sender)
         if not (self._has_diverged or self.is_uncertain):
             # An uncertain member may have acked entries that are not the ones it has now.
+            self.first_commit = self.first_commit or beat.commit
             self._commit_to(min(beat.commit, self.log.last_index))
         # No promise rests on a sign of life, so it does not wait for the disk.
         self._outbox.append((sender, HeartbeatReply(self.term, beat.round_no, self.is_uncertain)))
@@ -614,7 +616,8 @@ class Member(State):
         """Stand soon: that there is no leader is known. Others know it too, hence the dice."""
         if self.deadline_ms != NEVER:
             low, high = LEADER_LOST_MS
-            self.deadline_ms = self.now_ms + low + self._dice.below(high - low)
+            soon_ms = self.now_ms + low + self._dice.below(high - low)
+            self.deadline_ms = min(self.deadline_ms, soon_ms)
 
     def _arm_leader(self) -> None:
         leadership = self._leadership

@@ -50,6 +50,7 @@ class State:
         "_writes",
         "commit_delay_ms",
         "deadline_ms",
+        "first_commit",
         "group",
         "heard_ms",
         "is_incomplete",
@@ -116,6 +117,7 @@ class State:
                 )
             self.term, self.vote = self.log.last_term, ""
         self.leader_id: NodeId | None = None
+        self.first_commit: Index = 0  # the first commit index that a leader told us; 0: none yet
         self.role = FOLLOWER
         self.is_leader = False
         self.is_leader_ready = False  # the no-op of this term was given out as committed
