@@ -22,6 +22,10 @@ class CorruptionError(StreamdError):
     """Bytes of our own that are not what we wrote. Names the file and offset."""
 
 
+class IncarnationError(CorruptionError):
+    """Bytes that are whole, but of another incarnation: a stream of another uid."""
+
+
 class DiskError(StreamdError):
     """The operating system refused a read, write or sync. Final for whoever asked."""
 

@@ -123,6 +123,14 @@ EVERYTHING: Final = 1 << 62  # an index beyond any log
 STEP_DOWN_AT_STOP_S: Final = 1.0  # for handing over leaderships when the server stops
 RELAYED_MAX: Final = 65_536  # publishes of one node that wait for another's acks
 
+# --- scrubbing ----------------------------------------------------------------------------------
+
+SCRUB_FIRST_S: Final = 60.0  # after a start, which has enough to read
+SCRUB_EVERY_S: Final = 3600.0  # from the begin of one round to the next: bounds how long rot hides
+SCRUB_BYTES_PER_S: Final = 8 * 1024 * 1024  # a block a second: some 5 % of a core, while it reads
+SCRUB_PAUSE_S: Final = 0.05  # between two reads, however small: others use the block thread too
+DAMAGES_EVERY_S: Final = 2.0  # how often damage that could not be repaired is looked at again
+
 # --- protocol -----------------------------------------------------------------------------------
 
 PARSER_BULK_BYTES_MIN: Final = 512  # smaller chunks hold too few messages to gain from columns

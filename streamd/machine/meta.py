@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from streamd import errors, subjects
+from streamd import errors
 from streamd.errors import CorruptionError, JsError
 from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.commands import Command
 from streamd.machine.digest import MASK64, chain64
+from streamd.subject_tree import SubjectTree
 from streamd.types import Entry, Index, NodeId, Uid
 
 _STATE_VERSION: Final = 2  # each asset with its peers
@@ -64,6 +65,7 @@ class MetaMachine:
         self.max_streams = max_streams
         self.streams_by_name: dict[str, StreamAsset] = {}
         self.streams_by_uid: dict[Uid, StreamAsset] = {}
+        self._captured: SubjectTree[str] = SubjectTree()  # names by what they capture
         self._handlers: dict[int, Callable[[Entry, Command, Effects], Any]] = {
             commands.CREATE_STREAM: self._apply_create,
             commands.UPDATE_STREAM: self._apply_update,
@@ -114,6 +116,7 @@ class MetaMachine:
             placement = (tuple(names) for names in row[_FIELDS_ALONE:])
             asset = StreamAsset(*row[:_FIELDS_ALONE], *placement)
             machine.streams_by_name[asset.name] = machine.streams_by_uid[asset.uid] = asset
+            machine._capture(asset)
         return machine
 
     # --- commands -------------------------------------------------------------------------------
@@ -190,6 +193,7 @@ class MetaMachine:
             return errors.STREAM_NOT_FOUND()
         del self.streams_by_name[name]
         del self.streams_by_uid[existing.uid]
+        self._release(existing)
         self.digest = (self.digest - _mix(existing)) & MASK64
         out.events.append(("stream_deleted", {"asset": existing}))
         return True
@@ -198,21 +202,30 @@ class MetaMachine:
         before = self.streams_by_name.get(asset.name)
         if before is not None:
             self.digest = (self.digest - _mix(before)) & MASK64
+            self._release(before)
+        self._capture(asset)
         self.streams_by_name[asset.name] = self.streams_by_uid[asset.uid] = asset
         self.digest = (self.digest + _mix(asset)) & MASK64
 
     def overlaps(self, name: str, config: dict[str, Any]) -> bool:
         """True if another stream captures a subject that this config captures."""
-        mine = [subject.encode() for subject in config.get("subjects") or ()]
-        if not mine:
-            return False
         return any(
-            subjects.collides(one, theirs.encode())
-            for other in self.streams_by_name.values()
-            if other.name != name
-            for theirs in other.config.get("subjects") or ()
-            for one in mine
+            other != name
+            for subject in config.get("subjects") or ()
+            for other in self.capturing(subject.encode())
         )
+
+    def capturing(self, pattern: bytes) -> set[str]:
+        """Names of the streams that capture a subject, or any subject of a pattern."""
+        return set(self._captured.overlapping(pattern))
+
+    def _capture(self, asset: StreamAsset) -> None:
+        for subject in asset.config.get("subjects") or ():
+            self._captured.add(subject.encode(), asset.name)
+
+    def _release(self, asset: StreamAsset) -> None:
+        for subject in asset.config.get("subjects") or ():
+            self._captured.remove(subject.encode(), asset.name)
 
 
 def _check_update(old: dict[str, Any], new: dict[str, Any]) -> JsError | None:

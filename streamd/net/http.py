@@ -162,7 +162,7 @@ class HttpServer:
         from streamd.obs.metrics import CONTENT_TYPE, render
 
         jsz = self._monitoring.jsz({"consumers": "1", "digest": "1"})
-        text = render(self._monitoring.varz({}), jsz)
+        text = render(self._monitoring.varz({}), jsz, self._monitoring.care())
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     def _index(self, request: web.Request) -> web.StreamResponse:

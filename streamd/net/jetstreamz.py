@@ -383,7 +383,7 @@ class JetStreamz:
 
     def _stream_health(self, stream: str, consumer: str) -> Health:
         node = self.js.node
-        failed: dict[str, str] = dict(getattr(node, "failed", {}))
+        failed: dict[str, str] = self._damaged() | dict(getattr(node, "failed", {}))
         if self.is_clustered:
             failed = self._not_current(stream) | failed
         for name, reason in failed.items():
@@ -406,6 +406,27 @@ class JetStreamz:
             )
             return Health(404, "CONSUMER", text, {**names, "consumer": consumer})
         return Health()
+
+    def _damaged(self) -> dict[str, str]:
+        """Streams whose only copy is damaged: what is left of it is served."""
+        node = self.js.node
+        damages = getattr(node, "damages", None)
+        reasons: dict[Uid, str] = damages.reasons if damages is not None else {}
+        if not reasons:
+            return {}
+        known = node.meta.streams_by_uid
+        return {known[uid].name: text for uid, text in reasons.items() if uid in known}
+
+    def care(self) -> dict[str, int]:
+        """What was found wrong with this node's copies since its start, and how much was read."""
+        damages = getattr(self.js.node, "damages", None)
+        if damages is None:
+            return {}
+        return {
+            "incarnation_conflicts": damages.conflict_count,
+            "damages": damages.damage_count,
+            "scrubbed_bytes": self.js.node.scrubber.read_bytes,
+        }
 
     def _not_current(self, only: str) -> dict[str, str]:
         """Streams that should have a whole replica here and have not, and why."""

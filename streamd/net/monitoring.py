@@ -358,6 +358,10 @@ class Monitoring:
         """None: there are no such groups, which is answered with 404."""
         return self._js.raftz(query) if self._js is not None else None
 
+    def care(self) -> dict[str, int]:
+        """Counters for /metrics that no other document has."""
+        return {} if self._js is None else self._js.care()
+
     # --- /healthz -------------------------------------------------------------------------------
 
     def healthz(self, query: Query) -> tuple[int, dict[str, Any]]:

@@ -280,12 +280,7 @@ class PubSub:
         node = self._node
         assert node is not None
         self._topology = node.topology_version
-        patterns = [
-            str(pattern).encode()
-            for stream in node.streams()
-            for pattern in stream.config.get("subjects") or ()
-        ]
-        self.table.set_streams(node.streams_for, patterns)
+        self.table.set_streams(node.streams_for, node.is_captured)
         self._ack_key = b""
         self._ack_stream = None
 

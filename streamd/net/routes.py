@@ -15,7 +15,7 @@ from typing import Any
 from streamd.limits import NET_ROUTE_CACHE_MAX
 from streamd.net.remote_route import RemoteRoute, remote_route
 from streamd.net.sublist import Match, Sublist, Subscription
-from streamd.subjects import collides, is_literal
+from streamd.subjects import is_literal
 
 INBOX = b"_INBOX."
 _FORBIDDEN = (b"_GR_.", b"$GR.", b"$NRG.")
@@ -83,23 +83,25 @@ class Route:
 class RouteTable:
     """Routes by subject, cached, bounded, and never stale."""
 
-    __slots__ = ("_by_prefix", "_captured", "_elsewhere", "_streams_for", "_sublist", "routes")
+    __slots__ = ("_by_prefix", "_elsewhere", "_is_captured", "_streams_for", "_sublist", "routes")
 
     def __init__(self, sublist: Sublist, elsewhere: Sublist | None = None) -> None:
         self._sublist = sublist
         self._elsewhere = elsewhere if elsewhere is not None else Sublist()  # of other nodes
         self._streams_for: Callable[[bytes], tuple[Any, ...]] = _no_streams
-        self._captured: list[bytes] = []
+        self._is_captured: Callable[[bytes], bool] = _is_never_captured
         # Read directly by the hot path; `find` on a miss.
         self.routes: dict[bytes, Route] = {}
         self._by_prefix: dict[bytes, Route | None] = {}  # None: no common route
 
     def set_streams(
-        self, streams_for: Callable[[bytes], tuple[Any, ...]], patterns: list[bytes]
+        self,
+        streams_for: Callable[[bytes], tuple[Any, ...]],
+        is_captured: Callable[[bytes], bool],
     ) -> None:
-        """The set of streams changed. `patterns` are all subjects that streams capture."""
+        """The set of streams changed; what was found so far may be wrong."""
         self._streams_for = streams_for
-        self._captured = patterns
+        self._is_captured = is_captured
         self.clear()
 
     def clear(self) -> None:
@@ -138,7 +140,7 @@ class RouteTable:
         except KeyError:
             pass
         match = there = None
-        if not any(collides(pattern, prefix + b"*") for pattern in self._captured):
+        if not self._is_captured(prefix + b"*"):
             match = self._sublist.match_under(prefix)
             there = self._elsewhere.match_under(prefix)
         shared = None
@@ -175,6 +177,10 @@ def _fixed_prefix(pattern: bytes) -> bytes:
             break
         tokens.append(token)
     return b".".join(tokens) + b"." if tokens else b""
+
+
+def _is_never_captured(_pattern: bytes) -> bool:
+    return False
 
 
 def _no_streams(_subject: bytes) -> tuple[Any, ...]:

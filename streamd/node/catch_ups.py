@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamd.errors import StreamdError
 from streamd.node.catchup import CatchUp, CatchUpTurns, InstalledSnapshot
 from streamd.node.catchup_source import CatchUpSource
 from streamd.node.monitor import Monitor
@@ -39,7 +38,7 @@ class CatchUps:
         self._node = node
         self._running: dict[Uid, CatchUp] = {}
         self._turns = CatchUpTurns()
-        self._source = CatchUpSource(find=self._find, on_damaged=self._on_damaged)
+        self._source = CatchUpSource(find=self._find, on_damaged=node.damages.on_damaged)
         self.memory_stores: dict[Uid, MemoryStreamStore] = {}  # installed, to be opened
 
     # --- from a leader ----------------------------------------------------------------------
@@ -92,6 +91,7 @@ class CatchUps:
             is_wanted=partial(self._is_wanted, uid),
             turns=self._turns,
             on_trouble=lambda text: node.warn("catch-up", group=uid, reason=text),
+            on_conflict=partial(node.damages.on_conflict, uid),
         )
 
     def _target(self, uid: Uid) -> Any:
@@ -132,7 +132,7 @@ class CatchUps:
 
     def _log_leads_to(self, uid: Uid, found: InstalledSnapshot) -> bool:
         """True if the log goes on from the snapshot: then all that this member acked stays."""
-        state = self._node.wal.groups.get(uid)
+        state = self._node.wal.group(uid)
         if state is not None and state.first_index == found.index + 1:
             return (state.prev_term, state.prev_chain) == (found.term, found.chain)
         if state is None or not state.first_index <= found.index <= state.last_index:
@@ -171,14 +171,3 @@ class CatchUps:
             return _Source(MemorySource(replica.store, thread), monitor)
         directory = os.path.join(node.root, "streams", str(uid))
         return _Source(FileSource(disk, directory, uid, thread), monitor)
-
-    def _on_damaged(self, uid: Uid, err: StreamdError) -> None:
-        """A peer asked for a block that is bad here: this replica is the one to repair."""
-        group = self._node.group_of(uid)
-        if uid == META_UID or group is None:
-            return
-        if len(group.raft.members.voters) > 1:
-            self._node.replicas.repair(uid, str(err))
-        else:
-            # Nobody has another copy: what is left of this one goes on serving.
-            self._node.error("block is damaged, and there is no other copy", reason=str(err))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from streamd import limits
-from streamd.errors import CorruptionError, DiskError, StreamdError
+from streamd.errors import CorruptionError, DiskError, IncarnationError, StreamdError
 from streamd.raft.membership import Membership
 from streamd.store.manifest import FileFact, Manifest
 from streamd.types import META_UID, Index, NodeId, Term, Uid
@@ -92,7 +92,8 @@ class CatchUp:
 
     `call(node_id, method, args, done)` is `Peers.call`; `later(delay_s, callback)` is the loop's
     `call_later`. `is_wanted(index)` is asked before the swap: False if the group got past `index`
-    by other means, and then all is dropped. `on_trouble(text)` once per attempt that failed.
+    by other means, and then all is dropped. `on_trouble(text)` once per attempt that failed,
+    `on_conflict(text)` before if a peer sent another stream's.
     `turns` is shared by all groups of the node.
     """
 
@@ -107,6 +108,7 @@ class CatchUp:
         on_failed: Callable[[BaseException], None],
         is_wanted: Callable[[Index], bool] = lambda index: True,
         on_trouble: Callable[[str], None] = lambda text: None,
+        on_conflict: Callable[[str], None] = lambda text: None,
         turns: CatchUpTurns | None = None,
     ) -> None:
         self.uid = uid
@@ -121,6 +123,7 @@ class CatchUp:
         self._on_failed = on_failed
         self._is_wanted = is_wanted
         self._on_trouble = on_trouble
+        self._on_conflict = on_conflict
         self._turns = turns or CatchUpTurns()
         self._attempt = 0  # outcomes of earlier attempts are ignored
         self._min_index: Index = 0
@@ -200,12 +203,14 @@ class CatchUp:
         try:
             manifest = Manifest.from_wire(result)
             if manifest.uid != self.uid:
-                raise CorruptionError(f"manifest of group {manifest.uid}, not {self.uid}")
+                raise IncarnationError(f"manifest of group {manifest.uid}, not {self.uid}")
             if manifest.index < self._min_index:
                 raise CorruptionError(
                     f"manifest at index {manifest.index}, before {self._min_index}"
                 )
         except CorruptionError as err:
+            if isinstance(err, IncarnationError):
+                self._on_conflict(f"from {self.leader}: {err}")
             self._retry(f"from {self.leader}: {err}")
             return
         self._manifest = manifest

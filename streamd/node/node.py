@@ -22,6 +22,7 @@ from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.node import group as g
 from streamd.node import storedir
 from streamd.node.bootstrap import Bootstrap
+from streamd.node.damages import Damages
 from streamd.node.env import NodeEnv, SystemEnv, completion
 from streamd.node.group import Group, NoBlocks
 from streamd.node.leaders import Leaders
@@ -33,6 +34,7 @@ from streamd.node.rafts import GroupStart, Rafts, log_from_snapshot
 from streamd.node.remote_stream import RemoteStream
 from streamd.node.replicas import Replicas
 from streamd.node.room import MemoryRoom, StorageRoom
+from streamd.node.scrubber import Scrubber
 from streamd.node.snapshot_state import unwrap
 from streamd.node.snapshot_writers import MetaSnapshots, StreamSnapshots
 from streamd.node.stream_handle import LocalStream
@@ -87,7 +89,10 @@ class Node:
         self.wires = wires
         self.leaders = Leaders(self.server_name)
         self.peering = Peering(self)
+        self.damages = Damages(self)
+        self.scrubber = Scrubber(self)
         self.replicas = Replicas(self)
+        self.meta_index_at_start = -1  # of the meta log, as this process found it; -1: not yet
         self.forgotten_upto = 0  # streams created up to this meta entry may have been forgotten
         self.meta_reason = ""  # why the meta group does not serve here; empty: it does
         self._on_fatal = on_fatal
@@ -129,7 +134,9 @@ class Node:
         self.memory_log = MemoryLog(env.loop.call_soon)
         self.rafts = Rafts(self)
         self._is_running = True
-        self._again("stragglers", limits.STRAGGLER_CHECK_S, self._check_stragglers)
+        self.again("stragglers", limits.STRAGGLER_CHECK_S, self._check_stragglers)
+        self.scrubber.start()
+        self.damages.start()
         if not self.is_clustered:
             if self.identity.get("cluster_id"):
                 raise ConfigError(
@@ -158,8 +165,8 @@ class Node:
             self._start_meta()
         else:
             self._look_at_bootstrap()
-        self._again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
-        self._again("members", limits.PLACEMENT_EVERY_S, self.replicas.look_at_members)
+        self.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
+        self.again("members", limits.PLACEMENT_EVERY_S, self.replicas.look_at_members)
         env.loop.call_soon(done, None)
 
     async def started(self) -> None:
@@ -181,6 +188,7 @@ class Node:
             on_error=self._on_log_error,
             helper=self.block_thread,
             tolerate_damage=self.is_clustered,
+            on_groups_lost=self._on_groups_lost,
         )
         self.is_log_lost = is_known and self.identity["log_id"] != wal.log_id
         if self.is_log_lost and not self.is_clustered:
@@ -195,6 +203,11 @@ class Node:
         for text in wal.damage:
             self.warn("the log is damaged", reason=text)
         return wal
+
+    def _on_groups_lost(self) -> None:
+        """The log may have lost all of a group, its votes too: as if the log itself was lost."""
+        self.identity["is_rejoined"] = True
+        self._save_identity(self.identity)
 
     def _save_identity(self, identity: dict[str, Any]) -> None:
         try:
@@ -233,6 +246,7 @@ class Node:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self.scrubber.stop()
         self.peering.hand_over(partial(self._stop_groups, done))
 
     @property
@@ -327,6 +341,8 @@ class Node:
                 is_damaged=is_damaged,
             )
         )
+        if self.meta_index_at_start < 0:
+            self.meta_index_at_start = raft.last_index
         # A log that is whole proves by its silence that nothing was promised; one that was lost
         # proves nothing about any group of its time.
         self.forgotten_upto = (
@@ -361,6 +377,24 @@ class Node:
             self.replicas.reconcile()
         if not monitor.stopped.is_set():
             self.env.spawn(monitor)
+
+    def may_have_forgotten(self, uid: Uid) -> bool:
+        """True if this node may have been in a group of which its log knows nothing."""
+        return uid <= self.forgotten_upto or uid in self.identity.get("dropped", ())
+
+    def note_dropped(self, uid: Uid) -> None:
+        """This node's member of a group is about to be destroyed; the group may live on.
+
+        Should it come back, it must not pass for one of the founders, who promised nothing yet.
+        """
+        if not self.is_clustered:
+            return
+        known = self.meta.streams_by_uid
+        before = self.identity.get("dropped", [])
+        dropped = sorted({*before, uid} & known.keys())
+        if dropped != before:
+            self.identity["dropped"] = dropped
+            self._save_identity(self.identity)
 
     def remember_meta_commit(self) -> None:
         """Have the log say how far the meta group is committed, before what is appended next."""
@@ -578,15 +612,22 @@ class Node:
     def streams_for(self, subject: bytes) -> tuple[Any, ...]:
         found = self._routes.get(subject)
         if found is None:
+            names = sorted(self.meta.capturing(subject))
+            handles: list[Any] = [self._handles.get(name) for name in names]
             found = tuple(
                 handle
-                for handle in self.streams()
-                if handle.captures(subject) and (handle.is_local or handle.leader)
+                for handle in handles
+                if handle is not None
+                and handle.captures(subject)
+                and (handle.is_local or handle.leader)
             )
             if len(self._routes) >= limits.ROUTE_CACHE_MAX:
                 self._routes.clear()
             self._routes[subject] = found
         return found
+
+    def is_captured(self, pattern: bytes) -> bool:
+        return bool(self.meta.capturing(pattern))
 
     def place(self, name: str, handle: LocalStream | RemoteStream | None) -> None:
         """Have `name` lead to `handle` from now on."""
@@ -630,7 +671,9 @@ class Node:
         self._bootstrap.on_peer_up(node_id, hello)
         self.peering.introduce_to(node_id)
 
-    def _again(self, name: str, every_s: float, callback: Callable[[], None]) -> None:
+    def again(self, name: str, every_s: float, callback: Callable[[], None]) -> None:
+        """Call again and again until the node stops."""
+
         def fire() -> None:
             if not self._is_stopping:
                 callback()

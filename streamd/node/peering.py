@@ -333,24 +333,31 @@ class Peering:
                     "name": name,
                     "current": is_up
                     and (not known or (known["state"] == "replicate" and lag <= 1000))
-                    and not known.get("is_uncertain", False),
+                    and not known.get("is_uncertain", False)
+                    and not known.get("needs_snapshot", False),
                     "offline": not is_up,
                     "active_ns": max(0, known.get("heard_ms_ago", 0)) * 1_000_000,
                     "lag": lag,
                     "is_voter": group.raft.members.is_voter(name),
                 }
             )
-        reason = group.failure or node.replicas.reasons.get(uid, "")
+        conflict = node.damages.conflicts.get(uid, "")
+        damage = node.damages.reasons.get(uid, "")
+        reason = group.failure or node.replicas.reasons.get(uid, "") or conflict
         index, digest = self.digests.latest(uid)
         state = "ok"
         if group.failure:
             state = "failed"
+        elif conflict:
+            state = "conflict"
         elif status["has_diverged"] or reason:
             state = "diverged"
         elif status["is_uncertain"]:
             state = "uncertain"
         elif status["is_incomplete"] or node.replicas.is_catching_up(uid):
             state = "recovering"
+        elif damage:
+            state, reason = "damaged", damage
         elif leader and not group.raft.is_leader and not _has_caught_up(group):
             state = "recovering"
         return {

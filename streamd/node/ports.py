@@ -230,6 +230,9 @@ class NodeHandle(Protocol):
     def streams_for(self, subject: bytes) -> tuple[StreamHandle, ...]:
         """Streams that capture `subject`; the caller caches it until `topology_version` changes."""
 
+    def is_captured(self, pattern: bytes) -> bool:
+        """True if a stream may capture a subject that `pattern` matches; cached likewise."""
+
     topology_version: int
     is_clustered: bool
     cluster_name: str

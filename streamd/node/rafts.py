@@ -47,7 +47,7 @@ class Rafts:
         node = self._node
         uid = start.uid
         is_alone = not node.is_clustered or (start.voters == (node.server_name,) and uid != 0)
-        found = None if start.is_memory else node.wal.groups.get(uid)
+        found = None if start.is_memory else node.wal.group(uid)
         damage = "" if start.is_memory else node.wal.damaged_groups.get(uid, "")
         if is_alone:
             if damage:
@@ -123,7 +123,9 @@ class Rafts:
             heartbeat_ms=limits.RAFT_HEARTBEAT_MS,
             is_uncertain=is_uncertain,
             is_incomplete=is_incomplete,
+            may_begin_anew=start.is_memory,
         )
+        core.log.is_in_memory = start.is_memory
         if start.uid:
             core.commit_delay_ms = limits.RAFT_COMMIT_DELAY_MS
         if node.peers is not None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import errors, limits
-from streamd.errors import CorruptionError, StreamdError
+from streamd.errors import CorruptionError, IncarnationError, StreamdError
 from streamd.machine import commands
 from streamd.machine.meta import StreamAsset
 from streamd.machine.stream import StreamMachine
@@ -65,6 +65,7 @@ class _Opened:
         self.chain = 0
         self.members: Membership | None = None
         self.is_damaged = False
+        self.conflict = ""  # what was there was another incarnation's
         self.marker: Manifest | None = None  # what the files were installed from, if just now
 
 
@@ -81,6 +82,7 @@ class Replicas:
         self.reasons: dict[Uid, str] = {}  # why a replica does not serve
         self._led_since_ns: dict[Uid, int] = {}  # when this node last began to lead
         self._early: dict[Uid, dict[NodeId, Message]] = {}  # campaigns in groups not open yet
+        self._opened_in_memory: set[Uid] = set()
         self._void_logs: set[Uid] = set()  # of replicas being repaired
         self._codec = BlockCodec()
         self._hot_budget = HotBudget()
@@ -217,6 +219,7 @@ class Replicas:
             node.warn("stream files set aside", stream=asset.name, path=aside, reason=str(err))
             found = self._recover_files(asset)
             found.is_damaged = True
+            found.conflict = str(err) if isinstance(err, IncarnationError) else ""
             return found
 
     def _recover_files(self, asset: StreamAsset) -> _Opened:
@@ -276,8 +279,14 @@ class Replicas:
         if uid not in self._assets or node.is_stopping:
             self._discard(asset, opened.store)
             return
+        if opened.is_damaged:
+            node.damages.damage_count += 1
+        if opened.conflict:
+            node.damages.on_conflict(uid, opened.conflict)
         is_file = isinstance(opened.store, StreamStore)
         voters = asset.created_peers or asset.peers or (node.server_name,)
+        if not is_file and asset.members:
+            voters = asset.members  # what its log says of them is forgotten with the rest
         if opened.marker is not None:
             self._tell_log(uid, opened.marker)
         raft = node.rafts.make(
@@ -288,7 +297,7 @@ class Replicas:
                 opened.chain,
                 voters=tuple(voters) if node.is_clustered else (node.server_name,),
                 members=opened.members,
-                is_forgotten=uid <= node.forgotten_upto,
+                is_forgotten=node.may_have_forgotten(uid) or (not is_file and self._was_open(uid)),
                 is_damaged=opened.is_damaged,
                 is_log_void=uid in self._void_logs,
                 is_memory=not is_file,
@@ -328,6 +337,7 @@ class Replicas:
             call = getattr(node.env.loop, "call_soon_threadsafe", node.env.loop.call_soon)
             opened.store.on_error = lambda err: call(monitor.post, (g.FAILED, err, None, None))
         handle = LocalStream(group, monitor, opened.store, is_file=is_file)
+        handle.on_damaged = partial(node.damages.on_damaged, uid)
         group.on_events = lambda events: self._on_events(handle, events)
         self._replicas[uid] = handle
         self._place(asset.name)
@@ -338,10 +348,17 @@ class Replicas:
                 monitor.post((g.STEP, sender, message, None))
         monitor.post((g.TICK, None, None, None))
 
+    def _was_open(self, uid: Uid) -> bool:
+        """True if a member of this group in memory may have made promises, in this process or in
+        the one before, that nobody remembers."""
+        was_open = uid <= self._node.meta_index_at_start or uid in self._opened_in_memory
+        self._opened_in_memory.add(uid)
+        return was_open
+
     def _tell_log(self, uid: Uid, marker: Manifest) -> None:
         """The files were installed from a peer. Does the log know? A crash may have come first."""
         node = self._node
-        state = node.wal.groups.get(uid)
+        state = node.wal.group(uid)
         if state is not None and state.first_index <= marker.index < state.last_index:
             entry = node.wal.read(uid, marker.index, marker.index + 1, 0)[0]
             if (entry.term, entry.chain) != (marker.term, marker.chain):
@@ -600,6 +617,7 @@ class Replicas:
         if asset is None or self._node.is_stopping:
             return
         self._node.peering.digests.forget(uid)
+        self._node.damages.forget(uid)
         self.reasons.pop(uid, None)
         if uid in self._node.meta.streams_by_uid:
             self._open(self._node.meta.streams_by_uid[uid])
@@ -621,6 +639,7 @@ class Replicas:
         """A turn raised. With peers, what is wrong here is right elsewhere."""
         if self._has_peers(asset) and isinstance(err, CorruptionError):
             if asset.uid not in self.reasons:
+                self._node.damages.damage_count += 1
                 self._node.error("replica is damaged", stream=asset.name, reason=str(err))
                 self.repair(asset.uid, str(err))
                 return
@@ -629,6 +648,8 @@ class Replicas:
     def fail(self, uid: Uid, name: str, err: BaseException) -> None:
         """A stream can't be served on this node."""
         node = self._node
+        if isinstance(err, IncarnationError):
+            node.damages.on_conflict(uid, str(err))
         node.failed[name] = f"{type(err).__name__}: {err}"
         replica = self._replicas.get(uid)
         if replica is not None:
@@ -659,6 +680,7 @@ class Replicas:
         if uid not in node.meta.streams_by_uid:
             node.leaders.forget(uid)  # else it lives on, elsewhere
         node.peering.digests.forget(uid)
+        node.damages.forget(uid)
         self.reasons.pop(uid, None)
         self._led_since_ns.pop(uid, None)
         node.failed.pop(asset.name, None)
@@ -683,6 +705,7 @@ class Replicas:
                 replica.store.move_to_trash(os.path.join(node.root, "trash"))
 
         def removed(result: Any) -> None:
+            node.note_dropped(uid)
             if replica.is_file:
                 node.remember_meta_commit()
                 node.wal.destroy(uid)
@@ -694,6 +717,8 @@ class Replicas:
 
     def _gone(self, uid: Uid) -> None:
         self._assets.pop(uid, None)
+        if uid not in self._node.meta.streams_by_uid:
+            self._opened_in_memory.discard(uid)
         for waiting in self._waiting.pop(uid, []):
             waiting()
 

@@ -67,6 +67,21 @@ def check_installed(
     return check_content(machine, store)
 
 
+def block_difference(
+    machine: StreamMachine, block: Block, rows: BlockRows, *, active_count: int = 0
+) -> str:
+    """How what was read of a block of a running stream differs from what it should be; empty: not
+    at all. `active_count`: messages it had when it was read, if it was the newest block then."""
+    if not active_count:
+        return _difference(machine, block, rows)
+    if len(rows.seqs) != active_count:
+        return f"block {block.block_no}: {len(rows.seqs)} messages, there should be {active_count}"
+    columns = block.columns
+    if columns is not None and list(columns.crcs[:active_count]) != rows.crcs:
+        return f"block {block.block_no}: its messages are not those of the index"
+    return ""
+
+
 def _difference(machine: StreamMachine, block: Block, rows: BlockRows) -> str:
     seqs, crcs = rows.seqs, rows.crcs
     if len(seqs) != block.count:

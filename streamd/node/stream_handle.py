@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd import limits
-from streamd.errors import CorruptionError
+from streamd.errors import CorruptionError, DiskError, StreamdError
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
 from streamd.node.cursor import Cursor
@@ -34,6 +34,8 @@ class LocalStream:
         self.name = self.machine.name
         self.name_bytes = self.name.encode()
         self._post = monitor.post
+        # A message that can't be read is not "not there": who asked for it gets no answer.
+        self.on_damaged: Callable[[StreamdError], None] = _raise
 
     @property
     def config(self) -> dict[str, Any]:
@@ -83,6 +85,10 @@ class LocalStream:
         _Read(self, seqs, done).advance()
 
 
+def _raise(err: StreamdError) -> None:
+    raise err
+
+
 class _Read:
     """One `LocalStream.read` under way."""
 
@@ -96,6 +102,12 @@ class _Read:
 
     def advance(self) -> None:
         """Read until all is read, or until a block has to come from the disk."""
+        try:
+            self._advance()
+        except (CorruptionError, DiskError) as err:
+            self._handle.on_damaged(err)
+
+    def _advance(self) -> None:
         handle = self._handle
         index = handle.machine.index
         found = self._found

@@ -48,6 +48,14 @@ _META_GAUGES = {
     "streamd_meta_quorum_needed": "quorum_needed",
     "streamd_meta_pending": "pending",
 }
+_CARE_COUNTERS = {
+    "incarnation_conflicts": (
+        "streamd_incarnation_conflicts",
+        "Files or snapshots of another incarnation of a stream, met and not used",
+    ),
+    "damages": ("streamd_damages", "Damaged or missing files of streams found"),
+    "scrubbed_bytes": ("streamd_scrubbed_bytes", "Bytes of blocks read to verify them"),
+}
 _SERVER_GAUGES = {
     "jetstream_server_total_streams": "streams",
     "jetstream_server_total_consumers": "consumers",
@@ -56,17 +64,18 @@ _SERVER_GAUGES = {
 }
 
 
-def render(varz: dict[str, Any], jsz: dict[str, Any]) -> bytes:
+def render(varz: dict[str, Any], jsz: dict[str, Any], care: dict[str, int] | None = None) -> bytes:
     """Return the exposition of one moment."""
-    return generate_latest(_Moment(varz, jsz))
+    return generate_latest(_Moment(varz, jsz, care or {}))
 
 
 class _Moment(Collector):
     """A collector over documents that were just built; nothing is kept between scrapes."""
 
-    def __init__(self, varz: dict[str, Any], jsz: dict[str, Any]) -> None:
+    def __init__(self, varz: dict[str, Any], jsz: dict[str, Any], care: dict[str, int]) -> None:
         self._varz = varz
         self._jsz = jsz
+        self._care = care
         self._server = varz["server_id"]
 
     def collect(self) -> Iterator[Metric]:
@@ -80,6 +89,11 @@ class _Moment(Collector):
         for path, count in self._varz["http_req_stats"].items():
             requests.add_metric((path,), count)
         yield requests
+        for key, count in self._care.items():
+            name, text = _CARE_COUNTERS[key]
+            counter = CounterMetricFamily(name, text, labels=("server_id",))
+            counter.add_metric((self._server,), count)
+            yield counter
         yield from self._jetstream()
 
     def _jetstream(self) -> Iterator[Metric]:

@@ -57,6 +57,7 @@ class RaftLog:
         "commit",
         "emitted",
         "entries",
+        "is_in_memory",
         "is_sole",
         "last_chain",
         "last_index",
@@ -101,6 +102,7 @@ class RaftLog:
         # Memberships by the index that brought each; the first is the snapshot's.
         self.memberships: list[tuple[Index, Membership]] = [(applied, membership)]
         self.is_sole = False
+        self.is_in_memory = False  # what is dropped before a snapshot has it can't be read back
         self.truncated_from: Index = 0  # lowest index voided since the last write; 0: none
         self.snapshot_index: Index = applied
         self.snapshot_term, self.snapshot_chain = state.prev_term, state.prev_chain
@@ -241,6 +243,8 @@ class RaftLog:
 
     def forget(self, index: Index) -> None:
         """Drop from memory what is not after `index` nor in the trailing window."""
+        if self.is_in_memory and not self.is_sole:
+            index = min(index, self.snapshot_index)
         count = index + 1 - self._first
         if count <= 0:
             return
@@ -313,7 +317,7 @@ class RaftLog:
         newest = dropped[-1]
         self._first_prev = (newest.term, newest.chain)
         self._first = newest.index + 1
-        if self.base_index < self.snapshot_index:
+        if self.base_index < self.snapshot_index or self.is_in_memory:
             self._raise_base()  # what was compacted could be had from memory only
 
     def _read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
@@ -370,7 +374,7 @@ class RaftLog:
 
     def _raise_base(self) -> None:
         """Entries up to the snapshot are to be had only as far as memory reaches back."""
-        if self._first <= self.snapshot_index:
+        if self._first <= self.snapshot_index or self.is_in_memory:
             self.base_index = self._first - 1
             self.base_term, self.base_chain = self._first_prev
         else:

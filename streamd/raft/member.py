@@ -61,6 +61,7 @@ class Member(State):
         members: Membership | None = None,
         is_uncertain: bool = False,
         is_incomplete: bool = False,
+        may_begin_anew: bool = False,
     ) -> None:
         """See `State`. Who has nobody else to wait for leads at once."""
         super().__init__(
@@ -78,6 +79,7 @@ class Member(State):
             members=members,
             is_uncertain=is_uncertain,
             is_incomplete=is_incomplete,
+            may_begin_anew=may_begin_anew,
         )
         self._follow_membership()
         if self.log.membership.voters == (node_id,):
@@ -413,7 +415,8 @@ class Member(State):
         if not is_transfer and not self._is_sole:
             self.role = PRE_CANDIDATE
             self._ask_for_votes(Vote(self.term + 1, True, log.last_index, log.last_term))
-            self._ballot.record(self.node_id, is_granted=True)  # promises nothing
+            # Promises nothing, and counts like everybody's if we have forgotten something.
+            self._ballot.record(self.node_id, is_granted=True, is_uncertain=self.is_uncertain)
             self._count_votes()
             return
         self._stand(is_transfer=is_transfer)
@@ -434,7 +437,7 @@ class Member(State):
         # Requests wait for the disk as well: they claim a log and a term that must survive us,
         # or a grant could be counted by a later incarnation that has less.
         self._ask_for_votes(Vote(self.term, False, log.last_index, log.last_term, is_transfer))
-        self._held.append((self.node_id, VoteReply(self.term, False, True)))
+        self._held.append((self.node_id, self._vote_reply(self.term, False, True)))
 
     def _ask_for_votes(self, vote: Vote) -> None:
         channel = self._outbox if vote.is_pre else self._held
@@ -478,6 +481,11 @@ class Member(State):
             is_unanimous = ballot.is_unanimous(self.log.membership)
             at_once = ballot.uncertain & ballot.known if is_unanimous else set()
             doubt.begin(self._leadership, ballot.uncertain, at_once)
+        if self.is_uncertain:
+            # All voters granted this term after we forgot: nobody else can be elected in it, and
+            # nobody has an entry that we lack.
+            self.is_uncertain = False
+            self._hard_state_changed = True
         self._append(b"", None, None)  # commits what earlier terms left, once it is committed
         if not self._is_sole:
             self._leadership.send_heartbeats()
@@ -598,7 +606,9 @@ class Member(State):
     def _may_stand(self) -> bool:
         """True for a voter that is whole, also for one whose removal is not known to be committed:
         until it is, the group may need the longer log that only the removed member has."""
-        if self.is_uncertain or self.is_incomplete or self._has_diverged:
+        if self.is_incomplete or self._has_diverged:
+            return False
+        if self.is_uncertain and not (self.may_begin_anew and self.log.last_index == 0):
             return False
         return any(members.is_voter(self.node_id) for members in self.log.open_memberships())
 

@@ -284,13 +284,11 @@ class Leadership:
         """Say which snapshot there is; what the peer gets of the log stays as it is."""
         log = self.log
         peer.offered_ms = now_ms
-        offer = SnapshotOffer(
-            self.term,
-            log.snapshot_index,
-            log.snapshot_term,
-            log.snapshot_chain,
-            log.membership_at(log.snapshot_index),
-        )
+        index, term, chain = log.snapshot_index, log.snapshot_term, log.snapshot_chain
+        if index < log.base_index:
+            # In memory, and what came before was dropped: a snapshot is taken when it is asked for.
+            index, term, chain = log.base_index, log.base_term, log.base_chain
+        offer = SnapshotOffer(self.term, index, term, chain, log.membership_at(index))
         self._outbox.append((node_id, offer))
 
     def on_append_reply(self, node_id: NodeId, reply: AppendReply) -> bool:

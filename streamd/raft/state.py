@@ -60,6 +60,7 @@ class State:
         "is_uncertain",
         "leader_id",
         "log",
+        "may_begin_anew",
         "node_id",
         "now_ms",
         "role",
@@ -84,6 +85,7 @@ class State:
         members: Membership | None = None,
         is_uncertain: bool = False,
         is_incomplete: bool = False,
+        may_begin_anew: bool = False,
     ) -> None:
         """Start from what storage has: `log`, and a snapshot at `applied` whose members were
         `voters` and `learners` (or `members`, if it was taken amid a joint change).
@@ -91,6 +93,8 @@ class State:
         `is_uncertain`: it may have forgotten votes or entries it acknowledged (see `doubt`); also
         if its hard state says so. `is_incomplete`: the log is whole, but the machine's state
         below it is missing; then `applied` may be anything up to the start of the log.
+        `may_begin_anew`: what all members have forgotten is gone, and the group may go on without
+        it: an uncertain member with an empty log may stand, and wins if nobody has a longer one.
 
         Reads the durable log once, and raises CorruptionError if it does not fit together.
         """
@@ -98,6 +102,7 @@ class State:
         self.node_id = node_id
         self.is_uncertain = is_uncertain or log.hard_state.is_uncertain
         self.is_incomplete = is_incomplete
+        self.may_begin_anew = may_begin_anew
         if self.is_uncertain:
             # The hint may be younger than the entries that are left: let a leader verify them.
             log = log._replace(hard_state=log.hard_state._replace(commit=0))

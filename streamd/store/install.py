@@ -16,7 +16,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from streamd.errors import CorruptionError
+from streamd.errors import CorruptionError, IncarnationError
 from streamd.store.block import block_name
 from streamd.store.blocks import LoadedSnapshot, write_index
 from streamd.store.disk import Disk, Thread
@@ -91,7 +91,7 @@ def read_marker(disk: Disk, directory: str, uid: Uid) -> Manifest | None:
         raise CorruptionError(f"{path}: damaged")
     found = Manifest.decode(blob[4:])
     if found.uid != uid:
-        raise CorruptionError(f"{path}: of group {found.uid}, expected group {uid}")
+        raise IncarnationError(f"{path}: of group {found.uid}, expected group {uid}")
     return found
 
 

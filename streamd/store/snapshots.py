@@ -14,7 +14,7 @@ from hashlib import sha256
 from struct import Struct
 from typing import NamedTuple
 
-from streamd.errors import CorruptionError
+from streamd.errors import CorruptionError, IncarnationError
 from streamd.store.disk import Disk
 from streamd.types import Index, Term, Uid
 
@@ -74,7 +74,7 @@ def decode(blob: bytes, *, name: str, group: Uid) -> Snapshot:
     if digest.digest() != blob[_HEADER.size : at] or len(blob) != at + doomed_count * 8 + size:
         raise CorruptionError(f"{name}: the snapshot's checksum does not match its bytes")
     if uid != group:
-        raise CorruptionError(f"{name}: snapshot of group {uid}, expected group {group}")
+        raise IncarnationError(f"{name}: snapshot of group {uid}, expected group {group}")
     doomed = array("Q")
     doomed.frombytes(blob[at : at + doomed_count * 8])
     return Snapshot(

@@ -146,6 +146,7 @@ class Wal:
         on_error: Callable[[Exception], None],
         helper: Thread | None = None,
         tolerate_damage: bool = False,
+        on_groups_lost: Callable[[], None] = lambda: None,
     ) -> Wal:
         """Recover the log in `directory` (made if it is not there) and get ready to append.
 
@@ -156,6 +157,8 @@ class Wal:
         and every group in `damaged_groups` may have forgotten votes or entries that it
         acknowledged; its hard state says `is_uncertain` from then on. What is proven is written
         anew into one segment; the old files, their bytes unchanged, go to `damaged-<n>/`.
+        `on_groups_lost` is called before that if groups may be missing without a trace: who is
+        told must remember it, for the log that goes on shows no damage any more (I12).
         """
         try:
             disk.mkdir(directory)
@@ -174,6 +177,8 @@ class Wal:
                 wal._adopt_spare(name)
             wal._wal_id = recovered.wal_id or int.from_bytes(disk.random_bytes(8), "little") | 1
             wal._manifest.adopt(recovered.manifest)
+            if recovered.may_have_lost_groups:
+                on_groups_lost()
             if recovered.damage:
                 carry_over(wal, recovered)
             else:
@@ -218,6 +223,11 @@ class Wal:
     def groups(self) -> dict[Uid, LogState]:
         """What the log durably knows of each group."""
         return {uid: group.state() for uid, group in self._groups.items()}
+
+    def group(self, uid: Uid) -> LogState | None:
+        """What the log durably knows of one group."""
+        found = self._groups.get(uid)
+        return found.state() if found is not None else None
 
     # --- on the event loop ------------------------------------------------------------------
 

@@ -205,6 +205,15 @@ class Node:
             if any(matches(p.encode(), subject) for p in stream.machine.config["subjects"])
         )
 
+    def is_captured(self, pattern: bytes) -> bool:
+        from streamd.subjects import collides
+
+        return any(
+            collides(p.encode(), pattern)
+            for stream in self.all
+            for p in stream.machine.config["subjects"]
+        )
+
     def on_drained(self) -> None:
         self.drained_count += 1
 

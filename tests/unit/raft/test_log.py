@@ -170,3 +170,17 @@ def test_becoming_sole_lets_go_of_what_peers_might_have_needed() -> None:
     log.forget_emitted()
     assert (log.base_index, log.base_term) == (2, 1)
     assert log.entry_id(3)[0] == 2
+
+
+def test_a_log_in_memory_keeps_what_no_snapshot_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entries can't be read back: a member that comes back empty needs them from the first."""
+    monkeypatch.setattr("streamd.raft.log.RAFT_TRAILING_ENTRIES", 4)
+    log, _ = make([1] * 10)
+    log.is_in_memory = True
+    log.commit = log.emitted = 10
+    log.forget_emitted()
+    assert [entry.index for entry in log.entries] == list(range(1, 11))
+    log.compact(8, *log.entry_id(8))
+    log.forget_emitted()
+    assert [entry.index for entry in log.entries] == [9, 10]
+    assert log.base_index == 8

@@ -1,0 +1,82 @@
+"""What was found wrong with this node's copies of streams, and what becomes of it.
+
+A damaged replica is made anew from its peers, but only while another node leads the stream: so
+that somebody is known to have it whole. A leader hands over first. Where that can't be, what is
+left of this copy goes on serving, and the node says so until it is repaired.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from streamd import limits
+from streamd.errors import StreamdError
+from streamd.types import META_UID, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
+
+
+class Damages:
+    """One node's."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.damage_count = 0  # damaged or missing files found
+        self.conflict_count = 0  # files or snapshots of another incarnation met
+        self.reasons: dict[Uid, str] = {}  # of streams that are damaged here and not yet repaired
+        self.conflicts: dict[Uid, str] = {}  # of streams that wait for a peer's files instead
+
+    def start(self) -> None:
+        """Look now and then whether what could not be repaired can be by now."""
+        self._node.again("damages", limits.DAMAGES_EVERY_S, self._look)
+
+    def on_damaged(self, uid: Uid, err: StreamdError) -> None:
+        """A block of the newest state is missing or bad on this disk."""
+        node = self._node
+        group = node.group_of(uid)
+        if uid == META_UID or group is None or group.failure:
+            return
+        self.damage_count += 1
+        is_new = uid not in self.reasons
+        self.reasons[uid] = str(err)
+        if len(group.raft.members.voters) > 1:
+            if is_new:
+                node.error("block is damaged", group=uid, reason=str(err))
+            self._repair(uid)
+        elif is_new:
+            # Nobody has another copy: what is left of this one goes on serving.
+            node.error("block is damaged, and there is no other copy", reason=str(err))
+
+    def on_conflict(self, uid: Uid, text: str) -> None:
+        """Something of another incarnation was where this one's belongs. It is not used."""
+        self.conflict_count += 1
+        self.conflicts[uid] = text
+        self._node.error("another incarnation of a stream", group=uid, reason=text)
+
+    def forget(self, uid: Uid) -> None:
+        """The replica begins anew, or is gone."""
+        self.reasons.pop(uid, None)
+        self.conflicts.pop(uid, None)
+
+    def _look(self) -> None:
+        for uid in list(self.reasons):
+            group = self._node.group_of(uid)
+            if group is not None and not group.failure and len(group.raft.members.voters) > 1:
+                self._repair(uid)
+
+    def _repair(self, uid: Uid) -> None:
+        node = self._node
+        leader = node.leader_of(uid)
+        if leader == node.server_name:
+            node.step_down(uid, "", partial(self._handed_over, uid))
+        elif leader:
+            self._begin_anew(uid)
+
+    def _handed_over(self, uid: Uid, outcome: Any) -> None:
+        if outcome is True and uid in self.reasons:
+            self._begin_anew(uid)
+
+    def _begin_anew(self, uid: Uid) -> None:
+        self._node.replicas.repair(uid, self.reasons.pop(uid))

@@ -1,0 +1,111 @@
+"""Reads the blocks of this node's streams again and again, in the background, at a bounded rate.
+
+What rots unread would be noticed only when it is needed, and by then another copy may rot as well.
+Each block is compared with what the machine says of it (node/scrub.py); damage goes to
+node/damages.py. Memory streams have no files.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from streamd import limits
+from streamd.errors import CorruptionError, StreamdError
+from streamd.machine.columns import Block
+from streamd.node.scrub import block_difference
+from streamd.node.stream_handle import LocalStream
+from streamd.store.block import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
+
+
+class Scrubber:
+    """One node's. One block at a time: a job on the block thread, then a pause."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._queue: list[tuple[LocalStream, Block]] = []  # what is left of this round, reversed
+        self._began_ms = 0
+        self._timer: Any = None
+        self.read_bytes = 0
+        self.rounds = 0
+
+    def start(self) -> None:
+        """Begin the first round in a while: a start has other things to read."""
+        self._later(limits.SCRUB_FIRST_S, self._begin)
+
+    def stop(self) -> None:
+        """No more reads; one that is under way comes to nothing."""
+        self._queue.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _later(self, delay_s: float, callback: Any) -> None:
+        self._timer = self._node.env.loop.call_later(delay_s, callback)
+
+    def _begin(self) -> None:
+        self._began_ms = self._node.env.clock.monotonic_ms()
+        self._queue = [
+            (replica, block)
+            for replica in self._node.replicas
+            if replica.is_file
+            for block in replica.machine.index.blocks
+        ]
+        self._queue.reverse()
+        self._next()
+
+    def _next(self) -> None:
+        node = self._node
+        while self._queue:
+            replica, block = self._queue.pop()
+            if self._is_live(replica, block) and block.end_offset > HEADER_BYTES:
+                self._read(replica, block)
+                return
+        if node.is_stopping:
+            return
+        self.rounds += 1
+        took_s = (node.env.clock.monotonic_ms() - self._began_ms) / 1000
+        self._later(max(limits.SCRUB_PAUSE_S, limits.SCRUB_EVERY_S - took_s), self._begin)
+
+    def _is_live(self, replica: LocalStream, block: Block) -> bool:
+        """False if the replica was closed or opened again, or the block is dead: then its file
+        may be gone or moved, and says nothing."""
+        return (
+            not self._node.is_stopping
+            and self._node.replicas.get(replica.uid) is replica
+            and not replica.group.failure
+            and not replica.monitor.stopped.is_set()
+            and (block.live > 0 or not block.is_sealed)
+        )
+
+    def _read(self, replica: LocalStream, block: Block) -> None:
+        replica.store.flush()  # the job comes after what waited to be written
+        end_offset, is_sealed, count = block.end_offset, block.is_sealed, block.count
+        job = partial(
+            replica.store.verify, block.block_no, end_offset=end_offset, is_sealed=is_sealed
+        )
+
+        def done(result: Any) -> None:
+            if self._is_live(replica, block):
+                self.read_bytes += end_offset
+                self._judge(replica, block, result, count if not is_sealed else 0)
+            if not self._node.is_stopping:
+                delay_s = max(limits.SCRUB_PAUSE_S, end_offset / limits.SCRUB_BYTES_PER_S)
+                self._later(delay_s, self._next)
+
+        self._node.block_thread.submit(job, done)
+
+    def _judge(self, replica: LocalStream, block: Block, result: Any, active_count: int) -> None:
+        if isinstance(result, BaseException):
+            if not isinstance(result, StreamdError):
+                raise result
+            error = result
+        else:
+            text = block_difference(replica.machine, block, result, active_count=active_count)
+            if not text:
+                return
+            error = CorruptionError(f"stream {replica.name}: {text}")
+        self._queue = [row for row in self._queue if row[0] is not replica]
+        self._node.damages.on_damaged(replica.uid, error)
