@@ -81,6 +81,7 @@ class Replicas:
         self._config_waiters: dict[Uid, list[tuple[int, Done]]] = {}
         self.reasons: dict[Uid, str] = {}  # why a replica does not serve
         self._led_since_ns: dict[Uid, int] = {}  # when this node last began to lead
+        self._moving: set[Uid] = set()  # led here, and not yet with the members they should have
         self._early: dict[Uid, dict[NodeId, Message]] = {}  # campaigns in groups not open yet
         self._opened_in_memory: set[Uid] = set()
         self._void_logs: set[Uid] = set()  # of replicas being repaired
@@ -301,6 +302,7 @@ class Replicas:
                 is_damaged=opened.is_damaged,
                 is_log_void=uid in self._void_logs,
                 is_memory=not is_file,
+                is_alone=self._is_alone(asset),
             )
         )
         self._void_logs.discard(uid)
@@ -347,6 +349,12 @@ class Replicas:
             for sender, message in self._early.pop(uid, {}).items():
                 monitor.post((g.STEP, sender, message, None))
         monitor.post((g.TICK, None, None, None))
+
+    def _is_alone(self, asset: StreamAsset) -> bool:
+        """True if this node has the only replica, and nothing suggests that others had it too."""
+        mine = (self._node.server_name,)
+        placed = (asset.created_peers, asset.peers, asset.members)
+        return all(names == mine for names in placed) and not self._node.was_dropped(asset.uid)
 
     def _was_open(self, uid: Uid) -> bool:
         """True if a member of this group in memory may have made promises, in this process or in
@@ -509,20 +517,26 @@ class Replicas:
             raft = node.meta_group.raft
             names = {*raft.members.voters, *node.peering.known_members()}
             self._move_on(node.meta_monitor, raft, tuple(sorted(names)))
-        for replica in self:
-            asset = node.meta.streams_by_uid.get(replica.uid)
-            if replica.is_ready and asset is not None:
+        moving, self._moving = self._moving, set()
+        for uid in sorted(moving):
+            replica = self._replicas.get(uid)
+            asset = node.meta.streams_by_uid.get(uid)
+            if replica is not None and replica.is_ready and asset is not None:
                 self._look_at_members_of(replica, asset)
 
     def _look_at_members_of(self, replica: LocalStream, asset: StreamAsset) -> None:
+        """Take the next step, if one is left; seen again until all is as meta wants it."""
         if not self._node.is_clustered or not asset.peers:
             return
         raft = replica.group.raft
+        self._moving.add(asset.uid)
         if self._move_on(replica.monitor, raft, asset.peers):
             members = raft.members
             is_settled = set(members.members()) == set(asset.peers) and not members.is_joint
             if is_settled and raft.log.membership_index <= raft.commit:
-                if set(asset.members) != set(asset.peers):
+                if set(asset.members) == set(asset.peers):
+                    self._moving.discard(asset.uid)
+                else:
                     now_ns = self._node.env.clock.now_ns()
                     self._node.propose_meta_anywhere(
                         [commands.MOVED, now_ns, asset.uid, list(asset.peers)]
