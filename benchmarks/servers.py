@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 STARTED_WITHIN_S = 30.0
-STOPPED_WITHIN_S = 15.0
+STOPPED_WITHIN_S = 60.0
 
 
 class ServerDied(Exception):

@@ -110,8 +110,8 @@ def test_pure_rooms_touch_no_clock_file_or_socket(path: Path) -> None:
             assert node.attr not in ("now", "utcnow", "today"), f"{name_of(path)}:{node.lineno}"
 
 
-def test_only_do_snapshot_reaches_the_snapshot_writer() -> None:
-    """I3: snapshots are taken between two turns, by the monitor, nowhere else."""
+def test_s0_6_only_do_snapshot_reaches_the_snapshot_writer() -> None:
+    """S0.6, I3: snapshots are taken between two turns, by the monitor, nowhere else."""
     users = []
     for path in sources():
         for function in functions(tree_of(path)):
@@ -124,8 +124,8 @@ def test_only_do_snapshot_reaches_the_snapshot_writer() -> None:
     ]
 
 
-def test_nobody_saves_a_stream_snapshot_but_its_writer() -> None:
-    """The store's `save_snapshot` is called by the object that only the monitor holds."""
+def test_s0_6_nobody_saves_a_stream_snapshot_but_its_writer() -> None:
+    """S0.6: the store's `save_snapshot` is called by the object that only the monitor holds."""
     callers = set()
     for path in sources():
         for node in ast.walk(tree_of(path)):

@@ -380,7 +380,11 @@ class Node:
 
     def may_have_forgotten(self, uid: Uid) -> bool:
         """True if this node may have been in a group of which its log knows nothing."""
-        return uid <= self.forgotten_upto or uid in self.identity.get("dropped", ())
+        return uid <= self.forgotten_upto or self.was_dropped(uid)
+
+    def was_dropped(self, uid: Uid) -> bool:
+        """True if this node once destroyed its member of a group that lived on."""
+        return uid in self.identity.get("dropped", ())
 
     def note_dropped(self, uid: Uid) -> None:
         """This node's member of a group is about to be destroyed; the group may live on.

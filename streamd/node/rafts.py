@@ -33,6 +33,7 @@ class GroupStart(NamedTuple):
     is_damaged: bool = False  # what the snapshot should have brought back is lost
     is_log_void: bool = False  # what its log says is wrong, votes aside
     is_memory: bool = False
+    is_alone: bool = False  # there is no other member to ask, and never was
 
 
 class Rafts:
@@ -46,7 +47,7 @@ class Rafts:
         """Build the member. Raises CorruptionError if a group of one has lost something."""
         node = self._node
         uid = start.uid
-        is_alone = not node.is_clustered or (start.voters == (node.server_name,) and uid != 0)
+        is_alone = start.is_alone or not node.is_clustered
         found = None if start.is_memory else node.wal.group(uid)
         damage = "" if start.is_memory else node.wal.damaged_groups.get(uid, "")
         if is_alone:

@@ -9,7 +9,6 @@ at each index is what any replica at that index must have, however it got there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import pack
 from typing import Any
 
 from streamd.machine import commands
@@ -18,14 +17,13 @@ from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.stream import StreamMachine
 from streamd.node.group import Group
 from streamd.raft.core import RaftCore
-from streamd.raft.messages import Message, VoteReply
+from streamd.raft.messages import AppendReply, Message, VoteReply
 from streamd.raft.ready import Ready
-from streamd.store import snapshots
 from streamd.store.format import BlockCodec
 from streamd.store.wal import Wal
 from streamd.types import META_UID, Entry, Index, Msg, NodeId, Seq, Term, Uid
 from tests.sim.disk import SimDisk
-from tests.sim.host import ROOT
+from tests.sim.durability import Durability
 from tests.sim.node import FoldColumns
 from tests.sim.world import Violation, World, need
 
@@ -83,19 +81,47 @@ class Checkers:
 
     def __init__(self, world: World, disks: dict[NodeId, SimDisk]) -> None:
         self.world = world
-        self.disks = disks
         self.truths: dict[Uid, Truth] = {META_UID: Truth(MetaMachine(), None)}
         self.assets: dict[Uid, StreamAsset] = {}  # every stream there ever was
+        self.durability = Durability(world, disks, self.assets)
         self.on_asset: list[Callable[[str, StreamAsset], None]] = []
         self._leaders: dict[tuple[Uid, Term], NodeId] = {}
         self._votes: dict[tuple[Uid, Term, NodeId], NodeId] = {}
+        # Streams in memory whose copies were lost on a majority: nothing can be said of them.
+        self.forfeited: set[Uid] = set()
+        self._forgot: dict[Uid, set[NodeId]] = {}  # of a stream in memory: who must be told again
         self._seen: dict[int, tuple[Group, Index]] = {}  # by id(group): applied when last looked at
+
+    # --- streams in memory ------------------------------------------------------------------
+
+    def process_ended(self, name: NodeId) -> None:
+        """What this node had in memory is gone."""
+        for uid, asset in self.truths[META_UID].machine.streams_by_uid.items():
+            if asset.config["storage"] != "memory" or uid in self.forfeited:
+                continue
+            if name not in (*asset.peers, *asset.members):
+                continue
+            forgot = self._forgot.setdefault(uid, set())
+            forgot.add(name)
+            if len(forgot) * 2 > len(asset.peers):
+                self.forfeited.add(uid)
+                self.world.counts["memory streams forfeited"] += 1
+                self.world.note(f"stream {uid} in memory is forgotten by {sorted(forgot)}")
+
+    def _note_remembered(self, name: NodeId, group: Group, last: Index) -> None:
+        forgot = self._forgot.get(group.uid)
+        if forgot and name in forgot and group.machine.applied >= last > 0:
+            if not group.raft.is_uncertain:
+                forgot.discard(name)
+                self.world.counts["memory streams remembered again"] += 1
 
     # --- Raft -------------------------------------------------------------------------------
 
     def on_take(self, core: RaftCore, ready: Ready | None) -> None:
         """A core has given out what follows from its inputs."""
         log = core.log
+        if core.group in self.forfeited:
+            return
         need(log.emitted <= log.commit, f"{_who(core)} applies {log.emitted} > {log.commit}")
         if core.is_leader:
             self._check_leader(core)
@@ -105,7 +131,7 @@ class Checkers:
             for entry in ready.committed:
                 self._on_committed(core, entry)
             if core.is_leader:
-                self._check_durable(core, ready.committed[-1])
+                self.durability.on_committed(core, ready.committed[-1])
         if ready.snapshot_wanted is not None:
             self.world.reached("snapshot wanted")
 
@@ -164,8 +190,12 @@ class Checkers:
 
     def on_send(self, sender: NodeId, receiver: NodeId, uid: Uid, messages: list[Message]) -> None:
         """A member says something to another."""
+        if uid in self.forfeited:
+            return
         for message in messages:
-            if type(message) is VoteReply and message.is_granted and not message.is_pre:
+            if type(message) is AppendReply:
+                self.durability.on_reply(sender, receiver, uid, message)
+            elif type(message) is VoteReply and message.is_granted and not message.is_pre:
                 key = (uid, message.term, sender)
                 known = self._votes.setdefault(key, receiver)
                 need(
@@ -173,72 +203,11 @@ class Checkers:
                     f"{sender}/{uid} votes for {known} and {receiver} in term {message.term}",
                 )
 
-    # --- durability -------------------------------------------------------------------------
-
-    def _check_durable(self, core: RaftCore, entry: Entry) -> None:
-        """What a leader gives out as committed is on the platters of a majority by now."""
-        asset = self.assets.get(core.group)
-        if asset is not None and asset.config.get("storage") == "memory":
-            return
-        members = core.log.membership  # in force from its append on, also for entries before it
-        self.world.counts["quorums checked"] += 1
-        held = {name: self._is_durable(name, core.group, entry) for name in members.members()}
-        need(
-            members.has_quorum(lambda name: held[name]),
-            f"{_who(core)} commits {entry.index} of term {entry.term}, durable only on "
-            f"{sorted(name for name in held if held[name])}",
-        )
-
-    def _is_durable(self, name: NodeId, uid: Uid, entry: Entry) -> bool:
-        disk = self.disks.get(name)
-        if disk is None:
-            return False
-        record = b"\x01\x00\x00\x00" + pack("<QQQI", uid, entry.term, entry.index, entry.chain)
-        folder = f"{ROOT}/meta/meta-" if uid == META_UID else f"{ROOT}/streams/{uid}/stream-"
-        for path in reversed(disk.durable_paths):
-            if path.startswith(ROOT + "/wal/") and path.endswith(".wal"):
-                view = disk.durable_view(path)
-                if view is not None and view[1].find(record) >= 0:
-                    return True
-            elif path.startswith(folder) and path.endswith(".snap"):
-                number = path[len(folder) : -len(".snap")]
-                if int(number, 16) >= entry.index:
-                    return True
-        return False
-
-    def on_release(self, disk: SimDisk, uid: Uid, index: Index) -> None:
-        """The log lets go of entries: a durable snapshot, and the blocks it rests on, have them."""
-        name = next((name for name in self.disks if self.disks[name] is disk), "?")
-        kind, folder = ("meta", f"{ROOT}/meta") if uid == META_UID else (
-            "stream", f"{ROOT}/streams/{uid}"
-        )  # fmt: skip
-        if index == 0:
-            return
-        view = disk.durable_view(f"{folder}/{kind}-{index:016x}.snap")
-        need(view is not None, f"{name}/{uid} releases {index} without a durable snapshot of it")
-        assert view is not None
-        snapshot = snapshots.decode(bytes(view[1]), name="snapshot", group=uid)
-        self.world.counts["releases checked"] += 1
-        last_block, offset = snapshot.tail
-        for path in disk.paths:
-            number = path.removeprefix(folder + "/").removesuffix(".blk")
-            if not path.endswith(".blk") or not number.isdigit() or "/" in number:
-                continue
-            block = int(number)
-            if block > last_block or block in snapshot.doomed:
-                continue
-            have, want = disk.durable_contents(path), disk.contents(path)
-            end = offset if block == last_block else len(want)
-            need(
-                have is not None and have[:end] == want[:end],
-                f"{name}/{uid} releases {index}: block {block} is not durable up to {end}",
-            )
-
     # --- replicas ---------------------------------------------------------------------------
 
     def after_turn(self, name: NodeId, group: Group) -> None:
         """A group has had a turn: it must be what the log says."""
-        if group.failure:
+        if group.failure or group.uid in self.forfeited:
             return
         machine = group.machine
         applied = machine.applied
@@ -258,6 +227,8 @@ class Checkers:
             f"log {truth.prints[applied]}",
         )
         self.world.counts["states checked"] += 1
+        if self._forgot:
+            self._note_remembered(name, group, truth.last)
         if group.uid != META_UID:
             _check_consumers(name, machine)
 
@@ -326,7 +297,7 @@ class Probes:
         release = Wal.release
 
         def probed_release(wal: Wal, group: Uid, index: Index, term: Term, chain: int) -> None:
-            checkers.on_release(wal._disk, group, index)  # type: ignore[arg-type]
+            checkers.durability.on_release(wal._disk, group, index)  # type: ignore[arg-type]
             release(wal, group, index, term, chain)
 
         self._set(Wal, "release", probed_release)

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from streamd import limits
-from streamd.machine import commands
 from streamd.machine.meta import StreamAsset
 from streamd.machine.stream import StreamMachine
 from streamd.node.monitor import Monitor
@@ -16,27 +15,14 @@ from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
 from tests.sim.faults import Faults
 from tests.sim.host import Host, SimProcess
+from tests.sim.ledger import Ledger
 from tests.sim.net import SimNet
-from tests.sim.workload import NAMES, Client, Ledger
+from tests.sim.plan import ACTIONS, draw
+from tests.sim.workload import Client
 from tests.sim.world import MS, SECOND, Violation, World, need
 
 LIVENESS_US = 10 * SECOND
 BORN_US = 20 * SECOND
-
-ACTIONS: dict[str, float] = {
-    "publish": 10.0,
-    "publish_with_id": 4.0,
-    "publish_expecting": 2.0,
-    "publish_batch": 2.0,
-    "delete_msg": 1.0,
-    "purge": 0.2,
-    "create_consumer": 0.7,
-    "pull": 4.0,
-    "ack": 6.0,
-    "read_last": 2.0,
-    "create_stream": 0.5,
-    "delete_stream": 0.3,
-}
 
 
 class SimCluster:
@@ -49,44 +35,29 @@ class SimCluster:
         self.names: list[NodeId] = [f"n{at}" for at in range(1, 1 + rng.choice((3, 3, 3, 5)))]
         self.hosts = {name: Host(name, self.world, self.net, self.names) for name in self.names}
         self.checkers = Checkers(self.world, {name: h.disk for name, h in self.hosts.items()})
+        self.plan = draw(self.world.rng("plan"), len(self.names))
         self.ledger = Ledger(self.world, self.checkers)
         self.clients: dict[bytes, Client] = {}
         for at in range(rng.randint(2, 4)):
             name = b"c%d" % at
             self.clients[name] = Client(name, self, self.ledger)
         self.faults = Faults(self)
-        self._weights = [
-            weight * rng.choice((0.0, 1.0, 1.0, 2.0)) if action != "publish" else weight
-            for action, weight in ACTIONS.items()
-        ]
-        self._configs = {name: self._config(name) for name in NAMES}
         self.duration_us = rng.choice((6, 10, 15)) * SECOND
         for host in self.hosts.values():
             host.after_turn = self._after_turn
             host.on_process = self._on_process
             host.on_send = self._on_send
-
-    def _config(self, name: str) -> dict[str, Any]:
-        rng = self.rng
-        return {
-            "name": name, "subjects": [name + ".>"], "retention": "limits", "storage": "file",
-            "max_msgs": rng.choice((-1, -1, 60)), "max_bytes": -1, "max_age": 0,
-            "max_msgs_per_subject": rng.choice((-1, -1, 3)), "max_msg_size": -1,
-            "max_consumers": -1, "discard": "old", "discard_new_per_subject": False,
-            "num_replicas": 3, "no_ack": False, "duplicate_window": 10**6 * 10**9,
-            "sealed": False, "deny_delete": False, "deny_purge": False,
-            "allow_rollup_hdrs": False, "allow_direct": True, "allow_atomic": True,
-            "allow_msg_ttl": False, "first_seq": 0, "subject_delete_marker_ttl": 0,
-        }  # fmt: skip
+            host.on_end = self.checkers.process_ended
 
     # --- what others ask --------------------------------------------------------------------
 
     def choose_action(self, rng: random.Random) -> str:
-        return rng.choices(list(ACTIONS), self._weights)[0]
+        return rng.choices(list(ACTIONS), self.plan.weights)[0]
 
-    def create_command(self, name: str, now_ns: int, rng: random.Random) -> list[Any]:
-        peers = sorted(rng.sample(self.names, 3))
-        return [commands.CREATE_STREAM, now_ns, self._configs[name], peers]
+    def is_asset(self, name: str, uid: Uid) -> bool:
+        """True if the stream of this name is the one with this uid, by what is committed."""
+        asset = self.checkers.truths[META_UID].machine.streams_by_uid.get(uid)
+        return asset is not None and asset.name == name
 
     def assets(self) -> list[StreamAsset]:
         """Streams that exist, by what is committed."""
@@ -109,7 +80,8 @@ class SimCluster:
         return {
             name
             for asset in self.assets()
-            if len(asset.peers) < 3 or len(asset.members) < 3
+            if asset.config["storage"] == "file"
+            and (len(asset.peers) < 3 or len(asset.members) < 3)
             for name in (*asset.peers, *asset.members)
         }
 
@@ -137,7 +109,8 @@ class SimCluster:
             if node.replicas.is_catching_up(uid):
                 return f"group {uid} catches up"
             truth = self.checkers.truths.get(uid)
-            last = truth.last if truth is not None else 0
+            is_known = truth is not None and uid not in self.checkers.forfeited
+            last = truth.last if truth is not None and is_known else 0
             if is_current and group.machine.applied < last:
                 return f"group {uid} has applied {group.machine.applied} of {last}"
             if not is_current and raft.last_index == 0:
@@ -150,6 +123,7 @@ class SimCluster:
         self.checkers.after_turn(process.name, monitor._group)
 
     def _on_process(self, process: SimProcess) -> None:
+        self.checkers.durability.process_begins(process.name)
         process.wires.attach(self.clients)
 
     def _on_send(self, process: SimProcess) -> Any:
@@ -181,14 +155,29 @@ class SimCluster:
         for host in self.hosts.values():
             host.boot_later(self.rng.randint(0, 1500) * MS)
         self._await("a meta leader", BORN_US, lambda: self._leader(META_UID) is not None)
-        for name in ("S1", "S2"):
-            leader = self._leader(META_UID)
-            assert leader is not None and leader.process is not None
-            command = self.create_command(name, leader.clock.now_ns(), self.rng)
-            outcomes: list[Any] = []
-            leader.process.ask("sim.meta", META_UID, [command], outcomes.append)
-            self._await(f"stream {name}", BORN_US, lambda: bool(outcomes))  # noqa: B023
-            need(outcomes[0] is True, f"stream {name} can't be created: {outcomes[0]}")
+        operator = Client(b"op", self, self.ledger)
+        self.clients[operator.name] = operator
+        for name in self.plan.lasting:
+            self._create(operator, name)
+        del self.clients[operator.name]
+
+    def _create(self, operator: Client, name: str) -> None:
+        """Have a stream made; who asks before the nodes know each other asks again."""
+        answers: list[Any] = []
+        asked_us = -SECOND
+
+        def is_made() -> bool:
+            nonlocal asked_us
+            if self.world.now_us >= asked_us + SECOND:
+                asked_us = self.world.now_us
+                operator.connect()
+                if operator.process is not None:
+                    document = self.plan.configs[name]
+                    operator.request(f"STREAM.CREATE.{name}", document, answers.append)
+                    operator.process.run(lambda: None)
+            return bool(answers) and "error" not in answers[-1]
+
+        self._await(f"stream {name}: {answers}", BORN_US, is_made)
 
     def _leader(self, uid: Uid) -> Host | None:
         for host in self.hosts.values():
@@ -237,26 +226,34 @@ class SimCluster:
         for asset in self.assets():
             for name in asset.peers:
                 self._examine_replica(self.hosts[name], asset.uid)
-            self._examine_promises(asset.uid)
+            self.ledger.examine(asset.uid)
         for host in self.hosts.values():
             assert host.node is not None and host.node.meta_group is not None
             self.checkers.check_equal(host.name, host.node.meta_group)
 
     def _examine_replica(self, host: Host, uid: Uid) -> None:
-        node, process = host.node, host.process
-        assert node is not None and process is not None
-        replica = node.replica(uid)
         truth = self.checkers.truths.get(uid)
-        if truth is None:
+        if truth is None or uid in self.checkers.forfeited:
             return
-        need(replica is not None, f"{host.name} has no replica of {uid}")
-        assert replica is not None
+        replica = self._whole_replica(host, uid)
         self.checkers.check_equal(host.name, replica.group)
         index = replica.machine.index
         seqs = [seq for seq in truth.content if index.locate(seq) is not None]
         found: list[list[StoredMsg | None]] = []
-        process.run(replica.read, seqs, found.append)
-        self._await(f"answer to a read of {uid} at {host.name}", LIVENESS_US, lambda: bool(found))
+        asked_us = -SECOND
+
+        def is_answered() -> bool:
+            nonlocal asked_us
+            if not found and self.world.now_us >= asked_us + SECOND:
+                # Who finds damage does not answer; the replica is made anew, and asked again.
+                if asked_us > 0:
+                    self.world.counts["reads asked again"] += 1
+                asked_us = self.world.now_us
+                if host.process is not None and not self.missing_at(host, is_current=True):
+                    host.process.run(self._whole_replica(host, uid).read, seqs, found.append)
+            return bool(found)
+
+        self._await(f"answer to a read of {uid} at {host.name}", LIVENESS_US, is_answered)
         for seq, message in zip(seqs, found[0], strict=True):
             need(message is not None, f"{host.name}/{uid}: seq {seq} is gone")
             assert message is not None
@@ -264,20 +261,10 @@ class SimCluster:
             need(have == truth.content[seq], f"{host.name}/{uid}: seq {seq} is {have[2][:20]!r}")
         self.world.counts["messages read back"] += len(seqs)
 
-    def _examine_promises(self, uid: Uid) -> None:
-        truth = self.checkers.truths.get(uid)
-        if truth is None:
-            return
-        ledger = self.ledger
-        for seq, msg in ledger.acked.get(uid, {}).items():
-            need(truth.content.get(seq) == msg, f"stream {uid}: acked seq {seq} is lost")
-        bodies = {msg[2] for msg in truth.content.values()}
-        for body in sorted(ledger.refused & bodies):
-            need(False, f"stream {uid} holds {body[:20]!r}, which was refused")
-        consumer = truth.machine.consumers.get("C")
-        for seq in sorted(ledger.double_acked.get(uid, ())):
-            need(consumer is not None, f"consumer C of {uid} is lost")
-            need(seq not in consumer.pending, f"stream {uid}: the ack of {seq} is lost")
+    def _whole_replica(self, host: Host, uid: Uid) -> Any:
+        replica = host.node.replica(uid) if host.node is not None else None
+        need(replica is not None, f"{host.name} has no replica of {uid}")
+        return replica
 
 
 class _Probes:

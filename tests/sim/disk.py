@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from streamd.store.disk import Buffer
@@ -91,6 +91,7 @@ class SimDisk:
         self.on_operation: Callable[[str, str], None] | None = None  # (operation, path)
         self.fault_counts: dict[str, int] = {}  # operation -> errors it got
         self.rewrites = 0  # how often durable bytes changed other than by a sync
+        self.syncs = 0  # grows whenever durable names or bytes change by a sync
         self.is_crashed = False
 
     # --- faults -----------------------------------------------------------------------------
@@ -205,6 +206,10 @@ class SimDisk:
         """All files there are."""
         return sorted(self._files)
 
+    def durable_names(self) -> Iterable[str]:
+        """As `durable_paths`, in any order: to look at, not to keep."""
+        return self._durable
+
     @property
     def durable_paths(self) -> list[str]:
         """All files that a crash could not take away."""
@@ -317,6 +322,7 @@ class SimDisk:
 
     def _keep(self, inode: _Inode) -> None:
         """All changes of the file are on the platter now."""
+        self.syncs += 1
         for offset, data in inode.changes:
             if data is None:
                 _resize(inode.durable, offset)
@@ -406,6 +412,7 @@ class SimDisk:
         self._changed.setdefault(_parent(paths[0]), []).append(change)
 
     def _settle_names(self, change: _NameChange) -> None:
+        self.syncs += 1
         if isinstance(change, str):
             _remove(change, self._durable, self._durable_directories)
         elif isinstance(change, _Move):

@@ -66,16 +66,20 @@ class _Log:
     def __init__(self, rewrites: int) -> None:
         self.groups: dict[Uid, DurableGroup] = {}
         self.rewrites = rewrites  # of the disk, when this began to read
+        self.syncs = -1  # of the disk, when this read last
         self.no = 0
         self.wal_id = 0
         self.offset = 0
         self.next_batch = 0
 
     def read(self, disk: SimDisk, directory: str) -> None:
+        if self.syncs == disk.syncs:
+            return
+        self.syncs = disk.syncs
         prefix = directory.rstrip("/") + "/"
         numbers = sorted(
             int(path[len(prefix) : -len(SUFFIX)], 16)
-            for path in disk.durable_paths
+            for path in disk.durable_names()
             if path.startswith(prefix) and path.endswith(SUFFIX) and "/" not in path[len(prefix) :]
         )
         for no in numbers:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from streamd.machine import commands
 from streamd.types import META_UID, NodeId
 from tests.sim.host import ROOT
+from tests.sim.rot import Rot
 from tests.sim.world import MS, SECOND
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ KINDS: dict[str, float] = {
     "wipe": 9.0,
     "stream directory removed": 9.0,
     "log removed": 12.0,
+    "block rot": 7.0,
+    "log rot": 9.0,
+    "snapshot rot": 9.0,
     "fsync error": 8.0,
     "read error": 9.0,
     "slow disk": 6.0,
@@ -50,6 +54,8 @@ STORMY = [
     "bad network", "broken connection", "one-way partition", "isolated node", "kill",
     "power loss", "pause", "step-down", "membership change", "crash within an operation",
 ]  # fmt: skip
+# Replicas a stream has by its config -> how many a change of membership leaves it with.
+MOVED_TO = {1: (1, 1, 1, 3), 3: (2, 3, 3, 3), 5: (3, 5)}
 # Counted one by one as they happen; a campaign must have seen each.
 SINGLE = (
     "raft frame lost",
@@ -70,6 +76,7 @@ class Faults:
         share = self._rng.choice((0.2, 0.4, 0.7, 1.0))
         self.kinds = [kind for kind in KINDS if self._rng.random() < share]
         self._pace = self._rng.choice((0.6, 1.0, 2.0))  # times the mean pause
+        self._rot = Rot(self._world.rng("rot"))
         self._rest_ms = (100, 2500)  # between the end of a process and the next
         storm = cluster.world.rng("storm")
         if storm.random() < 0.15:
@@ -136,6 +143,8 @@ class Faults:
     def _victim(self) -> Host | None:
         """A node whose copy may be destroyed: all others are whole and hold everything."""
         cluster = self._cluster
+        if self._rot.is_open():
+            return None
         if not all(cluster.is_whole(host) for host in cluster.hosts.values()):
             return None
         spared = cluster.sole_holders()
@@ -263,7 +272,7 @@ class Faults:
         if host is None:
             return None
         host.kill("to be wiped")
-        host.disk.wipe(ROOT)
+        self._destroy(host, ROOT)
         host.boot_later(self._rng.randint(100, 3000) * MS)
         return host.name
 
@@ -274,7 +283,7 @@ class Faults:
         host.kill("to lose a stream")
         uids = [name for name in host.disk.listdir(ROOT + "/streams") if name.isdigit()]
         if uids:
-            host.disk.wipe(f"{ROOT}/streams/{self._rng.choice(uids)}")
+            self._destroy(host, f"{ROOT}/streams/{self._rng.choice(uids)}")
         host.boot_later(self._rng.randint(100, 3000) * MS)
         return f"{host.name} {uids}"
 
@@ -283,9 +292,35 @@ class Faults:
         if host is None:
             return None
         host.kill("to lose its log")
-        host.disk.wipe(ROOT + "/wal")
+        self._destroy(host, ROOT + "/wal")
         host.boot_later(self._rng.randint(100, 3000) * MS)
         return host.name
+
+    def _destroy(self, host: Host, path: str) -> None:
+        self._cluster.checkers.durability.copy_destroyed(host.name)
+        host.disk.wipe(path)
+
+    def _block_rot(self) -> str | None:
+        return self._rots("block")
+
+    def _log_rot(self) -> str | None:
+        return self._rots("log")
+
+    def _snapshot_rot(self) -> str | None:
+        return self._rots("snapshot")
+
+    def _rots(self, what: str) -> str | None:
+        host = self._victim()
+        if host is None:
+            return None
+        struck = self._rot.strike(host, what)
+        if struck is None:
+            return None
+        self._cluster.checkers.durability.copy_destroyed(host.name, by_rot=True)
+        if self._rng.random() < 0.6:
+            host.kill("to read its disk again")
+            host.boot_later(self._rng.randint(50, 500) * MS)
+        return struck
 
     # --- disks ------------------------------------------------------------------------------
 
@@ -358,7 +393,9 @@ class Faults:
         if not uids or not all(cluster.is_whole(host) for host in cluster.hosts.values()):
             return None
         uid = self._rng.choice(uids)
-        size = min(len(cluster.names), self._rng.choice((2, 3, 3, 3)))
+        asset = next(asset for asset in cluster.assets() if asset.uid == uid)
+        sizes = MOVED_TO[asset.config["num_replicas"]]
+        size = min(len(cluster.names), self._rng.choice(sizes))
         peers = sorted(random.Random(self._rng.random()).sample(cluster.names, size))
         for host in self._running():
             node = host.node

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from streamd import errors
-from streamd.errors import JsError, StreamdError
+from streamd.api.router import Router
+from streamd.errors import StreamdError
 from streamd.node.monitor import Loop, Monitor
 from streamd.node.node import Node
 from streamd.node.ports import Clock
 from streamd.store.disk import Disk
-from streamd.types import NodeId, Uid
+from streamd.types import NodeId
 from tests.sim.disk import SimCrash, SimDisk
 from tests.sim.net import SimNet, SimPeers
 from tests.sim.wires import SimWires
@@ -182,6 +182,7 @@ class SimProcess:
         self._loop = HostLoop(self)
         self.loop: Loop = self._loop
         self.monitors: list[Monitor] = []
+        self.router: Router
         self.wires = SimWires(self)
         self.peers = SimPeers(host.net, self, host.names)
         self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
@@ -254,15 +255,17 @@ class SimProcess:
     def start(self) -> None:
         """Begin to run the node."""
         self.peers.on_send = self.host.on_send(self)
-        self.node.on_call_prefix("sim.", self._on_call)
         self.node.attach_peers(self.peers, lambda: len(self.host.names))
+        self.router = Router(
+            self.node,
+            self.wires,
+            server_version="2.12.0",
+            clock=self.clock,
+            call_later=self.loop.call_later,
+        )
+        self.node.on_stream_event = self.router.advisories.on_stream_event
         self.host.on_process(self)
         self.run(self._start)
-
-    def _on_call(
-        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
-    ) -> None:
-        serve(self.node, method, args, answer)
 
     def _start(self) -> None:
         def started(result: BaseException | None) -> None:
@@ -276,17 +279,6 @@ class SimProcess:
             self.host.start_failed(err)
             return
         self.peers.start(self.node)
-
-    def ask(self, method: str, uid: Uid, args: list[Any], done: Callable[[Any], None]) -> None:
-        """Send a request to the leader of a group: what the API's forwarding does."""
-        node = self.node
-        leader = node.leader_of(uid) if uid else node.meta_leader
-        if leader == self.name:
-            self.schedule(50, serve, node, method, args, done)
-        elif leader:
-            self.peers.call(leader, method, args, done)
-        else:
-            self.schedule(50, done, errors.CLUSTER_NOT_AVAIL())
 
     def pause(self) -> None:
         self.is_paused = self.peers.is_deaf = True
@@ -313,28 +305,6 @@ class SimProcess:
         self.host.on_fatal(err)
 
 
-def serve(node: Node, method: str, args: list[Any], answer: Callable[[Any], None]) -> None:
-    """Answer a request of a client as leader; the answer is a number, True, or a JsError."""
-
-    def simple(result: Any) -> None:
-        answer(result if isinstance(result, (JsError, int)) else True)
-
-    if method == "sim.meta":
-        if node.is_meta_leader:
-            node.propose_meta(args[0], simple)
-        else:
-            answer(errors.CLUSTER_NOT_LEADER())
-        return
-    replica = node.replica(args[0])
-    if replica is None or not replica.is_ready:
-        answer(errors.CLUSTER_NOT_LEADER())
-    elif method == "sim.stream":
-        replica.propose(args[1], simple)
-    else:
-        machine = replica.machine
-        replica.read_barrier(lambda: answer(machine.index.last_seq))
-
-
 class Host:
     """A machine. `process` is what runs on it, if anything."""
 
@@ -357,6 +327,7 @@ class Host:
         self.after_turn: Callable[[SimProcess, Monitor], None] = lambda process, monitor: None
         self.on_send: Callable[[SimProcess], Any] = lambda process: None
         self.on_process: Callable[[SimProcess], None] = lambda process: None
+        self.on_end: Callable[[NodeId], None] = lambda name: None
 
     @property
     def node(self) -> Node | None:
@@ -402,6 +373,7 @@ class Host:
         if process is None or not process.is_alive:
             return False
         self.world.note(f"{self.name} ends: {why}")
+        self.on_end(self.name)
         process.end(is_silent=is_silent)
         return True
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tests.sim.world import MS
+
 if TYPE_CHECKING:
     from tests.sim.host import SimProcess
     from tests.sim.workload import Client
 
 Message = tuple[bytes, bytes, bytes, bytes]
+LOOK_US = 50 * MS  # how long news of interest take
 
 
 class Inbox:
@@ -52,6 +55,7 @@ class SimWires:
     def __init__(self, process: SimProcess) -> None:
         self._process = process
         self.clients = {}
+        self._watches: dict[_Watch, None] = {}
 
     def attach(self, clients: dict[bytes, Client]) -> None:
         """Know the clients of the whole cluster, and take messages for those connected here."""
@@ -96,8 +100,34 @@ class SimWires:
                 client.on_message(to, *message)
 
     def watch(self, subject: bytes, queue: bytes, on_change: Callable[[bool], None]) -> object:
-        on_change(self.has_interest(subject))
-        return object()
+        watch = _Watch(subject, on_change, self.has_interest(subject))
+        if not self._watches:
+            self._process.schedule(LOOK_US, self._look)
+        self._watches[watch] = None
+        on_change(watch.has_interest)
+        return watch
 
     def unwatch(self, token: object) -> None:
-        """Interest is looked up each time; there is nothing to forget."""
+        assert isinstance(token, _Watch), token
+        self._watches.pop(token, None)
+
+    def _look(self) -> None:
+        """Tell those who watch a subject if interest in it has come or gone."""
+        for watch in list(self._watches):
+            has_interest = self.has_interest(watch.subject)
+            if has_interest != watch.has_interest and watch in self._watches:
+                watch.has_interest = has_interest
+                watch.on_change(has_interest)
+        if self._watches:
+            self._process.schedule(LOOK_US, self._look)
+
+
+class _Watch:
+    """Somebody who wants to know of interest in a subject."""
+
+    def __init__(
+        self, subject: bytes, on_change: Callable[[bool], None], has_interest: bool
+    ) -> None:
+        self.subject = subject
+        self.on_change = on_change
+        self.has_interest = has_interest

@@ -1,0 +1,1 @@
+"""Spark jobs and the Spark data source of streamd: `spark.read.format("streamd")`."""

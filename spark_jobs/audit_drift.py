@@ -1,0 +1,327 @@
+"""Do replicas hold the same? At which log index they can be compared, and which record differs.
+
+Replicas are opened at one common log index, so lag is no drift. One that can't be opened there
+(behind, or a backup, or a live node) is compared too, but only in what both sides hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from spark_jobs.audit_block import BUCKET, BUCKET_SHIFT
+from spark_jobs.audit_findings import Finding, finding
+from spark_jobs.audit_open import StreamFiles, View
+from spark_jobs.audit_state import consumers_of
+
+BUCKETS_MAX: Final = 64  # of one stream that are narrowed down to records
+
+
+class Alignment(NamedTuple):
+    """Where replicas of one stream can be compared."""
+
+    log_index: int
+    aligned: tuple[str, ...]  # labels of those that can be opened at `index`
+    notes: tuple[str, ...]
+
+
+def align(replicas: Sequence[StreamFiles]) -> Alignment:
+    """The log index at which most replicas can be opened, and which those are.
+
+    It is no earlier than any snapshot of them, and committed. A replica whose log has another
+    entry there than the others has not heard of a new leader yet: it counts as behind.
+    """
+    usable = [each for each in replicas if each.is_there and not each.has_gap]
+    if not usable:
+        return Alignment(0, (), ())
+    notes: list[str] = []
+    start = max(each.snapshot_index for each in usable)
+    rest = [each for each in usable if each.log_last >= start]
+    for each in usable:
+        if each not in rest:
+            notes.append(
+                f"{each.asset.name}: {each.store.label} is behind: its log ends at "
+                f"{each.log_last}, the others' snapshots begin at {start}; compared where both "
+                "have a message"
+            )
+    index = max(start, min(each.commit for each in rest))
+    sure = [each for each in rest if each.commit >= index] or rest[:1]
+    mark = next((found for each in sure if (found := each.mark_at(index))), None)
+    aligned = []
+    for each in rest:
+        if each.commit >= index or each.mark_at(index) == mark:
+            aligned.append(each.store.label)
+        else:
+            notes.append(
+                f"{each.asset.name}: {each.store.label} has not committed log index {index} yet; "
+                "compared where both have a message"
+            )
+    for each in rest:
+        ahead = each.log_last - index
+        if ahead > 0 and len(rest) > 1:
+            notes.append(
+                f"{each.asset.name}: {each.store.label} has {ahead} log entries after the common "
+                f"index {index}; they are not compared"
+            )
+    return Alignment(index, tuple(aligned), tuple(notes))
+
+
+@dataclass
+class Cohort:
+    """The replicas that should hold the same stream: one uid under one name."""
+
+    name: str
+    uid: int
+    labels: list[str] = field(default_factory=list)
+    aligned: set[str] = field(default_factory=set)  # state known at one common index
+    last_seqs: dict[str, int] = field(default_factory=dict)
+    first_seqs: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return f"{self.uid}:{self.name}"
+
+
+class Held(NamedTuple):
+    """What one replica has under one seq."""
+
+    crc: int
+    ts: int
+    content: int  # crc of the record without its time
+
+
+class DriftedBucket(NamedTuple):
+    """`BUCKET` seqs whose digests are not equal everywhere."""
+
+    cohort: str
+    number: int
+
+    @property
+    def first_seq(self) -> int:
+        return self.number << BUCKET_SHIFT
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + BUCKET - 1
+
+
+def worth_a_look(
+    cohort: Cohort, bucket: DriftedBucket, holders: Iterable[str], local: Sequence[Finding]
+) -> bool:
+    """False if lag or damage that is told already explains why the bucket differs."""
+    present = set(holders)
+    for label in cohort.labels:
+        if label in present:
+            continue
+        if label not in cohort.aligned:
+            if bucket.first_seq > cohort.last_seqs.get(label, 0):
+                continue
+        if _covers(local, label, cohort.name, bucket.first_seq, bucket.last_seq, cohort):
+            continue
+        return True
+    return len(present) > 1
+
+
+def _covers(
+    local: Sequence[Finding], label: str, stream: str, low: int, high: int, cohort: Cohort
+) -> bool:
+    low = max(low, cohort.first_seqs.get(label, low))
+    high = min(high, cohort.last_seqs.get(label, high))
+    return any(
+        each.replica == label
+        and each.stream == stream
+        and each.seq_lo is not None
+        and each.seq_lo <= low
+        and (each.seq_hi or 0) >= high
+        for each in local
+    )
+
+
+def compare(
+    cohort: Cohort, seq_rows: Mapping[int, Mapping[str, Held]], local: Sequence[Finding]
+) -> list[Finding]:
+    """Findings for seqs whose records differ: `seq_rows` has, per seq, who holds what."""
+    damaged: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for each in local:
+        if each.stream == cohort.name and each.seq_lo is not None:
+            damaged[each.replica].append((each.seq_lo, each.seq_hi or each.seq_lo))
+    verdicts: list[tuple[int, str, str, str, str]] = []
+    for seq in sorted(seq_rows):
+        held = dict(seq_rows[seq])
+        for label in list(cohort.labels):
+            if any(low <= seq <= high for low, high in damaged[label]):
+                held.pop(label, None)  # told by itself, and no witness
+        verdicts += _judge(cohort, seq, held, damaged)
+    return _in_runs(cohort, verdicts)
+
+
+def _judge(
+    cohort: Cohort,
+    seq: int,
+    held: Mapping[str, Held],
+    damaged: Mapping[str, Sequence[tuple[int, int]]],
+) -> list[tuple[int, str, str, str, str]]:
+    """(seq, code, replica, expected, got) of every replica that is not as the others."""
+    voters = [
+        label
+        for label in cohort.labels
+        if not any(low <= seq <= high for low, high in damaged.get(label, ()))
+        and (label in held or label in cohort.aligned)
+    ]
+    if len(voters) < 2 or len({held.get(label) for label in voters}) < 2:
+        return []
+    tally = Counter(held.get(label) for label in voters if label in cohort.aligned)
+    for label in voters:
+        if label not in cohort.aligned:
+            tally[held.get(label)] += 1
+    top, top_count = tally.most_common(1)[0]
+    has_majority = top_count * 2 > len(voters)
+    if not has_majority:
+        # Nobody can tell who is right: one finding names all, against the first one's record.
+        top = next((held[label] for label in voters if label in held), None)
+        others = [label for label in voters if held.get(label) != top]
+        who = ", ".join(label for label in voters if held.get(label) == top)
+        code = _code(top, held.get(others[0]))
+        return [
+            (seq, code, ", ".join(others), f"{_text(top)}, as on {who}", _text(held.get(others[0])))
+        ]
+    agreed = ", ".join(label for label in voters if held.get(label) == top)
+    found = []
+    for label in voters:
+        mine = held.get(label)
+        if mine == top or (label not in cohort.aligned and (mine is None or top is None)):
+            continue
+        found.append((seq, _code(top, mine), label, f"{_text(top)}, as on {agreed}", _text(mine)))
+    return found
+
+
+def _code(wanted: Held | None, mine: Held | None) -> str:
+    if mine is None:
+        return "drift-missing"
+    if wanted is None:
+        return "drift-extra"
+    return "drift-time" if wanted.content == mine.content else "drift-content"
+
+
+def _text(held: Held | None) -> str:
+    return "no message" if held is None else f"crc {held.crc:#010x}, time {held.ts}"
+
+
+def _in_runs(cohort: Cohort, verdicts: Sequence[tuple[int, str, str, str, str]]) -> list[Finding]:
+    """One finding per run of consecutive seqs of one replica and code."""
+    lines: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
+    for seq, code, label, expected, got in verdicts:
+        lines[code, label].append((seq, expected, got))
+    found = []
+    for (code, label), rows in sorted(lines.items()):
+        at = 0
+        while at < len(rows):
+            end = at
+            while end + 1 < len(rows) and rows[end + 1][0] == rows[end][0] + 1:
+                end += 1
+            _, expected, got = rows[at]
+            if end > at:
+                got = f"{end - at + 1} messages; the first: {got}"
+            found.append(
+                finding(
+                    code,
+                    replica=label,
+                    stream=cohort.name,
+                    seq=rows[at][0],
+                    seq_hi=rows[end][0],
+                    expected=expected,
+                    got=got,
+                )
+            )
+            at = end + 1
+    return found
+
+
+# --- states -----------------------------------------------------------------------------------
+
+
+def state_findings(views: Sequence[View], *, has_record_drift: bool) -> list[Finding]:
+    """What differs between aligned replicas beside stored messages: consumers, then the rest."""
+    known = [view for view in views if view.machine is not None]
+    if len(known) < 2:
+        return []
+    found = _consumer_drift(known)
+    if found or has_record_drift:
+        return found
+    prints = {view.label: view.machine.fingerprint() for view in known if view.machine}
+    tally = Counter(prints.values())
+    if len(tally) == 1:
+        return []
+    top, top_count = tally.most_common(1)[0]
+    if top_count * 2 <= len(known):
+        top = prints[known[0].label]
+    agreed = ", ".join(label for label, mine in prints.items() if mine == top)
+    return [
+        finding(
+            "drift-state",
+            replica=view.label,
+            stream=view.name,
+            file=view.files.store.directory(view.uid),
+            expected=f"fingerprint {top:016x} at log index {view.applied}, as on {agreed}",
+            got=f"fingerprint {prints[view.label]:016x}; {_difference(view, known, prints, top)}",
+        )
+        for view in known
+        if prints[view.label] != top
+    ]
+
+
+def _difference(view: View, known: Sequence[View], prints: Mapping[str, int], top: int) -> str:
+    """The first number that differs, in words."""
+    other = next(each for each in known if prints[each.label] == top)
+    names = ("first sequence", "last sequence", "messages", "bytes", "digest")
+    for name, mine, theirs in zip(names, view.index_row(), other.index_row(), strict=True):
+        if mine != theirs:
+            return f"{name} {mine}, there {theirs}"
+    if view.machine and other.machine:
+        if view.machine.config_meta_index != other.machine.config_meta_index:
+            return "another version of the stream's configuration"
+    return "the delete map differs"
+
+
+def _consumer_drift(known: Sequence[View]) -> list[Finding]:
+    """Consumers whose numbers differ at one log index."""
+    rows: dict[str, dict[str, Any]] = defaultdict(dict)
+    for view in known:
+        for each in consumers_of(view):
+            rows[each.name][view.label] = (
+                each.delivered_cseq,
+                each.delivered_sseq,
+                each.floor_cseq,
+                each.floor_sseq,
+                tuple(each.pending),
+            )
+    found = []
+    by_label = {view.label: view for view in known}
+    for name, held in sorted(rows.items()):
+        tally = Counter(held.get(view.label) for view in known)
+        if len(tally) == 1:
+            continue
+        top, top_count = tally.most_common(1)[0]
+        if top_count * 2 <= len(known):
+            top = held.get(known[0].label)
+        for label, view in by_label.items():
+            if held.get(label) != top:
+                found.append(
+                    finding(
+                        "drift-consumer",
+                        replica=label,
+                        stream=view.name,
+                        file=view.files.store.directory(view.uid),
+                        expected=f"consumer {name}: {_numbers(top)}",
+                        got=_numbers(held.get(label)),
+                    )
+                )
+    return found
+
+
+def _numbers(row: Any) -> str:
+    if row is None:
+        return "no such consumer"
+    return f"delivered {row[1]}, ack floor {row[3]}, {len(row[4])} pending"

@@ -1,0 +1,381 @@
+"""Blocks to Arrow: numpy over the block's bytes, no Python object per message.
+
+Where a message is comes from a sealed block's footer, or from a walk over the records. Payloads
+become a `binary_view` array over the block's own bytes, whose cast to `binary` is one copy in C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from spark_jobs.checksums import are_whole, u32_at
+from spark_jobs.header_maps import header_maps
+from spark_jobs.replica import BlockView
+from spark_jobs.schema import COLUMNS, arrow_schema
+from streamd.errors import CorruptionError
+from streamd.machine.base import HAS_HEADERS, LENGTH_MASK
+from streamd.store import format as fmt
+from streamd.store.block import HEADER_BYTES
+from streamd.subjects import Matcher
+from streamd.types import Seq
+
+BATCH_ROWS = 10_000
+_INLINE_BYTES = 12  # a shorter value sits in its view itself
+_SPARSE = 4  # when fewer than one in so many records are wanted, they are checked one by one
+_SUBJECT_AT = 28  # of a record: where the subject begins
+_unpack_walk = Struct("<IBxHIQQ").unpack_from
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockColumns:
+    """One row for each message in a block, dead ones too, in seq order; all arrays are of equal
+    length. `offsets` are in the block, `lengths` are of whole records."""
+
+    seqs: Array  # int64
+    offsets: Array  # int64
+    lengths: Array  # int64
+    ts_ns: Array  # int64
+    crcs: Array  # uint32: each record's own
+    subject_ids: Array  # int32, into `subjects`
+    subjects: list[bytes]
+    header_lengths: Array  # int64; 0: no headers
+    live: Array  # bool
+    is_from_footer: bool
+    damaged_at: int = 0  # the walk ended here, before the block's end; 0: it did not
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    @property
+    def subject_lengths(self) -> Array:
+        sizes = np.fromiter(map(len, self.subjects), np.int64, len(self.subjects))
+        return sizes[self.subject_ids]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which live messages of a block are wanted; bounds are inclusive, 0 and None mean all."""
+
+    start_seq: Seq = 0
+    end_seq: Seq = 0
+    start_ts_ns: int = 0
+    end_ts_ns: int = 0
+    matcher: Matcher | None = None
+    seqs: Array | None = None  # just these, ascending
+
+    def rows_of(self, columns: BlockColumns) -> Array:
+        """The rows that are wanted, ascending."""
+        low, high = 0, len(columns)
+        if self.start_seq:
+            low = int(np.searchsorted(columns.seqs, self.start_seq))
+        if self.end_seq:
+            high = int(np.searchsorted(columns.seqs, self.end_seq, side="right"))
+        if self.start_ts_ns:
+            low = max(low, int(np.searchsorted(columns.ts_ns, self.start_ts_ns)))
+        if self.end_ts_ns:
+            high = min(high, int(np.searchsorted(columns.ts_ns, self.end_ts_ns, side="right")))
+        if high <= low:
+            return np.zeros(0, np.int64)
+        mask = columns.live[low:high]
+        if self.matcher is not None and not self.matcher.is_all:
+            matches = self.matcher.matches
+            wanted = np.fromiter(map(matches, columns.subjects), bool, len(columns.subjects))
+            mask = mask & wanted[columns.subject_ids[low:high]]
+        if self.seqs is not None:
+            mask = mask & np.isin(columns.seqs[low:high], self.seqs)
+        return np.flatnonzero(mask) + low
+
+
+def columns_of(blob: bytes, block: BlockView) -> BlockColumns:
+    """The columns of `block`, whose bytes (`block.read()`) are `blob`.
+
+    From the footer if the block is sealed and the footer is whole, else from a walk over the
+    records, which ends at the first that cannot be one: `damaged_at`. Reads no record's content
+    and checks no record's crc. Raises CorruptionError if the block's header is not its own.
+    """
+    try:
+        fmt.check_block_header(blob, block.uid, block.block_no)
+    except CorruptionError as err:
+        raise CorruptionError(f"{block.path}: offset 0: {err}") from err
+    made = _from_footer(blob, block) if block.is_sealed else None
+    if made is None:
+        made = _walk(blob, block.end_offset)
+    return replace(made, live=_live_mask(made.seqs, block.dead))
+
+
+def _from_footer(blob: bytes, block: BlockView) -> BlockColumns | None:
+    size = fmt.footer_length(blob[-fmt.TRAILER_BYTES :])
+    if not size or len(blob) - size != block.end_offset:
+        return None
+    try:
+        footer = fmt.decode_footer(blob[-size:])
+    except (CorruptionError, AssertionError):
+        return None
+    offsets = np.array(footer.offsets, np.int64)
+    flagged = np.array(footer.lengths, np.uint32)
+    if footer.seqs is not None:
+        seqs = np.array(footer.seqs, np.uint64).astype(np.int64)
+    else:
+        seqs = np.arange(footer.first_seq, footer.first_seq + len(offsets), dtype=np.int64)
+    header_lengths = np.zeros(len(offsets), np.int64)
+    with_headers = np.flatnonzero(flagged & np.uint32(HAS_HEADERS))
+    if len(with_headers):
+        header_lengths[with_headers] = u32_at(blob, offsets[with_headers] + 8)
+    return BlockColumns(
+        seqs=seqs,
+        offsets=offsets,
+        lengths=(flagged & np.uint32(LENGTH_MASK)).astype(np.int64),
+        ts_ns=np.array(footer.ts_deltas, np.uint64).astype(np.int64) + footer.base_ts,
+        crcs=np.array(footer.crcs, np.uint32),
+        subject_ids=np.array(footer.subject_ids, np.uint32).astype(np.int32),
+        subjects=footer.subjects,
+        header_lengths=header_lengths,
+        live=np.zeros(0, bool),
+        is_from_footer=True,
+    )
+
+
+def _walk(blob: bytes, end_offset: int) -> BlockColumns:
+    """Columns from the records themselves, up to `end_offset` or the first impossible record."""
+    rows: list[tuple[int, int, int, int, int, int]] = []
+    subjects: dict[bytes, int] = {}
+    pos = HEADER_BYTES
+    end = min(end_offset, len(blob))
+    while pos + fmt.RECORD_OVERHEAD_BYTES <= end:
+        length, kind, subject_size, headers_size, seq, ts = _unpack_walk(blob, pos)
+        if (
+            length < fmt.RECORD_OVERHEAD_BYTES + subject_size + headers_size
+            or pos + length > end
+            or not 0 < kind < fmt.FOOTER
+        ):
+            break
+        if kind == fmt.MSG:
+            subject_at = pos + _SUBJECT_AT
+            subject = blob[subject_at : subject_at + subject_size]
+            local = subjects.setdefault(subject, len(subjects))
+            rows.append((seq, pos, length, ts, local, headers_size))
+        pos += length
+    table = np.array(rows, np.uint64).astype(np.int64).reshape(-1, 6)
+    offsets, lengths = table[:, 1].copy(), table[:, 2].copy()
+    return BlockColumns(
+        seqs=table[:, 0].copy(),
+        offsets=offsets,
+        lengths=lengths,
+        ts_ns=table[:, 3].copy(),
+        crcs=u32_at(blob, offsets + lengths - 4).astype(np.uint32),
+        subject_ids=table[:, 4].astype(np.int32),
+        subjects=list(subjects),
+        header_lengths=table[:, 5].copy(),
+        live=np.zeros(0, bool),
+        is_from_footer=False,
+        damaged_at=pos if pos < end_offset else 0,
+    )
+
+
+def _live_mask(seqs: Array, dead: Sequence[tuple[Seq, Seq]]) -> Array:
+    if not dead:
+        return np.ones(len(seqs), bool)
+    bounds = np.array(dead, np.int64)
+    low = np.searchsorted(seqs, bounds[:, 0])
+    high = np.searchsorted(seqs, bounds[:, 1], side="right")
+    change = np.zeros(len(seqs) + 1, np.int64)
+    np.add.at(change, low, 1)
+    np.add.at(change, high, -1)
+    found: Array = np.cumsum(change[:-1]) == 0
+    return found
+
+
+# --- checksums ----------------------------------------------------------------------------------
+
+
+def wrong_crcs(blob: bytes, columns: BlockColumns, rows: Array | None = None) -> list[int]:
+    """The rows (of `rows`, ascending, or all) whose record is not what was written: its bytes do
+    not match its crc32c, it is cut off, or it is not the record that the footer has."""
+    chosen = np.arange(len(columns)) if rows is None else rows
+    if not len(chosen):
+        return []
+    starts = columns.offsets[chosen]
+    ends = starts + columns.lengths[chosen]
+    wrong: set[int] = set()
+    if columns.is_from_footer:
+        # A whole record, but another one than the footer's: the footer's own crc tells.
+        stored = u32_at(blob, ends - 4)
+        wrong = set(np.flatnonzero(stored != columns.crcs[chosen]).tolist())
+    spanned = columns.offsets[chosen[0] : chosen[-1] + 1]
+    if len(chosen) * _SPARSE >= len(spanned):
+        spanned_ends = spanned + columns.lengths[chosen[0] : chosen[-1] + 1]
+        if are_whole(blob, spanned, spanned_ends):
+            return [int(chosen[at]) for at in sorted(wrong)]
+    checksum = crc32c
+    residue = fmt.RESIDUE
+    view = memoryview(blob)
+    wrong.update(
+        at
+        for at, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
+        if end > len(view) or checksum(view[start:end]) != residue
+    )
+    return [int(chosen[at]) for at in sorted(wrong)]
+
+
+def damage_of(block: BlockView, columns: BlockColumns, row: int) -> CorruptionError:
+    """The error for a damaged record, naming file, offset and seq."""
+    return CorruptionError(
+        f"{block.path}: offset {int(columns.offsets[row])}: record of seq "
+        f"{int(columns.seqs[row])} does not match its crc32c {int(columns.crcs[row]):#010x}"
+    )
+
+
+# --- Arrow --------------------------------------------------------------------------------------
+
+
+def batches_of(
+    blob: bytes,
+    block: BlockView,
+    *,
+    stream: str,
+    selection: Selection | None = None,
+    columns: Sequence[str] = COLUMNS,
+    batch_rows: int = BATCH_ROWS,
+    verify: bool = True,
+    on_damage: Any = None,
+) -> Iterator[pa.RecordBatch]:
+    """The wanted messages of a block in seq order, at most `batch_rows` in a batch.
+
+    Damaged records (and, without `verify`, only what cannot be found at all) raise
+    CorruptionError; with `on_damage` it is called with the error instead, and the record is left
+    out.
+    """
+    found = columns_of(blob, block)
+    rows = (selection or Selection()).rows_of(found)
+    _check_whole(block, found, selection, on_damage)
+    if not len(rows):
+        return
+    inside = found.offsets[rows] + found.lengths[rows] <= len(blob)
+    wrong = wrong_crcs(blob, found, rows) if verify else rows[~inside].tolist()
+    if wrong:
+        if on_damage is None:
+            raise damage_of(block, found, wrong[0])
+        for row in wrong:
+            on_damage(damage_of(block, found, row))
+        rows = rows[~np.isin(rows, wrong)]
+    if not len(rows):
+        return
+    maker = _Maker(blob, block, stream, found, columns)
+    for start in range(0, len(rows), batch_rows):
+        yield maker.batch(rows[start : start + batch_rows])
+
+
+def _check_whole(
+    block: BlockView, found: BlockColumns, selection: Selection | None, on_damage: Any
+) -> None:
+    """Complain if the walk ended early and what it did not reach may be wanted."""
+    if not found.damaged_at:
+        return
+    last = int(found.seqs[-1]) if len(found) else block.first_seq - 1
+    if selection is not None and selection.end_seq and last >= selection.end_seq:
+        return
+    err = CorruptionError(
+        f"{block.path}: offset {found.damaged_at}: the record after seq {last} is damaged, the "
+        f"block goes on to offset {block.end_offset} and seq {block.last_seq}"
+    )
+    if on_damage is None:
+        raise err
+    on_damage(err)
+
+
+class _Maker:
+    """Makes batches of the rows of one block."""
+
+    def __init__(
+        self,
+        blob: bytes,
+        block: BlockView,
+        stream: str,
+        found: BlockColumns,
+        columns: Sequence[str],
+    ) -> None:
+        self._blob = blob
+        self._raw = np.frombuffer(blob, np.uint8)
+        self._buffer = pa.py_buffer(blob)
+        self._block = block
+        self._stream = stream
+        self._found = found
+        self._columns = tuple(columns)
+        self._schema = arrow_schema(columns)
+        self._subject_lengths = found.subject_lengths
+        self._subjects = pa.array(
+            [subject.decode("utf-8", "replace") for subject in found.subjects], pa.string()
+        )
+
+    def batch(self, rows: Array) -> pa.RecordBatch:
+        """One batch of `rows`."""
+        found = self._found
+        count = len(rows)
+        at = found.offsets[rows] + _SUBJECT_AT + self._subject_lengths[rows]
+        header_sizes = found.header_lengths[rows]
+        payload_at = at + header_sizes
+        sizes = found.offsets[rows] + found.lengths[rows] - 4 - payload_at
+        arrays: list[pa.Array] = []
+        for name in self._columns:
+            if name == "stream":
+                made = pa.repeat(pa.scalar(self._stream, pa.string()), count)
+            elif name == "subject":
+                made = self._subjects.take(pa.array(found.subject_ids[rows]))
+            elif name == "seq":
+                made = pa.array(found.seqs[rows])
+            elif name == "ts":
+                made = pa.array(found.ts_ns[rows] // 1000).cast(self._schema.field("ts").type)
+            elif name == "ts_ns":
+                made = pa.array(found.ts_ns[rows])
+            elif name == "headers":
+                made = self._headers(count, at, header_sizes)
+            elif name == "payload":
+                made = self._slices(payload_at, sizes)
+            elif name == "size":
+                made = pa.array(sizes.astype(np.int32))
+            elif name == "replica":
+                made = pa.repeat(pa.scalar(self._block.replica, pa.string()), count)
+            elif name == "block":
+                made = pa.array(np.full(count, self._block.block_no, np.int32))
+            elif name == "pos":
+                made = pa.array(found.offsets[rows])
+            else:
+                assert name == "crc", name
+                made = pa.array(found.crcs[rows].astype(np.int64))
+            arrays.append(made)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _slices(self, starts: Array, sizes: Array) -> pa.Array:
+        """blob[start : start + size] for each, as a binary array."""
+        views = np.zeros((len(starts), 4), np.int32)
+        views[:, 0] = sizes
+        views[:, 3] = starts
+        short = np.flatnonzero(sizes <= _INLINE_BYTES)
+        if len(short):
+            step = np.arange(_INLINE_BYTES)
+            places = np.minimum(starts[short, None] + step, len(self._raw) - 1)
+            inline = np.where(step < sizes[short, None], self._raw[places], 0).astype(np.uint8)
+            views[short, 1:] = inline.view(np.int32)
+        made = pa.Array.from_buffers(
+            pa.binary_view(), len(starts), [None, pa.py_buffer(views), self._buffer]
+        )
+        return made.cast(pa.binary())
+
+    def _headers(self, count: int, starts: Array, sizes: Array) -> pa.MapArray:
+        owners = np.flatnonzero(sizes)
+        if not len(owners):
+            none = np.zeros(0, np.int64)
+            return header_maps(count, owners, np.zeros(0, np.uint8), none)
+        blocks = self._slices(starts[owners], sizes[owners])
+        _, offsets, data = blocks.buffers()
+        ends = np.frombuffer(offsets, np.int32)[1 : len(owners) + 1].astype(np.int64)
+        return header_maps(count, owners, np.frombuffer(data, np.uint8)[: int(ends[-1])], ends)

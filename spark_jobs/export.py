@@ -1,0 +1,486 @@
+"""A stream to partitioned Parquet, once or again and again.
+
+    streamd-spark export --stream ORDERS --to ./orders
+    streamd-spark export --stream ORDERS --to ./orders --partition-by date,subject:2 --verify
+    streamd-spark export --path ./data --stream ORDERS --to hdfs:///lake/orders
+    streamd-spark export --stream ORDERS --to ./orders --as-of 2026-01-31T00:00:00Z
+
+A second run adds what has come since. `_streamd_ledger/` in the directory says which files hold
+which rows; a run that was killed is finished by the next one, without a row lost or twice. What a
+file holds is read back and compared with what the stream gave before the file counts.
+
+Exit status: 0 done, 2 --verify found a difference, 3 could not run or not to the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from spark_jobs.export_files import open_files
+from spark_jobs.export_ledger import (
+    COMPACT,
+    EXPORT,
+    Commit,
+    DataFile,
+    Ledger,
+    Source,
+    add_digests,
+)
+from spark_jobs.jobs import (
+    EXIT_DIFFERENT,
+    EXIT_OK,
+    JobError,
+    job_parser,
+    run_job,
+    session_from,
+    spark_arguments,
+)
+from spark_jobs.origin import Facts, Origin, origin_arguments, origin_from
+from spark_jobs.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+COMMIT_ROWS: Final = 5_000_000
+FILE_ROWS: Final = 2_000_000
+SMALL_BYTES: Final = 64 << 20  # files below this are compacted
+COMPACT_BYTES: Final = 2 << 30  # rewritten by one commit
+HASHED: Final = ("seq", "subject", "ts_ns", "headers", "payload")
+NONE: Final = "none"
+WRITE_CONF: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",  # `date` is the day in UTC
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run will export: seqs first_seq..last_seq, none if it ends before it begins."""
+
+    source: Source
+    first_seq: int
+    last_seq: int
+    seqs_per_commit: int
+    gap: tuple[int, int] | None
+    as_of: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; returns its exit status."""
+    return run_job(_parser(), _work, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser("export", __doc__)
+    origin_arguments(parser)
+    group = parser.add_argument_group("export")
+    group.add_argument("--to", required=True, metavar="DIR", help="a path or a Hadoop URL")
+    group.add_argument(
+        "--partition-by",
+        metavar="LIST",
+        help="date (of ts, UTC), subject:N (token N, from 1), both, or none (default: date)",
+    )
+    group.add_argument("--start-seq", type=_positive, metavar="SEQ", help="where to begin")
+    group.add_argument("--as-of", metavar="SEQ|TIME", help="nothing after it, inclusive")
+    group.add_argument(
+        "--accept-gaps",
+        action="store_true",
+        help="go on where messages have left the stream before they were exported",
+    )
+    group.add_argument(
+        "--commit-rows",
+        type=_positive,
+        default=COMMIT_ROWS,
+        metavar="N",
+        help="rows a killed run may have to do again (default: %(default)s)",
+    )
+    group.add_argument(
+        "--file-rows", type=_positive, default=FILE_ROWS, metavar="N", help="rows of one file"
+    )
+    group.add_argument(
+        "--compact", action="store_true", help="afterwards, small files become large ones"
+    )
+    group.add_argument(
+        "--verify",
+        action="store_true",
+        help="afterwards, read all files again and compare them with the stream",
+    )
+    spark_arguments(parser)
+    return parser
+
+
+def _work(args: argparse.Namespace) -> int:
+    origin = origin_from(args)
+    wanted = _partitioning(args.partition_by) if args.partition_by else None
+    spark = session_from(args, f"streamd export {args.stream}")
+    for name, value in WRITE_CONF.items():
+        spark.conf.set(name, value)
+    files = open_files(args.to, spark)
+    with files.lock():
+        ledger = Ledger.open(files)
+        for line in ledger.recover():
+            print(line, file=sys.stderr)
+        run = Export(spark, origin, ledger, file_rows=args.file_rows, is_quiet=args.quiet)
+        plan = run.plan(wanted, args)
+        rows = run.export(plan)
+        print(
+            f"{origin}: {rows:,} rows exported to {args.to}"
+            + (f", seqs {plan.first_seq}..{plan.last_seq}" if rows else "")
+            + f"; {ledger.rows:,} rows in {len(ledger.live)} files, digest {ledger.digest}"
+        )
+        if args.compact:
+            before, after = run.compact()
+            print(f"compacted: {before} files became {after}")
+        if args.verify:
+            from spark_jobs.export_verify import verify
+
+            report = verify(spark, origin, ledger)
+            print(report.text)
+            return EXIT_OK if report.is_good else EXIT_DIFFERENT
+    return EXIT_OK
+
+
+class Export:
+    """One run, the only writer of the directory."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        origin: Origin,
+        ledger: Ledger,
+        *,
+        file_rows: int = FILE_ROWS,
+        is_quiet: bool = True,
+    ) -> None:
+        self.spark = spark
+        self.origin = origin
+        self.ledger = ledger
+        self.file_rows = file_rows
+        self.is_quiet = is_quiet
+
+    def plan(self, wanted: tuple[str, ...] | None, args: argparse.Namespace) -> Plan:
+        """What is to be done. Raises JobError where the stream is not the one exported before."""
+        facts = self.origin.facts()
+        subjects = tuple(filter(None, (args.subjects or "").split(",")))
+        known = self.ledger.source
+        if known is None:
+            strays = self.ledger.strays()
+            if strays:
+                raise JobError(
+                    f"{args.to} has Parquet files of somebody else ({strays[0]}); "
+                    "export into a new directory"
+                )
+            first = max(args.start_seq or 1, facts.first_seq)
+            partition_by = ("date",) if wanted is None else wanted
+            known = Source(facts.name, facts.created, subjects, partition_by, first)
+        else:
+            self._check_same(known, facts, wanted, args)
+            first = max(self.ledger.last_seq + 1, known.first_seq)
+        gap = None
+        if self.ledger.commits and facts.first_seq > first:
+            gap = (first, facts.first_seq - 1)
+            if not args.accept_gaps:
+                raise JobError(
+                    f"seqs {gap[0]}..{gap[1]} left stream {facts.name} before they were exported "
+                    "(limits, a purge or a consumer took them); --accept-gaps goes on"
+                )
+            first = facts.first_seq
+        last = facts.last_seq
+        if args.as_of:
+            last = self._as_of(args.as_of, facts)
+            if last < first - 1:
+                raise JobError(
+                    f"--as-of {args.as_of} is seq {last}, {args.to} already goes to "
+                    f"{self.ledger.last_seq}; export into another directory"
+                )
+        seqs = max(1, facts.last_seq - facts.first_seq + 1)
+        spread = max(1.0, seqs / max(1, facts.messages))  # seqs per message that is still there
+        per_commit = int(args.commit_rows * spread)
+        return Plan(known, first, last, per_commit, gap, args.as_of or "")
+
+    def _check_same(
+        self,
+        known: Source,
+        facts: Facts,
+        wanted: tuple[str, ...] | None,
+        args: argparse.Namespace,
+    ) -> None:
+        """The directory holds what this run would add to."""
+        if known.stream != facts.name:
+            raise JobError(
+                f"{args.to} is an export of stream {known.stream}, not of {facts.name}; "
+                "export into another directory"
+            )
+        if known.created != facts.created:
+            raise JobError(
+                f"stream {facts.name} was created anew at {facts.created}; {args.to} holds the one "
+                f"of {known.created}; export into another directory"
+            )
+        if wanted is not None and wanted != known.partition_by:
+            raise JobError(
+                f"{args.to} is partitioned by {_named(known.partition_by)}, "
+                f"not by {_named(wanted)}; leave --partition-by out or export elsewhere"
+            )
+        subjects = tuple(filter(None, (args.subjects or "").split(",")))
+        if subjects != known.subjects:
+            raise JobError(
+                f"{args.to} holds subjects {','.join(known.subjects) or '(all)'}, not "
+                f"{','.join(subjects) or '(all)'}; give the same --subjects or export elsewhere"
+            )
+        if args.start_seq and args.start_seq != known.first_seq:
+            raise JobError(
+                f"{args.to} begins at seq {known.first_seq}, --start-seq says {args.start_seq}; "
+                "leave it out or export elsewhere"
+            )
+        if facts.last_seq < self.ledger.last_seq:
+            raise JobError(
+                f"stream {facts.name} ends at seq {facts.last_seq}, {args.to} goes to "
+                f"{self.ledger.last_seq}: this is a replica that lags or an older copy; "
+                "ask the stream's leader, or export into another directory"
+            )
+
+    def _as_of(self, text: str, facts: Facts) -> int:
+        """The last seq that --as-of lets in; first_seq - 1 if there is none."""
+        if text.isdigit() and len(text) < 18:
+            return min(int(text), facts.last_seq)
+        return min(self.origin.last_seq_until(text), facts.last_seq)
+
+    def export(self, plan: Plan) -> int:
+        """Commit by commit; returns how many rows came new."""
+        rows = 0
+        gap = plan.gap
+        expected = max(0, plan.last_seq - plan.first_seq + 1)
+        label = f"export {self.origin.stream}"
+        with Progress(expected, label, unit="seqs", is_quiet=self.is_quiet) as progress:
+            for first in range(plan.first_seq, plan.last_seq + 1, plan.seqs_per_commit):
+                last = min(first + plan.seqs_per_commit - 1, plan.last_seq)
+                commit = self._commit_range(plan, first, last, gap)
+                rows += commit.rows
+                gap = None
+                progress.update(last - plan.first_seq + 1)
+                progress.note(
+                    f"commit {commit.number}: seqs {first}..{last}, {commit.rows:,} rows in "
+                    f"{len(commit.files)} files"
+                )
+        return rows
+
+    def _commit_range(
+        self, plan: Plan, first: int, last: int, gap: tuple[int, int] | None
+    ) -> Commit:
+        commit = Commit(
+            number=self.ledger.next_number,
+            kind=EXPORT,
+            source=plan.source,
+            first_seq=first,
+            last_seq=last,
+            rows=0,
+            digest=add_digests([]),
+            files=(),
+            gap=gap,
+            as_of=plan.as_of,
+            created_at=_now(),
+        )
+        rows = self.origin.rows(self.spark, first, last)
+        commit = self._write(rows, commit)
+        self.ledger.commit(commit)
+        return commit
+
+    def compact(self) -> tuple[int, int]:
+        """Rewrite small files that share a partition; returns how many became how many."""
+        source = self.ledger.source
+        if source is None:
+            return 0, 0
+        groups: dict[str, list[DataFile]] = {}
+        for each in self.ledger.live.values():
+            if each.bytes < SMALL_BYTES:
+                groups.setdefault(each.path.rpartition("/")[0], []).append(each)
+        work: list[list[DataFile]] = [[]]
+        for group in (group for group in groups.values() if len(group) > 1):
+            if sum(each.bytes for each in (*work[-1], *group)) > COMPACT_BYTES and work[-1]:
+                work.append([])
+            work[-1] += group
+        before = after = 0
+        label = f"compact {source.stream}"
+        chunks = [chunk for chunk in work if chunk]
+        with Progress(len(chunks), label, unit="commits", is_quiet=self.is_quiet) as progress:
+            for chunk in chunks:
+                before += len(chunk)
+                after += self._compact_files(source, chunk)
+                progress.advance()
+        return before, after
+
+    def _compact_files(self, source: Source, small: list[DataFile]) -> int:
+        commit = Commit(
+            number=self.ledger.next_number,
+            kind=COMPACT,
+            source=source,
+            first_seq=min(each.min_seq for each in small),
+            last_seq=max(each.max_seq for each in small),
+            rows=0,
+            digest=add_digests([]),
+            files=(),
+            removed=tuple(each.path for each in small),
+            created_at=_now(),
+        )
+        rows = read_files(self.spark, self.ledger, [each.path for each in small])
+        commit = self._write(rows, commit, is_gathered=True)
+        wanted = (sum(each.rows for each in small), add_digests(each.digest for each in small))
+        if (commit.rows, commit.digest) != wanted:
+            raise JobError(
+                f"compaction: {wanted[0]} rows with digest {wanted[1]} became {commit.rows} with "
+                f"{commit.digest}; nothing was changed: a file was damaged since it was written, "
+                "--verify says which rows"
+            )
+        self.ledger.commit(commit)
+        return len(commit.files)
+
+    def _write(self, rows: DataFrame, commit: Commit, *, is_gathered: bool = False) -> Commit:
+        """Write `rows` below the commit's staging and read them back; the commit with its files.
+
+        Raises JobError if what was read back is not what the stream gave.
+        """
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        from spark_jobs.row_hash import digest_of, digest_parts, row_hash
+
+        partition_by = commit.source.partition_by
+        columns = {name: _partition_column(name) for name in partition_by}
+        names = [_column_name(name) for name in partition_by]
+        seen = Observation("rows")
+        observed = rows.observe(
+            seen, F.count(F.lit(1)).alias("rows"), *digest_parts(row_hash(HASHED))
+        )
+        for (_, column), name in zip(columns.items(), names, strict=True):
+            observed = observed.withColumn(name, column)
+        if is_gathered or any(name.startswith("subject:") for name in partition_by):
+            # Else every task would write a file for every subject it meets.
+            observed = observed.hint("rebalance", *[F.col(name) for name in names])
+            observed = observed.sortWithinPartitions(*names, "seq")
+        target = f"{self.ledger.files.url}/{commit.staging}"
+        writer = observed.write.mode("overwrite").option("compression", "zstd")
+        writer = writer.option("maxRecordsPerFile", self.file_rows)
+        (writer.partitionBy(*names) if names else writer).parquet(target)
+        found = self._read_back(commit)
+        given = seen.get
+        commit = replace(
+            commit,
+            files=found,
+            rows=sum(each.rows for each in found),
+            digest=add_digests(each.digest for each in found),
+        )
+        digest = digest_of(int(given["digest_low"] or 0), int(given["digest_high"] or 0))
+        if (commit.rows, commit.digest) != (given["rows"], digest):
+            raise JobError(
+                f"seqs {commit.first_seq}..{commit.last_seq}: {given['rows']} rows with digest "
+                f"{digest} were read, but the files hold {commit.rows} with {commit.digest}; "
+                "nothing was committed: run the export again, and check the disk if it repeats"
+            )
+        return commit
+
+    def _read_back(self, commit: Commit) -> tuple[DataFile, ...]:
+        """What the staged files hold, by themselves."""
+        from pyspark.sql import functions as F
+
+        from spark_jobs.row_hash import digest_of, digest_parts, row_hash
+        from spark_jobs.schema import COLUMNS, spark_schema
+
+        sizes = self.ledger.files.sizes(commit.staging)
+        staged = [name for name in sizes if name.endswith(".parquet")]
+        if not staged:
+            return ()
+        prefix = f"{commit.staging}/"
+        read = self.spark.read.schema(spark_schema(COLUMNS))
+        rows = read.parquet(f"{self.ledger.files.url}/{commit.staging}")
+        per_file = rows.groupBy(F.col("_metadata.file_path").alias("path")).agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.min("seq").alias("min_seq"),
+            F.max("seq").alias("max_seq"),
+            *digest_parts(row_hash(HASHED)),
+        )
+        found = []
+        for row in per_file.collect():
+            name = unquote(row.path).partition(prefix)[2]
+            found.append(
+                DataFile(
+                    path=name,
+                    rows=row.rows,
+                    bytes=sizes[prefix + name],
+                    min_seq=row.min_seq,
+                    max_seq=row.max_seq,
+                    digest=digest_of(row.digest_low, row.digest_high),
+                )
+            )
+        return tuple(sorted(found, key=lambda each: (each.min_seq, each.path)))
+
+
+def read_files(spark: SparkSession, ledger: Ledger, paths: Sequence[str]) -> DataFrame:
+    """The rows of some files of an export, without its partition columns."""
+    from spark_jobs.schema import COLUMNS, spark_schema
+
+    schema = spark_schema(COLUMNS)
+    if not paths:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*[f"{ledger.files.url}/{_quoted(p)}" for p in paths])
+
+
+def _quoted(path: str) -> str:
+    """A file's name in a URL that Spark takes literally, not as a pattern."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
+
+
+def _partitioning(text: str) -> tuple[str, ...]:
+    """`date,subject:2` checked. Raises JobError."""
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if parts == (NONE,):
+        return ()
+    for part in parts:
+        if part != "date" and not re.fullmatch(r"subject:[1-9]\d?", part):
+            raise JobError(
+                f"--partition-by {text!r}: {part!r} must be date, subject:N with N from 1 to 99, "
+                "or none alone"
+            )
+    if not parts or len(set(parts)) < len(parts):
+        raise JobError(f"--partition-by {text!r} names nothing, or something twice")
+    return parts
+
+
+def _named(partition_by: tuple[str, ...]) -> str:
+    return ",".join(partition_by) or NONE
+
+
+def _column_name(part: str) -> str:
+    """date, subject_2."""
+    return part.replace(":", "_")
+
+
+def _partition_column(part: str) -> Column:
+    from pyspark.sql import functions as F
+
+    if part == "date":
+        return F.to_date("ts")
+    token = int(part.partition(":")[2])
+    return F.try_element_at(F.split("subject", r"\."), F.lit(token))
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
+    return value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,428 @@
+"""Batch reads straight from data directories: `spark.read.format("streamd").option("path", ...)`.
+
+The driver opens the stream once and plans runs of whole blocks; tasks read block files. Servers
+that run there are neither asked nor disturbed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from spark_jobs.decode import Selection, batches_of, columns_of
+from spark_jobs.options import LATEST, OptionError, ReadOptions
+from spark_jobs.replica import (
+    BlockView,
+    StoreDir,
+    StreamMissing,
+    StreamView,
+    find_stores,
+    named_stores,
+    open_stream,
+    survey,
+)
+from streamd.errors import CorruptionError, StreamdError
+from streamd.subjects import Matcher, is_valid_literal
+from streamd.types import Seq
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger("streamd.spark")
+_TRIES = 20  # a file is shorter than planned while its server restarts
+_PAUSE_S = 0.1
+_ROLES = ("", "leader", "any")  # of readFrom: any replica will do, the most advanced is best
+
+
+class DataLoss(StreamdError):
+    """Messages that were asked for are not there any more, or can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What part of the stream is wanted; inclusive, 0 and None mean all."""
+
+    start_seq: Seq = 0
+    end_seq: Seq = 0
+    start_ts_ns: int = 0
+    end_ts_ns: int = 0
+    matchers: tuple[tuple[bytes, ...], ...] = ()  # each a list of patterns; all must match
+    is_empty: bool = False
+
+    def selection(self, seqs: bytes | None = None) -> Selection:
+        """As the decoder takes it. `seqs`: int64 in native order."""
+        matcher: Any = None
+        if len(self.matchers) == 1:
+            matcher = Matcher(self.matchers[0])
+        elif self.matchers:
+            matcher = _AllOf([Matcher(patterns) for patterns in self.matchers])
+        return Selection(
+            start_seq=self.start_seq,
+            end_seq=self.end_seq,
+            start_ts_ns=self.start_ts_ns,
+            end_ts_ns=self.end_ts_ns,
+            matcher=matcher,
+            seqs=None if seqs is None else np.frombuffer(seqs, np.int64),
+        )
+
+    def may_want(self, block: BlockView) -> bool:
+        """False if no message of `block` can be wanted."""
+        return (
+            block.live > 0
+            and not self.is_empty
+            and (not self.end_seq or block.first_seq <= self.end_seq)
+            and block.last_seq >= self.start_seq
+            and (not self.end_ts_ns or block.first_ts_ns <= self.end_ts_ns)
+            and block.last_ts_ns >= self.start_ts_ns
+        )
+
+
+class _AllOf:
+    """A matcher of what several matchers match."""
+
+    is_all = False
+
+    def __init__(self, matchers: list[Matcher]) -> None:
+        self._matchers = matchers
+
+    def matches(self, subject: bytes) -> bool:
+        return all(matcher.matches(subject) for matcher in self._matchers)
+
+
+@dataclass
+class OfflinePartition(InputPartition):
+    """A run of whole blocks. `seqs`: for each block just these (int64), or None for all."""
+
+    blocks: tuple[BlockView, ...]
+    bounds: Bounds
+    seqs: tuple[bytes | None, ...] = field(default=(), repr=False)
+
+
+def make_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
+    """The reader for option `path`; it takes filters from Spark with option `pushdown` only,
+    because Spark refuses such a reader unless its configuration allows it."""
+    return PushdownReader(options) if options.pushdown else OfflineReader(options)
+
+
+class OfflineReader(DataSourceReader):
+    """Reads one replica of one stream, as it is when the query is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        if options.starting_position == LATEST:
+            raise OptionError("startingPosition latest is for readStream; a batch has an end")
+        self._options = options
+        self._bounds = Bounds(
+            start_seq=options.start_seq,
+            end_seq=options.end_seq,
+            start_ts_ns=options.start_time_ns,
+            end_ts_ns=options.end_time_ns,
+            matchers=(tuple(s.encode() for s in options.subjects),) if options.subjects else (),
+        )
+
+    def partitions(self) -> list[InputPartition]:
+        """Open the stream and cut it into partitions. Warns of torn tails and of replicas that
+        can't be read.
+
+        Raises StreamMissing, CorruptionError, StoreBusy, FileNotFoundError, DataLoss.
+        """
+        if self._bounds.is_empty:
+            return [OfflinePartition((), self._bounds)]
+        with open_best(self._options) as view:
+            for torn in view.torn:
+                log.warning("torn tail, taken from the log instead: %s", torn)
+            self._check_start(view)
+            blocks = [block for block in view.blocks if self._bounds.may_want(block)]
+            if not self._options.last_per_subject:
+                return list(_partitions(blocks, [None] * len(blocks), self._bounds, self._options))
+            chosen = _last_per_subject(blocks, self._bounds)
+            kept = [(block, seqs) for block, seqs in zip(blocks, chosen, strict=True) if seqs]
+            return list(
+                _partitions(
+                    [block for block, _ in kept],
+                    [seqs for _, seqs in kept],
+                    self._bounds,
+                    self._options,
+                )
+            )
+
+    def _check_start(self, view: StreamView) -> None:
+        start = self._options.start_seq
+        begin = max(start, int(view.config.get("first_seq") or 1))
+        if not start or begin >= view.first_seq:
+            return
+        text = (
+            f"stream {view.name}: messages from startSeq {start} to {view.first_seq - 1} are gone, "
+            f"it begins at {view.first_seq}"
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{text}; failOnDataLoss=false reads what there is")
+        log.warning("%s", text)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The wanted messages of the partition's blocks, in order.
+
+        Raises CorruptionError naming file, offset and seq, and DataLoss if the server removed a
+        block since; with failOnDataLoss=false those are warnings, and what can be read is.
+        """
+        if not isinstance(partition, OfflinePartition):
+            return
+        options = self._options
+        for block, seqs in zip(partition.blocks, partition.seqs, strict=True):
+            blob = read_block(block, fail_on_data_loss=options.fail_on_data_loss)
+            if blob is None:
+                continue
+            yield from batches_of(
+                blob,
+                block,
+                stream=options.stream,
+                selection=partition.bounds.selection(seqs),
+                columns=options.columns,
+                batch_rows=options.batch_rows,
+                verify=options.verify,
+                on_damage=None if options.fail_on_data_loss else _warn,
+            )
+
+
+def _warn(err: CorruptionError) -> None:
+    log.warning("left out: %s", err)
+
+
+class PushdownReader(OfflineReader):
+    """Takes bounds on seq, ts and ts_ns, and subjects, from the query's filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what can be taken exactly; yield the others, which Spark applies."""
+        for each in filters:
+            if not self._take(each):
+                yield each
+
+    def _take(self, wanted: Filter) -> bool:
+        column = getattr(wanted, "attribute", ())
+        value = getattr(wanted, "value", None)
+        if column == ("subject",):
+            if isinstance(wanted, EqualTo):
+                return self._take_subjects((value,))
+            return isinstance(wanted, In) and self._take_subjects(wanted.value)
+        if self._options.last_per_subject:
+            return False  # the newest of a subject is chosen before the query's filters
+        if column in (("seq",), ("ts_ns",)) and isinstance(value, int):
+            return self._take_bound(column[0], wanted, low=value, high=value)
+        if column == ("ts",) and isinstance(value, datetime) and value.tzinfo is not None:
+            micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+            return self._take_bound("ts_ns", wanted, low=micros * 1000, high=micros * 1000 + 999)
+        return False
+
+    def _take_subjects(self, values: tuple[Any, ...]) -> bool:
+        if not all(isinstance(value, str) for value in values):
+            return False
+        encoded = tuple(value.encode() for value in values)
+        if not all(map(is_valid_literal, encoded)):
+            return False  # a wildcard is no subject, and would match others here
+        self._bounds = replace(self._bounds, matchers=(*self._bounds.matchers, encoded))
+        return True
+
+    def _take_bound(self, column: str, wanted: Filter, *, low: int, high: int) -> bool:
+        """`low`..`high` are the values that count as equal."""
+        first, last = 0, 0
+        if isinstance(wanted, EqualTo):
+            first, last = low, high
+        elif isinstance(wanted, GreaterThan):
+            first = high + 1
+        elif isinstance(wanted, GreaterThanOrEqual):
+            first = low
+        elif isinstance(wanted, LessThan):
+            last = low - 1
+        elif isinstance(wanted, LessThanOrEqual):
+            last = high
+        else:
+            return False
+        bounds = self._bounds
+        if not isinstance(wanted, GreaterThan | GreaterThanOrEqual) and last <= 0:
+            self._bounds = replace(bounds, is_empty=True)
+        elif column == "seq":
+            self._bounds = replace(
+                bounds,
+                start_seq=max(bounds.start_seq, first),
+                end_seq=min(bounds.end_seq or last, last or bounds.end_seq),
+            )
+        else:
+            self._bounds = replace(
+                bounds,
+                start_ts_ns=max(bounds.start_ts_ns, first),
+                end_ts_ns=min(bounds.end_ts_ns or last, last or bounds.end_ts_ns),
+            )
+        return True
+
+
+# --- which replica ------------------------------------------------------------------------------
+
+
+def stores_of(paths: Iterable[str]) -> list[StoreDir]:
+    """All data directories at `paths`, each once. Raises FileNotFoundError."""
+    found = {store.path.resolve(): store.path for path in paths for store in find_stores(path)}
+    return named_stores(list(found.values()))
+
+
+def open_best(options: ReadOptions) -> StreamView:
+    """The replica that option readFrom names, else the most advanced one that is whole.
+
+    Whole: it can be opened and no block file is missing or too short. Raises OptionError if there
+    is no such replica, and as `open_stream`.
+    """
+    stores = stores_of(options.paths)
+    if options.read_from.lower() not in _ROLES:
+        named = [store for store in stores if store.server_name == options.read_from]
+        if not named:
+            names = ", ".join(store.server_name for store in stores)
+            raise OptionError(
+                f"option readFrom is {options.read_from!r}, the replicas there are: {names}"
+            )
+        found = survey(stores, options.stream) if len(stores) > 1 else None
+        return _open(named[0], options, found.committed if found else None)
+    if len(stores) == 1:
+        return _open(stores[0], options, None)
+    found = survey(stores, options.stream)
+    for name, err in found.problems.items():
+        log.warning("replica %s is not read: %s", name, err)
+    ranked = sorted(
+        (store for store in stores if store.server_name in found.lasts),
+        key=lambda store: -min(found.lasts[store.server_name], found.committed),
+    )
+    failures: list[StreamdError] = []
+    halves: list[StreamView] = []
+    try:
+        for store in ranked:
+            try:
+                view = _open(store, options, found.committed)
+            except StreamMissing:
+                raise
+            except StreamdError as err:
+                log.warning("replica %s is not read: %s", store.server_name, err)
+                failures.append(err)
+                continue
+            problem = missing_bytes(view)
+            if not problem:
+                return view
+            log.warning("replica %s is not whole: %s", store.server_name, problem)
+            halves.append(view)
+        if halves:
+            return halves.pop(0)
+        raise failures[0]
+    finally:
+        for view in halves:
+            view.close()
+
+
+def _open(store: StoreDir, options: ReadOptions, up_to: int | None) -> StreamView:
+    return open_stream(
+        store, options.stream, up_to=up_to, tolerate_damage=not options.fail_on_data_loss
+    )
+
+
+def missing_bytes(view: StreamView) -> str:
+    """Which block file is missing or too short, in words; "" if none is."""
+    import os
+
+    for block in view.blocks:
+        wanted = block.tail_offset if block.tail else block.end_offset
+        try:
+            size = os.path.getsize(block.path)
+        except FileNotFoundError:
+            size = 0
+        if size < wanted and not (block.tail and block.tail_offset <= 64):
+            return f"{block.path} has {size} bytes, should have {wanted}"
+    return ""
+
+
+# --- planning and reading -----------------------------------------------------------------------
+
+
+def _partitions(
+    blocks: list[BlockView], seqs: list[bytes | None], bounds: Bounds, options: ReadOptions
+) -> Iterator[OfflinePartition]:
+    """Runs of whole blocks of about equal size, none beyond the limits but for a single block."""
+    total = sum(block.byte_count for block in blocks)
+    bytes_max = options.max_bytes_per_partition
+    if options.min_partitions:
+        bytes_max = min(bytes_max, max(1, total // options.min_partitions))
+    run: list[int] = []
+    size = rows = 0
+    for at, block in enumerate(blocks):
+        if run and (
+            size + block.byte_count > bytes_max
+            or rows + block.live > options.max_records_per_partition
+        ):
+            yield _partition(blocks, seqs, run, bounds)
+            run, size, rows = [], 0, 0
+        run.append(at)
+        size += block.byte_count
+        rows += block.live
+    yield _partition(blocks, seqs, run, bounds)
+
+
+def _partition(
+    blocks: list[BlockView], seqs: list[bytes | None], run: list[int], bounds: Bounds
+) -> OfflinePartition:
+    return OfflinePartition(tuple(blocks[at] for at in run), bounds, tuple(seqs[at] for at in run))
+
+
+def _last_per_subject(blocks: list[BlockView], bounds: Bounds) -> list[bytes | None]:
+    """For each block the seqs of the messages that are the newest of their subject, of those that
+    `bounds` select. From the newest block on, so each subject is decided once."""
+    seen: set[bytes] = set()
+    found: list[bytes | None] = []
+    selection = bounds.selection()
+    for block in reversed(blocks):
+        columns = columns_of(block.read(), block)
+        rows = selection.rows_of(columns)[::-1]
+        ids, firsts = np.unique(columns.subject_ids[rows], return_index=True)
+        seqs: list[int] = []
+        for local, at in zip(ids.tolist(), firsts.tolist(), strict=True):
+            subject = columns.subjects[local]
+            if subject not in seen:
+                seen.add(subject)
+                seqs.append(int(columns.seqs[rows[at]]))
+        found.append(np.array(sorted(seqs), np.int64).tobytes())
+    return found[::-1]
+
+
+def read_block(block: BlockView, *, fail_on_data_loss: bool) -> bytes | None:
+    """The block's bytes; None if the server removed it since and that may be.
+
+    Waits a moment for a file that is shorter than planned: a server that restarts cuts its newest
+    block and writes the same bytes again.
+    """
+    for _ in range(_TRIES):
+        try:
+            blob = block.read()
+        except FileNotFoundError:
+            text = (
+                f"{block.path}: removed since this read was planned, with messages "
+                f"{block.first_seq} to {block.last_seq}"
+            )
+            if fail_on_data_loss:
+                raise DataLoss(f"{text}; read again, or failOnDataLoss=false") from None
+            log.warning("%s", text)
+            return None
+        if len(blob) >= block.end_offset or block.is_sealed:
+            break
+        time.sleep(_PAUSE_S)
+    return blob

@@ -1,0 +1,172 @@
+"""The write-ahead log of a data directory, read beside a server that may be running.
+
+Nothing is written and no lock is taken. What a reader holds are open files: the log's segments
+may be freed or used again at any moment, which shows as a damaged record, and the caller reads
+everything again.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from streamd.errors import CorruptionError
+from streamd.raft import membership
+from streamd.raft.membership import Membership
+from streamd.store import format as fmt
+from streamd.store import wal_format as wf
+from streamd.store.block import HEADER_BYTES, SUFFIX
+from streamd.store.disk import OsDisk
+from streamd.store.wal_groups import GroupLog
+from streamd.store.wal_recovery import recover, segment_name
+from streamd.types import Entry, Index, Term, Uid
+
+_WINDOW_BYTES = 1024 * 1024
+
+
+class ReadOnlyDisk(OsDisk):
+    """Files of somebody else: opened for reading, never changed. Closes what it opened."""
+
+    def __init__(self) -> None:
+        self.fds: set[int] = set()
+        self._finalizer = weakref.finalize(self, _close_all, self.fds)
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if create:
+            self._refuse(path)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fds.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.fds.discard(fd)
+        os.close(fd)
+
+    def close_all(self) -> None:
+        """Close every file that is still open."""
+        _close_all(self.fds)
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise PermissionError(f"read-only access to a data directory: {args}")
+
+    pwrite = writev = fdatasync = preallocate = truncate = _refuse
+    replace = unlink = mkdir = remove_tree = sync_dir = lock = _refuse
+
+
+def _close_all(fds: set[int]) -> None:
+    while fds:
+        os.close(fds.pop())
+
+
+class LogReader:
+    """All groups of one log as they were when it was opened."""
+
+    def __init__(self, directory: Path, *, tolerate_damage: bool = False) -> None:
+        """Scan the log. Raises CorruptionError if something durable is damaged or missing."""
+        self.directory = directory
+        self._disk = ReadOnlyDisk()
+        try:
+            found = recover(self._disk, str(directory), tolerate_damage=tolerate_damage)
+        except BaseException:
+            self._disk.close_all()
+            raise
+        self.groups: dict[Uid, GroupLog] = found.groups
+        self.damage: list[str] = found.damage
+        self.damaged_groups: dict[Uid, str] = found.damaged_groups
+        self.torn_bytes = found.dropped_bytes
+        self.torn_at = found.dropped_at  # segment and offset
+        self._fds = {segment.no: segment.fd for segment in found.segments}
+
+    def close(self) -> None:
+        self._disk.close_all()
+
+    def first_index(self, uid: Uid) -> Index:
+        """The first entry that is at hand, or the one that would come next."""
+        group = self.groups.get(uid)
+        return group.first if group is not None else 1
+
+    def last_index(self, uid: Uid) -> Index:
+        """The last entry there is, released ones included; 0: none."""
+        group = self.groups.get(uid)
+        return group.last if group is not None else 0
+
+    def commit_hint(self, uid: Uid) -> Index:
+        """An index that was known to be committed; it may lag far behind."""
+        group = self.groups.get(uid)
+        return group.hard_state.commit if group is not None else 0
+
+    def current_term(self, uid: Uid) -> Term:
+        group = self.groups.get(uid)
+        return group.hard_state.term if group is not None else 0
+
+    def entries(self, uid: Uid, first: Index, last: Index) -> Iterator[Entry]:
+        """The entries first..last of a group that are at hand, each verified.
+
+        Raises CorruptionError naming segment and offset.
+        """
+        group = self.groups.get(uid)
+        if group is None:
+            return
+        window, window_no, window_at = b"", -1, 0
+        for at in range(max(0, first - group.first), min(last, group.last) + 1 - group.first):
+            no, offset = group.places[at] >> 32, group.places[at] & 0xFFFFFFFF
+            size = wf.RECORD_HEADER_BYTES + group.lengths[at]
+            if no != window_no or not window_at <= offset <= window_at + len(window) - size:
+                window = os.pread(self._fds[no], max(size, _WINDOW_BYTES), offset)
+                window_no, window_at = no, offset
+            record = wf.decode_record(window, offset - window_at, offset=offset)
+            index = group.first + at
+            if record is None or (record.group, record.index) != (uid, index):
+                raise CorruptionError(
+                    f"{self.directory / segment_name(no)}: offset {offset}: entry {index} of "
+                    f"group {uid} is damaged"
+                )
+            yield Entry(record.term, record.index, record.data, chain=record.chain)
+
+    def mark_at(self, uid: Uid, index: Index) -> tuple[Term, int] | None:
+        """(term, chain) of one entry, which stands for all entries before it; None: not at hand."""
+        group = self.groups.get(uid)
+        if group is None:
+            return None
+        if index == group.base:
+            return group.base_term, group.base_chain
+        for entry in self.entries(uid, index, index):
+            if index >= group.first:
+                return entry.term, entry.chain
+        return None
+
+    def members_after(self, uid: Uid, start: Membership, index: Index) -> Membership:
+        """The group's newest membership, given that it was `start` at `index`."""
+        found = start
+        for entry in self.entries(uid, index + 1, self.last_index(uid)):
+            if membership.is_membership(entry.data):
+                found = membership.decode(entry.data)
+        return found
+
+
+def last_frame_index(directory: Path, uid: Uid) -> Index:
+    """The highest log index that the newest block files say was applied; 0: none.
+
+    Only committed entries reach block files, so this is proof of a commit.
+    """
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return 0
+    stems = [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
+    for block_no in sorted((int(stem) for stem in stems if stem.isdigit()), reverse=True):
+        try:
+            blob = (directory / f"{block_no}{SUFFIX}").read_bytes()
+            fmt.check_block_header(blob, uid, block_no)
+        except (FileNotFoundError, CorruptionError):
+            continue
+        found = 0
+        for record in fmt.scan(blob[HEADER_BYTES:], HEADER_BYTES):
+            if record.type in (fmt.FRAME, fmt.TOMBSTONE, fmt.SKIP):
+                found = fmt.index_of(record)
+        if found:
+            return found
+    return 0

@@ -1,0 +1,102 @@
+"""What a server says about a stream: bounds, identity, and which ways of reading it allows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from spark_jobs.wire import ApiError, Wire, WireError
+
+NO_MESSAGE_FOUND: Final = 10037
+STREAM_NOT_FOUND: Final = 10059
+
+
+class StreamFacts(NamedTuple):
+    """A stream at one moment. It is empty if `last_seq` < `first_seq`, or `messages` is 0."""
+
+    name: str
+    created: str  # tells a stream from a later one of the same name
+    first_seq: int
+    last_seq: int
+    messages: int
+    size: int  # bytes
+    leader: str  # name of the leading server, "" outside a cluster
+    retention: str  # limits, interest or workqueue
+    allows_direct: bool
+    is_compacting: bool  # single messages may leave at any time, so a moving head is no loss
+
+    @property
+    def average_size(self) -> int:
+        """Bytes per message, at least 1."""
+        return max(1, self.size // self.messages) if self.messages else 1
+
+
+class StreamChanged(WireError):
+    """The stream was deleted, or deleted and created again, since the read was planned."""
+
+
+class DataLost(WireError):
+    """Messages that the read was to return are gone."""
+
+
+def stream_facts(wire: Wire, stream: str) -> StreamFacts:
+    """Ask for STREAM.INFO. Raises ApiError, also when there is no such stream."""
+    info = wire.api(f"STREAM.INFO.{stream}")
+    config: dict[str, Any] = info["config"]
+    state: dict[str, Any] = info["state"]
+    return StreamFacts(
+        name=stream,
+        created=str(info["created"]),
+        first_seq=int(state["first_seq"]),
+        last_seq=int(state["last_seq"]),
+        messages=int(state["messages"]),
+        size=int(state["bytes"]),
+        leader=str((info.get("cluster") or {}).get("leader", "")),
+        retention=str(config.get("retention", "limits")),
+        allows_direct=bool(config.get("allow_direct")),
+        is_compacting=(
+            config.get("retention", "limits") != "limits"
+            or int(config.get("max_msgs_per_subject", -1)) > 0
+            or bool(config.get("allow_msg_ttl"))
+            or bool(config.get("allow_rollup_hdrs"))
+        ),
+    )
+
+
+def same_stream(wire: Wire, stream: str, created: str) -> StreamFacts:
+    """Return the facts, having checked that it is still the stream created at `created`.
+
+    Raises StreamChanged, ApiError.
+    """
+    try:
+        facts = stream_facts(wire, stream)
+    except ApiError as err:
+        if err.err_code != STREAM_NOT_FOUND:
+            raise
+        raise StreamChanged(
+            f"stream {stream!r} of {created} was deleted while it was being read"
+        ) from None
+    if facts.created != created:
+        raise StreamChanged(
+            f"stream {stream!r} was deleted and created again: planned was the one of {created}, "
+            f"there is now one of {facts.created}"
+        )
+    return facts
+
+
+def seq_at_time(wire: Wire, stream: str, time_ns: int) -> int:
+    """Return the seq of the first message not before `time_ns`; 0 if there is none yet."""
+    body = {"start_time": rfc3339(time_ns)}
+    try:
+        answer = wire.api(f"STREAM.MSG.GET.{stream}", body)
+    except ApiError as err:
+        if err.err_code == NO_MESSAGE_FOUND:
+            return 0
+        raise
+    return int(answer["message"]["seq"])
+
+
+def rfc3339(time_ns: int) -> str:
+    """Return UTC time as text, exact to the nanosecond."""
+    seconds, nanos = divmod(time_ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09}Z"

@@ -1,0 +1,162 @@
+"""What scenarios do to the files of a node: swap, cut, and falsify them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from streamd import limits
+from streamd.machine import commands
+from streamd.machine.base import Effects
+from streamd.machine.stream import StreamMachine
+from streamd.node.scrub import check_content
+from streamd.node.snapshot_state import unwrap, wrap
+from streamd.store.blocks import StreamStore
+from streamd.store.format import BlockCodec
+from streamd.types import Entry, NodeId
+from tests.scenarios.driver import Cluster, setting
+from tests.sim.disk import SimDisk
+
+
+class Inline:
+    """A thread whose jobs run where they are submitted."""
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None] | None) -> None:
+        result = job()
+        if done is not None:
+            done(result)
+
+    def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None:
+        raise AssertionError("nothing here waits")
+
+    def is_current(self) -> bool:
+        return True
+
+
+@contextmanager
+def fast_scrubbing() -> Any:
+    """A round each half second of virtual time."""
+    with ExitStack() as stack:
+        for name, value in (
+            ("SCRUB_FIRST_S", 0.1),
+            ("SCRUB_EVERY_S", 0.5),
+            ("SCRUB_PAUSE_S", 0.002),
+            ("SCRUB_BYTES_PER_S", 1 << 30),
+        ):
+            stack.enter_context(setting(limits, name, value))
+        yield
+
+
+def copy_of(disk: SimDisk, directory: str) -> dict[str, bytes]:
+    """All files in a directory, by name."""
+    prefix = directory + "/"
+    names = [path[len(prefix) :] for path in disk.paths if path.startswith(prefix)]
+    return {name: disk.contents(prefix + name) for name in names}
+
+
+def put_back(disk: SimDisk, directory: str, files: dict[str, bytes]) -> None:
+    """Make a directory hold just these files, durably."""
+    disk.wipe(directory)
+    disk.mkdir(directory)
+    for name, blob in files.items():
+        fd = disk.open(f"{directory}/{name}", create=True)
+        disk.pwrite(fd, blob, 0)
+        disk.fdatasync(fd)
+        disk.close(fd)
+    disk.sync_dir(directory)
+    disk.sync_dir(os.path.dirname(directory))
+
+
+def cut(disk: SimDisk, path: str, size: int) -> None:
+    """The file ends at `size`."""
+    fd = disk.open(path)
+    disk.truncate(fd, size)
+    disk.fdatasync(fd)
+    disk.close(fd)
+
+
+def swap(disk: SimDisk, one: str, other: str) -> None:
+    """Two files under each other's name."""
+    for names in (disk._files, disk._durable):
+        names[one], names[other] = names[other], names[one]
+    disk.rewrites += 1
+
+
+def falsify(
+    cluster: Cluster,
+    name: NodeId,
+    mutate: Callable[[StreamMachine], list[tuple[Any, ...]]],
+    *,
+    like: NodeId,
+) -> None:
+    """Rewrite a stopped node's snapshot with another content at the index of `like`'s: every
+    checksum is right, and what it says is wrong. The node is a suspect of the checkers'."""
+    disk, directory = cluster.hosts[name].disk, cluster.directory("S")
+    uid = cluster.uid("S")
+    wanted = _open(cluster.hosts[like].disk, directory, uid).load_snapshot()
+    assert wanted is not None
+    store = _open(disk, directory, uid)
+    found = store.load_snapshot()
+    assert found is not None
+    store.truncate_to(found.tail)
+    members, state = unwrap(found.state)
+    assert members is not None
+    machine = StreamMachine.restore(
+        state, found.index_db, codec=BlockCodec(), columns=store, scan=store.scan
+    )
+    machine.applied = wanted.index - 1
+    store.apply(mutate(machine))
+    machine.applied = wanted.index
+    store.save_snapshot(
+        index=wanted.index,
+        term=wanted.term,
+        chain=wanted.chain,
+        state=wrap(members, machine.snapshot()),
+        index_db=machine.index_db(),
+        tail=machine.tail,
+        done=lambda: None,
+    )
+    store.close()
+    cluster.suspects.add(name)
+
+
+def _open(disk: SimDisk, directory: str, uid: int) -> StreamStore:
+    return StreamStore.open(disk, directory, uid, Inline())  # type: ignore[arg-type]
+
+
+def purged(up_to: int) -> Callable[[StreamMachine], list[tuple[Any, ...]]]:
+    """For `falsify`: all before `up_to` is gone."""
+
+    def mutate(machine: StreamMachine) -> list[tuple[Any, ...]]:
+        out = Effects()
+        command = [commands.PURGE, 1, b"", up_to, 0]
+        machine.apply(Entry(1, machine.applied + 1, commands.encode(command), command), out)
+        return list(out.block_ops)
+
+    return mutate
+
+
+def unchanged(machine: StreamMachine) -> list[tuple[Any, ...]]:
+    """For `falsify`: an old content under a new index."""
+    return []
+
+
+def damages_of(cluster: Cluster, name: NodeId) -> int:
+    """How many damaged files a node's process has found."""
+    return cluster.node(name).damages.damage_count
+
+
+def check_blocks(cluster: Cluster) -> None:
+    """Read every block of every node and compare it with the machine, bit by bit."""
+    for name in cluster.names:
+        replica = cluster.node(name).replica(cluster.uid("S"))
+        assert replica is not None
+        cluster.process(name).run(replica.store.flush)
+    cluster.run_ms(100)
+    for name in cluster.names:
+        replica = cluster.node(name).replica(cluster.uid("S"))
+        assert replica is not None
+        found = check_content(replica.machine, replica.store)
+        assert not found, (name, found)

@@ -1,0 +1,224 @@
+"""S4.7 to S4.9: files rot while the nodes run; the scrubber sees it, and peers have it right.
+
+A replica with a damaged block is set aside and made anew from a peer; blocks that are whole are
+copied from what was set aside, so only what is damaged is fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from streamd.types import NodeId, Seq
+from tests.scenarios.conftest import Make
+from tests.scenarios.driver import Cluster
+from tests.scenarios.files import check_blocks, cut, damages_of, fast_scrubbing, swap
+from tests.sim.disk import SimDisk
+from tests.sim.world import MS
+
+
+@pytest.fixture(autouse=True)
+def scrubbing() -> Iterator[None]:
+    with fast_scrubbing():
+        yield
+
+
+def block_of(cluster: Cluster, number: int) -> str:
+    return f"{cluster.directory('S')}/{number}.blk"
+
+
+def counted_blocks(cluster: Cluster, name: NodeId) -> list[tuple[str, int]]:
+    """(path, bytes that count) of all blocks that a node's replica needs and has synced."""
+    index = cluster.machine(name, "S").index
+    disk = cluster.hosts[name].disk
+    found = []
+    for block in index.blocks:
+        path = block_of(cluster, block.block_no)
+        if path in disk.paths and block.live and not disk._files[path].changes:
+            size = len(disk.contents(path))
+            found.append((path, size if block.is_sealed else min(size, block.end_offset)))
+    return found
+
+
+def until_found(cluster: Cluster, name: NodeId, before: int) -> None:
+    """Wait until the node has found damage, and until it has everything again."""
+    cluster.until("found", lambda: damages_of(cluster, name) > before, 10)
+    cluster.until("repaired", lambda: not cluster.missing("S"), 30)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_s4_7_bit_rot_on_a_minority(make: Make, size: int) -> None:
+    """S4.7: again and again a bit of some block of n1 (R5: of n1 or n2) flips, under load, while
+    the leadership moves: 12 flips here, STREAMD_ROUNDS (300) in a campaign. The scrubber finds
+    each; nothing acked is lost, and in the end every block of every node is right.
+
+    A whole replica is repaired at a time; what counts repairs is `streamd_damages_total`.
+    """
+    is_campaign = "STREAMD_CAMPAIGN" in os.environ
+    flips = int(os.environ.get("STREAMD_ROUNDS", "300")) if is_campaign else 12
+    cluster = make(size)
+    rng = random.Random(size)
+    cluster.create(replicas=size)
+    acked: dict[Seq, bytes] = {}
+    waiting: list[tuple[bytes, bytes]] = []
+    is_over = False
+
+    def load() -> None:
+        if is_over:
+            return
+        bodies = [cluster.body(200) for _ in range(10)]
+        msgs = [(b"S.x", b"", body) for body in bodies]
+        replies = cluster.offer("S", msgs, rng.choice(cluster.running()))
+        waiting.extend(zip(replies, bodies, strict=True))
+        cluster.world.after(20 * MS, load)
+
+    load()
+    cluster.run_ms(600)
+    found = 0
+    for number in range(flips):
+        name = "n1" if size == 3 or number % 2 else "n2"
+        if number % 3 == 0:
+            cluster.lead("S", rng.choice(cluster.names))
+        path, end = rng.choice(counted_blocks(cluster, name))
+        before = damages_of(cluster, name)
+        cluster.hosts[name].disk.flip(path, rng.randrange(end), 1 << rng.randrange(8))
+        until_found(cluster, name, before)
+        found += 1
+        cluster.run_ms(rng.randint(0, 200))
+    is_over = True
+    cluster.run_ms(3000)
+    cluster.until_whole()
+    for reply, body in waiting:
+        seq = cluster.outcome(reply)
+        if type(seq) is int:
+            assert acked.setdefault(seq, body) == body
+    assert found == flips
+    assert len(acked) > 20 * flips
+    stored = cluster.read(cluster.names[-1])
+    assert {seq: stored.get(seq) for seq in acked} == acked
+    check_blocks(cluster)
+
+
+Damage = Callable[[SimDisk, str, str], None]
+
+DAMAGES: dict[str, Damage] = {
+    "first record": lambda disk, path, other: disk.flip(path, 64 + 40),
+    "middle record": lambda disk, path, other: disk.flip(path, len(disk.contents(path)) // 2),
+    "last record": lambda disk, path, other: disk.flip(path, len(disk.contents(path)) - 20),
+    "length field": lambda disk, path, other: disk.flip(path, 64, 0x80),
+    "header": lambda disk, path, other: disk.flip(path, 9),
+    "deleted": lambda disk, path, other: disk.wipe(path),
+    "zeros": lambda disk, path, other: disk.zero(path, 0, 1 << 30),
+    "swapped": swap,
+} | {
+    f"cut at {part} %": lambda disk, path, other, part=part: cut(
+        disk, path, len(disk.contents(path)) * part // 100
+    )
+    for part in range(0, 100, 10)
+}  # type: ignore[assignment]
+
+
+CASES = [
+    (damage, which, state)
+    for damage in DAMAGES
+    for which in ("head", "middle", "tail")
+    for state in ("running", "restarted")
+    if not damage.startswith("cut")
+    or (which, state) in (("middle", "running"), ("tail", "restarted"))
+]
+
+
+@pytest.mark.parametrize(("damage", "which", "state"), CASES)
+def test_s4_8_damage_anywhere(cluster: Cluster, damage: str, which: str, state: str) -> None:
+    """S4.8: the first, a middle or the newest block of a follower is damaged in any of these ways,
+    while it runs or while it is down. It is found and repaired; nobody serves or votes by it."""
+    cluster.create()
+    cluster.publish(500)
+    cluster.save(cluster.uid("S"))
+    cluster.until_whole()
+    name = cluster.followers("S")[0]
+    host = cluster.hosts[name]
+    blocks = [path for path, _ in counted_blocks(cluster, name)]
+    assert len(blocks) >= 4
+    at = {"head": 0, "middle": len(blocks) // 2, "tail": len(blocks) - 1}[which]
+    intact = {path: cluster.hosts[cluster.leader("S")].disk.contents(path) for path in blocks}
+    before = damages_of(cluster, name)
+    is_running = state == "running"
+    if not is_running:
+        cluster.stop(name)
+        before = 0
+    DAMAGES[damage](host.disk, blocks[at], blocks[at - 1])
+    if not is_running:
+        cluster.boot(name)
+    until_found(cluster, name, before)
+    cluster.until_whole()
+    assert {path: host.disk.contents(path) for path in blocks} == intact
+    assert len(cluster.read(name)) == 500
+    check_blocks(cluster)
+
+
+@pytest.mark.parametrize("by", ["scrubbing", "a catch-up", "a get", "a consumer"])
+def test_s4_9_the_leaders_copy_is_damaged(cluster: Cluster, by: str) -> None:
+    """S4.9: a block of the leader rots. Whoever meets it first, the leader hands over and is
+    repaired; the hole is deleted nowhere, least of all from a follower that needs a snapshot."""
+    cluster.create()
+    cluster.consumer()
+    cluster.publish(500)
+    uid = cluster.uid("S")
+    cluster.save(uid)
+    cluster.until_whole()
+    leader = cluster.leader("S")
+    name = cluster.followers("S")[0]
+    other = cluster.followers("S")[1]
+    if by != "scrubbing":  # nothing is in memory any more
+        cluster.stop(leader)
+        cluster.run_ms(1000)
+        cluster.boot(leader)
+        cluster.until("whole", lambda: not cluster.missing("S"))  # and nothing is read
+        cluster.lead("S", leader)
+        cluster.node(leader).scrubber.stop()
+    before = damages_of(cluster, leader)
+    path, end = counted_blocks(cluster, leader)[1]
+    damaged = cluster.machine(leader, "S").index.blocks[1]
+    for offset in range(64, end, 97):
+        cluster.hosts[leader].disk.flip(path, offset)
+    if by == "a catch-up":
+        cluster.stop(name)
+        cluster.hosts[name].disk.wipe(cluster.directory("S"))
+        cluster.boot(name)
+    elif by == "a get":
+        cluster.send("DIRECT.GET.S", {"seq": damaged.first_seq}, at=leader)
+    elif by == "a consumer":
+        cluster.send("CONSUMER.MSG.NEXT.S.C", {"batch": 500, "expires": 10**9}, at=leader)
+    until_found(cluster, leader, before)
+    assert by == "a consumer" or cluster.leader("S") in (name, other)
+    cluster.until_whole()
+    for each in cluster.names:
+        state = cluster.machine(each, "S").state()
+        assert (state["messages"], state["first_seq"], state["num_deleted"]) == (500, 1, 0)
+        assert len(cluster.read(each)) == 500
+    check_blocks(cluster)
+
+
+def test_s4_9_what_nobody_else_has_goes_on_serving(cluster: Cluster) -> None:
+    """S4.9, without peers: a damaged block of a stream with one copy is reported by log, metric
+    and /healthz; what is left is served, and the damaged messages are not "not found"."""
+    cluster.create(replicas=1)
+    cluster.publish(500)
+    name = cluster.leader("S")
+    cluster.save(cluster.uid("S"), name)
+    path, end = counted_blocks(cluster, name)[1]
+    cluster.hosts[name].disk.flip(path, end // 2)
+    cluster.until("found", lambda: damages_of(cluster, name), 10)
+    cluster.run_ms(5000)
+    verdict = cluster.health(name)
+    assert verdict.status == 503
+    assert path.rpartition("/")[2] in verdict.text
+    assert any("there is no other copy" in line for line in cluster.world.recent)
+    assert cluster.documents(name).care()["damages"] >= 1
+    assert cluster.publish(10)[-1] == 510
+    reply = cluster.send("DIRECT.GET.S", {"seq": 500}, at=name)
+    cluster.until("an answer", lambda: cluster.received(reply))

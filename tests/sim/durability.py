@@ -1,0 +1,205 @@
+"""An ack implies durable on a quorum at that moment, by looking into every SimDisk.
+
+Three questions. When a member says "durable here up to `index`": is it? When a leader gives out an
+entry as committed: do the disks of a majority hold it? When the log lets go of entries: does a
+durable snapshot, with the blocks it rests on, have them?
+
+What an operator removes, or rot destroys, was there before. So a copy counts for a leader's quorum
+also if that leader was told of it (which was checked) before the copy was destroyed, in the same
+term; and rot excuses what a process says of its log only until that process ends.
+"""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import NamedTuple
+
+from streamd.machine.meta import StreamAsset
+from streamd.raft.core import RaftCore
+from streamd.raft.messages import AppendReply
+from streamd.store import snapshots
+from streamd.types import META_UID, Entry, Index, NodeId, Term, Uid
+from tests.sim.disk import SimDisk
+from tests.sim.durable import durable_groups
+from tests.sim.host import ROOT
+from tests.sim.world import World, need
+
+_WAL = ROOT + "/wal"
+
+
+class Told(NamedTuple):
+    """What a leader was told by a member: durable up to here."""
+
+    leader: NodeId
+    term: Term
+    upto: Index
+
+
+class Durability:
+    """The checks of one run. They raise Violation."""
+
+    def __init__(
+        self, world: World, disks: dict[NodeId, SimDisk], assets: dict[Uid, StreamAsset]
+    ) -> None:
+        self._world = world
+        self._disks = disks
+        self._names = {id(disk): name for name, disk in disks.items()}
+        self._assets = assets
+        self._told: dict[tuple[Uid, NodeId], Told] = {}
+        self._checked: dict[tuple[Uid, NodeId], Told] = {}  # the same, by the process that runs
+        self._told_before: dict[tuple[Uid, NodeId], Told] = {}  # before the copy was destroyed
+        self._rotten: set[NodeId] = set()  # since its process began
+
+    # --- what faults say --------------------------------------------------------------------
+
+    def copy_destroyed(self, name: NodeId, *, by_rot: bool = False) -> None:
+        """Something durable of this node is about to go. What it said before was true."""
+        for key, told in list(self._told.items()):
+            if key[1] == name:
+                self._told_before[key] = told
+                del self._told[key]
+        if by_rot:
+            self._rotten.add(name)
+
+    def process_begins(self, name: NodeId) -> None:
+        """A new process knows of its disk what it reads there."""
+        self._rotten.discard(name)
+        for key in [key for key in self._checked if key[1] == name]:
+            del self._checked[key]
+
+    # --- checks -----------------------------------------------------------------------------
+
+    def on_reply(self, sender: NodeId, leader: NodeId, uid: Uid, reply: AppendReply) -> None:
+        """A member says what it holds."""
+        if not reply.is_ok or self._is_in_memory(uid):
+            return
+        key = (uid, sender)
+        known = self._checked.get(key)
+        if known is not None and known[:2] == (leader, reply.term) and known.upto >= reply.index:
+            return
+        if sender not in self._rotten:
+            need(
+                self._holds_up_to(sender, uid, reply.index),
+                f"{sender}/{uid} tells {leader} that it holds {reply.index}, which is not durable",
+            )
+            self._world.counts["acks of members checked"] += 1
+        self._told[key] = self._checked[key] = Told(leader, reply.term, reply.index)
+
+    def on_committed(self, core: RaftCore, entry: Entry) -> None:
+        """What a leader gives out as committed is on the platters of a majority by now."""
+        if self._is_in_memory(core.group):
+            return
+        members = core.log.membership  # in force from its append on, also for entries before it
+        self._world.counts["quorums checked"] += 1
+        held = {name: self._has(name, core.group, entry) for name in members.members()}
+        if not members.has_quorum(lambda name: held[name]):
+            for name in members.members():
+                if not held[name] and self._had(name, core, entry):
+                    held[name] = True
+                    self._world.counts["copies destroyed after they were told of"] += 1
+        need(
+            members.has_quorum(lambda name: held[name]),
+            f"{core.node_id}/{core.group} commits {entry.index} of term {entry.term}, durable only "
+            f"on {sorted(name for name in held if held[name])}",
+        )
+
+    def _had(self, name: NodeId, core: RaftCore, entry: Entry) -> bool:
+        """True if this leader was told of a copy that was destroyed since."""
+        told = self._told_before.get((core.group, name))
+        return told is not None and (
+            told[:2] == (core.node_id, core.term) and told.upto >= entry.index
+        )
+
+    def on_release(self, disk: SimDisk, uid: Uid, index: Index) -> None:
+        """The log lets go of entries: a durable snapshot, and the blocks it rests on, have them."""
+        name = self._names.get(id(disk), "?")
+        kind = "meta" if uid == META_UID else "stream"
+        folder = _folder(uid)
+        if index == 0 or self._is_in_memory(uid) or name in self._rotten:
+            return
+        view = disk.durable_view(f"{folder}/{kind}-{index:016x}.snap")
+        need(view is not None, f"{name}/{uid} releases {index} without a durable snapshot of it")
+        assert view is not None
+        snapshot = snapshots.decode(bytes(view[1]), name="snapshot", group=uid)
+        self._world.counts["releases checked"] += 1
+        last_block, offset = snapshot.tail
+        for path in disk.paths:
+            number = path.removeprefix(folder + "/").removesuffix(".blk")
+            if not path.endswith(".blk") or not number.isdigit() or "/" in number:
+                continue
+            block = int(number)
+            if block > last_block or block in snapshot.doomed:
+                continue
+            have, want = disk.durable_contents(path), disk.contents(path)
+            end = offset if block == last_block else len(want)
+            need(
+                have is not None and have[:end] == want[:end],
+                f"{name}/{uid} releases {index}: block {block} is not durable up to {end}",
+            )
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def _is_in_memory(self, uid: Uid) -> bool:
+        asset = self._assets.get(uid)
+        return asset is not None and asset.config.get("storage") == "memory"
+
+    def _holds_up_to(self, name: NodeId, uid: Uid, index: Index) -> bool:
+        disk = self._disks[name]
+        group = durable_groups(disk, _WAL).get(uid)
+        if group is not None and (index <= group.base or index in group.entries):
+            return True
+        if index == 0 or _snapshot_index(disk, uid) >= index:
+            return True
+        # The log began anew behind some damage, or entries were carried over: look at all of it.
+        return _finds(disk, b"\x01\x00\x00\x00", uid, index)
+
+    def _has(self, name: NodeId, uid: Uid, entry: Entry) -> bool:
+        disk = self._disks.get(name)
+        if disk is None:
+            return False
+        group = durable_groups(disk, _WAL).get(uid)
+        if group is not None and group.entries.get(entry.index) == (entry.term, entry.chain):
+            return True
+        if _snapshot_index(disk, uid) >= entry.index:
+            return True
+        record = b"\x01\x00\x00\x00" + pack("<QQQI", uid, entry.term, entry.index, entry.chain)
+        return any(view.find(record) >= 0 for view in _segments(disk))
+
+
+def _folder(uid: Uid) -> str:
+    return f"{ROOT}/meta" if uid == META_UID else f"{ROOT}/streams/{uid}"
+
+
+def _segments(disk: SimDisk) -> list[bytearray]:
+    views = [
+        disk.durable_view(path)
+        for path in reversed(disk.durable_paths)
+        if path.startswith(_WAL + "/") and path.endswith(".wal")
+    ]
+    return [view[1] for view in views if view is not None]
+
+
+def _finds(disk: SimDisk, head: bytes, uid: Uid, index: Index) -> bool:
+    """True if some record of this entry, of any term, is in the log."""
+    prefix, middle = head + pack("<Q", uid), pack("<Q", index)
+    for view in _segments(disk):
+        at = view.find(prefix)
+        while at >= 0:
+            if view[at + 20 : at + 28] == middle:
+                return True
+            at = view.find(prefix, at + 1)
+    return False
+
+
+def _snapshot_index(disk: SimDisk, uid: Uid) -> Index:
+    """The index of the newest durable snapshot; -1: none."""
+    kind = "meta" if uid == META_UID else "stream"
+    head = f"{_folder(uid)}/{kind}-"
+    return max(
+        (
+            int(path[len(head) : -len(".snap")], 16)
+            for path in disk.durable_names()
+            if path.startswith(head) and path.endswith(".snap")
+        ),
+        default=-1,
+    )

@@ -1,0 +1,237 @@
+"""Export with a real server: increments, cuts, refusals, compaction, verification, SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_jobs import export
+from spark_jobs.export_files import LocalFiles
+from spark_jobs.export_ledger import Ledger
+from spark_jobs.jobs import EXIT_DIFFERENT, EXIT_FAILED, EXIT_OK
+from tests.spark.servers import SparkTestServer
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+REGIONS = ("eu", "us", "asia")
+
+
+def message(number: int) -> tuple[str, bytes, dict[str, str] | None]:
+    headers = {"Nats-Msg-Id": f"id-{number}", "Kind": "a b"} if number % 3 else None
+    return f"orders.{REGIONS[number % 3]}.{number % 7}", b"\x00\xffpayload %d" % number, headers
+
+
+def fill(server: SparkTestServer, first: int, last: int) -> None:
+    server.publish(message(number) for number in range(first, last + 1))
+
+
+@pytest.fixture
+def orders(server: SparkTestServer) -> SparkTestServer:
+    """A server whose stream ORDERS holds message n at seq n, 1..600."""
+    server.create_stream("ORDERS", allow_direct=True)
+    fill(server, 1, 600)
+    return server
+
+
+def run(server: SparkTestServer, target: Path, *more: str) -> int:
+    where = () if "--path" in more else ("--servers", server.url)
+    return export.main([*where, "--stream", "ORDERS", "--to", str(target), "--quiet", *more])
+
+
+def offline(server: SparkTestServer) -> tuple[str, str]:
+    return "--path", str(server.store_dir)
+
+
+def ledger_of(target: Path) -> Ledger:
+    return Ledger.open(LocalFiles(target))
+
+
+def check_content(table: pa.Table, first: int, last: int) -> None:
+    """Exactly the messages first..last, each as it was published."""
+    rows = {row["seq"]: row for row in table.to_pylist()}
+    assert len(rows) == table.num_rows
+    assert sorted(rows) == list(range(first, last + 1))
+    for seq, row in rows.items():
+        subject, payload, headers = message(seq)
+        assert (row["subject"], row["payload"]) == (subject, payload)
+        wanted = [(key, [value]) for key, value in (headers or {}).items()]
+        assert sorted(row["headers"] or []) == sorted(wanted), seq
+        assert (row["stream"], row["size"]) == ("ORDERS", len(payload))
+        assert (row["ts"] - EPOCH) // timedelta(microseconds=1) == row["ts_ns"] // 1000
+
+
+def test_increments_offline_and_online_make_one_directory(
+    spark: Any, orders: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files first, then the server; small commits; by date and subject token; then compaction."""
+    target = tmp_path / "out"
+    arguments = ("--partition-by", "date,subject:2", "--commit-rows", "300")
+    assert run(orders, target, *offline(orders), *arguments) == EXIT_OK
+    assert len(ledger_of(target).commits) == 2
+    fill(orders, 601, 700)
+    assert run(orders, target, "--verify") == EXIT_OK
+    assert "verified: 700 rows are equal" in capsys.readouterr().out
+    seen = spark.read.parquet(str(target))
+    assert {"date", "subject_2"} <= set(seen.columns)
+    assert seen.where("subject_2 = 'eu'").count() == 233
+    assert {path.parent.name for path in target.rglob("*.parquet")} == {
+        f"subject_2={region}" for region in REGIONS
+    }
+    check_content(pq.read_table(target), 1, 700)
+    before = ledger_of(target)
+    assert run(orders, target, "--compact", "--verify") == EXIT_OK
+    after = ledger_of(target)
+    assert len(before.live) == 9
+    assert len(after.live) == 3
+    assert (after.rows, after.digest, after.last_seq) == (700, before.digest, 700)
+    check_content(pq.read_table(target), 1, 700)
+    assert sum(1 for _ in target.rglob("*.parquet")) == 3
+    records = spark.read.json(str(target / "_streamd_ledger"))
+    assert records.where("kind = 'export'").selectExpr("sum(rows)").first()[0] == 700
+
+
+def test_as_of_cuts_by_seq_and_by_time_and_never_goes_back(
+    spark: Any, orders: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out"
+    arguments = ("--partition-by", "none", *offline(orders))
+    assert run(orders, target, *arguments, "--as-of", "100") == EXIT_OK
+    check_content(pq.read_table(target), 1, 100)
+    found = orders.api("STREAM.MSG.GET.ORDERS", {"seq": 250})
+    # Several messages may carry the time of 250: the last of them is where the cut is.
+    time = found["message"]["time"]
+    times = {}
+    for seq in range(245, 300):
+        times[seq] = orders.api("STREAM.MSG.GET.ORDERS", {"seq": seq})["message"]["time"]
+    last = max(seq for seq, each in times.items() if each <= time)
+    assert run(orders, target, "--as-of", time) == EXIT_OK
+    check_content(pq.read_table(target), 1, last)
+    capsys.readouterr()
+    assert run(orders, target, "--as-of", "50") == EXIT_FAILED
+    assert f"already goes to {last}; export into another directory" in capsys.readouterr().err
+    check_content(pq.read_table(target), 1, last)
+
+
+def test_what_is_not_the_same_stream_is_refused(
+    spark: Any, orders: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other partitions, other subjects, a gap, an older copy, and a stream created anew."""
+    target = tmp_path / "out"
+
+    def refused(*more: str) -> str:
+        capsys.readouterr()
+        assert run(orders, target, *more) == EXIT_FAILED
+        said = capsys.readouterr().err
+        assert len(said.splitlines()) == 1, said
+        return said
+
+    assert "must be date, subject:N" in refused("--partition-by", "subject:0")
+    assert run(orders, target, "--partition-by", "none", "--as-of", "200") == EXIT_OK
+    assert "is partitioned by none, not by date" in refused("--partition-by", "date")
+    assert "holds subjects (all), not orders.eu.*" in refused("--subjects", "orders.eu.*")
+    orders.purge("ORDERS", seq=301)
+    assert "seqs 201..300 left stream ORDERS before" in refused()
+    assert run(orders, target, "--accept-gaps") == EXIT_OK
+    ledger = ledger_of(target)
+    assert (ledger.rows, ledger.commits[-1].gap) == (500, (201, 300))
+    orders.api("STREAM.DELETE.ORDERS")
+    orders.create_stream("ORDERS", allow_direct=True)
+    fill(orders, 1, 700)
+    assert "stream ORDERS was created anew at" in refused()
+    assert ledger_of(target).rows == 500
+    other = tmp_path / "other"
+    other.mkdir()
+    pq.write_table(pa.table({"x": [1]}), other / "theirs.parquet")
+    assert run(orders, other) == EXIT_FAILED
+    assert "Parquet files of somebody else (theirs.parquet)" in capsys.readouterr().err
+
+
+def test_verify_tells_rows_that_left_from_rows_that_are_wrong(
+    spark: Any, orders: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out"
+    assert run(orders, target, "--partition-by", "none", *offline(orders)) == EXIT_OK
+    for seq in (1, 2, 300):
+        orders.delete_msg("ORDERS", seq)
+    capsys.readouterr()
+    assert run(orders, target, "--verify") == EXIT_OK
+    assert "3 rows have left the stream since" in capsys.readouterr().out
+    path = next(target.rglob("*.parquet"))
+    _replace_payload(path, seq=77)
+    _accept_sizes(target)
+    assert run(orders, target, "--verify") == EXIT_DIFFERENT
+    said = capsys.readouterr().out
+    assert "NOT equal: 1 different: seq 77 (changed in payload)" in said
+    _drop_row(path, seq=400)
+    _accept_sizes(target)
+    assert run(orders, target, "--verify") == EXIT_DIFFERENT
+    assert "1 missing in the files" in capsys.readouterr().out
+    path.unlink()
+    assert run(orders, target, "--verify") == EXIT_FAILED
+    assert "the ledger lists it" in capsys.readouterr().err or not path.exists()
+
+
+def _replace_payload(path: Path, *, seq: int) -> None:
+    table = pq.read_table(path, partitioning=None)
+    payloads = table.column("payload").to_pylist()
+    at = table.column("seq").to_pylist().index(seq)
+    payloads[at] = b"something else"
+    position = table.schema.get_field_index("payload")
+    pq.write_table(table.set_column(position, "payload", pa.array(payloads, pa.binary())), path)
+
+
+def _drop_row(path: Path, *, seq: int) -> None:
+    table = pq.read_table(path, partitioning=None)
+    keep = [found != seq for found in table.column("seq").to_pylist()]
+    pq.write_table(table.filter(pa.array(keep)), path)
+
+
+def _accept_sizes(target: Path) -> None:
+    """Make the ledger believe the sizes on disk, so that only the content tells."""
+    for record in sorted((target / "_streamd_ledger").glob("*.json")):
+        found = json.loads(record.read_text())
+        for each in found["files"]:
+            each["bytes"] = (target / each["path"]).stat().st_size
+        record.write_text(json.dumps(found))
+
+
+def test_a_killed_export_goes_on_where_it_was(
+    spark: Any, orders: SparkTestServer, tmp_path: Path
+) -> None:
+    """SIGKILL of driver and workers between two commits of a process of its own."""
+    target = tmp_path / "out"
+    command = [
+        *(sys.executable, "-m", "spark_jobs.jobs", "export", "--stream", "ORDERS"),
+        *(*offline(orders), "--to", str(target), "--commit-rows", "60", "--master", "local[1]"),
+    ]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ}
+    )
+    assert process.stderr is not None
+    try:
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith("commit 2:"):
+                break
+        else:
+            pytest.fail("".join(said))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+    done = ledger_of(target).last_seq
+    assert 120 <= done < 600
+    seqs = pq.read_table(target, columns=["seq"]).column("seq").to_pylist()
+    assert len(set(seqs)) == len(seqs)
+    assert run(orders, target, *offline(orders), "--verify") == EXIT_OK
+    check_content(pq.read_table(target), 1, 600)
