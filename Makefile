@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 ARGS ?=
 
-.PHONY: setup spark spark-package run run-single test lint bench crash cluster-crash clean
+.PHONY: setup spark spark-package run run-single test lint bench bench-spark pipeline crash cluster-crash clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,10 @@ spark-package: $(SPARK)
 run: $(STAMP)
 	$(BIN)/python -m streamd.cli.cluster_demo $(ARGS)
 
+# Three nodes and Spark: ingest, a streaming aggregate, export, damage, audit, repair, audit.
+pipeline: $(SPARK)
+	$(BIN)/python -m spark_jobs.pipeline $(ARGS)
+
 # The same flights through one node, killed and started again.
 run-single: $(STAMP)
 	$(BIN)/python -m streamd.cli.demo $(ARGS)
@@ -52,6 +56,9 @@ lint: $(SPARK)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.suite $(ARGS)
+
+bench-spark: $(SPARK)
+	$(BIN)/python -m benchmarks.spark $(ARGS)
 
 # The long proofs: 10,000 simulated power failures, and 50 real ones (SIGKILL, un-synced bytes lost).
 crash: $(STAMP)

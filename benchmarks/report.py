@@ -92,7 +92,7 @@ def _version(binary: str) -> str:
     return (done.stdout or done.stderr).strip().splitlines()[0]
 
 
-def _machine() -> str:
+def machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [text.partition(":")[2].strip() for text in lines if text.startswith("model name")]
     system = f"{platform.system()} {platform.release()}"
@@ -116,7 +116,7 @@ def table(
         "",
         f"Written by `benchmarks/suite.py` on {time.strftime('%Y-%m-%d', time.gmtime())}: medians "
         f"of {runs} runs of {seconds:g} s, servers taking turns, load generator on the same cores.",
-        f"Machine: {_machine()}.",
+        f"Machine: {machine()}.",
     ]
     lines += [f"{NAMES[target]}: `{_version(targets[target])}`." for target in shown]
     lines += [

@@ -38,6 +38,7 @@ JOBS: Final = {
     "replay": "a stream to another stream",
     "stats": "rates, sizes, top subjects, skew and gaps of a stream",
     "diff": "two streams or clusters: are they equal, and where not",
+    "pipeline": "the whole story with three nodes on this machine",
     "package": "write the files that spark-submit needs",
 }
 # The options of the data source that say how to connect, by argument.
