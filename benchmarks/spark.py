@@ -256,7 +256,9 @@ class Bench:
             seconds = _seconds(
                 lambda: (
                     frame.write.format("streamd")
-                    .options(servers=urls, stream=STREAM, jobId=f"bench-{name}")
+                    .options(
+                        servers=urls, stream=STREAM, jobId=f"bench-{name}", prepareStream="true"
+                    )
                     .mode("append")
                     .save()
                 )

@@ -201,6 +201,7 @@ class Story:
         )
 
     def _create_stream(self) -> None:
+        from spark_jobs.ledger import pattern_of
         from spark_jobs.options import ConnectOptions
         from spark_jobs.wire import Wire
 
@@ -209,7 +210,7 @@ class Story:
                 f"STREAM.CREATE.{STREAM}",
                 {
                     "name": STREAM,
-                    "subjects": [SUBJECTS],
+                    "subjects": [SUBJECTS, pattern_of(STREAM)],
                     "num_replicas": 3,
                     "allow_direct": True,
                     "allow_atomic": True,
