@@ -66,8 +66,10 @@ crash: $(STAMP)
 	STREAMD_CAMPAIGN=1 $(BIN)/python -m pytest -q -s tests/e2e/test_process.py -m campaign
 
 # Three real processes: 100 rounds of SIGKILL, 20 of SIGSTOP, 20 of all killed, rolling restarts.
+# Then simulated ones: 1,000 rolling restarts, 100 power cuts of all, ten minutes of bit rot.
 cluster-crash: $(STAMP)
 	STREAMD_CAMPAIGN=1 $(BIN)/python -m pytest -q -s tests/e2e/test_cluster.py -m campaign $(ARGS)
+	STREAMD_CAMPAIGN=1 $(BIN)/python -m pytest -q tests/scenarios -m campaign $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \

@@ -94,7 +94,7 @@ class _Bad(NamedTuple):
 
 def check_file(task: BlockTask, level: str) -> Checked:
     """Read the block and check it. Raises OSError for anything but a file that is not there."""
-    reads_all = level == FULL or not task.is_sealed
+    reads_all = level == FULL or not task.is_sealed or bool(task.tail)
     try:
         with open(task.path, "rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -92,6 +92,10 @@ class Held(NamedTuple):
     content: int  # crc of the record without its time
 
 
+_Verdict = tuple[int, str, str, str, str]
+"""(seq, code, replica, expected, got)"""
+
+
 class DriftedBucket(NamedTuple):
     """`BUCKET` seqs whose digests are not equal everywhere."""
 
@@ -112,16 +116,13 @@ def worth_a_look(
 ) -> bool:
     """False if lag or damage that is told already explains why the bucket differs."""
     present = set(holders)
-    for label in cohort.labels:
-        if label in present:
-            continue
-        if label not in cohort.aligned:
-            if bucket.first_seq > cohort.last_seqs.get(label, 0):
-                continue
-        if _covers(local, label, cohort.name, bucket.first_seq, bucket.last_seq, cohort):
-            continue
+    if len(present) > 1:
         return True
-    return len(present) > 1
+    return bool(present & cohort.aligned) and any(
+        label not in present
+        and not _covers(local, label, cohort.name, bucket.first_seq, bucket.last_seq, cohort)
+        for label in cohort.aligned
+    )
 
 
 def _covers(
@@ -147,7 +148,7 @@ def compare(
     for each in local:
         if each.stream == cohort.name and each.seq_lo is not None:
             damaged[each.replica].append((each.seq_lo, each.seq_hi or each.seq_lo))
-    verdicts: list[tuple[int, str, str, str, str]] = []
+    verdicts: list[_Verdict] = []
     for seq in sorted(seq_rows):
         held = dict(seq_rows[seq])
         for label in list(cohort.labels):
@@ -162,54 +163,65 @@ def _judge(
     seq: int,
     held: Mapping[str, Held],
     damaged: Mapping[str, Sequence[tuple[int, int]]],
-) -> list[tuple[int, str, str, str, str]]:
-    """(seq, code, replica, expected, got) of every replica that is not as the others."""
-    voters = [
+) -> list[_Verdict]:
+    """What is wrong with `seq`, on every replica that is not as the others.
+
+    Content is compared between all that hold the message; that one is missing can be told only
+    between replicas at one log index.
+    """
+    found: list[_Verdict] = []
+    holders = [label for label in cohort.labels if label in held]
+    if not holders:
+        return found
+    top, top_count = Counter(held[label] for label in holders).most_common(1)[0]
+    if top_count * 2 <= len(holders):
+        # Nobody can tell who is right: one finding names all that differ from the first.
+        top = held[holders[0]]
+        others = [label for label in holders if held[label] != top]
+        if others:
+            mine = held[others[0]]
+            where = f"{_text(top)}, as on {_names(holders, held, top)}"
+            found.append((seq, _code(top, mine), ", ".join(others), where, _text(mine)))
+    else:
+        where = f"{_text(top)}, as on {_names(holders, held, top)}"
+        found += [
+            (seq, _code(top, held[label]), label, where, _text(held[label]))
+            for label in holders
+            if held[label] != top
+        ]
+    witnesses = [
         label
         for label in cohort.labels
-        if not any(low <= seq <= high for low, high in damaged.get(label, ()))
-        and (label in held or label in cohort.aligned)
+        if label in cohort.aligned
+        and not any(low <= seq <= high for low, high in damaged.get(label, ()))
     ]
-    if len(voters) < 2 or len({held.get(label) for label in voters}) < 2:
-        return []
-    tally = Counter(held.get(label) for label in voters if label in cohort.aligned)
-    for label in voters:
-        if label not in cohort.aligned:
-            tally[held.get(label)] += 1
-    top, top_count = tally.most_common(1)[0]
-    has_majority = top_count * 2 > len(voters)
-    if not has_majority:
-        # Nobody can tell who is right: one finding names all, against the first one's record.
-        top = next((held[label] for label in voters if label in held), None)
-        others = [label for label in voters if held.get(label) != top]
-        who = ", ".join(label for label in voters if held.get(label) == top)
-        code = _code(top, held.get(others[0]))
-        return [
-            (seq, code, ", ".join(others), f"{_text(top)}, as on {who}", _text(held.get(others[0])))
-        ]
-    agreed = ", ".join(label for label in voters if held.get(label) == top)
-    found = []
-    for label in voters:
-        mine = held.get(label)
-        if mine == top or (label not in cohort.aligned and (mine is None or top is None)):
-            continue
-        found.append((seq, _code(top, mine), label, f"{_text(top)}, as on {agreed}", _text(mine)))
+    have = [label for label in witnesses if label in held]
+    lack = [label for label in witnesses if label not in held]
+    if not have or not lack:
+        return found
+    if len(have) < len(lack):
+        where = f"no message, as on {', '.join(lack)}"
+        found += [(seq, "drift-extra", label, where, _text(held[label])) for label in have]
+    else:
+        where = f"{_text(held[have[0]])}, as on {', '.join(have)}"
+        whose = lack if len(lack) < len(have) else [", ".join(lack)]
+        found += [(seq, "drift-missing", label, where, "no message") for label in whose]
     return found
 
 
-def _code(wanted: Held | None, mine: Held | None) -> str:
-    if mine is None:
-        return "drift-missing"
-    if wanted is None:
-        return "drift-extra"
+def _names(holders: Sequence[str], held: Mapping[str, Held], wanted: Held) -> str:
+    return ", ".join(label for label in holders if held[label] == wanted)
+
+
+def _code(wanted: Held, mine: Held) -> str:
     return "drift-time" if wanted.content == mine.content else "drift-content"
 
 
-def _text(held: Held | None) -> str:
-    return "no message" if held is None else f"crc {held.crc:#010x}, time {held.ts}"
+def _text(held: Held) -> str:
+    return f"crc {held.crc:#010x}, time {held.ts}"
 
 
-def _in_runs(cohort: Cohort, verdicts: Sequence[tuple[int, str, str, str, str]]) -> list[Finding]:
+def _in_runs(cohort: Cohort, verdicts: Sequence[_Verdict]) -> list[Finding]:
     """One finding per run of consecutive seqs of one replica and code."""
     lines: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
     for seq, code, label, expected, got in verdicts:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FINDINGS_MAX: Final = 1000  # of each code; the rest is counted in a note
+ROWS_MAX: Final = 100_000  # that come to the driver of one comparison
 _ROWS: Final = 8192  # of one Arrow batch
 _COLUMNS: Final = ("seq", "id", "subject", "payload_hash", "status")
 
@@ -177,7 +178,7 @@ def _lost(expected: DataFrame, stored: DataFrame, view: View) -> tuple[list[Find
     deleted = view.deleted()
     found: list[Finding] = []
     gone = more = 0
-    for row in wrong.orderBy("seq").toLocalIterator():
+    for row in wrong.orderBy("seq").limit(ROWS_MAX).collect():
         if row["stored_seq"] is None and _is_deleted(row["seq"], first_seq, last_seq, deleted):
             gone += 1
             continue
@@ -200,7 +201,7 @@ def _lost(expected: DataFrame, stored: DataFrame, view: View) -> tuple[list[Find
     has_deleted = bool(deleted) or count < last_seq
     absent = by_id.select("id", "subject").unionByName(by_content.select("id", "subject"))
     untold = 0
-    for row in absent.orderBy("id", "subject").toLocalIterator():
+    for row in absent.orderBy("id", "subject").limit(ROWS_MAX).collect():
         if has_deleted:
             untold += 1
         elif len(found) >= FINDINGS_MAX:
@@ -275,7 +276,7 @@ def _phantom(expected: DataFrame, stored: DataFrame, view: View) -> tuple[list[F
     )
     found: list[Finding] = []
     more = 0
-    for row in named.unionByName(plain).orderBy("seq").toLocalIterator():
+    for row in named.unionByName(plain).orderBy("seq").limit(ROWS_MAX).collect():
         if len(found) >= FINDINGS_MAX:
             more += 1
             continue

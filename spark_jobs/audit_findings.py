@@ -45,7 +45,7 @@ _REPLACE = (
     "stop this node, remove its directory streams/<uid>, start it: it fetches the stream from "
     "the others; without another replica, restore a backup"
 )
-_DECIDE = "find out which side is right before anything is removed; keep copies of both"
+
 
 CODES: Final[dict[str, Code]] = {
     # --- bytes of a block ---

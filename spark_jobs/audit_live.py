@@ -19,7 +19,7 @@ from crc32c import crc32c
 from spark_jobs.audit_block import BUCKET_SHIFT
 from spark_jobs.audit_drift import Held
 from spark_jobs.options import ConnectOptions
-from spark_jobs.wire import ApiError, Wire
+from spark_jobs.wire import ApiError, Wire, WireError
 from streamd.errors import StreamdError
 from streamd.machine.digest import MASK64, mix64
 from streamd.machine.rfc3339 import parse_ns
@@ -96,7 +96,7 @@ class LiveNode:
             if self.monitoring:
                 return list(self._from_monitoring())
             return list(self._from_api())
-        except (OSError, ValueError, KeyError) as err:
+        except (WireError, OSError, ValueError, KeyError) as err:
             where = self.monitoring or ", ".join(self.connection.servers)
             raise LiveError(f"--live {self.label}: {where} does not answer: {err}") from err
 

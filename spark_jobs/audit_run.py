@@ -11,7 +11,7 @@ import os
 import pickle
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,7 +47,9 @@ Progress = Callable[[str], AbstractContextManager[Any]]
 """Shows the Spark tasks that finish inside, under a label."""
 
 TASKS_PER_CORE: Final = 4
+DRIVER_BUCKETS_MAX: Final = 250_000  # compared on the driver: 1e9 records, about 100 MB
 _LOW: Final = (1 << 32) - 1
+_BUCKET_COLUMNS: Final = ("cohort", "replica", "bucket", "lo", "hi", "expected_replicas")
 
 
 @dataclass
@@ -146,6 +148,7 @@ class _Round:
         self.notes: list[str] = []
         self.views: list[View] = []
         self.cohorts: dict[str, Cohort] = {}
+        self._by_cohort: dict[str, list[int]] = defaultdict(list)  # places in `views`
         self.live: list[LiveStream] = []
         self.tasks: dict[tuple[str, str], list[BlockTask]] = {}  # by cohort and replica
         self.stats: list[Stats] = []
@@ -259,6 +262,7 @@ class _Round:
             self.rows[name, cohort.labels[0], uid].state = "alone"
             cohort.aligned.update(cohort.labels)
         self.cohorts[cohort.key] = cohort
+        self._by_cohort[cohort.key] = list(range(len(self.views), len(self.views) + len(views)))
         self.views += views
         for view in views:
             tasks = audit_state.tasks_of(view)
@@ -279,7 +283,7 @@ class _Round:
             if not self._is_wanted(stream.name):
                 continue
             cohort = self._cohort_for(stream)
-            views = [v for v in self.views if v.uid == cohort.uid and v.name == cohort.name]
+            views = self._views_of(cohort)
             stream.is_exact = bool(stream.applied) and any(
                 view.applied == stream.applied and view.label in cohort.aligned for view in views
             )
@@ -320,28 +324,32 @@ class _Round:
             audit_tasks.CHECK_SCHEMA,
         )
         live_rows = [row for stream in self.live for row in self._live_rows(stream)]
-        drifted: list[tuple[DriftedBucket, list[str]]] = []
-        if frame is not None:
+        if frame is None:
+            drifted = _drifted(live_rows)
+        elif _bucket_count(works) <= DRIVER_BUCKETS_MAX:
+            # One action, no shuffle: the rows are few.
+            with self.progress(f"audit ({self.request.level})"):
+                buckets = [
+                    tuple(row[name] for name in _BUCKET_COLUMNS)
+                    for row in frame.collect()
+                    if row["kind"] == "bucket" or self._take(row)
+                ]
+            drifted = _drifted(buckets + live_rows)
+        else:
             frame = frame.persist()
             try:
                 with self.progress(f"audit ({self.request.level})"):
-                    for row in frame.filter("kind != 'bucket'").toLocalIterator():
+                    for row in frame.filter("kind != 'bucket'").collect():
                         self._take(row)
-                if self.request.level != QUICK:
-                    drifted = self._drifted(frame, live_rows)
+                drifted = self._drifted_in_spark(frame, live_rows)
             finally:
                 frame.unpersist()
-        elif live_rows:
-            drifted = self._drifted(None, live_rows)
+        if self.request.level == QUICK:
+            drifted = []
         local = list(self.findings)
         drift = self._narrow(drifted, local)
         for cohort in self.cohorts.values():
-            views = [
-                view
-                for view in self.views
-                if (view.name, view.uid) == (cohort.name, cohort.uid)
-                and view.label in cohort.aligned
-            ]
+            views = [view for view in self._views_of(cohort) if view.label in cohort.aligned]
             has_drift = any(each.stream == cohort.name for each in drift)
             drift += audit_drift.state_findings(views, has_record_drift=has_drift)
         self.findings += unexplained(drift, local)
@@ -381,11 +389,13 @@ class _Round:
             return 0.0
         return self.request.throttle_mb_s * 1e6 / self._cores()
 
-    def _take(self, row: Any) -> None:
+    def _take(self, row: Any) -> bool:
+        """Take a finding or the numbers of one block; always False."""
         if row["kind"] == "finding":
             self.findings.append(pickle.loads(bytes(row["body"])))
         else:
             self.stats.append(Stats(*json.loads(bytes(row["body"]))))
+        return False
 
     # --- drift ------------------------------------------------------------------------------
 
@@ -400,22 +410,18 @@ class _Round:
             for number, digest in stream.buckets()
         ]
 
-    def _drifted(
-        self, frame: DataFrame | None, live_rows: list[tuple[Any, ...]]
+    def _drifted_in_spark(
+        self, frame: DataFrame, live_rows: list[tuple[Any, ...]]
     ) -> list[tuple[DriftedBucket, list[str]]]:
-        """Buckets whose digests are not equal on all replicas, and who has any of it."""
+        """As `_drifted`, for more buckets than the driver should hold."""
         from pyspark.sql import functions as f
 
-        columns = ("cohort", "replica", "bucket", "lo", "hi", "expected_replicas")
-        rows = None
-        if frame is not None:
-            rows = frame.filter("kind = 'bucket'").select(*columns)
+        rows = frame.filter("kind = 'bucket'").select(*_BUCKET_COLUMNS)
         if live_rows:
             schema = "cohort string, replica string, bucket long, lo long, hi long, "
             schema += "expected_replicas int"
             more = self.spark.createDataFrame(live_rows, schema)
-            rows = more if rows is None else rows.unionByName(more)
-        assert rows is not None
+            rows = rows.unionByName(more)
         # Two halves of 32 bits: a sum of longs that overflows is an error in Spark.
         sums = rows.groupBy("cohort", "bucket", "replica").agg(
             f.sum("lo").alias("lo"),
@@ -444,7 +450,7 @@ class _Round:
         )
         return [
             (DriftedBucket(row["cohort"], row["bucket"]), list(row["replicas"]))
-            for row in different.toLocalIterator()
+            for row in different.collect()
         ]
 
     def _narrow(
@@ -500,7 +506,7 @@ class _Round:
         )
         if frame is not None:
             with self.progress("audit (what differs)"):
-                for row in frame.toLocalIterator():
+                for row in frame.collect():
                     held = Held(row["crc"], row["ts"], row["content"])
                     rows[row["cohort"]][row["seq"]][row["replica"]] = held
         for stream in self.live:
@@ -554,27 +560,22 @@ class _Round:
         are compared with it."""
         from spark_jobs.audit_ids import duplicate_findings
 
+        with_headers = {(each.replica, each.stream) for each in self.stats if each.has_headers}
+        chosen: dict[str, View] = {}
+        works: list[Work] = []
         for key, cohort in self.cohorts.items():
-            views = [
-                view
-                for view in self.views
-                if (view.name, view.uid) == (cohort.name, cohort.uid) and view.machine is not None
-            ]
+            views = [view for view in self._views_of(cohort) if view.machine is not None]
             views.sort(key=lambda view: view.label not in cohort.aligned)
-            if not views:
-                continue
-            view = views[0]
-            if not any(
-                each.has_headers
-                for each in self.stats
-                if (each.replica, each.stream) == (view.label, view.name)
-            ):
-                continue
-            works = [Work(task, key, 0) for task in self.tasks[key, view.label]]
-            frame = self._pass(works, audit_tasks.id_groups, audit_tasks.ID_SCHEMA)
-            if frame is not None:
-                with self.progress("audit (message ids)"):
-                    self.findings += duplicate_findings(frame, view)
+            if views and (views[0].label, cohort.name) in with_headers:
+                chosen[key] = views[0]
+                works += [Work(task, key, 0) for task in self.tasks[key, views[0].label]]
+        frame = self._pass(works, audit_tasks.id_groups, audit_tasks.ID_SCHEMA)
+        if frame is not None:
+            with self.progress("audit (message ids)"):
+                self.findings += duplicate_findings(frame, chosen)
+
+    def _views_of(self, cohort: Cohort) -> list[View]:
+        return [self.views[key] for key in self._by_cohort.get(cohort.key, ())]
 
     def _check_expected(self) -> None:
         name = self.request.expect_stream
@@ -616,6 +617,28 @@ class _Round:
         for store in stores:
             if store.problem and store.assets:
                 self.notes.append(f"{store.label}: {store.problem}")
+
+
+def _bucket_count(works: Sequence[Work]) -> int:
+    """How many rows of kind bucket `works` give at most, about."""
+    return sum((work.task.last_seq - work.task.first_seq >> BUCKET_SHIFT) + 2 for work in works)
+
+
+def _drifted(rows: Iterable[tuple[Any, ...]]) -> list[tuple[DriftedBucket, list[str]]]:
+    """Buckets whose digests are not equal on all replicas, and who has any of it.
+
+    `rows` have `_BUCKET_COLUMNS`; a bucket that lies in two blocks has two.
+    """
+    sums: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    replicas: dict[str, int] = {}
+    for cohort, replica, number, low, high, count in rows:
+        sums[cohort, number][replica] += low + (high << 32)
+        replicas[cohort] = count
+    return [
+        (DriftedBucket(cohort, number), list(held))
+        for (cohort, number), held in sorted(sums.items())
+        if len(held) < replicas[cohort] or len({total & MASK64 for total in held.values()}) > 1
+    ]
 
 
 def _columns_crc(columns: Any, task: BlockTask) -> int:

@@ -18,7 +18,7 @@ from crc32c import crc32c
 from spark_jobs.checksums import are_whole, u32_at
 from spark_jobs.header_maps import header_maps
 from spark_jobs.replica import BlockView
-from spark_jobs.schema import COLUMNS, arrow_schema
+from spark_jobs.schema import COLUMNS, LEDGER_PREFIX, arrow_schema
 from streamd.errors import CorruptionError
 from streamd.machine.base import HAS_HEADERS, LENGTH_MASK
 from streamd.store import format as fmt
@@ -28,7 +28,7 @@ from streamd.types import Seq
 
 BATCH_ROWS = 10_000
 _INLINE_BYTES = 12  # a shorter value sits in its view itself
-_SPARSE = 4  # when fewer than one in so many records are wanted, they are checked one by one
+_SPARSE = 8  # when fewer than one in so many records are wanted, they are checked one by one
 _SUBJECT_AT = 28  # of a record: where the subject begins
 _unpack_walk = Struct("<IBxHIQQ").unpack_from
 
@@ -71,6 +71,7 @@ class Selection:
     end_ts_ns: int = 0
     matcher: Matcher | None = None
     seqs: Array | None = None  # just these, ascending
+    with_ledger: bool = True  # entries of the sink's ledger too
 
     def rows_of(self, columns: BlockColumns) -> Array:
         """The rows that are wanted, ascending."""
@@ -90,6 +91,10 @@ class Selection:
             matches = self.matcher.matches
             wanted = np.fromiter(map(matches, columns.subjects), bool, len(columns.subjects))
             mask = mask & wanted[columns.subject_ids[low:high]]
+        if not self.with_ledger:
+            data = [not subject.startswith(LEDGER_PREFIX) for subject in columns.subjects]
+            if not all(data):
+                mask = mask & np.array(data)[columns.subject_ids[low:high]]
         if self.seqs is not None:
             mask = mask & np.isin(columns.seqs[low:high], self.seqs)
         return np.flatnonzero(mask) + low

@@ -144,7 +144,17 @@ def session_from(args: argparse.Namespace, name: str) -> SparkSession:
         raise JobError("--remote and --master exclude each other: leave one out")
     if args.remote:
         _check_connect()
-    return session(name, master=args.remote or args.master, conf=conf)
+    made = session(name, master=args.remote or args.master, conf=conf)
+    register(made)
+    return made
+
+
+def register(spark: SparkSession) -> None:
+    """Make format "streamd" known to `spark`: by itself Spark looks for formats where Python is
+    installed, not in what --py-files brings."""
+    from spark_jobs.source import StreamdDataSource
+
+    spark.dataSource.register(StreamdDataSource)
 
 
 def _check_connect() -> None:

@@ -7,6 +7,7 @@ that run there are neither asked nor disturbed.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -37,9 +38,10 @@ from spark_jobs.replica import (
     find_stores,
     named_stores,
     open_stream,
-    survey,
 )
+from spark_jobs.replica_survey import survey
 from streamd.errors import CorruptionError, StreamdError
+from streamd.store.block import HEADER_BYTES
 from streamd.subjects import Matcher, is_valid_literal
 from streamd.types import Seq
 
@@ -65,6 +67,7 @@ class Bounds:
     start_ts_ns: int = 0
     end_ts_ns: int = 0
     matchers: tuple[tuple[bytes, ...], ...] = ()  # each a list of patterns; all must match
+    with_ledger: bool = False  # entries of the sink's ledger: only if option subjects is given
     is_empty: bool = False
 
     def selection(self, seqs: bytes | None = None) -> Selection:
@@ -81,6 +84,7 @@ class Bounds:
             end_ts_ns=self.end_ts_ns,
             matcher=matcher,
             seqs=None if seqs is None else np.frombuffer(seqs, np.int64),
+            with_ledger=self.with_ledger,
         )
 
     def may_want(self, block: BlockView) -> bool:
@@ -135,6 +139,7 @@ class OfflineReader(DataSourceReader):
             start_ts_ns=options.start_time_ns,
             end_ts_ns=options.end_time_ns,
             matchers=(tuple(s.encode() for s in options.subjects),) if options.subjects else (),
+            with_ledger=bool(options.subjects),
         )
 
     def partitions(self) -> list[InputPartition]:
@@ -339,15 +344,13 @@ def _open(store: StoreDir, options: ReadOptions, up_to: int | None) -> StreamVie
 
 def missing_bytes(view: StreamView) -> str:
     """Which block file is missing or too short, in words; "" if none is."""
-    import os
-
     for block in view.blocks:
         wanted = block.tail_offset if block.tail else block.end_offset
         try:
             size = os.path.getsize(block.path)
         except FileNotFoundError:
             size = 0
-        if size < wanted and not (block.tail and block.tail_offset <= 64):
+        if size < wanted and not (block.tail and block.tail_offset <= HEADER_BYTES):
             return f"{block.path} has {size} bytes, should have {wanted}"
     return ""
 

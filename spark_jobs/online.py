@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_jobs.online_last import LastPerSubjectRead
 from spark_jobs.online_read import RangeRead, filters_of, first_server
-from spark_jobs.options import ANY, LATEST, LEADER, OptionError, ReadOptions
+from spark_jobs.options import ANY, LATEST, LEADER, SEQ_MAX, OptionError, ReadOptions
 from spark_jobs.stream_facts import DataLost, StreamFacts, seq_at_time, stream_facts
 from spark_jobs.wire import Wire, with_retries
 
@@ -62,6 +62,10 @@ class OnlineReader(DataSourceReader):
 
 def make_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
     """Return the reader of a batch; `schema` has the columns that `options` name."""
+    if options.pushdown:
+        from spark_jobs.online_push import PushingReader
+
+        return PushingReader(options)
     return OnlineReader(options)
 
 
@@ -81,12 +85,12 @@ def read_range(options: ReadOptions, part: SeqRange) -> Iterator[pa.RecordBatch]
     return reading.batches()
 
 
-def plan(options: ReadOptions) -> list[SeqRange]:
+def plan(options: ReadOptions, *, low: int = 1, high: int = SEQ_MAX) -> list[SeqRange]:
     """Return the ranges of a batch read, in order; at least one, which may be empty.
 
     Between `maxRecordsPerPartition`, `maxBytesPerPartition` and `minPartitions`, all ranges have
-    about the same number of seqs. Raises WireError, OptionError, and DataLost for a start that was
-    purged already.
+    about the same number of seqs. What is not in `low`..`high` is left out. Raises WireError,
+    OptionError, and DataLost for a start that was purged already.
     """
     if options.starting_position == LATEST:
         raise OptionError(
@@ -103,13 +107,14 @@ def plan(options: ReadOptions) -> list[SeqRange]:
     if options.read_from not in ("", ANY, LEADER):
         # Here, not in every task: does such a server exist at all?
         Wire.connect(options.connection, server_name=options.read_from).close()
-    return with_retries(options.connection, lambda wire: _plan(wire, options))
+    return with_retries(options.connection, lambda wire: _plan(wire, options, low, high))
 
 
-def _plan(wire: Wire, options: ReadOptions) -> list[SeqRange]:
+def _plan(wire: Wire, options: ReadOptions, low: int, high: int) -> list[SeqRange]:
     facts = stream_facts(wire, options.stream)
     server = first_server(options, facts.leader)
     start, end = bounds(wire, facts, options)
+    start, end = max(start, low), min(end, high)
     if end < start or not facts.messages:
         return [SeqRange(1, 0, facts.created, server)]
     if options.last_per_subject:

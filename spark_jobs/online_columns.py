@@ -10,16 +10,21 @@ import pyarrow.compute as pc
 
 from spark_jobs.header_maps import header_maps
 from spark_jobs.online_frames import Rows
-from spark_jobs.schema import arrow_schema
+from spark_jobs.schema import LEDGER_PREFIX, arrow_schema
 
 
 def batch_of(
-    pieces: Sequence[Rows], columns: Sequence[str], *, stream: str, server: str
+    pieces: Sequence[Rows],
+    columns: Sequence[str],
+    *,
+    stream: str,
+    server: str,
+    with_ledger: bool = True,
 ) -> pa.RecordBatch:
     """Return one batch of all `pieces`, which are not empty, with `columns` in that order.
 
     `server` fills the debug column `replica`; the other debug columns are null, for they tell of
-    files.
+    files. `with_ledger` False leaves out entries of the sink's ledger.
     """
     schema = arrow_schema(columns)
     count = sum(len(piece.seqs) for piece in pieces)
@@ -27,7 +32,13 @@ def batch_of(
         _array(name, pieces, count, stream, server).cast(schema.field(name).type, safe=False)
         for name in columns
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if not with_ledger:
+        subjects = pa.concat_arrays([piece.subjects for piece in pieces]).cast(pa.binary())
+        entries = pc.starts_with(subjects, LEDGER_PREFIX)
+        if pc.any(entries).as_py():
+            return batch.filter(pc.invert(entries))
+    return batch
 
 
 def _array(name: str, pieces: Sequence[Rows], count: int, stream: str, server: str) -> pa.Array:

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from spark_jobs.online_frames import Rows
 from spark_jobs.options import ReadOptions
-from spark_jobs.stream_facts import NO_MESSAGE_FOUND, StreamFacts
-from spark_jobs.wire import ApiError, Msg, Wire, WireError, WireTimeout
+from spark_jobs.stream_facts import StreamFacts, next_seq
+from spark_jobs.wire import Msg, Wire, WireError, WireTimeout
 from spark_jobs.wire_parse import header
 from streamd.subjects import Matcher
 
@@ -52,7 +52,7 @@ def direct_rows(
             wire.publish(subject, json.dumps(body).encode(), reply=inbox)
             messages = _batch_of(wire, sid)
             if not messages:
-                if _next_seq(wire, facts.name, asked, position) <= end:
+                if 0 < next_seq(wire, facts.name, options.subjects, position) <= end:
                     raise WireTimeout(f"{wire.address} answers from a replica that lags behind")
                 return
             rows = _rows_of(messages, matcher)
@@ -83,17 +83,6 @@ def _batch_of(wire: Wire, sid: int) -> list[Msg]:
                 raise WireTimeout(f"{wire.address}: nobody answers direct gets at the moment")
             else:
                 raise WireError(f"direct get: {message.status} {message.description}")
-
-
-def _next_seq(wire: Wire, stream: str, subject: str, position: int) -> int:
-    """Ask the leader for the next seq from `position` on; a huge one if there is none."""
-    body = {"seq": position, "next_by_subj": subject or ">"}
-    try:
-        return int(wire.api(f"STREAM.MSG.GET.{stream}", body)["message"]["seq"])
-    except ApiError as err:
-        if err.err_code != NO_MESSAGE_FOUND:
-            raise
-        return 1 << 63
 
 
 def _rows_of(messages: list[Msg], matcher: Matcher | None) -> Rows:

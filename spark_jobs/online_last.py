@@ -49,7 +49,11 @@ class LastPerSubjectRead:
                 if not frames.count:
                     break
                 yield batch_of(
-                    frames.take(), self._options.columns, stream=stream, server=wire.server_name
+                    frames.take(),
+                    self._options.columns,
+                    stream=stream,
+                    server=wire.server_name,
+                    with_ledger=bool(self._options.subjects),
                 )
             wire.unsubscribe(sid)
             wire.publish(wire.api_subject(f"CONSUMER.DELETE.{stream}.{made['name']}"), b"")

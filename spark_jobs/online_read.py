@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from spark_jobs.online_columns import batch_of
 from spark_jobs.online_direct import direct_rows
 from spark_jobs.online_frames import Frames, Rows
 from spark_jobs.options import ANY, LEADER, ReadOptions
-from spark_jobs.stream_facts import DataLost, StreamFacts, same_stream
+from spark_jobs.stream_facts import DataLost, StreamFacts, next_seq, same_stream
 from spark_jobs.wire import ApiError, NoResponders, Wire, WireError, WireLost, WireTimeout, lent
 
 PULL_BYTES: Final = 4 * 1024 * 1024  # asked for at once: fits into the sockets' buffers
@@ -57,6 +58,13 @@ class RangeRead:
         self._end = end
         self._created = created
         self._server_name = server_name
+        self._connection = options.connection
+        if options.read_from == ANY:
+            # Tasks of one read begin at different servers.
+            servers = options.connection.servers
+            first = start % len(servers)
+            turned = servers[first:] + servers[:first]
+            self._connection = replace(options.connection, servers=turned)
         self._first_gap = 0  # lowest seq that did not come while later ones did; 0: none
         self.position = start
 
@@ -66,7 +74,7 @@ class RangeRead:
         Raises StreamChanged, DataLost (if the options say so), ApiError, or the last fault of a
         connection when nothing could be read for `GIVES_UP_S`.
         """
-        connection = self._options.connection
+        connection = self._connection
         avoid: list[str] = []
         server_name = self._server_name
         is_at_leader = self._options.read_from not in ("", LEADER)  # or need not be
@@ -87,6 +95,7 @@ class RangeRead:
                         for batch in self._attempt(wire, facts):
                             yield batch
                             deadline = time.monotonic() + GIVES_UP_S
+                        self._check_tail(wire)
                     self._check_end(same_stream(wire, self._options.stream, self._created))
                     return
             except _MENDABLE as err:
@@ -138,7 +147,13 @@ class RangeRead:
             self._note_gaps(piece.seqs[:count])
             kept.append(piece if count == len(piece.seqs) else piece.cut(count))
         if kept:
-            yield batch_of(kept, options.columns, stream=options.stream, server=server)
+            yield batch_of(
+                kept,
+                options.columns,
+                stream=options.stream,
+                server=server,
+                with_ledger=bool(options.subjects),
+            )
 
     def _note_gaps(self, seqs: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         first, last = int(seqs[0]), int(seqs[-1])
@@ -165,19 +180,16 @@ class RangeRead:
         try:
             made = wire.api(f"CONSUMER.CREATE.{stream}", self._consumer(stream))
             name = made["name"]
-            matching = int(made["num_pending"])
-            density = matching / max(1, facts.last_seq - self.position + 1)
+            density = int(made["num_pending"]) / max(1, facts.last_seq - self.position + 1)
             subject = wire.api_subject(f"CONSUMER.MSG.NEXT.{stream}.{name}")
             frames = Frames(sid, wire.on_line)
             average = facts.average_size
-            is_over = not matching
-            asked = 0
-            if not is_over:
-                asked = self._ask(wire, subject, inbox, density, average, self.position)
+            is_over = False
+            asked = self._ask(wire, subject, inbox, density, average, self.position)
             while not is_over:
                 for rows in self._received(wire, frames, asked):
                     yield rows
-                is_over = frames.status is not None or frames.last_seq >= end or not frames.pending
+                is_over = frames.status is not None or frames.last_seq >= end
                 average = max(1, frames.received_size // frames.received) if frames.received else 1
                 rows = frames.take()
                 if not is_over:
@@ -245,6 +257,14 @@ class RangeRead:
         if facts.first_seq <= self.position or facts.is_compacting:
             return
         self._lose(self.position, min(self._end, facts.first_seq - 1), facts)
+
+    def _check_tail(self, wire: Wire) -> None:
+        """Raise Interrupted if there is more to read although whoever was asked said there isn't:
+        on servers whose consumers need not be where the stream's leader is, they may lag."""
+        if self.position <= self._end:
+            seq = next_seq(wire, self._options.stream, self._options.subjects, self.position)
+            if 0 < seq <= self._end:
+                raise Interrupted(f"{wire.address} ended before seq {seq}")
 
     def _check_end(self, facts: StreamFacts) -> None:
         """Raise DataLost if messages left the stream before they were read.

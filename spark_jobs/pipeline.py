@@ -166,9 +166,9 @@ class Story:
             ingest.main,
             [
                 *("--servers", self._urls, "--stream", STREAM),
-                *("--format", "csv", "--subject-template", TEMPLATE),
-                *("--id-columns", ",".join(KEY), "--job-id", "flights-2013"),
-                str(self._source),
+                *("--from", str(self._source), "--format", "csv", "--option", "header=true"),
+                *("--subject-template", TEMPLATE, "--id-columns", ",".join(KEY)),
+                *("--job-id", "flights-2013"),
             ],
         )
 

@@ -38,7 +38,7 @@ font:1rem/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 h1{font-size:1.4rem;margin:.5rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 h3{font-size:1rem;margin:0;overflow-wrap:anywhere}
 p,ul,ol,dl{margin:.4rem 0}
-code,pre,.n{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.86em}
+code,pre,td.n{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.86em}
 code{overflow-wrap:anywhere}
 .verdict{border:1px solid;border-left-width:.5rem;border-radius:.4rem;padding:.7rem 1rem}
 .verdict strong{font-size:1.3rem;display:block}
@@ -52,7 +52,7 @@ code{overflow-wrap:anywhere}
 table{border-collapse:collapse;width:100%}
 caption{text-align:left;padding:.4rem .7rem;color:var(--dim);font-size:.85rem}
 th,td{text-align:left;padding:.35rem .7rem;border-top:1px solid var(--line);white-space:nowrap}
-thead th{background:var(--soft);font-size:.85rem}td.n{text-align:right}
+thead th{background:var(--soft);font-size:.85rem}td.n,th.n{text-align:right}
 article{border:1px solid var(--line);border-radius:.4rem;padding:.8rem 1rem;margin:.8rem 0}
 article header{display:flex;flex-wrap:wrap;gap:.3rem .6rem;align-items:baseline}
 .facts{display:grid;grid-template-columns:max-content 1fr;gap:.15rem .9rem}
@@ -181,7 +181,10 @@ _COLUMNS: Final = (
 
 
 def _replicas(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name, _, _ in _COLUMNS)
+    head = "".join(
+        f'<th scope="col" class="n">{name}</th>' if kind else f'<th scope="col">{name}</th>'
+        for name, _, kind in _COLUMNS
+    )
     lines = []
     for row in rows:
         cells = [f'<th scope="row">{_text(row["stream"])}</th>']
@@ -199,10 +202,11 @@ def _replicas(rows: Sequence[Mapping[str, Any]]) -> str:
         lines.append(f"<tr>{''.join(cells)}</tr>\n")
     return (
         "<h2>Replicas</h2>\n"
+        '<p class="dim">Equal digests at one log index are equal content. State: compared with '
+        "the others at one log index; behind: compared where both have a message; alone: there "
+        "is no other; live: read from a running node.</p>\n"
         '<div class="scroll" role="region" aria-label="Replicas" tabindex="0">\n<table>\n'
-        "<caption>Equal digests at one log index are equal content. State: compared with the "
-        "others at one log index; behind: compared where both have a message; alone: there is "
-        "no other.</caption>\n"
+        "<caption>One row per replica of a stream</caption>\n"
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>\n</table>\n</div>\n"
     )
 

@@ -42,6 +42,9 @@ DEBUG_ARROW_SCHEMA = pa.schema(
 )
 COLUMNS: tuple[str, ...] = tuple(ARROW_SCHEMA.names)
 DEBUG_COLUMNS: tuple[str, ...] = tuple(DEBUG_ARROW_SCHEMA.names[len(COLUMNS) :])
+# Subjects of the sink's ledger (docs/adr/0018-spark-sink-ledger.md): no data, so a read leaves
+# them out unless its option `subjects` asks for them.
+LEDGER_PREFIX = b"$LEDGER."
 _DDL = {
     "stream": "string",
     "subject": "string",

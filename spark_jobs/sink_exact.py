@@ -390,14 +390,17 @@ class ExactWriter:
             )
         if not len(refused.chunk.sent):
             raise SinkError(f"{self._task}: the ledger is refused: {refused.text} (error {code})")
-        self._ask_about(refused)
+        self._ask_about(feed, refused)
 
-    def _ask_about(self, refused: _Refused) -> None:
+    def _ask_about(self, feed: Feed, refused: _Refused) -> None:
         """Find out which rows of a refused batch the server means."""
         chunk = refused.chunk
         found = self._probe(chunk.sent)
-        made_up = self._layout.msg_id < 0 and any(code == DUPLICATE for _, code in found.values())
-        if made_up:
+        if self._layout.msg_id < 0 and any(code == DUPLICATE for _, code in found.values()):
+            before = self._entry
+            self._resume(feed, is_first=False)
+            if self._entry.seq != before.seq:
+                return  # another attempt stored them meanwhile
             raise LedgerError(
                 f"stream {self._options.stream}, {self._task}: rows of this job are in the stream "
                 f"but not in its ledger {self._subject}; was the ledger purged?"

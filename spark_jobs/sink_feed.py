@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +47,10 @@ class Pacer:
 
     def _by_time(self, times: np.ndarray[Any, Any]) -> int:
         pace = self._pace
+        if not pace.start_ns or not pace.began_ns:  # from here and now on
+            start_ns = pace.start_ns or int(times[0])
+            pace = replace(pace, start_ns=start_ns, began_ns=pace.began_ns or time.time_ns())
+            self._pace = pace
         wall = pace.began_ns / 1e9 + (times - pace.start_ns) / 1e9 / pace.speed
         _nap_until(float(wall[0]), time.time)
         later = np.flatnonzero(wall > time.time() + _SLOT_S)

@@ -119,7 +119,8 @@ def _fits(name: str, kind: DataType) -> bool:
 @dataclass(frozen=True, slots=True)
 class Pace:
     """When rows may be sent. `rows_per_s`: of one task, 0 for no bound. With `speed` a row whose
-    pace column is t waits until `began_ns` + (t - `start_ns`) / `speed`."""
+    pace column is t waits until `began_ns` + (t - `start_ns`) / `speed`; 0 for either: that of the
+    first row."""
 
     rows_per_s: float = 0.0
     speed: float = 0.0

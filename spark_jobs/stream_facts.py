@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -94,6 +95,25 @@ def seq_at_time(wire: Wire, stream: str, time_ns: int) -> int:
             return 0
         raise
     return int(answer["message"]["seq"])
+
+
+def next_seq(wire: Wire, stream: str, subjects: Sequence[str], position: int) -> int:
+    """Ask the leader for the next seq from `position` on with one of `subjects` (none: any).
+
+    Returns 0 if there is none.
+    """
+    found = []
+    for subject in subjects or (">",):
+        try:
+            answer = wire.api(
+                f"STREAM.MSG.GET.{stream}", {"seq": position, "next_by_subj": subject}
+            )
+        except ApiError as err:
+            if err.err_code != NO_MESSAGE_FOUND:
+                raise
+        else:
+            found.append(int(answer["message"]["seq"]))
+    return min(found, default=0)
 
 
 def rfc3339(time_ns: int) -> str:

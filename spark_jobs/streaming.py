@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from spark_jobs.ack_consumer import move_consumer
 from spark_jobs.online import SeqRange, read_range, split
+from spark_jobs.online_read import first_server
 from spark_jobs.options import LATEST, OptionError, ReadOptions
 from spark_jobs.stream_facts import (
     DataLost,
@@ -158,7 +159,8 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if 0 < len(cells) < options.min_partitions:
             cells = split(first, last, min(options.min_partitions, last - first + 1))
         epoch = str(end["epoch"])
-        return [SeqRange(low, high, epoch) for low, high in cells]
+        server = first_server(options, leader="")
+        return [SeqRange(low, high, epoch, server) for low, high in cells]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SeqRange), partition

@@ -16,8 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from spark_jobs.wire_dial import READ_BYTES, Dialed, WireLost, dial_any, error_text, learn
-from spark_jobs.wire_parse import Msg, WireError, encode_headers, parse_frames, raw
+from spark_jobs.wire_dial import READ_BYTES, Dialed, dial_any, error_text, learn
+from spark_jobs.wire_errors import (
+    UNAVAILABLE,
+    ApiError,
+    NoResponders,
+    WireError,
+    WireLost,
+    WireTimeout,
+)
+from spark_jobs.wire_parse import Msg, encode_headers, parse_frames, raw
 
 if TYPE_CHECKING:
     from spark_jobs.options import ConnectOptions
@@ -40,47 +48,10 @@ IDLE_S_MAX: Final = 60.0  # a cached connection unused for longer is not used ag
 _IDLE_MAX: Final = 4  # connections kept per process
 _FIRST_PAUSE_S: Final = 0.05  # before the second try, doubled each time
 _PAUSE_S_MAX: Final = 1.0
-_UNAVAILABLE: Final = 503
-_FOR_GOOD: Final = (10039, 10076)  # JetStream is off for the account, or for the server
 _FLUSH_WAIT_S: Final = 1.0
 _WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 T = TypeVar("T")
-
-
-class NoResponders(WireError):
-    """Nobody listens to the subject of a request."""
-
-    def __init__(self, subject: str) -> None:
-        super().__init__(subject)
-        self.subject = subject
-
-    def __str__(self) -> str:
-        return f"nobody answers on {self.subject!r} (JetStream off, or no leader)"
-
-
-class WireTimeout(WireError):
-    """No answer to a request in time; it may or may not have been carried out."""
-
-
-class ApiError(WireError):
-    """The JetStream API refused a request."""
-
-    def __init__(self, code: int, err_code: int, description: str, request: str = "") -> None:
-        super().__init__(code, err_code, description, request)
-        self.code = code
-        self.err_code = err_code
-        self.description = description
-        self.request = request
-
-    @property
-    def is_temporary(self) -> bool:
-        """True if the same request may succeed soon: there is no leader at the moment."""
-        return self.code == _UNAVAILABLE and self.err_code not in _FOR_GOOD
-
-    def __str__(self) -> str:
-        place = f"{self.request}: " if self.request else ""
-        return f"{place}{self.description} (code {self.code}, error {self.err_code})"
 
 
 class Wire:
@@ -331,7 +302,7 @@ class Wire:
                 )
             self._parse(self.read_chunk(left))
         answer = self._answers.pop(reply)
-        if answer.status == _UNAVAILABLE and not answer.payload:
+        if answer.status == UNAVAILABLE and not answer.payload:
             raise NoResponders(subject)
         return answer
 

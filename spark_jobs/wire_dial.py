@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from spark_jobs.wire_parse import LINE_BYTES_MAX, Address, WireError, parse_address
+from spark_jobs.wire_errors import WireError, WireLost
+from spark_jobs.wire_parse import LINE_BYTES_MAX, Address, parse_address
 
 if TYPE_CHECKING:
     from spark_jobs.options import ConnectOptions
@@ -20,10 +21,6 @@ _KNOWN_MAX: Final = 64  # servers remembered per set of configured ones
 
 _names: dict[str, str] = {}  # server name last seen at "host:port"
 _known: dict[tuple[str, ...], list[Address]] = {}  # what connect_urls told, by configured servers
-
-
-class WireLost(WireError):
-    """The connection, or every server, is gone: the same work may succeed on another server."""
 
 
 class Dialed(NamedTuple):

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from spark_jobs.wire_errors import WireError
+
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024  # INFO of a large cluster is the longest line there is
 DEFAULT_PORT: Final = 4222
 STATUS_LINE: Final = b"NATS/1.0"
-
-
-class WireError(Exception):
-    """A request or connection failed in a way that trying again does not mend."""
 
 
 class Msg(NamedTuple):

@@ -64,6 +64,34 @@ def simple_id(headers: bytes) -> bytes | None:
     return b""
 
 
+_BATCH_HEAD: Final = b"NATS/1.0\r\nNats-Batch-Id: "
+
+
+def simple_batch_ids(msgs: Sequence[Msg], size_max: int) -> list[bytes]:
+    """Return the message ids (b"" for none) of the first messages of an atomic batch, up to the
+    first whose headers mean more than an id, or that has more than `size_max` bytes."""
+    ids: list[bytes] = []
+    for _, headers, payload in msgs:
+        size = len(headers)
+        if size > _SIMPLE_BYTES_MAX or size + len(payload) > size_max:
+            break
+        if not headers.startswith(_BATCH_HEAD) or b"KV-Operation" in headers:
+            break
+        at = headers.find(b"\r\nNats-Batch-Sequence: ")
+        if at < 0:
+            break
+        own_count = headers.count(b"Nats-")
+        if own_count == 2:
+            ids.append(b"")
+            continue
+        at = headers.find(b"\r\nNats-Msg-Id: ", at)
+        if own_count != 3 or at < 0:
+            break
+        at += 15
+        ids.append(headers[at : headers.find(b"\r\n", at)].strip())
+    return ids
+
+
 def needs_state(fields: Fields) -> bool:
     """True if these headers ask for, or change, more than the dedupe window and the last seq: all
     that came before must be stored first."""
@@ -244,19 +272,32 @@ def check_room(
 
 def check_batch(
     machine: StreamMachine, msgs: Sequence[Msg]
-) -> tuple[list[Admitted], JsError | None]:
-    """Decide about an atomic batch as a whole, against the state before it."""
+) -> tuple[list[bytes], list[Admitted], JsError | None]:
+    """Decide about an atomic batch as a whole, against the state before it.
+
+    Returns the ids of its first messages, which need no more than these (`simple_batch_ids`), what
+    is to be stored of each behind them, and why the batch is refused.
+    """
     index = machine.index
     admitted: list[Admitted] = []
+    simple: list[bytes] = []
     ids: set[bytes] = set()
     written: set[bytes] = set()
     more_bytes = 0
-    for position, msg in enumerate(msgs):
+    if machine.limits.is_plain:
+        simple = simple_batch_ids(msgs, machine.limits.size_max)
+        given = [msg_id for msg_id in simple if msg_id]
+        ids.update(given)
+        if len(ids) < len(given) or any(map(machine.dedupe.find, given)):
+            return [], [], errors.ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE()
+        written.update([msg[0] for msg in msgs[: len(simple)]])
+    for position in range(len(simple), len(msgs)):
+        msg = msgs[position]
         subject, headers, payload = msg
         fields = msgheaders.server_headers(headers) if headers else {}
         refused = _check_in_batch(machine, msg, fields, position, ids, written)
         if refused is not None:
-            return [], refused
+            return [], [], refused
         one = Admitted(msg)
         one.msg_id = fields.get(MSG_ID, b"")
         if one.msg_id:
@@ -276,13 +317,13 @@ def check_batch(
         if refused is None and machine.limits.checks_room:
             refused = check_room(machine, msg, count=position, more_bytes=more_bytes)
         if refused is not None:
-            return [], refused
+            return [], [], refused
         more_bytes += index.size_as_stored(msg)
         written.add(subject)
         one.flags |= marker_flags(headers) if headers else 0
         admitted.append(one)
-    assert len(admitted) == len(msgs), (len(admitted), index.last_seq)
-    return admitted, None
+    assert len(simple) + len(admitted) == len(msgs), (len(admitted), index.last_seq)
+    return simple, admitted, None
 
 
 def _check_in_batch(

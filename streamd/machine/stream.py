@@ -395,11 +395,13 @@ class StreamMachine:
             self._roll(out)
         ts = max(command[1], self.index.last_ts + 1)
         self.dedupe.forget_before(ts)
-        admitted, refused = publish.check_batch(self, msgs)
+        simple, admitted, refused = publish.check_batch(self, msgs)
         if refused is not None:
             return refused
         run = _Run(self, ts)
         seqs: list[Seq] = []
+        if simple:
+            run.add_all_simple(msgs[: len(simple)], simple)
         for one in admitted:
             if self._is_uninteresting(one.msg[0]):
                 self._store_run(run)
@@ -410,7 +412,7 @@ class StreamMachine:
         for one, seq in zip(admitted, seqs, strict=True):
             if one.rollup:
                 self._roll_up(one.rollup, one.msg[0], seq)
-        return seqs[-1], len(seqs)
+        return (seqs[-1] if seqs else self.index.last_seq), len(msgs)
 
     def _republish(self, first: Seq, ts: int, msgs: list[Msg], out: Effects) -> None:
         for at, (subject, headers, payload) in enumerate(msgs):
@@ -724,6 +726,21 @@ class _Run:
         msgs.append(msg)
         self.flags.append(HAS_HEADERS if msg[1] else 0)
         return seq
+
+    def add_all_simple(self, msgs: list[Msg], msg_ids: list[bytes]) -> None:
+        """As `add_simple` of each message, all of them with headers."""
+        machine = self._machine
+        ts = self.first_ts + len(self.msgs)
+        seq = self.last_seq + 1
+        if machine.dedupe.window_ns > 0:
+            remember = machine.dedupe.remember
+            for at, msg_id in enumerate(msg_ids):
+                if msg_id:
+                    remember(msg_id, seq=seq + at, ts=ts + at)
+        machine.last_msg_id = msg_ids[-1]
+        self.msgs += msgs
+        self.flags += [HAS_HEADERS] * len(msgs)
+        self.last_seq += len(msgs)
 
     def restart(self) -> None:
         """Begin anew after what was stored."""

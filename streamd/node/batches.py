@@ -24,6 +24,8 @@ Staged: TypeAlias = tuple[str, list[Msg]]
 Advices: TypeAlias = list[tuple[str, dict[str, Any]]]
 
 _COMMIT = b"Nats-Batch-Commit"
+_ID_HEAD = b"NATS/1.0\r\nNats-Batch-Id: "
+_SEQ_HEAD = b"\r\nNats-Batch-Sequence: "
 
 
 class BatchBudget:
@@ -94,12 +96,58 @@ class BatchStager:
         if commit:
             self._close(batch_id)
             return batch_id.decode("utf-8", "replace"), batch.msgs
-        # To the end: the dict is ordered by when a batch was last added to.
-        del self._batches[batch_id]
-        self._batches[batch_id] = batch
-        batch.due_ms = now_ms + limits.BATCH_IDLE_MS_MAX
-        self._set_deadline()
+        self._touch(batch_id, batch, now_ms)
         return None
+
+    def stage_run(
+        self,
+        msgs: list[Msg],
+        replies: list[bytes],
+        start: int,
+        config: dict[str, Any],
+        *,
+        now_ms: int,
+    ) -> int:
+        """Take messages from `start` on that go on with an open batch in the usual spelling: its
+        id and sequence first, no commit, no reply wanted. Returns where the first one is that is
+        not taken, and that `stage` must see; all before it would have waited there too.
+        """
+        headers = msgs[start][1]
+        if not headers.startswith(_ID_HEAD):
+            return start
+        id_end = headers.find(b"\r\n", len(_ID_HEAD))
+        batch_id = headers[len(_ID_HEAD) : id_end]
+        batch = self._batches.get(batch_id)
+        if batch is None or not config.get("allow_atomic"):
+            return start
+        head = headers[:id_end] + _SEQ_HEAD
+        size_max = config.get("max_msg_size", -1)
+        bytes_left = limits.BATCH_BYTES_MAX - self._byte_count
+        taken = batch.msgs
+        first = seq = len(taken) + 1
+        byte_count = 0
+        for at in range(start, min(len(msgs), start + limits.BATCH_MSGS_MAX + 1 - first)):
+            msg = msgs[at]
+            headers = msg[1]
+            if not headers.startswith(head + b"%d\r\n" % seq) or replies[at]:
+                break
+            if _COMMIT in headers or b"Nats-Required-Api-Level" in headers:
+                break
+            size = len(headers) + len(msg[2])
+            if 0 <= size_max < size:
+                break
+            byte_count += size + len(msg[0])
+            if byte_count > bytes_left:
+                byte_count -= size + len(msg[0])
+                break
+            taken.append(msg)
+            seq += 1
+        count = seq - first
+        if count:
+            batch.byte_count += byte_count
+            self._byte_count += byte_count
+            self._touch(batch_id, batch, now_ms)
+        return start + count
 
     def expire(self, now_ms: int, advices: Advices) -> None:
         """Give up batches that nothing was added to for too long; nobody is told but by advice."""
@@ -149,6 +197,13 @@ class BatchStager:
         self._batches[batch_id] = batch
         self._budget.left -= 1
         return batch
+
+    def _touch(self, batch_id: bytes, batch: _Batch, now_ms: int) -> None:
+        # To the end: the dict is ordered by when a batch was last added to.
+        del self._batches[batch_id]
+        self._batches[batch_id] = batch
+        batch.due_ms = now_ms + limits.BATCH_IDLE_MS_MAX
+        self._set_deadline()
 
     def _close(self, batch_id: bytes) -> None:
         batch = self._batches.pop(batch_id)

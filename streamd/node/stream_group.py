@@ -204,11 +204,20 @@ class StreamGroup(Group):
     def _stage(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """Messages of atomic batches go to the stager; what lies between them as usual."""
         stager = self._stager
-        for msg, reply in zip(msgs, replies, strict=True):
+        at = 0
+        while at < len(msgs):
+            msg, reply = msgs[at], replies[at]
             if not (msg[1] and b"Nats-Batch-" in msg[1]):
                 self._msgs.append(msg)
                 self._waiters.append((sink, [reply]))
+                at += 1
                 continue
+            if not reply:
+                taken = stager.stage_run(msgs, replies, at, self.machine.config, now_ms=self.at_ms)
+                if taken > at:
+                    at = taken
+                    continue
+            at += 1
             result = stager.stage(
                 msg, self.machine.config, now_ms=self.at_ms, advices=self._advices
             )

@@ -231,18 +231,42 @@ def test_the_user_can_be_made(tmp_path: Path) -> None:
 def test_compose_has_what_a_cluster_needs() -> None:
     """A volume, a health check, a restart policy and published ports per node; one image."""
     found = compose()
-    assert set(found["services"]) == set(NODES)
-    volumes = [service["volumes"][0] for service in found["services"].values()]
-    assert {volume.partition(":")[0] for volume in volumes} == set(found["volumes"])
+    nodes = {name: each for name, each in found["services"].items() if "profiles" not in each}
+    assert set(nodes) == set(NODES)
+    volumes = [service["volumes"][0] for service in nodes.values()]
+    assert {volume.partition(":")[0] for volume in volumes} == set(NODES)
     assert all(volume.endswith(":/data") for volume in volumes)
     published: list[str] = []
-    for name, service in found["services"].items():
+    for name, service in nodes.items():
         assert service["hostname"] == name
         assert service["restart"] == "unless-stopped"
         assert service["healthcheck"]["test"] == ["CMD", "streamctl", "health"]
         assert "CLUSTER_PASSWORD" in service["environment"]
         published += [port.rpartition(":")[0] for port in service["ports"]]
     assert len(set(published)) == 6
+
+
+def test_the_spark_profile_reads_the_nodes_volumes_and_writes_its_own() -> None:
+    """Not started by `up`; the nodes' data read-only; the same user; copies what is let in."""
+    found = compose()
+    service = found["services"]["spark"]
+    assert service["profiles"] == ["spark"]
+    assert [each for each in service["volumes"] if not each.endswith(":ro")] == ["spark:/out"]
+    mounted = {each.partition(":")[0] for each in service["volumes"]}
+    assert mounted == set(found["volumes"]) == {*NODES, "spark"}
+    urls = service["environment"]["NATS_URL"].split(",")
+    assert urls == [f"nats://{name}:4222" for name in NODES]
+    text = (ROOT / service["build"]["dockerfile"]).read_text(encoding="utf-8")
+    assert "--uid 10001" in text
+    assert 'ENTRYPOINT ["streamd-spark"]' in text
+    copied = {
+        source
+        for line in text.splitlines()
+        if line.startswith("COPY ")
+        for source in line.split()[1:-1]
+    }
+    ignored = (ROOT / f"{service['build']['dockerfile']}.dockerignore").read_text().split("\n")
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied
 
 
 def _compose_command() -> list[str]:

@@ -6,7 +6,6 @@ differ; where a scenario compares such counters, digests, fingerprints and state
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -18,6 +17,7 @@ from streamd.node import group as g
 from streamd.node.snapshot_state import unwrap
 from streamd.store.snapshots import Snapshot, SnapshotFile
 from streamd.types import META_UID, Index, NodeId, Seq
+from tests.scenarios.conftest import ROUNDS, campaign
 from tests.scenarios.driver import ROOT, Cluster
 from tests.sim.world import MS
 
@@ -184,18 +184,27 @@ class Publisher:
             assert outcome > self._last, (self.number, outcome, self._last)
             self._last = outcome
             self.acked[outcome] = body
-        self.cluster.world.after(self.rng.randint(0, 20) * MS, self._next)
+        self.cluster.world.after(self.rng.randint(0, 50) * MS, self._next)
 
 
+@pytest.mark.slow
 def test_s0_4_rolling_restarts_under_load(cluster: Cluster) -> None:
     """S0.4: node after node is stopped by SIGTERM and started again under 8 publishers, a fifth
-    of whose messages is refused or a duplicate: 30 times, or STREAMD_ROUNDS (1,000) in a campaign.
+    of whose messages is refused or a duplicate, 30 times.
 
     After each restart all replicas are equal within 10 s; the checkers compare every state at
     every index with the fold of the log. Nothing acked is missing.
     """
-    is_campaign = "STREAMD_CAMPAIGN" in os.environ
-    rounds = int(os.environ.get("STREAMD_ROUNDS", "1000")) if is_campaign else 30
+    rolling_restarts(cluster, 30)
+
+
+@campaign
+def test_s0_4_a_thousand_rolling_restarts(cluster: Cluster) -> None:
+    """S0.4 in full."""
+    rolling_restarts(cluster, ROUNDS or 1000)
+
+
+def rolling_restarts(cluster: Cluster, rounds: int) -> None:
     rng = random.Random(4)
     cluster.create(max_msgs=-1)
     publishers = [Publisher(cluster, number) for number in range(8)]
@@ -212,7 +221,7 @@ def test_s0_4_rolling_restarts_under_load(cluster: Cluster) -> None:
     cluster.until_whole()
     stored = cluster.read("n1")
     acked = {seq: body for each in publishers for seq, body in each.acked.items()}
-    assert len(acked) == sum(len(each.acked) for each in publishers) > 20 * rounds
+    assert len(acked) == sum(len(each.acked) for each in publishers) > 10 * rounds
     assert {seq: stored.get(seq) for seq in acked} == acked
     assert not cluster.events("replica has drifted")
 
@@ -275,6 +284,7 @@ def test_s0_7_a_snapshot_during_an_atomic_batch(cluster: Cluster, is_committed: 
     """
     cluster.create(allow_atomic=True)
     cluster.publish(20)
+    cluster.until_whole()
     leader = cluster.leader("S")
     head = b"NATS/1.0\r\nNats-Batch-Id: b\r\nNats-Batch-Sequence: %d\r\n"
     heads = [head % at for at in range(11)]

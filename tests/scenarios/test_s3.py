@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
+from streamd.obs.metrics import render
 from streamd.raft.messages import SnapshotOffer
 from streamd.types import META_UID, NodeId, Uid
 from tests.scenarios.conftest import Make
@@ -119,8 +120,12 @@ def test_s3_3_deleted_and_created_again_a_hundred_times(cluster: Cluster) -> Non
 
 
 def conflicts_of(cluster: Cluster, name: NodeId) -> int:
-    """The metric `streamd_incarnation_conflicts_total` of a node's process."""
-    return cluster.documents(name).care()["incarnation_conflicts"]
+    """The metric of a node's process that counts them."""
+    documents = cluster.documents(name)
+    varz = {"server_id": name, "server_name": name, "http_req_stats": {}}
+    text = render(varz, documents.jsz({}), documents.care()).decode()
+    metric = f'streamd_incarnation_conflicts_total{{server_id="{name}"}} '
+    return int(float(text.partition(metric)[2].split()[0]))
 
 
 def check_conflict(cluster: Cluster, name: NodeId) -> None:

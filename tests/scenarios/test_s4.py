@@ -6,14 +6,13 @@ the content; the Raft log and the votes of all groups are in the node's one writ
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
 import pytest
 
 from streamd.types import NodeId, Seq
-from tests.scenarios.conftest import Make
+from tests.scenarios.conftest import ROUNDS, Make, campaign
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import copy_of, falsify, purged, put_back, unchanged
 
@@ -187,10 +186,17 @@ def test_s4_5_two_copies_are_lost_at_once(cluster: Cluster) -> None:
 
 def test_s4_6_power_cuts_of_all_under_load(cluster: Cluster) -> None:
     """S4.6: all three lose their power, and what was not synced, under load: 8 rounds of 300
-    publishes here, STREAMD_ROUNDS (100) of 2,000 in a campaign. Every acked message is there."""
-    is_campaign = "STREAMD_CAMPAIGN" in os.environ
-    rounds = int(os.environ.get("STREAMD_ROUNDS", "100")) if is_campaign else 8
-    messages = 2000 if is_campaign else 300
+    publishes. Every acked message is there, and all replicas are equal."""
+    power_cuts(cluster, 8, 300)
+
+
+@campaign
+def test_s4_6_a_hundred_power_cuts(cluster: Cluster) -> None:
+    """S4.6 in full."""
+    power_cuts(cluster, ROUNDS or 100, 2000)
+
+
+def power_cuts(cluster: Cluster, rounds: int, messages: int) -> None:
     rng = random.Random(6)
     cluster.create()
     acked: dict[Seq, bytes] = {}

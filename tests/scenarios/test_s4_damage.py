@@ -6,14 +6,13 @@ copied from what was set aside, so only what is damaged is fetched.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from streamd.types import NodeId, Seq
-from tests.scenarios.conftest import Make
+from tests.scenarios.conftest import ROUNDS, Make, campaign
 from tests.scenarios.driver import Cluster
 from tests.scenarios.files import check_blocks, cut, damages_of, fast_scrubbing, swap
 from tests.sim.disk import SimDisk
@@ -49,17 +48,27 @@ def until_found(cluster: Cluster, name: NodeId, before: int) -> None:
     cluster.until("repaired", lambda: not cluster.missing("S"), 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [3, 5])
 def test_s4_7_bit_rot_on_a_minority(make: Make, size: int) -> None:
     """S4.7: again and again a bit of some block of n1 (R5: of n1 or n2) flips, under load, while
-    the leadership moves: 12 flips here, STREAMD_ROUNDS (300) in a campaign. The scrubber finds
-    each; nothing acked is lost, and in the end every block of every node is right.
+    the leadership moves, 12 times. The scrubber finds each; nothing acked is lost, and in the end
+    every block of every node is right.
 
-    A whole replica is repaired at a time; what counts repairs is `streamd_damages_total`.
+    A whole replica is repaired at a time; `streamd_damages_total` counts what was found.
     """
-    is_campaign = "STREAMD_CAMPAIGN" in os.environ
-    flips = int(os.environ.get("STREAMD_ROUNDS", "300")) if is_campaign else 12
-    cluster = make(size)
+    bit_rot(make(size), 12)
+
+
+@campaign
+@pytest.mark.parametrize("size", [3, 5])
+def test_s4_7_ten_minutes_of_bit_rot(make: Make, size: int) -> None:
+    """S4.7 in full: a flip every two seconds for ten minutes."""
+    bit_rot(make(size), ROUNDS or 300)
+
+
+def bit_rot(cluster: Cluster, flips: int) -> None:
+    size = len(cluster.names)
     rng = random.Random(size)
     cluster.create(replicas=size)
     acked: dict[Seq, bytes] = {}

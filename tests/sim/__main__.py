@@ -13,10 +13,11 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tests.sim.cluster import SimCluster
-from tests.sim.faults import KINDS, SINGLE
+from tests.sim.faults import KINDS, SINGLE, DirectedWorld
 from tests.sim.world import SECOND, Violation
 
 CAMPAIGN_SEEDS = 100  # from here on nothing may be missing
@@ -26,9 +27,48 @@ SHOWN_LINES = 60
 POINTS = (
     "BLOCKS_SYNCED",
     "SNAPSHOT_RENAMED",
+    "BLOCK_SEALED",
+    "BLOCKS_TRUNCATED",
+    "INDEX_RENAMED",
+    "INSTALL_BLOCK_RENAMED",
+    "INSTALL_MARKER_RENAMED",
+    "INSTALL_SWAPPED",
     "WAL_SEGMENT_FREED",
+    "WAL_MANIFEST_SYNCED",
+    "WAL_DAMAGE_SET_ASIDE",
     "NODE_IDENTITY_RENAMED",
     "snapshot wanted",
+)
+# What clients did, checks that looked at something, and damage that was noticed.
+DEEDS = (
+    "acked",
+    "answers in doubt",
+    "batches",
+    "batches as expected",
+    "consumers",
+    "copies destroyed after they were told of",
+    "deletes",
+    "double acked",
+    "duplicates found",
+    "expectations met",
+    "memory streams remembered again",
+    "messages got",
+    "messages got directly",
+    "messages gone",
+    "nodes lost for good",
+    "purges",
+    "pushed",
+    "reads",
+    "releases checked",
+    "step-downs",
+    "stream deletes",
+    "streams of 1",
+    "streams of 3",
+    "streams of 5",
+    "streams in memory",
+    "log error: block is damaged",
+    "log warning: stream files set aside",
+    "log warning: the log is damaged",
 )
 
 
@@ -43,9 +83,9 @@ class Outcome(NamedTuple):
     recent: list[str]
 
 
-def run_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
-    """Run one seed from birth to examination."""
-    cluster = SimCluster(seed, is_verbose=is_verbose)
+def run_seed(seed: int, *, is_verbose: bool = False, world: DirectedWorld | None = None) -> Outcome:
+    """Run one seed from birth to examination; in a `world` with chosen faults, if there is one."""
+    cluster = SimCluster(seed, is_verbose=is_verbose, directed=world)
     violation = ""
     try:
         cluster.run()
@@ -53,8 +93,8 @@ def run_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
         violation = f"{type(err).__name__}: {err}"
         if not isinstance(err, Violation) or err.__cause__ is not None:
             violation += "\n" + "".join(traceback.format_exception(err))
-    world = cluster.world
-    return Outcome(seed, violation, world.now_us, world.trace_hash(), world.counts, world.recent)
+    ran = cluster.world
+    return Outcome(seed, violation, ran.now_us, ran.trace_hash(), ran.counts, ran.recent)
 
 
 class Campaign:
@@ -80,9 +120,10 @@ class Campaign:
             sys.stdout.flush()
 
     def missing(self) -> list[str]:
-        """Faults and points that never happened."""
+        """Faults, deeds and points that never happened."""
         faults = [kind for kind in (*KINDS, *SINGLE) if not self.counts[f"fault {kind}"]]
-        return faults + [name for name in POINTS if not self.counts[f"point {name}"]]
+        deeds = [name for name in DEEDS if not self.counts[name]]
+        return faults + deeds + [name for name in POINTS if not self.counts[f"point {name}"]]
 
     def report(self) -> None:
         """Figures, one a line."""
@@ -113,15 +154,9 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     args = parser.parse_args()
-    campaign = Campaign()
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     began = time.monotonic()
-    if args.jobs > 1:
-        with multiprocessing.Pool(args.jobs) as pool:
-            outcomes = pool.imap_unordered(run_seed, seeds)
-            _collect(campaign, outcomes, args.hashes)
-    else:
-        _collect(campaign, (run_seed(seed, is_verbose=args.trace) for seed in seeds), args.hashes)
+    campaign = run_seeds(seeds, jobs=args.jobs, is_verbose=args.trace, shows_hashes=args.hashes)
     campaign.report()
     missing = campaign.missing() if args.seeds >= CAMPAIGN_SEEDS else []
     if missing:
@@ -131,8 +166,21 @@ def main() -> int:
     return 1 if campaign.violations or missing else 0
 
 
-def _collect(campaign: Campaign, outcomes: object, shows_hashes: bool) -> None:
-    for outcome in outcomes:  # type: ignore[attr-defined]
+def run_seeds(
+    seeds: range, *, jobs: int = 1, is_verbose: bool = False, shows_hashes: bool = False
+) -> Campaign:
+    """Run many seeds, in `jobs` processes; what breaks a promise is printed as it is found."""
+    campaign = Campaign()
+    if jobs > 1:
+        with multiprocessing.Pool(jobs) as pool:
+            _collect(campaign, pool.imap_unordered(run_seed, seeds), shows_hashes)
+    else:
+        _collect(campaign, (run_seed(seed, is_verbose=is_verbose) for seed in seeds), shows_hashes)
+    return campaign
+
+
+def _collect(campaign: Campaign, outcomes: Iterable[Outcome], shows_hashes: bool) -> None:
+    for outcome in outcomes:
         campaign.add(outcome)
         if shows_hashes:
             print(f"seed {outcome.seed} trace {outcome.trace_hash}")

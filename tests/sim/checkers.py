@@ -17,7 +17,7 @@ from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.stream import StreamMachine
 from streamd.node.group import Group
 from streamd.raft.core import RaftCore
-from streamd.raft.messages import AppendReply, Message, VoteReply
+from streamd.raft.messages import AppendReply, Certify, Message, VoteReply
 from streamd.raft.ready import Ready
 from streamd.store.format import BlockCodec
 from streamd.store.wal import Wal
@@ -128,9 +128,10 @@ class Checkers:
         if ready is None:
             return
         if ready.committed:
+            is_first = False
             for entry in ready.committed:
-                self._on_committed(core, entry)
-            if core.is_leader:
+                is_first = self._on_committed(core, entry)
+            if core.is_leader or is_first:
                 self.durability.on_committed(core, ready.committed[-1])
         if ready.snapshot_wanted is not None:
             self.world.reached("snapshot wanted")
@@ -153,7 +154,8 @@ class Checkers:
             found = log.entry_id(last)
             need(found == truth.entries[last], f"{_who(core)} leads with another entry {last}")
 
-    def _on_committed(self, core: RaftCore, entry: Entry) -> None:
+    def _on_committed(self, core: RaftCore, entry: Entry) -> bool:
+        """Compare an entry with what is known to be committed; True if it was not known yet."""
         truth = self.truths.get(core.group)
         if truth is None:
             truth = self._begin(core.group)
@@ -164,7 +166,7 @@ class Checkers:
                 found == truth.entries[index],
                 f"{_who(core)} commits another entry {index}: {found}, not {truth.entries[index]}",
             )
-            return
+            return False
         need(index == truth.last + 1, f"{_who(core)} commits {index} after {truth.last}")
         self.world.counts["entries"] += 1
         self.world.note(f"{_who(core)} commits {index} of {entry.term} {entry.chain:08x}")
@@ -175,6 +177,7 @@ class Checkers:
                 self.world.counts[kind] += 1
                 for tell in self.on_asset:
                     tell(kind, asset)
+        return True
 
     def _begin(self, uid: Uid) -> Truth:
         asset = self.assets.get(uid)
@@ -195,7 +198,10 @@ class Checkers:
         for message in messages:
             if type(message) is AppendReply:
                 self.durability.on_reply(sender, receiver, uid, message)
+            elif type(message) is Certify:
+                self.durability.on_certify(receiver, uid)
             elif type(message) is VoteReply and message.is_granted and not message.is_pre:
+                self.durability.on_vote(sender, uid, message)
                 key = (uid, message.term, sender)
                 known = self._votes.setdefault(key, receiver)
                 need(

@@ -13,7 +13,7 @@ from streamd.machine.stream import StreamMachine
 from streamd.node.monitor import Monitor
 from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
-from tests.sim.faults import Faults
+from tests.sim.faults import DirectedWorld, Faults
 from tests.sim.host import Host, SimProcess
 from tests.sim.ledger import Ledger
 from tests.sim.net import SimNet
@@ -22,17 +22,23 @@ from tests.sim.workload import Client
 from tests.sim.world import MS, SECOND, Violation, World, need
 
 LIVENESS_US = 10 * SECOND
+QUIET_US = 3 * SECOND  # long enough for groups to come to rest
 BORN_US = 20 * SECOND
 
 
 class SimCluster:
     """All of one run."""
 
-    def __init__(self, seed: int, *, is_verbose: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, is_verbose: bool = False, directed: DirectedWorld | None = None
+    ) -> None:
         self.world = World(seed, is_verbose=is_verbose)
         rng = self.rng = self.world.rng("cluster")
         self.net = SimNet(self.world)
-        self.names: list[NodeId] = [f"n{at}" for at in range(1, 1 + rng.choice((3, 3, 3, 5)))]
+        node_count = rng.choice((3, 3, 3, 5))
+        if directed is not None and directed.node_count:
+            node_count = directed.node_count
+        self.names: list[NodeId] = [f"n{at}" for at in range(1, 1 + node_count)]
         self.hosts = {name: Host(name, self.world, self.net, self.names) for name in self.names}
         self.checkers = Checkers(self.world, {name: h.disk for name, h in self.hosts.items()})
         self.plan = draw(self.world.rng("plan"), len(self.names))
@@ -41,7 +47,7 @@ class SimCluster:
         for at in range(rng.randint(2, 4)):
             name = b"c%d" % at
             self.clients[name] = Client(name, self, self.ledger)
-        self.faults = Faults(self)
+        self.faults = Faults(self, directed)
         self.duration_us = rng.choice((6, 10, 15)) * SECOND
         for host in self.hosts.values():
             host.after_turn = self._after_turn
@@ -147,6 +153,8 @@ class SimCluster:
             for client in self.clients.values():
                 client.is_working = False
             self._recover()
+            if self.rng.random() < 0.35:
+                self._lose_one()
             self._examine()
         for host in self.hosts.values():
             host.count_points()
@@ -159,6 +167,9 @@ class SimCluster:
         self.clients[operator.name] = operator
         for name in self.plan.lasting:
             self._create(operator, name)
+            self.world.counts[f"streams of {self.plan.configs[name]['num_replicas']}"] += 1
+            if self.plan.configs[name]["storage"] == "memory":
+                self.world.counts["streams in memory"] += 1
         del self.clients[operator.name]
 
     def _create(self, operator: Client, name: str) -> None:
@@ -207,6 +218,31 @@ class SimCluster:
         took_us = self.world.now_us - began_us
         self.world.counts["recovery ms"] += took_us // MS
         probes.is_over = True
+
+    def _lose_one(self) -> None:
+        """All is quiet, and a leader goes for good: what has a majority left works on."""
+        self.world.run(self.world.now_us + QUIET_US)
+        leaders = [host for host in self.hosts.values() if self.leads_something(host)]
+        if not leaders:
+            return
+        lost = self.rng.choice(leaders)
+        lost.restart_wanted = False
+        lost.kill("lost for good")
+        self.world.counts["nodes lost for good"] += 1
+        probes = _Probes(self, lost.name)
+        probes.start()
+        until_us = self.world.now_us + LIVENESS_US
+        if not self.world.run(until_us, self._every_ms(20, probes.is_answered)):
+            raise Violation(f"10 s after {lost.name} was lost: {probes.missing()}")
+        probes.is_over = True
+        lost.restart_wanted = True
+        lost.boot()
+        whole = _Probes(self)
+        whole.start()
+        until_us = self.world.now_us + LIVENESS_US
+        if not self.world.run(until_us, self._every_ms(20, whole.is_recovered)):
+            raise Violation(f"10 s after {lost.name} came back: {whole.missing()}")
+        whole.is_over = True
 
     def _every_ms(self, period_ms: int, is_true: Any) -> Any:
         """A condition that costs something is looked at now and then."""
@@ -268,17 +304,22 @@ class SimCluster:
 
 
 class _Probes:
-    """After the faults: can every node publish to every stream, and is everybody up to date?"""
+    """After the faults: can every node publish to every stream, and is everybody up to date?
 
-    def __init__(self, cluster: SimCluster) -> None:
+    With a node `lost`: every other node, to every stream of which a majority is left.
+    """
+
+    def __init__(self, cluster: SimCluster, lost: NodeId = "") -> None:
         self._cluster = cluster
+        self._lost = lost
         self._open: set[tuple[NodeId, str]] = set()
         self.is_over = False
 
     def start(self) -> None:
         for name in self._cluster.names:
             for asset in self._cluster.assets():
-                self._open.add((name, asset.name))
+                if not self._lost or (self._lost != name and self._has_majority(asset)):
+                    self._open.add((name, asset.name))
         self._send()
 
     def _send(self) -> None:
@@ -299,6 +340,16 @@ class _Probes:
             if type(outcome) is int:
                 node_name, name = reply.decode().split("/")
                 self._open.discard((node_name, name))
+
+    def _has_majority(self, asset: StreamAsset) -> bool:
+        if asset.config["storage"] == "memory" or set(asset.peers) != set(asset.members):
+            return False
+        left = [name for name in asset.peers if name != self._lost]
+        return len(left) * 2 > len(asset.peers)
+
+    def is_answered(self) -> bool:
+        """True when every publish that can succeed has."""
+        return not self._open
 
     def is_recovered(self) -> bool:
         return not self.missing()
@@ -345,9 +396,13 @@ def small_limits() -> Iterator[None]:
             ("WAL_SEGMENT_BYTES", 128 * 1024),
             ("WAL_SEGMENT_BYTES_MIN", 128 * 1024),
             ("SNAPSHOT_AT_STOP_BYTES", 4 * 1024),
+            ("MEMORY_SNAPSHOT_BYTES", 32 * 1024),
         ):
             stack.enter_context(_set(limits, name, value))
-        from streamd.raft import log
+        from streamd.raft import log, replication
+
+        stack.enter_context(_set(replication, "RAFT_APPEND_ENTRIES", 4))
+        stack.enter_context(_set(replication, "RAFT_INFLIGHT_APPENDS", 4))
 
         if hasattr(log, "RAFT_TRAILING_ENTRIES"):
             stack.enter_context(_set(log, "RAFT_TRAILING_ENTRIES", 64))

@@ -11,12 +11,13 @@ term; and rot excuses what a process says of its log only until that process end
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import pack
 from typing import NamedTuple
 
 from streamd.machine.meta import StreamAsset
 from streamd.raft.core import RaftCore
-from streamd.raft.messages import AppendReply
+from streamd.raft.messages import AppendReply, VoteReply
 from streamd.store import snapshots
 from streamd.types import META_UID, Entry, Index, NodeId, Term, Uid
 from tests.sim.disk import SimDisk
@@ -48,6 +49,7 @@ class Durability:
         self._told: dict[tuple[Uid, NodeId], Told] = {}
         self._checked: dict[tuple[Uid, NodeId], Told] = {}  # the same, by the process that runs
         self._told_before: dict[tuple[Uid, NodeId], Told] = {}  # before the copy was destroyed
+        self._doubtful: set[tuple[Uid, NodeId]] = set()  # members that lost their log
         self._rotten: set[NodeId] = set()  # since its process began
 
     # --- what faults say --------------------------------------------------------------------
@@ -61,6 +63,10 @@ class Durability:
         if by_rot:
             self._rotten.add(name)
 
+    def log_lost(self, name: NodeId, uids: Iterable[Uid]) -> None:
+        """This node has forgotten what it promised in these groups, votes included (I12)."""
+        self._doubtful.update((uid, name) for uid in uids)
+
     def process_begins(self, name: NodeId) -> None:
         """A new process knows of its disk what it reads there."""
         self._rotten.discard(name)
@@ -71,6 +77,7 @@ class Durability:
 
     def on_reply(self, sender: NodeId, leader: NodeId, uid: Uid, reply: AppendReply) -> None:
         """A member says what it holds."""
+        self._check_doubt(sender, uid, reply)
         if not reply.is_ok or self._is_in_memory(uid):
             return
         key = (uid, sender)
@@ -83,15 +90,41 @@ class Durability:
                 f"{sender}/{uid} tells {leader} that it holds {reply.index}, which is not durable",
             )
             self._world.counts["acks of members checked"] += 1
-        self._told[key] = self._checked[key] = Told(leader, reply.term, reply.index)
+        self._checked[key] = Told(leader, reply.term, reply.index)
+        if not reply.is_uncertain:
+            self._told[key] = self._checked[key]
+
+    def on_vote(self, sender: NodeId, uid: Uid, reply: VoteReply) -> None:
+        """A member grants a vote."""
+        self._check_doubt(sender, uid, reply)
+
+    def on_certify(self, member: NodeId, uid: Uid) -> None:
+        """A leader says that a member may count again."""
+        self._doubtful.discard((uid, member))
+
+    def _check_doubt(self, sender: NodeId, uid: Uid, reply: AppendReply | VoteReply) -> None:
+        if (uid, sender) in self._doubtful:
+            need(
+                reply.is_uncertain,
+                f"{sender}/{uid} lost its log and answers as if it had not, before it is certified",
+            )
+            self._world.counts["answers in doubt"] += 1
 
     def on_committed(self, core: RaftCore, entry: Entry) -> None:
-        """What a leader gives out as committed is on the platters of a majority by now."""
+        """What a member gives out as committed is on the platters of a majority by now.
+
+        A follower may know less of who belongs to the group; it is asked only if it is sure.
+        """
         if self._is_in_memory(core.group):
             return
         members = core.log.membership  # in force from its append on, also for entries before it
+        if not core.is_leader and (members.is_joint or len(core.log.open_memberships()) > 1):
+            return
         self._world.counts["quorums checked"] += 1
-        held = {name: self._has(name, core.group, entry) for name in members.members()}
+        held = {
+            name: self._counts(name, core) and self._has(name, core.group, entry)
+            for name in members.members()
+        }
         if not members.has_quorum(lambda name: held[name]):
             for name in members.members():
                 if not held[name] and self._had(name, core, entry):
@@ -103,11 +136,20 @@ class Durability:
             f"on {sorted(name for name in held if held[name])}",
         )
 
+    def _counts(self, name: NodeId, core: RaftCore) -> bool:
+        """False for a member in doubt: its copy is no promise to keep to the leader's term."""
+        disk = self._disks.get(name)
+        group = durable_groups(disk, _WAL).get(core.group) if disk is not None else None
+        if group is None or not group.hard_state.is_uncertain:
+            return True
+        told = self._told.get((core.group, name))
+        return told is not None and told[:2] == (core.leader_id, core.term)
+
     def _had(self, name: NodeId, core: RaftCore, entry: Entry) -> bool:
         """True if this leader was told of a copy that was destroyed since."""
         told = self._told_before.get((core.group, name))
         return told is not None and (
-            told[:2] == (core.node_id, core.term) and told.upto >= entry.index
+            told[:2] == (core.leader_id, core.term) and told.upto >= entry.index
         )
 
     def on_release(self, disk: SimDisk, uid: Uid, index: Index) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamd.machine import commands
 from streamd.types import META_UID, NodeId
@@ -28,6 +28,7 @@ KINDS: dict[str, float] = {
     "partition": 5.0,
     "one-way partition": 5.0,
     "isolated node": 6.0,
+    "cut-off node": 6.0,
     "kill": 5.0,
     "power loss": 5.0,
     "power loss of all": 12.0,
@@ -51,7 +52,8 @@ KINDS: dict[str, float] = {
 }
 # What may come one upon the other.
 STORMY = [
-    "bad network", "broken connection", "one-way partition", "isolated node", "kill",
+    "bad network", "broken connection", "one-way partition", "isolated node", "cut-off node",
+    "kill",
     "power loss", "pause", "step-down", "membership change", "crash within an operation",
 ]  # fmt: skip
 # Replicas a stream has by its config -> how many a change of membership leaves it with.
@@ -65,10 +67,20 @@ SINGLE = (
 )
 
 
+class DirectedWorld(NamedTuple):
+    """A world with chosen faults, in which something rare is likely."""
+
+    kinds: tuple[str, ...]
+    pace: float = 0.3  # times the mean pause
+    node_count: int = 0  # 0: as the seed says
+    rest_ms: tuple[int, int] = (100, 2500)  # between the end of a process and the next
+    caught_by: int = 0  # a seed that tells the variant of the server that this world is for
+
+
 class Faults:
     """Injects faults into one cluster until told to stop."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: SimCluster, directed: DirectedWorld | None = None) -> None:
         self._cluster = cluster
         self._world = cluster.world
         self._rng = cluster.world.rng("faults")
@@ -84,6 +96,9 @@ class Faults:
             self.kinds = storm.sample(STORMY, storm.randint(1, 4))
             self._pace = 0.15
             self._rest_ms = (5, 120)
+        if directed is not None:
+            self.kinds = list(directed.kinds)
+            self._pace, self._rest_ms = directed.pace, directed.rest_ms
 
     def start(self) -> None:
         self._is_on = True
@@ -197,6 +212,17 @@ class Faults:
         others = [name for name in self._cluster.names if name != one]
         return self._block({(one, b) for b in others} | {(b, one) for b in others})
 
+    def _cut_off_node(self) -> str | None:
+        """As an isolated one, but its connections break at once: the others need not wait."""
+        host = self._some(self._running())
+        if host is None:
+            return None
+        one = host.name
+        others = [name for name in self._cluster.names if name != one]
+        for other in others:
+            self._cluster.net.break_link(one, other)
+        return self._block({(one, b) for b in others} | {(b, one) for b in others})
+
     # --- processes and machines -------------------------------------------------------------
 
     def _kill(self) -> str | None:
@@ -273,6 +299,7 @@ class Faults:
             return None
         host.kill("to be wiped")
         self._destroy(host, ROOT)
+        self._log_lost(host)
         host.boot_later(self._rng.randint(100, 3000) * MS)
         return host.name
 
@@ -293,12 +320,22 @@ class Faults:
             return None
         host.kill("to lose its log")
         self._destroy(host, ROOT + "/wal")
+        self._log_lost(host)
         host.boot_later(self._rng.randint(100, 3000) * MS)
         return host.name
 
     def _destroy(self, host: Host, path: str) -> None:
         self._cluster.checkers.durability.copy_destroyed(host.name)
         host.disk.wipe(path)
+
+    def _log_lost(self, host: Host) -> None:
+        """All groups in which it may have promised anything."""
+        uids = [
+            asset.uid
+            for asset in self._cluster.assets()
+            if host.name in (*asset.peers, *asset.members) and asset.config["storage"] == "file"
+        ]
+        self._cluster.checkers.durability.log_lost(host.name, [META_UID, *uids])
 
     def _block_rot(self) -> str | None:
         return self._rots("block")

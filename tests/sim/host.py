@@ -232,6 +232,7 @@ class SimProcess:
     def _settle(self) -> None:
         soon = self._loop.soon
         after_turn = self.host.after_turn
+        has_stopped = False
         for _ in range(ROUNDS_MAX):
             is_quiet = not soon
             for _ in range(len(soon)):
@@ -246,8 +247,9 @@ class SimProcess:
                     if not self.is_alive:
                         return
                     after_turn(self, monitor)
+                    has_stopped = has_stopped or monitor.stopped.is_set()
             if is_quiet:
-                if any(monitor.stopped.is_set() for monitor in self.monitors):
+                if has_stopped:
                     self.monitors = [m for m in self.monitors if not m.stopped.is_set()]
                 return
         raise Violation(f"{self.name} never comes to rest")

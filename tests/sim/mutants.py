@@ -28,6 +28,7 @@ from streamd.raft.ready import Ready
 from streamd.raft.replication import Leadership
 from streamd.store.wal import Wal
 from tests.sim.disk import SimDisk
+from tests.sim.faults import DirectedWorld
 
 SEEDS_MAX = 500  # within as many each variant must be caught
 
@@ -43,7 +44,7 @@ def broken(name: str) -> Iterator[None]:
         undo.append((owner, attribute, owner.__dict__[attribute]))
         setattr(owner, attribute, value)
 
-    (MUTANTS | RARE)[name](replace)
+    (MUTANTS | _RARE)[name](replace)
     try:
         yield
     finally:
@@ -345,21 +346,54 @@ MUTANTS = _named(
     one_copy_too_few, commits_what_it_has, conflict_kept, snapshot_index_too_high,
     log_released_early, blocks_not_synced, ids_forgotten_at_restart, ids_ignored,
 )  # fmt: skip
-# These need a rare meeting of faults: hunted by name, over more seeds than a test may take.
-RARE = _named(
+# These need a rare meeting of faults, and so a world that has little else.
+_RARE = _named(
     vote_not_logged, leader_counts_itself_early, old_terms_commit_by_count, two_majorities,
     stale_reads, dead_leader_not_noticed, uncertain_acks_count, quiet_without_a_look,
     members_not_in_snapshot, certified_unseen,
 )  # fmt: skip
+RARE: dict[str, DirectedWorld] = {
+    "vote_not_logged": DirectedWorld(
+        ("kill", "bad network", "step-down"), pace=0.08, rest_ms=(1, 20)
+    ),
+    "leader_counts_itself_early": DirectedWorld(
+        ("power loss of all", "slow disk", "isolated node", "power loss"), pace=0.15
+    ),
+    "old_terms_commit_by_count": DirectedWorld(
+        ("cut-off node", "kill", "one-way partition"), pace=0.1,
+        rest_ms=(1, 60),
+    ),
+    "two_majorities": DirectedWorld(
+        ("membership change", "cut-off node", "partition"), pace=0.1, node_count=5
+    ),
+    "stale_reads": DirectedWorld(("cut-off node",), pace=0.3),
+    "dead_leader_not_noticed": DirectedWorld(("kill", "power loss", "stop"), pace=0.5),
+    "uncertain_acks_count": DirectedWorld(
+        ("wipe", "log removed", "partition", "power loss"), pace=0.15
+    ),
+    "quiet_without_a_look": DirectedWorld(("bad network", "broken connection"), pace=0.3),
+    "members_not_in_snapshot": DirectedWorld(
+        ("membership change", "stop", "kill", "snapshot rot"), pace=0.2
+    ),
+    "certified_unseen": DirectedWorld(
+        ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60)
+    ),
+}  # fmt: skip
 
 
-def hunt(name: str, *, first_seed: int = 1, seeds: int = SEEDS_MAX) -> tuple[int, str]:
+def hunt(
+    name: str,
+    *,
+    first_seed: int = 1,
+    seeds: int = SEEDS_MAX,
+    world: DirectedWorld | None = None,
+) -> tuple[int, str]:
     """Return the first seed that catches a variant, and what it saw; (0, "") if none does."""
     from tests.sim.__main__ import run_seed
 
     with broken(name):
         for seed in range(first_seed, first_seed + seeds):
-            outcome = run_seed(seed)
+            outcome = run_seed(seed, world=world)
             if outcome.violation:
                 return seed, outcome.violation.split("\n")[0]
     return 0, ""
@@ -374,7 +408,8 @@ def main() -> int:
     args = parser.parse_args()
     escaped = 0
     for name in args.names or MUTANTS:
-        seed, text = hunt(name, first_seed=args.first_seed, seeds=args.seeds)
+        world = RARE.get(name)
+        seed, text = hunt(name, first_seed=args.first_seed, seeds=args.seeds, world=world)
         escaped += not seed
         print(f"{name:32} {f'seed {seed}: {text[:150]}' if seed else 'ESCAPED'}", flush=True)
     print(f"{len(args.names or MUTANTS)} variants, {escaped} escaped")

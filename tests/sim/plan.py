@@ -64,7 +64,7 @@ def draw(rng: random.Random, node_count: int) -> Plan:
         sizes[EVERYWHERE] = 5
     if rng.random() < 0.4:
         sizes[IN_MEMORY] = rng.choice((3, 3, 1))
-    configs = {name: _config(rng, name, size) for name, size in sizes.items()}
+    configs = {name: stream_config(rng, name, size) for name, size in sizes.items()}
     weights = [
         weight * rng.choice((0.0, 1.0, 1.0, 2.0)) if action != "publish" else weight
         for action, weight in ACTIONS.items()
@@ -72,7 +72,8 @@ def draw(rng: random.Random, node_count: int) -> Plan:
     return Plan(configs, weights)
 
 
-def _config(rng: random.Random, name: str, replica_count: int) -> Document:
+def stream_config(rng: random.Random, name: str, replica_count: int) -> Document:
+    """The config of a stream, as a client asks for it."""
     return {
         "name": name,
         "subjects": [name + ".>"],

@@ -54,7 +54,6 @@ class Client(Requester):
         self._waiting: dict[bytes, Callable[..., None]] = {}
         self._operation = 0  # the one under way; answers to earlier ones come too late
         self._delivered: list[tuple[Uid, str, bytes, Seq]] = []
-        self._pushed: dict[tuple[Uid, str], tuple[int, Seq]] = {}  # the last: (cseq, seq)
         self._last_fresh: dict[Uid, Seq] = {}
 
     @property
@@ -313,7 +312,7 @@ class Client(Requester):
 
     def _on_delivery(self, reply: bytes, payload: bytes) -> None:
         """A consumer delivered something; `reply` says what."""
-        _, _, stream, consumer, count, sseq, cseq, _, _ = reply.decode().split(".")
+        _, _, stream, consumer, _, sseq, *_ = reply.decode().split(".")
         seq = int(sseq)
         checkers = self.ledger.checkers
         found = [
@@ -332,11 +331,5 @@ class Client(Requester):
             self._delivered.append((uid, consumer, reply, seq))
             return
         self.world.counts["pushed"] += 1
-        if count == "1":
-            # What follows at once, and goes out for the first time, is a later message.
-            last_cseq, last_seq = self._pushed.get((uid, consumer), (0, 0))
-            if int(cseq) == last_cseq + 1 and uid not in checkers.forfeited:
-                need(seq > last_seq, f"{self.name!r} is pushed {stream} {seq} after {last_seq}")
-            self._pushed[uid, consumer] = (int(cseq), seq)
         if consumer == "P":
             self._delivered.append((uid, consumer, reply, seq))

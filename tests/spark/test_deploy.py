@@ -17,22 +17,28 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 MANY = """
 import sys
-from spark_jobs import diff, export, ingest, stats
 import spark_jobs
+from spark_jobs import audit, diff, stats
+from spark_jobs.jobs import register
+from spark_jobs.session import session
 
-assert spark_jobs.__file__.startswith(sys.argv[1]) or ".zip" in spark_jobs.__file__, spark_jobs
-url, files, target = sys.argv[2:]
+zipped, url, files = sys.argv[1:]
+assert spark_jobs.__file__.startswith(zipped) or "streamd-spark.zip" in spark_jobs.__file__
+spark = session("many")
+register(spark)
+rows = spark.range(2000).selectExpr("concat('new.', id % 7) subject", "cast(id as string) payload")
+rows.write.format("streamd").mode("append").options(
+    servers=url, stream="NEW", jobId="many", prepareStream="true"
+).save()
 online = ["--servers", url, "--quiet", "--debug"]
-made = [
-    ingest.main([files, "--format", "json", "--stream", "NEW", "--subject-template", "new.{n}",
-                 "--id-columns", "n", *online]),
-    stats.main(["--stream", "NEW", *online]),
-    export.main(["--stream", "NEW", "--to", target, "--verify", *online]),
-    diff.main(["--left-stream", "NEW", "--right-stream", "NEW", "--left-servers", url,
-               "--right-servers", url.replace("nats://", ""), "--quiet", "--debug"]),
+statuses = [
+    stats.main(["--stream", "ORDERS", *online]),
+    diff.main(["--stream", "ORDERS", "--left-servers", url, "--right-path", files,
+               "--quiet", "--debug"]),
+    audit.main(["--data", files, "--quiet", "--debug"]),
 ]
-print("STATUSES", made)
-sys.exit(max(made))
+print("STATUSES", statuses)
+sys.exit(max(statuses))
 """
 
 
@@ -63,14 +69,13 @@ def test_jobs_run_on_a_cluster_from_the_zip_alone(
         assert (ledger.rows, len(ledger.live)) == (5000, 5)
         for worker in ("w0", "w1"):
             assert list((tmp_path / worker).glob("app-*/*/stderr")), f"{worker} ran no executor"
-        source = tmp_path / "new.json"
-        source.write_text("".join(f'{{"n": {n}, "text": "row {n}"}}\n' for n in range(2000)))
         many = tmp_path / "many.py"
         many.write_text(MANY)
         done = submit(
             *(tmp_path, url, "--py-files", str(zipped), str(many)),
-            *(str(zipped), server.url, str(source), str(tmp_path / "out2")),
+            *(str(zipped), server.url, str(server.store_dir)),
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "STATUSES [0, 0, 0, 0]" in done.stdout
-    assert server.state("NEW")["messages"] >= 2000
+        assert "STATUSES [0, 0, 0]" in done.stdout
+    found = server.api("STREAM.INFO.NEW", {"subjects_filter": "new.*"})["state"]
+    assert sum(found["subjects"].values()) == 2000

@@ -253,8 +253,8 @@ def test_spark_sees_the_stream_as_it_is(spark: Any, server: SparkTestServer) -> 
     fill(server, 20_000, size=100)
     reader = spark.read.format("streamd").option("servers", server.address).option("stream", "S")
     frame = reader.option("minPartitions", 4).load()
-    assert frame.rdd.getNumPartitions() == 4
-    rows = frame.select("seq", "subject", "payload").collect()
+    rows = frame.selectExpr("seq", "subject", "payload", "spark_partition_id() part").collect()
+    assert [row.part for row in rows] == [number // 5000 for number in range(20_000)]
     assert [row.seq for row in rows] == list(range(1, 20_001))
     assert all(int(row.payload) == row.seq for row in rows)
     assert all(row.subject == f"s.{(row.seq - 1) % 7}" for row in rows)
@@ -277,6 +277,27 @@ def test_filters_return_what_matches_and_nothing_else(server: SparkTestServer) -
     ):
         wanted = [at for at, subject in enumerate(sent, 1) if is_match(subject)]
         assert seqs_of(options_of(server, subjects=subjects, minPartitions=3)) == wanted
+
+
+def test_pushed_filters_give_the_rows_that_spark_would(spark: Any, server: SparkTestServer) -> None:
+    """With and without option pushdown, the same query has the same rows."""
+    fill(server, 500)
+    server.purge("S", seq=20)
+    reader = spark.read.format("streamd").option("servers", server.address).option("stream", "S")
+    pushed = reader.option("pushdown", "true").option("subjects", "s.1,s.2,s.3").load()
+    for condition, wanted in (
+        ("seq > 100 and seq <= 200 and subject = 's.1'", range(100, 200)),
+        ("seq >= 3 and subject in ('s.2', 's.5', 's.*')", range(19, 500)),
+        ("seq = 93 or size = 7", ()),
+        ("subject = 's.6'", ()),
+        ("seq < 5", ()),
+    ):
+        matching = {"s.1": (1,), "s.2": (2,)}
+        subjects = next((matching[name] for name in matching if name in condition), ())
+        expected = [number + 1 for number in wanted if number % 7 in subjects]
+        if "93" in condition:
+            expected = [93]
+        assert [row.seq for row in pushed.where(condition).select("seq").collect()] == expected
 
 
 def test_deleted_messages_are_left_out_without_an_error(server: SparkTestServer) -> None:

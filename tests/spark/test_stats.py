@@ -34,7 +34,8 @@ def counted(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
 def test_a_partition_counts_across_its_batches() -> None:
     rows = [("a", 5, 0, 10), ("b", 6, 3 * NS, 0), ("a", 9, 3 * NS + 1, 7), ("a", 10, 2 * NS, 1)]
     whole = counted([batch(rows)])
-    assert counted([batch(rows[:1]), batch(rows[1:3]), batch(rows[3:])]) == whole
+    parts = counted([batch(rows[:1]), batch(rows[1:3]), batch(rows[3:])])
+    assert sorted(parts, key=str) == sorted(whole, key=str)
     found = {(row["kind"], row["key"], row["number"]): row for row in whole}
     assert found["subject", "a", 0]["count"] == 3
     assert found["subject", "a", 0]["bytes"] == 18

@@ -1,0 +1,286 @@
+"""Files to a stream: JSON lines, CSV, Parquet or text; each row one message, each exactly once.
+
+    streamd-spark ingest --stream FLIGHTS --create --format parquet --from ./flights \\
+        --subject-template 'flights.{carrier}.{origin}' --id-columns year,month,day,flight
+    streamd-spark ingest --stream LOGS --format text --from 'logs/*.txt' --subject-template logs.raw
+    streamd-spark ingest ... --dry-run           # shows what would be sent, and sends nothing
+    streamd-spark ingest ... --job-id nightly    # again with the same id: the rest only
+
+A message's payload is the row as JSON, or --payload-columns of it; one such column that is a string
+or binary goes as it is with --raw (text is always raw). Values in a subject have white space and
+. * > replaced by _; a null is _ too. Ids, made of --id-columns, become Nats-Msg-Id.
+
+A job resumes by its --job-id through the ledger in the stream
+(docs/adr/0018-spark-sink-ledger.md): same input, same settings, else it refuses. Rows that the
+stream refuses end the job, or go to --dlq.
+
+Exit status: 0, 1 some rows went to the dead letters, 3 could not run or not to the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_jobs.jobs import (
+    EXIT_OK,
+    EXIT_WARNINGS,
+    JobError,
+    connect_arguments,
+    connect_options,
+    job_parser,
+    run_job,
+    session_from,
+    spark_arguments,
+)
+from spark_jobs.sink_job import (
+    finish,
+    plan_of,
+    prepare_arguments,
+    prepared,
+    run_write,
+    sink_arguments,
+    sink_options,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+FORMATS: Final = ("json", "csv", "parquet", "text")
+SHOWN_ROWS: Final = 10
+_SHOWN_BYTES: Final = 200
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; returns its exit status."""
+    return run_job(_parser(), _work, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser("ingest", __doc__)
+    group = parser.add_argument_group("input")
+    group.add_argument("--from", dest="paths", metavar="PATH", nargs="+", required=True)
+    group.add_argument("--format", choices=FORMATS, required=True)
+    group.add_argument(
+        "--option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an option of Spark's reader, such as header=true, multiLine=true; may be repeated",
+    )
+    group.add_argument("--schema", metavar="DDL", help="such as 'id long, name string'")
+    group.add_argument("--where", metavar="SQL", help="only rows for which this is true")
+    group = parser.add_argument_group("messages")
+    group.add_argument("--stream", required=True, metavar="NAME")
+    group.add_argument(
+        "--subject-template", required=True, metavar="TEXT", help="such as 'orders.{region}'"
+    )
+    group.add_argument("--payload-columns", metavar="A,B", help="default: all columns")
+    group.add_argument("--raw", action="store_true", help="one payload column as it is, not JSON")
+    group.add_argument("--id-columns", metavar="A,B", help="make Nats-Msg-Id: a:b")
+    group.add_argument("--headers", metavar="A,B", help="columns that become headers")
+    group.add_argument("--ttl-column", metavar="A", help="per-message TTL, such as 30s")
+    group.add_argument("--dry-run", action="store_true", help="show some messages, send none")
+    sink_arguments(parser)
+    prepare_arguments(parser)
+    connect_arguments(parser)
+    spark_arguments(parser)
+    return parser
+
+
+def _work(args: argparse.Namespace) -> int:
+    spark = session_from(args, "streamd ingest")
+    source = _read(args, spark)
+    messages = messages_of(
+        source,
+        args.subject_template,
+        payload_columns=_names(args.payload_columns),
+        is_raw=args.raw or args.format == "text",
+        id_columns=_names(args.id_columns),
+        headers=_names(args.headers),
+        ttl_column=args.ttl_column or "",
+        is_json=args.format == "json",
+    )
+    if args.dry_run:
+        return _show(args, messages)
+    options = connect_options(args) | sink_options(args)
+    pattern = _pattern(args.subject_template)
+    connection = prepared(args, options, default_subjects=[pattern])
+    if args.job_id:
+        options["planId"] = plan_of(
+            {name: _setting(getattr(args, name)) for name in _PLANNED}, messages
+        )
+    summary = run_write(
+        messages, options, label=f"ingest {args.stream}", is_quiet=args.quiet, connection=connection
+    )
+    finish("ingest", args.stream, summary)
+    return EXIT_WARNINGS if summary["rejected"] else EXIT_OK
+
+
+_PLANNED: Final = (
+    "format", "option", "schema", "where", "stream", "subject_template", "payload_columns", "raw",
+    "id_columns", "headers", "ttl_column",
+)  # fmt: skip
+
+
+def _setting(value: Any) -> str:
+    return json.dumps(value)
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _read(args: argparse.Namespace, spark: SparkSession) -> DataFrame:
+    """The input. Raises JobError."""
+    reader = spark.read
+    for each in args.option:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            raise JobError(f"--option {each!r} is not KEY=VALUE")
+        reader = reader.option(key, value)
+    if args.schema:
+        reader = reader.schema(args.schema)
+    missing = [
+        path
+        for path in args.paths
+        if "://" not in path and not set(path) & set("*?[{") and not Path(path).exists()
+    ]
+    if missing:
+        raise JobError(f"--from: there is no {', '.join(missing)}")
+    found = reader.format(args.format).load(args.paths)
+    return found.where(args.where) if args.where else found
+
+
+def messages_of(
+    source: DataFrame,
+    template: str,
+    *,
+    payload_columns: Sequence[str] = (),
+    is_raw: bool = False,
+    id_columns: Sequence[str] = (),
+    headers: Sequence[str] = (),
+    ttl_column: str = "",
+    is_json: bool = False,
+) -> DataFrame:
+    """`source` with the columns that the sink takes. Raises JobError naming a column that is not
+    there. `is_json`: a column of its own for lines that could not be parsed is left out."""
+    from pyspark.sql import functions as f
+
+    known = list(source.columns)
+    payload = list(payload_columns) or [
+        name for name in known if not (is_json and name == "_corrupt_record")
+    ]
+    for option, names in (
+        ("--subject-template", _fields(template)),
+        ("--payload-columns", payload),
+        ("--id-columns", id_columns),
+        ("--headers", headers),
+        ("--ttl-column", [ttl_column] if ttl_column else []),
+    ):
+        for name in names:
+            if name not in known:
+                raise JobError(f"{option}: no column {name!r}; there are {', '.join(known)}")
+    if is_raw:
+        if len(payload) != 1:
+            raise JobError(f"--raw needs one payload column, there are {', '.join(payload)}")
+        body = f.col(_quoted(payload[0]))
+        if source.schema[payload[0]].dataType.simpleString() not in ("string", "binary"):
+            raise JobError(f"--raw: column {payload[0]} is neither string nor binary")
+    else:
+        body = f.to_json(f.struct(*[f.col(_quoted(name)) for name in payload]))
+    columns = [_subject(template).alias("subject"), body.alias("payload")]
+    if headers:
+        pairs: list[Column] = []
+        for name in headers:
+            pairs += [f.lit(name), f.coalesce(f.col(_quoted(name)).cast("string"), f.lit(""))]
+        columns.append(f.create_map(*pairs).alias("headers"))
+    if id_columns:
+        parts = [f.coalesce(f.col(_quoted(name)).cast("string"), f.lit("")) for name in id_columns]
+        columns.append(f.concat_ws(":", *parts).alias("msg_id"))
+    if ttl_column:
+        columns.append(f.col(_quoted(ttl_column)).cast("string").alias("ttl"))
+    return source.select(*columns)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _pieces(template: str) -> list[tuple[str, bool]]:
+    """(text, whether it is a column) in order. Raises JobError for unbalanced braces."""
+    found: list[tuple[str, bool]] = []
+    rest = template
+    while rest:
+        text, brace, rest = rest.partition("{")
+        if "}" in text:
+            raise JobError(f"--subject-template {template!r}: a }} without its {{")
+        if text:
+            found.append((text, False))
+        if brace:
+            name, brace, rest = rest.partition("}")
+            if not brace or not name.strip():
+                raise JobError(f"--subject-template {template!r}: {{ must enclose a column's name")
+            found.append((name.strip(), True))
+    if not found:
+        raise JobError("--subject-template is empty")
+    return found
+
+
+def _fields(template: str) -> list[str]:
+    return [text for text, is_column in _pieces(template) if is_column]
+
+
+def _subject(template: str) -> Column:
+    from pyspark.sql import functions as f
+
+    parts: list[Column] = []
+    for text, is_column in _pieces(template):
+        if is_column:
+            value = f.col(_quoted(text)).cast("string")
+            clean = f.regexp_replace(value, r"[\s.*>\x00-\x1f]", "_")
+            blank = clean.isNull() | (clean == f.lit(""))
+            parts.append(f.when(blank, f.lit("_")).otherwise(clean))
+        else:
+            parts.append(f.lit(text))
+    return f.concat(*parts)
+
+
+def _pattern(template: str) -> str:
+    """What a new stream must capture: a `*` for each token that holds a column."""
+    whole = "".join("\x00" if is_column else text for text, is_column in _pieces(template))
+    return ".".join("*" if "\x00" in token else token for token in whole.split("."))
+
+
+def _show(args: argparse.Namespace, messages: DataFrame) -> int:
+    """Print the first messages, and which of them the sink itself would refuse."""
+    from spark_jobs.sink_job import refused_rows
+
+    sample = messages.limit(SHOWN_ROWS).collect()
+    options = connect_options(args) | sink_options(args)
+    pattern = _pattern(args.subject_template)
+    note, refused = refused_rows(args, options, sample, default_subjects=pattern)
+    print(f"the first {len(sample)} messages of {', '.join(args.paths)}; nothing is sent")
+    for at, row in enumerate(sample):
+        line: dict[str, Any] = {"subject": row["subject"]}
+        for name in ("msg_id", "headers", "ttl"):
+            if name in row:
+                line[name] = row[name]
+        payload = row["payload"]
+        if isinstance(payload, bytes | bytearray):
+            payload = payload.decode("utf-8", "replace")
+        is_long = payload is not None and len(payload) > _SHOWN_BYTES
+        line["payload"] = payload[:_SHOWN_BYTES] + "..." if is_long else payload
+        print(json.dumps(line, ensure_ascii=False))
+        if at in refused:
+            print(f"  would be refused: {refused[at]}")
+    print(note)
+    return EXIT_WARNINGS if refused else EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Members that come back without a memory: one that was moved away, one whose stream was in memory,
+the only one there was. Scripted, in a simulated cluster without other faults."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from streamd.machine import commands
+from streamd.types import META_UID, NodeId, Seq, Uid
+from tests.sim.checkers import Probes
+from tests.sim.cluster import SimCluster, small_limits
+from tests.sim.faults import DirectedWorld
+from tests.sim.plan import ALONE, IN_MEMORY, stream_config
+from tests.sim.workload import Client
+from tests.sim.world import SECOND
+
+
+class Script:
+    """A cluster that does what a test says."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.operator = Client(b"op", cluster, cluster.ledger)
+        cluster.clients[b"op"] = self.operator
+
+    def wait(self, what: str, is_true: Callable[[], Any]) -> None:
+        self.cluster._await(what, 20 * SECOND, is_true)
+
+    def create(self, name: str, replica_count: int) -> Uid:
+        config = stream_config(random.Random(1), name, replica_count)
+        self.cluster.plan.configs[name] = config | {"max_msgs": -1, "max_msgs_per_subject": -1}
+        self.cluster._create(self.operator, name)
+        return next(asset.uid for asset in self.cluster.assets() if asset.name == name)
+
+    def publish(self, name: str, count: int) -> None:
+        """One message after another, an entry each; again if nobody leads."""
+        for _ in range(count):
+            self.wait("an ack", self._publisher(name))
+
+    def _publisher(self, name: str) -> Callable[[], bool]:
+        acks: list[Any] = []
+        asked_us = -SECOND
+
+        def is_acked() -> bool:
+            nonlocal asked_us
+            now_us = self.cluster.world.now_us
+            if now_us >= asked_us + SECOND:
+                asked_us = now_us
+                self.operator.connect()
+                process = self.operator.process
+                handle = process.node.stream(name) if process is not None else None
+                if process is not None and handle is not None:
+                    reply = self.operator.await_reply(acks.append)
+                    msg = (f"{name}.1".encode(), b"", b"x" * 100)
+                    process.run(handle.publish, [msg], [reply], self.operator.connection)
+            return any(type(ack) is int for ack in acks)
+
+        return is_acked
+
+    def peers_of(self, uid: Uid) -> tuple[NodeId, ...]:
+        return next(asset.peers for asset in self.cluster.assets() if asset.uid == uid)
+
+    def move(self, uid: Uid, peers: tuple[NodeId, ...]) -> None:
+        """Have the stream live on `peers`, and nobody else know of it any more."""
+        self.set_peers(uid, peers)
+
+        def is_moved() -> bool:
+            asset = next(asset for asset in self.cluster.assets() if asset.uid == uid)
+            holders = {name for name in self.cluster.names if self.group(name, uid) is not None}
+            return set(asset.members) == set(peers) == holders
+
+        self.wait(f"move to {peers}", is_moved)
+
+    def set_peers(self, uid: Uid, peers: tuple[NodeId, ...]) -> None:
+        leader = self.cluster._leader(META_UID)
+        assert leader is not None and leader.process is not None and leader.node is not None
+        command = [commands.SET_PEERS, leader.clock.now_ns(), uid, list(peers)]
+        leader.process.run(leader.node.propose_meta, command, lambda result: None)
+
+    def group(self, name: NodeId, uid: Uid) -> Any:
+        node = self.cluster.hosts[name].node
+        return node.group_of(uid) if node is not None else None
+
+    def wait_for_last(self, name: NodeId, uid: Uid, seq: Seq) -> None:
+        self.wait("all", lambda: self.group(name, uid).machine.index.last_seq == seq)
+
+    def restart(self, *names: NodeId) -> None:
+        for name in names:
+            self.cluster.hosts[name].kill()
+        for name in names:
+            self.cluster.hosts[name].boot()
+
+
+@contextmanager
+def born(node_count: int) -> Iterator[Script]:
+    """A cluster that works, and to which nothing happens by itself."""
+    cluster = SimCluster(1, directed=DirectedWorld((), node_count=node_count))
+    with Probes(cluster.checkers), small_limits():
+        cluster._be_born()
+        yield Script(cluster)
+
+
+def test_a_founder_that_was_moved_away_comes_back_in_doubt() -> None:
+    """Two of them, empty and certain, were a majority of the group as it began: seed 5689."""
+    with born(5) as script:
+        uid = next(asset.uid for asset in script.cluster.assets() if asset.name == "S1")
+        founders = script.peers_of(uid)
+        others = [name for name in script.cluster.names if name not in founders]
+        stays = next(n for n in founders if script.group(n, uid).is_ready)
+        back = [name for name in founders if name != stays]
+        script.move(uid, (stays, *others))
+        script.set_peers(uid, founders)
+        for name in back:
+            script.wait(f"a member at {name}", lambda: script.group(name, uid))  # noqa: B023
+            raft = script.group(name, uid).raft
+            assert raft.is_uncertain or raft.last_index > 0, name
+        script.move(uid, founders)
+
+
+def test_a_restarted_member_of_a_stream_in_memory_is_in_doubt() -> None:
+    """It has forgotten its votes and all it acknowledged (I12), and is told again."""
+    with born(3) as script:
+        uid = script.create(IN_MEMORY, 3)
+        script.publish(IN_MEMORY, 5)
+        name = next(n for n in script.cluster.names if not script.group(n, uid).is_ready)
+        script.restart(name)
+        script.wait("a member", lambda: script.group(name, uid))
+        assert script.group(name, uid).raft.is_uncertain
+        script.publish(IN_MEMORY, 1)
+        script.wait("certainty", lambda: not script.group(name, uid).raft.is_uncertain)
+        script.wait_for_last(name, uid, 6)
+
+
+def test_a_stream_in_memory_that_all_have_forgotten_begins_anew() -> None:
+    with born(3) as script:
+        uid = script.create(IN_MEMORY, 3)
+        script.publish(IN_MEMORY, 3)
+        script.restart(*script.cluster.names)
+        assert uid in script.cluster.checkers.forfeited
+        script.publish(IN_MEMORY, 1)
+        for name in script.cluster.names:
+            script.wait_for_last(name, uid, 1)
+
+
+def test_the_only_replica_moves_away_and_back() -> None:
+    """Where it began, it must not begin again."""
+    with born(3) as script:
+        uid = script.create(ALONE, 1)
+        (first,) = script.peers_of(uid)
+        second = next(name for name in script.cluster.names if name != first)
+        script.publish(ALONE, 3)
+        script.move(uid, (second,))
+        script.publish(ALONE, 1)
+        script.move(uid, (first,))
+        script.publish(ALONE, 1)
+        script.wait_for_last(first, uid, 5)
+
+
+def test_the_only_replica_in_memory_moves_with_what_it_holds() -> None:
+    """Its log is dropped as it is applied: the new member is given a snapshot."""
+    with born(3) as script:
+        uid = script.create(IN_MEMORY, 1)
+        (first,) = script.peers_of(uid)
+        second = next(name for name in script.cluster.names if name != first)
+        script.publish(IN_MEMORY, 5)
+        script.move(uid, (second,))
+        script.publish(IN_MEMORY, 1)
+        script.wait_for_last(second, uid, 6)

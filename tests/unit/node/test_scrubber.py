@@ -1,0 +1,98 @@
+"""A lone node reads its blocks in the background and says what is damaged."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from streamd import limits
+from streamd.api.stream_configs import normalise
+from streamd.errors import CorruptionError
+from streamd.machine import commands
+from streamd.node.node import Node
+from tests.sim.crash import SimWires
+
+
+class Log:
+    """Sets an event at the first error."""
+
+    def __init__(self) -> None:
+        self.has_error = asyncio.Event()
+        self.lines: list[str] = []
+
+    def info(self, text: str, **facts: Any) -> None: ...
+
+    warning = info
+
+    def error(self, text: str, **facts: Any) -> None:
+        self.lines.append(f"{text} {facts}")
+        self.has_error.set()
+
+
+class Sink:
+    """Sets an event at the acks."""
+
+    def __init__(self) -> None:
+        self.is_acked = asyncio.Event()
+
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        self.is_acked.set()
+
+
+def test_rot_of_the_only_copy_is_reported(tmp_path: Path, monkeypatch: Any) -> None:
+    """A flipped bit: an error in the log, a counter, a reason; the stream goes on."""
+    monkeypatch.setattr(limits, "SCRUB_FIRST_S", 0.01)
+    monkeypatch.setattr(limits, "SCRUB_EVERY_S", 0.01)
+    monkeypatch.setattr(limits, "SCRUB_PAUSE_S", 0.01)
+    asyncio.run(asyncio.wait_for(_rot(tmp_path), 30))
+
+
+async def _rot(path: Path) -> None:
+    log = Log()
+    node = Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n", log=log)
+    await node.started()
+    try:
+        created = asyncio.Event()
+        config = normalise({"name": "S", "subjects": ["s"]}, is_pedantic=False)
+        node.propose_meta([commands.CREATE_STREAM, 1, config], lambda outcome: created.set())
+        await created.wait()
+        stream = node.stream("S")
+        assert await publish(stream, 100)
+        saved = asyncio.Event()
+        stream.monitor.when_saved(stream.machine.applied, saved.set)
+        await saved.wait()
+        assert not log.lines
+        block = path / "streamd" / "streams" / str(stream.uid) / "1.blk"
+        blob = bytearray(block.read_bytes())
+        blob[len(blob) // 2] ^= 4
+        block.write_bytes(blob)
+        await log.has_error.wait()
+        assert "there is no other copy" in log.lines[0]
+        assert "1.blk" in node.damages.reasons[stream.uid]
+        assert node.damages.damage_count >= 1
+        assert node.scrubber.read_bytes > 0
+        assert await publish(stream, 1)
+        assert len(log.lines) == 1  # not again in every round
+    finally:
+        await node.stopped()
+
+
+async def publish(stream: Any, count: int) -> bool:
+    sink = Sink()
+    stream.publish([(b"s", b"", b"x" * 100)] * count, [b"r"] * count, sink)
+    return await sink.is_acked.wait()
+
+
+def test_damage_of_an_unknown_stream_is_ignored(tmp_path: Path) -> None:
+    """A read that ends after its stream was deleted reports nothing."""
+    asyncio.run(asyncio.wait_for(_unknown(tmp_path), 30))
+
+
+async def _unknown(path: Path) -> None:
+    node = Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n")
+    await node.started()
+    node.damages.on_damaged(77, CorruptionError("of a stream that is gone"))
+    assert not node.damages.reasons
+    assert node.damages.damage_count == 0
+    await node.stopped()
