@@ -222,7 +222,7 @@ class _Check:
             self._compare_footer(footer, rows, blob)
         has_headers = bool(len(offsets)) and bool(_u16(blob, rows.offsets + 8, 4).any())
         live = self._judge(rows, footer)
-        done = self.done(live, len(offsets), has_headers)
+        done = self.done(live, len(offsets) + len(self.bad), has_headers)
         if task.wants_subjects and not self.findings:
             return done._replace(subject_sum=_subject_sum_of(blob, live, footer))
         return done

@@ -47,6 +47,8 @@ Progress = Callable[[str], AbstractContextManager[Any]]
 """Shows the Spark tasks that finish inside, under a label."""
 
 TASKS_PER_CORE: Final = 4
+OPEN_TRIES: Final = 5
+OPEN_PAUSE_S: Final = 0.1  # before the second try; longer before each after that
 DRIVER_BUCKETS_MAX: Final = 250_000  # compared on the driver: 1e9 records, about 100 MB
 _LOW: Final = (1 << 32) - 1
 _BUCKET_COLUMNS: Final = ("cohort", "replica", "bucket", "lo", "hi", "expected_replicas")
@@ -103,19 +105,18 @@ def audit(spark: SparkSession, request: Request, progress: Progress) -> Outcome:
     first.run()
     outcome = first.outcome()
     running = {label for label, place in request.stores if place.is_running}
-    doubtful = {
-        each.stream for each in outcome.findings if each.replica in running or not each.replica
-    }
-    if running and doubtful:
+
+    def is_doubtful(each: Finding) -> bool:
+        return not running.isdisjoint(each.replica.split(", "))
+
+    doubtful = {each.stream for each in outcome.findings if is_doubtful(each)}
+    if doubtful:
         again = _Round(spark, request, progress, only=doubtful)
         again.run()
         seen = {_identity(each) for each in again.outcome().findings}
         outcome.findings = [
-            each
-            for each in outcome.findings
-            if each.replica not in running or _identity(each) in seen
+            each for each in outcome.findings if not is_doubtful(each) or _identity(each) in seen
         ]
-        outcome.notes = list(dict.fromkeys(outcome.notes))
     for row in outcome.rows:
         row.findings = sum(
             row.stream == each.stream and row.replica in each.replica.split(", ")
@@ -177,11 +178,20 @@ class _Round:
         )
 
     def run(self) -> None:
-        stores = [Store(place, label) for label, place in self.request.stores]
+        """Fill `findings`, `notes`, `rows` and `stats`."""
+        stores: list[Store] = []
         try:
+            for attempt in range(OPEN_TRIES):
+                time.sleep(OPEN_PAUSE_S * attempt)  # a server at work needs a moment
+                for store in stores:
+                    store.close()
+                self._forget()
+                stores = [Store(place, label) for label, place in self.request.stores]
+                self._open_streams(stores)
+                if not self._is_busy(stores):
+                    break
             for store in stores:
                 self.findings += log_findings(store) + audit_state.store_findings(store)
-            self._open_streams(stores)
             for node in self.request.live:
                 self._open_live(node)
             for view in self.views:
@@ -194,6 +204,22 @@ class _Round:
         finally:
             for store in stores:
                 store.close()
+
+    def _forget(self) -> None:
+        for kept in (self.findings, self.notes, self.views):
+            kept.clear()
+        for named in (self.cohorts, self._by_cohort, self.tasks, self.rows):
+            named.clear()
+
+    def _is_busy(self, stores: Sequence[Store]) -> bool:
+        """True if files that a running server changed meanwhile may be why something is wrong."""
+        running = {store.label for store in stores if store.place.is_running}
+        return any(
+            store.label in running and bool(store.log.damage or store.problem) for store in stores
+        ) or any(
+            view.label in running and bool(view.problem or view.files.has_gap)
+            for view in self.views
+        )
 
     # --- opening ----------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -121,10 +122,8 @@ def _work(args: argparse.Namespace) -> int:
     origin = origin_from(args)
     wanted = _partitioning(args.partition_by) if args.partition_by else None
     spark = session_from(args, f"streamd export {args.stream}")
-    for name, value in WRITE_CONF.items():
-        spark.conf.set(name, value)
     files = open_files(args.to, spark)
-    with files.lock():
+    with _settings(spark), files.lock():
         ledger = Ledger.open(files)
         for line in ledger.recover():
             print(line, file=sys.stderr)
@@ -146,6 +145,22 @@ def _work(args: argparse.Namespace) -> int:
             print(report.text)
             return EXIT_OK if report.is_good else EXIT_DIFFERENT
     return EXIT_OK
+
+
+@contextmanager
+def _settings(spark: SparkSession) -> Iterator[None]:
+    """`WRITE_CONF` inside; a session that goes on afterwards has its own settings again."""
+    before = {name: spark.conf.get(name, None) for name in WRITE_CONF}
+    for name, value in WRITE_CONF.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 class Export:
@@ -399,7 +414,7 @@ class Export:
             return ()
         prefix = f"{commit.staging}/"
         read = self.spark.read.schema(spark_schema(COLUMNS))
-        rows = read.parquet(f"{self.ledger.files.url}/{commit.staging}")
+        rows = read.parquet(_literal(f"{self.ledger.files.url}/{commit.staging}"))
         per_file = rows.groupBy(F.col("_metadata.file_path").alias("path")).agg(
             F.count(F.lit(1)).alias("rows"),
             F.min("seq").alias("min_seq"),
@@ -429,12 +444,14 @@ def read_files(spark: SparkSession, ledger: Ledger, paths: Sequence[str]) -> Dat
     schema = spark_schema(COLUMNS)
     if not paths:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*[f"{ledger.files.url}/{_quoted(p)}" for p in paths])
+    return spark.read.schema(schema).parquet(
+        *[_literal(f"{ledger.files.url}/{path}") for path in paths]
+    )
 
 
-def _quoted(path: str) -> str:
-    """A file's name in a URL that Spark takes literally, not as a pattern."""
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
+def _literal(url: str) -> str:
+    """A URL that Spark takes as it is, not as a pattern."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)
 
 
 def _partitioning(text: str) -> tuple[str, ...]:

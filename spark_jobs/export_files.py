@@ -62,7 +62,7 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.url = root.as_uri()
+        self.url = f"file://{root}"  # as Hadoop has it: nothing is escaped
 
     def read(self, name: str) -> bytes | None:
         try:

@@ -23,14 +23,14 @@ from spark_jobs.jobs import EXIT_OK, JobError, job_parser, run_job
 PACKAGES: Final = ("spark_jobs", "pyspark_streamd", "streamd")
 ZIP_NAME: Final = "streamd-spark.zip"
 PROGRAM_NAME: Final = "streamd-spark.py"
-PROGRAM: Final = '''# spark-submit --py-files streamd-spark.zip streamd-spark.py JOB ...
+PROGRAM: Final = """# spark-submit --py-files streamd-spark.zip streamd-spark.py JOB ...
 
 import sys
 
 from spark_jobs.jobs import main
 
 sys.exit(main())
-'''
+"""
 _STAMP: Final = (2020, 1, 1, 0, 0, 0)  # the same code makes the same bytes
 
 

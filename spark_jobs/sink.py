@@ -30,9 +30,10 @@ from pyspark.sql.datasource import (
 from spark_jobs import ledger, sink_refused
 from spark_jobs.ledger import LedgerError, StreamFacts
 from spark_jobs.options import OptionError
-from spark_jobs.sink_exact import ExactWriter, Outcome, Task
+from spark_jobs.sink_exact import ExactWriter
 from spark_jobs.sink_options import Layout, SinkOptions
 from spark_jobs.sink_plain import PlainWriter
+from spark_jobs.sink_task import Outcome, Task
 from spark_jobs.wire import Wire, with_retries
 
 if TYPE_CHECKING:

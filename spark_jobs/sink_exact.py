@@ -13,7 +13,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +33,14 @@ from spark_jobs.sink_refused import (
 )
 from spark_jobs.sink_rows import Rows, Sums
 from spark_jobs.sink_rules import Rejection, Rules
+from spark_jobs.sink_task import (
+    Chunk,
+    Outcome,
+    Task,
+    check_entry,
+    check_not_gone,
+    check_rows,
+)
 from spark_jobs.wire import ApiError, NoResponders, Wire, WireError, WireLost, WireTimeout
 
 DEPTH: Final = 2  # batches sent and not acknowledged; a stream takes 50 of all tasks together
@@ -44,61 +52,10 @@ _FAULTS: Final = (WireLost, WireTimeout, NoResponders)
 _SAMPLES_MAX: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Who writes. `batch`: the micro-batch, 0 in a batch job; `attempt` is for people to read."""
-
-    job: str
-    partition: int
-    batch: int = 0
-    is_streaming: bool = False
-    attempt: str = ""
-
-    def __str__(self) -> str:
-        batch = f" batch {self.batch}" if self.is_streaming else ""
-        return f"job {self.job}{batch} partition {self.partition}"
-
-    @property
-    def id_prefix(self) -> bytes:
-        """What the ids of generated rows begin with."""
-        batch = f"{self.batch}:" if self.is_streaming else ""
-        return f"{self.job}:{batch}{self.partition}:".encode()
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one attempt did. Rows in all, and of them: done before, sent, left out."""
-
-    rows: int = 0
-    resumed: int = 0
-    sent: int = 0
-    duplicates: int = 0
-    rejected: int = 0
-    payload_bytes: int = 0
-    last_seq: int = 0
-    samples: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Chunk:
-    """Rows on their way, and the entry that will commit them."""
-
-    rows: Rows  # as they were read
-    sent: Rows  # those of them that are messages
-    is_last: bool
-    sums: Sums  # of all rows up to and with these
-    duplicates: int
-    rejections: list[Rejection]
-    number: int = 0  # of its replies
-    batch_id: str = ""
-    messages: int = 0  # of the batch, before the entry
-    is_committing: bool = False
-
-
 class _Refused(Exception):
     """The server's answer to a batch, or to its first message."""
 
-    def __init__(self, chunk: _Chunk, code: int, text: str, *, is_commit: bool) -> None:
+    def __init__(self, chunk: Chunk, code: int, text: str, *, is_commit: bool) -> None:
         super().__init__(code, text)
         self.chunk = chunk
         self.code = code
@@ -135,7 +92,7 @@ class ExactWriter:
         self._entry = Entry()  # the last of ours, as far as we know
         self._tip_sums: Sums = ()  # of all rows taken from the feed
         self._tip_rows = 0
-        self._queue: deque[_Chunk] = deque()
+        self._queue: deque[Chunk] = deque()
         self._verdicts: dict[int, tuple[str, int]] = {}  # by row number: what the server said
         self._limit = options.batch_rows
         self._incomplete = 0
@@ -195,7 +152,7 @@ class ExactWriter:
         self._await_ack()
         return True
 
-    def _next_chunk(self, feed: Feed) -> _Chunk | None:
+    def _next_chunk(self, feed: Feed) -> Chunk | None:
         rows = feed.take(self._limit)
         if rows is None:
             return None
@@ -243,7 +200,7 @@ class ExactWriter:
             )
         if not keep.all():
             sent = sent.pick(keep)
-        return _Chunk(rows, sent, is_last, self._tip_sums, duplicates, rejections)
+        return Chunk(rows, sent, is_last, self._tip_sums, duplicates, rejections)
 
     def _repeated(self, rows: Rows, keep: Any) -> list[int]:
         """Places of rows whose id another row of the same batch has."""
@@ -262,7 +219,7 @@ class ExactWriter:
             seen.add(one)
         return found
 
-    def _stage(self, chunk: _Chunk) -> None:
+    def _stage(self, chunk: Chunk) -> None:
         """Send the rows of a batch; it is committed later."""
         wire = self._wired()
         chunk.number = self._next_number()
@@ -302,7 +259,7 @@ class ExactWriter:
         wire.flush()
         chunk.is_committing = True
 
-    def _entry_after(self, chunk: _Chunk) -> Entry:
+    def _entry_after(self, chunk: Chunk) -> Entry:
         before = self._entry
         is_new = before.batch != self._task.batch
         has_old = before.seq and not self._facts.allows_rollup
@@ -346,7 +303,7 @@ class ExactWriter:
                     self._on_committed(chunk, int(found["seq"]))
                     return
 
-    def _on_committed(self, chunk: _Chunk, seq: int) -> None:
+    def _on_committed(self, chunk: Chunk, seq: int) -> None:
         self._entry = replace(self._entry_after(chunk), seq=seq)
         self._queue.popleft()
         done = self.outcome
@@ -478,7 +435,9 @@ class ExactWriter:
             self._tip_sums = self._entry.sums if self._entry.batch == self._task.batch else ()
             self._queue.clear()
         entry = self._read_entry() if not is_first else self._read_first()
-        self._check(entry, is_first=is_first)
+        check_entry(self._options, self._task, entry)
+        if not is_first:
+            check_not_gone(self._facts, self._task, entry, before=self._entry)
         self._entry = entry
         wanted = entry.rows if entry.batch == self._task.batch else 0
         start = self._tip_rows
@@ -489,7 +448,9 @@ class ExactWriter:
         done.resumed += skipped
         if entry.batch != self._task.batch:
             return
-        self._compare(entry, feed)
+        check_rows(
+            self._options, self._task, entry, self._tip_rows, self._tip_sums, is_over=feed.is_over()
+        )
 
     def _read_entry(self) -> Entry:
         try:
@@ -509,55 +470,6 @@ class ExactWriter:
                     raise
                 self._close()
                 self._pause()
-
-    def _check(self, entry: Entry, *, is_first: bool) -> None:
-        """Raise LedgerError if `entry` is none that this task can follow on."""
-        where = f"stream {self._options.stream}, {self._task}"
-        if entry.batch > self._task.batch:
-            raise LedgerError(
-                f"{where}: the ledger is at batch {entry.batch} already (sequence {entry.seq}): "
-                "the query's checkpoint is older than the stream. Use its newest checkpoint, or "
-                "begin a new one"
-            )
-        if entry.batch == self._task.batch and entry.plan != self._options.plan:
-            raise LedgerError(
-                f"{where}: it was begun with another plan ({entry.plan!r}, now "
-                f"{self._options.plan!r}): other input, partitions or settings. Give the same "
-                "ones, or another job id"
-            )
-        if not is_first and (
-            entry.seq < self._entry.seq or self._rows_of(entry) < self._rows_of(self._entry)
-        ):
-            limits = {
-                name: self._facts.config.get(name)
-                for name in ("max_msgs", "max_bytes", "max_age")
-                if int(self._facts.config.get(name) or 0) > 0
-            }
-            raise LedgerError(
-                f"{where}: its ledger entry at sequence {self._entry.seq} is gone (now "
-                f"{entry.seq}): purged, deleted, or removed by the stream's limits {limits}"
-            )
-
-    def _rows_of(self, entry: Entry) -> int:
-        return entry.rows if entry.batch == self._task.batch else 0
-
-    def _compare(self, entry: Entry, feed: Feed) -> None:
-        """Raise LedgerError if the rows skipped are not those that `entry` counts."""
-        fault = ""
-        if self._tip_rows < entry.rows:
-            fault = f"it has {self._tip_rows} rows now and had {entry.rows} or more"
-        elif self._tip_sums != entry.sums:
-            fault = f"its first {entry.rows} rows are not the same, or not in the same order"
-        elif entry.is_done and not feed.is_over():
-            fault = f"it had {entry.rows} rows and has more now"
-        elif not entry.is_done and feed.is_over():
-            fault = f"it had more than {entry.rows} rows and has no more now"
-        if fault:
-            raise LedgerError(
-                f"stream {self._options.stream}, {self._task}: {fault} than when an earlier "
-                f"attempt ({entry.attempt}) wrote it. A repeated task must get the same rows: "
-                "sort within partitions, or persist, what comes out of a shuffle"
-            )
 
     # --- helpers ------------------------------------------------------------------------------
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from spark_jobs import ledger, sink_rows
 from spark_jobs.ledger import StreamFacts
-from spark_jobs.sink_exact import Outcome, Task
 from spark_jobs.sink_feed import Feed, Pacer
 from spark_jobs.sink_options import Layout, SinkOptions
 from spark_jobs.sink_refused import TRY_AGAIN, DeadLetters, SinkError, is_about_stream
 from spark_jobs.sink_rows import Rows
 from spark_jobs.sink_rules import Rejection, Rules
+from spark_jobs.sink_task import Outcome, Task
 from spark_jobs.wire import ApiError, NoResponders, Wire, WireError, WireLost, WireTimeout
 
 CHUNK_ROWS: Final = 1000

@@ -294,7 +294,8 @@ def cancel_move(request: Request) -> None:
     if set(asset.peers) == set(asset.members):
         raise errors.STREAM_RECONFIGURE_NOT_IN_PROGRESS()
     now_ns = context.clock.now_ns()
-    command = [commands.SET_PEERS, now_ns, asset.uid, list(asset.members)]
+    peers = list(asset.members)[: asset.config["num_replicas"]]
+    command = [commands.SET_PEERS, now_ns, asset.uid, peers]
     request.propose_meta(command, lambda _: request.answer({"success": True}))
 
 

@@ -8,7 +8,7 @@ depends on other streams, because only the log's order decides who was first.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -43,9 +43,16 @@ class StreamAsset(NamedTuple):
     peers: tuple[NodeId, ...] = ()
     """Where its replicas are wanted; empty: on the one node there is."""
     members: tuple[NodeId, ...] = ()
-    """The group's membership as its leader last reported it; at creation the peers."""
+    """The group's membership as its leader last reported it, and those who may have joined since,
+    because they were wanted before somebody else was; at creation the peers."""
     created_peers: tuple[NodeId, ...] = ()
     """The peers at creation: the membership with which the group's log begins."""
+
+    def placed_on(self, peers: Sequence[NodeId]) -> StreamAsset:
+        """The asset with its replicas wanted elsewhere. Who was wanted so far may be a member by
+        now, its leader's report on its way: it must not take itself for one that is not."""
+        joining = tuple(name for name in self.peers if name not in self.members)
+        return self._replace(peers=tuple(peers), members=self.members + joining)
 
     def may_be_dropped_by(self, node_id: NodeId) -> bool:
         """True if `node_id` is neither a member of the group nor wanted as one."""
@@ -153,7 +160,7 @@ class MetaMachine:
             return errors.STREAM_SUBJECT_OVERLAP()
         asset = existing._replace(config=config, update_index=entry.index)
         if placement and placement[0]:
-            asset = asset._replace(peers=tuple(placement[0]))
+            asset = asset.placed_on(placement[0])
         self._put(asset)
         out.events.append(("stream_updated", {"asset": asset}))
         return asset
@@ -167,7 +174,7 @@ class MetaMachine:
             return errors.STREAM_NOT_FOUND()
         if not peers:
             return errors.PEER_REMAP()  # a stream without a replica would be a deletion by stealth
-        asset = existing._replace(peers=tuple(peers))
+        asset = existing.placed_on(peers)
         self._put(asset)
         out.events.append(("stream_updated", {"asset": asset}))
         return asset
@@ -177,6 +184,8 @@ class MetaMachine:
         existing = self.streams_by_uid.get(uid)
         if existing is None:
             return errors.STREAM_NOT_FOUND()
+        if set(members) != set(existing.peers):
+            return existing  # others are wanted by now; whoever was is not let go before they are in
         asset = existing._replace(members=tuple(members))
         self._put(asset)
         out.events.append(("stream_moved", {"asset": asset}))

@@ -482,8 +482,8 @@ class Member(State):
             at_once = ballot.uncertain & ballot.known if is_unanimous else set()
             doubt.begin(self._leadership, ballot.uncertain, at_once)
         if self.is_uncertain:
-            # All voters granted this term after we forgot: nobody else can be elected in it, and
-            # nobody has an entry that we lack.
+            # All voters, or a majority that remembers, granted this term after we forgot: nobody
+            # else can be elected in it, and nobody has an entry that we lack.
             self.is_uncertain = False
             self._hard_state_changed = True
         self._append(b"", None, None)  # commits what earlier terms left, once it is committed
@@ -608,7 +608,7 @@ class Member(State):
         until it is, the group may need the longer log that only the removed member has."""
         if self.is_incomplete or self._has_diverged:
             return False
-        if self.is_uncertain and not (self.may_begin_anew and self.log.last_index == 0):
+        if self.is_uncertain and not self.may_begin_anew:
             return False
         return any(members.is_voter(self.node_id) for members in self.log.open_memberships())
 

@@ -94,7 +94,8 @@ class State:
         if its hard state says so. `is_incomplete`: the log is whole, but the machine's state
         below it is missing; then `applied` may be anything up to the start of the log.
         `may_begin_anew`: what all members have forgotten is gone, and the group may go on without
-        it: an uncertain member with an empty log may stand, and wins if nobody has a longer one.
+        it: an uncertain member may stand, and wins if all voters, or a majority that remembers,
+        grant it; whoever has a longer log does not.
 
         Reads the durable log once, and raises CorruptionError if it does not fit together.
         """

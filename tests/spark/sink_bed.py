@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_jobs import ledger
-from spark_jobs.sink_exact import ExactWriter, Task
+from spark_jobs.sink_exact import ExactWriter
 from spark_jobs.sink_options import Layout, SinkOptions
+from spark_jobs.sink_task import Task
 from spark_jobs.wire import Wire
 from spark_jobs.wire_parse import header
 

@@ -72,7 +72,7 @@ def check_content(table: pa.Table, first: int, last: int) -> None:
 def test_increments_offline_and_online_make_one_directory(
     spark: Any, orders: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Files first, then the server; small commits; by date and subject token; then compaction."""
+    """Files first, then the server; by date and subject token; compaction; a range without rows."""
     target = tmp_path / "out"
     arguments = ("--partition-by", "date,subject:2", "--commit-rows", "300")
     assert run(orders, target, *offline(orders), *arguments) == EXIT_OK
@@ -95,6 +95,12 @@ def test_increments_offline_and_online_make_one_directory(
     assert (after.rows, after.digest, after.last_seq) == (700, before.digest, 700)
     check_content(pq.read_table(target), 1, 700)
     assert sum(1 for _ in target.rglob("*.parquet")) == 3
+    fill(orders, 701, 703)
+    for seq in (701, 702, 703):
+        orders.delete_msg("ORDERS", seq)
+    assert run(orders, target) == EXIT_OK
+    last = ledger_of(target).commits[-1]
+    assert (last.first_seq, last.last_seq, last.rows, last.files) == (701, 703, 0, ())
     records = spark.read.json(str(target / "_streamd_ledger"))
     assert records.where("kind = 'export'").selectExpr("sum(rows)").first()[0] == 700
 
@@ -102,7 +108,7 @@ def test_increments_offline_and_online_make_one_directory(
 def test_as_of_cuts_by_seq_and_by_time_and_never_goes_back(
     spark: Any, orders: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = tmp_path / "out"
+    target = tmp_path / "out of [x] % {y}"
     arguments = ("--partition-by", "none", *offline(orders))
     assert run(orders, target, *arguments, "--as-of", "100") == EXIT_OK
     check_content(pq.read_table(target), 1, 100)

@@ -13,6 +13,8 @@ from spark_jobs.jobs import JobError
 from tests.spark.servers import SparkTestServer
 from tests.spark.sink_bed import stored
 
+pytestmark = pytest.mark.timeout(300)  # Spark starts once, and slowly
+
 
 @pytest.fixture
 def orders(tmp_path: Path) -> str:

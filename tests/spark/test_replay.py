@@ -14,6 +14,8 @@ from tests.spark.conftest import StartServer
 from tests.spark.servers import SparkTestServer
 from tests.spark.sink_bed import stored
 
+pytestmark = pytest.mark.timeout(300)  # Spark starts once, and slowly
+
 
 def run(server: SparkTestServer, *more: str) -> int:
     return replay.main(["--servers", server.address, "--stream", "SRC", "--quiet", *more])

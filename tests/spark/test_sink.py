@@ -17,10 +17,11 @@ from benchmarks.cluster import ClusterProcess
 from spark_jobs import ledger, sink_rows
 from spark_jobs.ledger import LedgerError
 from spark_jobs.options import OptionError
-from spark_jobs.sink_exact import ExactWriter, Outcome, Task
+from spark_jobs.sink_exact import ExactWriter
 from spark_jobs.sink_options import Layout, SinkOptions
 from spark_jobs.sink_plain import PlainWriter
 from spark_jobs.sink_refused import SinkError
+from spark_jobs.sink_task import Outcome, Task
 from spark_jobs.wire import Wire
 from tests.parity.runner import ours_binary
 from tests.spark.conftest import StartServer
@@ -193,6 +194,7 @@ def test_a_killed_server_loses_and_doubles_nothing(stream: SparkTestServer) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_three_nodes_lose_their_leader_under_two_writers(tmp_path: Path) -> None:
     """SIGKILL to the stream's leader while two attempts write the same rows: once each, in order;
     the node comes back and holds the same."""
@@ -428,6 +430,7 @@ def by_partition(port: int) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.timeout(300)  # the session may have to start first
 def test_batch_write_resumes_after_a_failed_task(
     spark: Any, stream: SparkTestServer, tmp_path: Path
 ) -> None:
@@ -476,6 +479,7 @@ def test_wrong_columns_are_named(
         write(spark.sql(f"SELECT {columns}"), stream)
 
 
+@pytest.mark.timeout(300)
 def test_query_is_killed_and_goes_on_from_its_checkpoint(
     spark: Any, start_server: StartServer, tmp_path: Path
 ) -> None:
@@ -558,6 +562,7 @@ spark.stop()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_failed_attempts_are_repeated_by_spark(
     spark: Any, stream: SparkTestServer, tmp_path: Path
 ) -> None:
@@ -569,7 +574,7 @@ def test_failed_attempts_are_repeated_by_spark(
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=360,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

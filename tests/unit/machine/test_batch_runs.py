@@ -71,6 +71,7 @@ SLOW = [("KV-Operation: PURGE",), ("Nats-Msg-Id:",), ("Nats-Msg-Id:",)]
         [(), ("Nats-Msg-Id: a",), ("K: v",), ("Nats-Msg-Id: b", "K: v")],
         [("Nats-Msg-Id: a",), ("Nats-Msg-Id: a",)],
         [("Nats-Msg-Id: seen",)],
+        [("Nats-Msg-Id: KV-Operation: PURGE",), ("Nats-Msg-Id: x", "KV-Operation: PURGE")],
         [("Nats-Msg-Id: a",), ("Nats-Rollup: sub",)],
         [(), ("Nats-Expected-Last-Sequence: 1",)],
         [("Nats-Msg-Id:  spaced ",), ("Nats-Msg-Id: spaced",)],
