@@ -185,7 +185,9 @@ class MetaMachine:
         if existing is None:
             return errors.STREAM_NOT_FOUND()
         if set(members) != set(existing.peers):
-            return existing  # others are wanted by now; whoever was is not let go before they are in
+            return (
+                existing  # others are wanted by now; whoever was is not let go before they are in
+            )
         asset = existing._replace(members=tuple(members))
         self._put(asset)
         out.events.append(("stream_moved", {"asset": asset}))

@@ -80,13 +80,19 @@ class BlockFiles:
         disk.crash_point("BLOCKS_DIR_SYNCED")
 
     def read(self, block_no: int, offset: int, size: int) -> bytes:
-        """Read up to `size` bytes and return the whole, valid records they begin with."""
+        """Read about `size` bytes and return the whole, valid records they begin with: at least
+        one, however long it is."""
         fd = self._disk.open(self.path(block_no))
         try:
             blob = self._disk.pread(fd, size, offset)
+            valid = fmt.verified_length(blob)
+            if not valid:
+                length = fmt.stated_length(blob)
+                if len(blob) < length <= self._disk.size(fd) - offset:
+                    blob = self._disk.pread(fd, length, offset)
+                    valid = fmt.verified_length(blob)
         finally:
             self._disk.close(fd)
-        valid = fmt.verified_length(blob)
         if not valid:
             raise CorruptionError(
                 f"{self.path(block_no)}: offset {offset}: the record there is damaged"

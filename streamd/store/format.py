@@ -225,6 +225,11 @@ def verify_at(blob: bytes | memoryview, pos: int) -> int:
     return int(length)
 
 
+def stated_length(blob: bytes) -> int:
+    """What the record at the head of `blob` says of its own length, unverified; 0: cut off."""
+    return int(_unpack_length_and_type(blob, 0)[0]) if len(blob) >= RECORD_OVERHEAD_BYTES else 0
+
+
 def verified_length(blob: bytes, *, wanted: int = 0) -> int:
     """Return how many bytes of `blob`, from its start, are whole and valid message-area records.
 

@@ -118,6 +118,21 @@ def test_peers_are_wanted_until_the_leader_reports_them() -> None:
         assert box.do(kind, 8, 99, ["n1"]) == errors.STREAM_NOT_FOUND()
 
 
+def test_who_was_wanted_is_not_let_go_before_the_leader_says_so() -> None:
+    """The group may have moved to n4 and n5, with the report on its way, when others are wanted:
+    who dropped its copy then was a voter, and what it had acked was gone."""
+    box = MetaBox()
+    config = {"name": "A", "subjects": ["a"], "num_replicas": 3}
+    box.do(commands.CREATE_STREAM, 5, config, ["n1", "n2", "n3"])
+    box.do(commands.SET_PEERS, 6, 1, ["n1", "n4", "n5"])
+    back = box.do(commands.SET_PEERS, 7, 1, ["n1", "n2", "n3"])
+    assert not any(back.may_be_dropped_by(node) for node in ("n1", "n2", "n3", "n4", "n5"))
+    late = box.do(commands.MOVED, 8, 1, ["n1", "n4", "n5"])  # of what was wanted before
+    assert late == back
+    moved = box.do(commands.MOVED, 9, 1, ["n1", "n2", "n3"])
+    assert moved.may_be_dropped_by("n4") and moved.may_be_dropped_by("n5")
+
+
 def test_no_stream_loses_its_last_peer() -> None:
     box = MetaBox()
     box.do(commands.CREATE_STREAM, 5, {"name": "A", "subjects": ["a"]}, ["n1"])

@@ -90,6 +90,27 @@ def test_evicted_bytes_are_read_back_verified_and_concurrent_reads_share_one() -
     assert store.chunk(2, 64) is not None  # not written yet, so never evicted
 
 
+@pytest.mark.parametrize("size", [300_000, 1 << 20, 5 << 20])
+def test_a_record_longer_than_a_read_is_read_whole(size: int) -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread, HotBudget(bytes_max=0))
+    records, _ = fmt.encode_batch(1, 1, [(b"big", b"", bytes(size)), (b"big", b"", b"small")])
+    blob = b"".join(records)
+    store.apply([(APPEND, 1, 64, blob)])
+    store.flush()
+    thread.run()
+    store.apply([(APPEND, 2, 64, blob_of(41, 1))])
+    assert store.chunk(1, 64) is None
+    store.read_chunk(1, 64, 10, lambda: None)
+    thread.run()
+    assert store.chunk(1, 64) == (64, records[0])
+    disk.flip(f"{DIRECTORY}/1.blk", 64 + len(records[0]) + 3)  # a length beyond the file
+    store.read_chunk(1, 64 + len(records[0]), 10, lambda: None)
+    thread.run()
+    with pytest.raises(CorruptionError, match="damaged"):
+        store.chunk(1, 64 + len(records[0]))
+
+
 def test_a_rotten_record_is_an_error_where_it_is_and_nowhere_else() -> None:
     disk, thread = SimDisk(), SimThread()
     store, _ = opened(disk, thread, HotBudget(bytes_max=0))
