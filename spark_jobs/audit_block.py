@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
-from numpy.typing import NDArray
 
 from spark_jobs.audit_findings import Finding, finding
+from spark_jobs.audit_rows import (
+    U64,
+    BlockRows,
+    array_of,
+    columns_of,
+    gather,
+    mix,
+    no_rows,
+    numbers_at,
+    pick,
+    ranges_of,
+    subject_sum_of,
+    wrong_subject,
+)
 from streamd.errors import CorruptionError
-from streamd.machine.base import LENGTH_MASK
-from streamd.machine.digest import _CRC_ADD, _SEQ_ADD, MASK64
+from streamd.machine.digest import MASK64
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
 
-BUCKET_SHIFT: Final = 12
-BUCKET: Final = 1 << BUCKET_SHIFT  # seqs that share one digest
 QUICK: Final = "quick"
 DIGEST: Final = "digest"
 FULL: Final = "full"
@@ -34,8 +41,6 @@ FINDINGS_MAX: Final = 200  # of one block; what follows is counted in the last o
 _SEARCH_BYTES: Final = 1 << 18  # looked through byte by byte for the record after a damaged one
 _SEARCH_SEQS: Final = 64
 
-U64 = NDArray[np.uint64]
-I64 = NDArray[np.int64]
 _unpack_head = struct.Struct("<IB").unpack_from
 
 
@@ -60,16 +65,6 @@ class BlockTask(NamedTuple):
     tail_at: int = 0  # where `tail` begins
     is_judged: bool = True  # False: no state is known, only the bytes are checked
     wants_subjects: bool = False  # count the live messages of each subject, as one sum
-
-
-class BlockRows(NamedTuple):
-    """The messages of a block that can be told, in seq order, live ones only."""
-
-    seqs: U64
-    crcs: U64
-    offsets: I64
-    lengths: I64
-    tss: U64
 
 
 class Checked(NamedTuple):
@@ -116,24 +111,6 @@ def check_file(task: BlockTask, level: str) -> Checked:
     return check.run_footer(footer, size)
 
 
-def buckets_of(rows: BlockRows) -> tuple[I64, U64, I64]:
-    """(bucket numbers, digest of each, live messages of each) of one block's rows."""
-    if not len(rows.seqs):
-        empty = np.empty(0, np.int64)
-        return empty, np.empty(0, np.uint64), empty
-    mixed = mix(rows.seqs, rows.crcs)
-    numbers = (rows.seqs >> np.uint64(BUCKET_SHIFT)).astype(np.int64)
-    starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
-    sums = np.add.reduceat(mixed, starts)
-    sizes = np.diff(np.append(starts, len(numbers)))
-    return numbers[starts], sums, sizes
-
-
-def mix(seqs: U64, crcs: U64) -> U64:
-    """`machine.digest.mix64` of every row."""
-    return (crcs + np.uint64(_CRC_ADD)) * (seqs + np.uint64(_SEQ_ADD))
-
-
 def blob_of(task: BlockTask) -> bytes:
     """The block's bytes, with what only the log has of it."""
     try:
@@ -152,21 +129,8 @@ def _with_tail(task: BlockTask, blob: bytes) -> bytes:
     return blob[: task.tail_at] + task.tail
 
 
-def text_hash(text: bytes) -> int:
-    """63 bits of two checksums: no secret, and the same everywhere."""
-    return crc32c(text) << 31 | zlib.crc32(text) >> 1
-
-
-def subject_sum(counts: Iterable[tuple[bytes, int]]) -> int:
-    """One number for how many messages each subject has; sums of parts add up modulo 2^64."""
-    return sum(text_hash(name) * count for name, count in counts) & MASK64
-
-
-def _nothing(findings: list[Finding], *, byte_count: int = 0) -> Checked:
-    none = np.empty(0, np.uint64)
-    signed = np.empty(0, np.int64)
-    rows = BlockRows(none, none, signed, signed, none)
-    return Checked(findings, rows, 0, byte_count, False)
+def _nothing(findings: list[Finding]) -> Checked:
+    return Checked(findings, no_rows(), 0, 0, False)
 
 
 def _about(task: BlockTask, code: str, **fields: Any) -> Finding:
@@ -190,6 +154,7 @@ class _Check:
         self.findings: list[Finding] = []
         self.bad: list[_Bad] = []
         self.is_whole = True  # nothing so far explains a difference to the state
+        self.left_out = 0  # findings beyond FINDINGS_MAX
 
     def add(self, code: str, **fields: Any) -> None:
         if len(self.findings) < FINDINGS_MAX:
@@ -198,8 +163,14 @@ class _Check:
             self.findings.append(finding(code, replica=task.replica, stream=task.stream, **fields))
 
     def done(self, rows: BlockRows | None, count: int = 0, has_headers: bool = False) -> Checked:
+        if self.left_out:
+            last = self.findings[-1]
+            self.findings[-1] = last._replace(
+                got=f"{last.got}; and {self.left_out} more in this block"
+            )
+            self.left_out = 0
         if rows is None:
-            rows = _nothing([]).rows
+            rows = no_rows()
         return Checked(self.findings, rows, count, self.byte_count, has_headers)
 
     # --- everything -------------------------------------------------------------------------
@@ -217,14 +188,14 @@ class _Check:
             end = task.end_offset if task.is_judged else len(blob)
         footer, end = self._footer(blob, end)
         offsets = self._walk(blob, end, footer)
-        rows = _gather(blob, np.array(offsets, np.int64))
+        rows = gather(blob, np.array(offsets, np.int64))
         if footer is not None and self.level == FULL:
             self._compare_footer(footer, rows, blob)
-        has_headers = bool(len(offsets)) and bool(_u16(blob, rows.offsets + 8, 4).any())
+        has_headers = bool(len(offsets)) and bool(numbers_at(blob, rows.offsets + 8, 4).any())
         live = self._judge(rows, footer)
         done = self.done(live, len(offsets) + len(self.bad), has_headers)
         if task.wants_subjects and not self.findings:
-            return done._replace(subject_sum=_subject_sum_of(blob, live, footer))
+            return done._replace(subject_sum=subject_sum_of(blob, live, footer))
         return done
 
     def _short(self) -> None:
@@ -455,7 +426,7 @@ class _Check:
 
     def _compare_footer(self, footer: fmt.FooterColumns, rows: BlockRows, blob: bytes) -> None:
         """Every valid record against what the footer says of it."""
-        told = _columns(footer)
+        told = columns_of(footer)
         if self.bad:
             # Judge the rows that are there: one finding for one damaged record.
             at = np.searchsorted(told.offsets, rows.offsets)
@@ -463,10 +434,10 @@ class _Check:
             keep = told.offsets[at] == rows.offsets if len(told.offsets) else np.zeros(0, bool)
             if len(keep) != len(rows.offsets) or not keep.all():
                 return
-            told = _pick(told, at)
-            ids = _array(footer.subject_ids)[at]
+            told = pick(told, at)
+            ids = array_of(footer.subject_ids)[at]
         else:
-            ids = _array(footer.subject_ids)
+            ids = array_of(footer.subject_ids)
         names = ("sequence", "crc", "offset", "length", "time")
         if len(told.seqs) != len(rows.seqs):
             self.add(
@@ -488,7 +459,7 @@ class _Check:
                     got=f"{name} {int(there[row])} ({len(wrong)} rows differ)",
                 )
                 return
-        row = _wrong_subject(blob, rows, ids, footer.subjects)
+        row = wrong_subject(blob, rows, ids, footer.subjects)
         if row >= 0:
             self.add(
                 "footer-differs",
@@ -522,12 +493,12 @@ class _Check:
             )
         if outside.any():
             self.is_whole = False
-            rows = _pick(rows, ~outside)
+            rows = pick(rows, ~outside)
         wanted = live_seqs(task)
         if len(wanted) == len(rows.seqs) and bool((wanted == rows.seqs).all()):
             live, missing = rows, wanted[:0]
         else:
-            live = _pick(rows, np.isin(rows.seqs, wanted, assume_unique=True))
+            live = pick(rows, np.isin(rows.seqs, wanted, assume_unique=True))
             missing = np.setdiff1d(wanted, live.seqs, assume_unique=True)
         self._explain(missing, rows, footer)
         if self.bad:
@@ -559,7 +530,7 @@ class _Check:
 
     def _explain(self, missing: U64, rows: BlockRows, footer: fmt.FooterColumns | None) -> None:
         """Name the seqs of bad places; what is missing elsewhere is a gap."""
-        told = _columns(footer) if footer is not None else None
+        told = columns_of(footer) if footer is not None else None
         unexplained = missing
         for bad in self.bad:
             after = int(np.searchsorted(rows.offsets, bad.offset))
@@ -602,13 +573,13 @@ class _Check:
         damage is told where it is, not a second time as drift."""
         if footer is None:
             return live
-        told = _columns(footer)
+        told = columns_of(footer)
         inside = np.zeros(len(told.seqs), bool)
         for bad in self.bad:
             inside |= (told.offsets >= bad.offset) & (told.offsets < bad.end)
         inside &= np.isin(told.seqs, live_seqs(self.task), assume_unique=True)
         inside &= ~np.isin(told.seqs, live.seqs, assume_unique=True)
-        more = _pick(told, inside)
+        more = pick(told, inside)
         joined = BlockRows(
             np.concatenate((live.seqs, more.seqs)),
             np.concatenate((live.crcs, more.crcs)),
@@ -616,7 +587,7 @@ class _Check:
             np.concatenate((live.lengths, more.lengths)),
             np.concatenate((live.tss, more.tss)),
         )
-        return _pick(joined, np.argsort(joined.seqs, kind="stable"))
+        return pick(joined, np.argsort(joined.seqs, kind="stable"))
 
     # --- sealed blocks by their footer ------------------------------------------------------
 
@@ -651,15 +622,12 @@ class _Check:
                 got=f"records up to {footer.end_offset}",
             )
             return self.done(None)
-        rows = _columns(footer)
+        rows = columns_of(footer)
         live = self._judge(rows, footer)
-        done = self.done(live, len(rows.seqs), bool((_array(footer.lengths) >> 31).any()))
+        done = self.done(live, len(rows.seqs), bool((array_of(footer.lengths) >> 31).any()))
         if task.wants_subjects and not self.findings:
-            return done._replace(subject_sum=_subject_sum_of(b"", live, footer))
+            return done._replace(subject_sum=subject_sum_of(b"", live, footer))
         return done
-
-
-# --- columns ----------------------------------------------------------------------------------
 
 
 def live_seqs(task: BlockTask) -> U64:
@@ -673,108 +641,6 @@ def live_seqs(task: BlockTask) -> U64:
         if low <= high:
             keep[low - task.first_seq : high - task.first_seq + 1] = False
     return seqs[keep]
-
-
-def ranges_of(seqs: U64) -> list[tuple[int, int]]:
-    """Ascending seqs as inclusive ranges."""
-    if not len(seqs):
-        return []
-    breaks = np.flatnonzero(np.diff(seqs) != 1)
-    firsts = np.concatenate(([0], breaks + 1))
-    lasts = np.concatenate((breaks, [len(seqs) - 1]))
-    return [(int(seqs[a]), int(seqs[b])) for a, b in zip(firsts, lasts, strict=True)]
-
-
-def _gather(blob: bytes, offsets: I64) -> BlockRows:
-    """The columns of the message records at `offsets`, read from the records themselves."""
-    if not len(offsets):
-        return _nothing([]).rows
-    lengths = _view(blob, "<u4")[offsets].astype(np.int64)
-    longs = _view(blob, "<u8")
-    crcs = _view(blob, "<u4")[offsets + lengths - 4].astype(np.uint64)
-    return BlockRows(longs[offsets + 12], crcs, offsets, lengths, longs[offsets + 20])
-
-
-def _view(blob: bytes, dtype: str) -> NDArray[Any]:
-    """Item i is the number whose first byte is byte i: one number per byte of `blob`."""
-    width = int(dtype[-1])
-    return np.ndarray((max(len(blob) - width + 1, 0),), dtype, blob, strides=(1,))
-
-
-def _u16(blob: bytes, offsets: I64, width: int) -> NDArray[Any]:
-    return np.asarray(_view(blob, f"<u{width}")[offsets])
-
-
-def _array(column: Any) -> NDArray[Any]:
-    return (
-        np.frombuffer(column, dtype=f"<u{column.itemsize}")
-        if len(column)
-        else np.empty(0, np.uint32)
-    )
-
-
-def _columns(footer: fmt.FooterColumns) -> BlockRows:
-    offsets = _array(footer.offsets).astype(np.int64)
-    count = len(offsets)
-    if footer.seqs is None:
-        seqs = np.arange(footer.first_seq, footer.first_seq + count, dtype=np.uint64)
-    else:
-        seqs = _array(footer.seqs).astype(np.uint64)
-    lengths = (_array(footer.lengths) & np.uint32(LENGTH_MASK)).astype(np.int64)
-    tss = _array(footer.ts_deltas).astype(np.uint64) + np.uint64(footer.base_ts)
-    return BlockRows(seqs, _array(footer.crcs).astype(np.uint64), offsets, lengths, tss)
-
-
-def _pick(rows: BlockRows, which: Any) -> BlockRows:
-    return BlockRows(
-        rows.seqs[which],
-        rows.crcs[which],
-        rows.offsets[which],
-        rows.lengths[which],
-        rows.tss[which],
-    )
-
-
-def _wrong_subject(blob: bytes, rows: BlockRows, ids: NDArray[Any], subjects: list[bytes]) -> int:
-    """The first row whose record has another subject than the footer says; -1: none."""
-    if not len(rows.seqs):
-        return -1
-    sizes = _u16(blob, rows.offsets + 6, 2).astype(np.int64)
-    told = np.array([len(subject) for subject in subjects], np.int64)[ids]
-    wrong = np.flatnonzero(sizes != told)
-    if len(wrong):
-        return int(wrong[0])
-    raw = np.frombuffer(blob, np.uint8)
-    for size in np.unique(sizes):
-        at = np.flatnonzero(sizes == size)
-        table = np.zeros((len(subjects), int(size)), np.uint8)
-        for number, subject in enumerate(subjects):
-            if len(subject) == size:
-                table[number] = np.frombuffer(subject, np.uint8)
-        there = raw[rows.offsets[at][:, None] + np.arange(28, 28 + int(size))]
-        wrong = np.flatnonzero((there != table[ids[at]]).any(axis=1))
-        if len(wrong):
-            return int(at[wrong[0]])
-    return -1
-
-
-def _subject_sum_of(blob: bytes, live: BlockRows, footer: fmt.FooterColumns | None) -> int:
-    """`subject_sum` of the live messages of one block."""
-    if footer is not None:
-        rows = np.searchsorted(_array(footer.offsets), live.offsets)
-        counts = np.bincount(_array(footer.subject_ids)[rows].astype(np.int64))
-        return subject_sum(
-            (footer.subjects[number], int(counts[number])) for number in np.flatnonzero(counts)
-        )
-    if not len(live.seqs):
-        return 0
-    sizes = _u16(blob, live.offsets + 6, 2).astype(np.int64)
-    starts = live.offsets + 28
-    names = Counter(
-        blob[start:end]
-        for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
-    )
-    return subject_sum(names.items())
 
 
 def _seq_of(blob: bytes, pos: int) -> int | None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from spark_jobs.audit_block import BUCKET, BUCKET_SHIFT
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_open import StreamFiles, View
+from spark_jobs.audit_rows import BUCKET, BUCKET_SHIFT
 from spark_jobs.audit_state import consumers_of
 
 BUCKETS_MAX: Final = 64  # of one stream that are narrowed down to records

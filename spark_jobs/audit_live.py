@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from spark_jobs.audit_block import BUCKET_SHIFT
 from spark_jobs.audit_drift import Held
+from spark_jobs.audit_rows import BUCKET_SHIFT
 from spark_jobs.options import ConnectOptions
 from spark_jobs.wire import ApiError, Wire, WireError
 from streamd.errors import StreamdError

@@ -20,21 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from spark_jobs import audit_drift, audit_evidence, audit_expect, audit_state, audit_tasks
-from spark_jobs.audit_block import (
-    BUCKET,
-    BUCKET_SHIFT,
-    DIGEST,
-    FULL,
-    QUICK,
-    BlockRows,
-    BlockTask,
-    live_seqs,
-    subject_sum,
-)
+from spark_jobs.audit_block import DIGEST, FULL, QUICK, BlockTask, live_seqs
 from spark_jobs.audit_drift import Alignment, Cohort, DriftedBucket, Held
 from spark_jobs.audit_findings import Finding, finding, joined, unexplained
 from spark_jobs.audit_live import LiveNode, LiveStream
 from spark_jobs.audit_open import Store, StreamFiles, View, files_of, log_findings, open_view
+from spark_jobs.audit_rows import BUCKET, BUCKET_SHIFT, BlockRows, subject_sum
 from spark_jobs.audit_tasks import Stats, Work
 from spark_jobs.replica import StoreDir
 from streamd.machine.base import LENGTH_MASK

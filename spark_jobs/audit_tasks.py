@@ -16,17 +16,9 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from spark_jobs.audit_block import (
-    BUCKET_SHIFT,
-    BlockRows,
-    BlockTask,
-    Checked,
-    blob_of,
-    buckets_of,
-    check_file,
-    text_hash,
-)
+from spark_jobs.audit_block import BlockTask, Checked, blob_of, check_file
 from spark_jobs.audit_findings import Finding, finding
+from spark_jobs.audit_rows import BUCKET_SHIFT, BlockRows, buckets_of, text_hash
 from streamd.machine.msgheaders import get as header_of
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES

@@ -357,7 +357,8 @@ RARE: dict[str, DirectedWorld] = {
         ("kill", "bad network", "step-down"), pace=0.08, rest_ms=(1, 20)
     ),
     "leader_counts_itself_early": DirectedWorld(
-        ("power loss of all", "slow disk", "isolated node", "power loss"), pace=0.15
+        ("power loss of all", "slow disk", "isolated node", "power loss"), pace=0.15,
+        caught_by=1,
     ),
     "old_terms_commit_by_count": DirectedWorld(
         ("cut-off node", "kill", "one-way partition"), pace=0.1,
@@ -367,16 +368,19 @@ RARE: dict[str, DirectedWorld] = {
         ("membership change", "cut-off node", "partition"), pace=0.1, node_count=5
     ),
     "stale_reads": DirectedWorld(("cut-off node",), pace=0.3),
-    "dead_leader_not_noticed": DirectedWorld(("kill", "power loss", "stop"), pace=0.5),
+    "dead_leader_not_noticed": DirectedWorld(
+        ("kill", "power loss", "stop"), pace=0.5, caught_by=4
+    ),
     "uncertain_acks_count": DirectedWorld(
-        ("wipe", "log removed", "partition", "power loss"), pace=0.15
+        ("wipe", "log removed", "partition", "power loss"), pace=0.15, caught_by=2
     ),
     "quiet_without_a_look": DirectedWorld(("bad network", "broken connection"), pace=0.3),
     "members_not_in_snapshot": DirectedWorld(
         ("membership change", "stop", "kill", "snapshot rot"), pace=0.2
     ),
     "certified_unseen": DirectedWorld(
-        ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60)
+        ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60),
+        caught_by=1,
     ),
 }  # fmt: skip
 
