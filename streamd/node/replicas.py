@@ -351,10 +351,16 @@ class Replicas:
         monitor.post((g.TICK, None, None, None))
 
     def _is_alone(self, asset: StreamAsset) -> bool:
-        """True if this node has the only replica, and nothing suggests that others had it too."""
+        """True if this node has the only replica, and nothing suggests that others had it too.
+
+        A node that lost its log replays the meta group's from long ago: what was alone then may
+        have moved, or have peers, by now.
+        """
         mine = (self._node.server_name,)
         placed = (asset.created_peers, asset.peers, asset.members)
-        return all(names == mine for names in placed) and not self._node.was_dropped(asset.uid)
+        return all(names == mine for names in placed) and not self._node.may_have_forgotten(
+            asset.uid
+        )
 
     def _was_open(self, uid: Uid) -> bool:
         """True if a member of this group in memory may have made promises, in this process or in
