@@ -291,10 +291,11 @@ def cancel_move(request: Request) -> None:
     """`STREAM.CANCEL_MOVE.<stream>`: the replicas stay where they are."""
     context = request.context
     asset = request.asset()
-    if set(asset.peers) == set(asset.members):
+    # Those who were members first; who was wanted meanwhile comes behind.
+    peers = list(asset.members)[: asset.config["num_replicas"]]
+    if set(asset.peers) == set(peers):
         raise errors.STREAM_RECONFIGURE_NOT_IN_PROGRESS()
     now_ns = context.clock.now_ns()
-    peers = list(asset.members)[: asset.config["num_replicas"]]
     command = [commands.SET_PEERS, now_ns, asset.uid, peers]
     request.propose_meta(command, lambda _: request.answer({"success": True}))
 

@@ -46,7 +46,6 @@ DEEDS = (
     "batches",
     "batches as expected",
     "consumers",
-    "copies destroyed after they were told of",
     "deletes",
     "double acked",
     "duplicates found",
@@ -66,7 +65,6 @@ DEEDS = (
     "streams of 3",
     "streams of 5",
     "streams in memory",
-    "log error: block is damaged",
     "log warning: stream files set aside",
     "log warning: the log is damaged",
 )

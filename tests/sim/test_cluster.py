@@ -18,7 +18,7 @@ FINDERS = (6, 17, 22, 24, 62, 78, 79, 113, 130, 146, 169, 197, 246, 390, 629, 76
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_no_promise_is_broken_whatever_fails() -> None:
     """Swarms of faults over clusters of 3 and 5 nodes, on as many cores as there are, up to two.
 
