@@ -304,7 +304,9 @@ class Export:
             created_at=_now(),
         )
         rows = self.origin.rows(self.spark, first, last)
-        commit = self._write(rows, commit)
+        # Spark may leave out a part of a plan that has no rows, and what observes it with it.
+        if not rows.isEmpty():
+            commit = self._write(rows, commit)
         self.ledger.commit(commit)
         return commit
 
