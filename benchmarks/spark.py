@@ -4,7 +4,8 @@
     make bench-spark ARGS="--rows offline,audit --sizes 100 --count 1000000"
 
 Servers fsync before they ack. Each read runs `--runs` times after one that warms up, and the median
-counts; the others run once. Beside the online reads: the same stream through nats-py, one process.
+counts; the others run once. Beside the online reads: the same stream through nats-py, one process;
+and `ceiling`: a source whose rows are ready, which is all that Spark takes from Python here.
 Memory is the peak resident size of Spark's JVM and of its largest Python worker in that row.
 """
 
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HERE = Path(__file__).parent
-ROWS: Final = ("nats-py", "online", "offline", "export", "audit", "ingest", "ingest-r3")
+ROWS: Final = (
+    "ceiling", "nats-py", "online", "offline", "export", "audit", "ingest", "ingest-r3",
+)  # fmt: skip
 # What we mean to reach on two cores: rows/s, or MB/s of payload, by (row, payload bytes).
 WANTED_ROWS: Final = {
     ("online", 100): 150e3,
@@ -155,6 +158,8 @@ class Bench:
     def run(self) -> None:
         """Fill a server, read it in every way, write in every way."""
         wanted = self._options.rows
+        if "ceiling" in wanted:
+            self._ceiling()
         try:
             if {"nats-py", "online", "offline", "export", "audit"} & set(wanted):
                 self._reads(wanted)
@@ -195,6 +200,21 @@ class Bench:
             self._repeat("offline", {"path": str(server.store_dir)})
         if "audit" in wanted:
             self._audit(server.store_dir)
+
+    def _ceiling(self) -> None:
+        """What Spark takes for rows that are ready, from Python into nothing."""
+        from benchmarks.spark_ceiling import CeilingSource
+
+        self._spark.dataSource.register(CeilingSource)
+        reader = self._spark.read.format("ceiling")
+        frame = reader.options(count=self._count, size=self._size).load()
+        count = frame.count()
+
+        def read() -> None:
+            frame.write.format("noop").mode("overwrite").save()
+
+        read()
+        self._note("ceiling", count, [_seconds(read) for _ in range(self._options.runs)])
 
     def _repeat(self, name: str, options: dict[str, str]) -> None:
         """Read the whole stream into nothing."""
