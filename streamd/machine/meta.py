@@ -185,9 +185,8 @@ class MetaMachine:
         if existing is None:
             return errors.STREAM_NOT_FOUND()
         if set(members) != set(existing.peers):
-            return (
-                existing  # others are wanted by now; whoever was is not let go before they are in
-            )
+            # Others are wanted by now; whoever was a member is not let go before they are in.
+            return existing
         asset = existing._replace(members=tuple(members))
         self._put(asset)
         out.events.append(("stream_moved", {"asset": asset}))
