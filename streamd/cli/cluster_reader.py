@@ -1,0 +1,135 @@
+"""The reader of `make run`: a process of its own that reads a stream while it is being written.
+
+It reads through a durable pull consumer with explicit acks, through whatever happens to the
+servers, and notes the sequence and a digest (subject, id, payload) of each message that it sees
+for the first time. On stdin it is told how many messages the stream holds once all are published;
+it ends when it has seen as many. On stdout it tells, a JSON line a batch, how many it has read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+
+import nats
+import uvloop
+from nats.errors import Error as NatsError
+from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.client import JetStreamContext
+
+BATCH = 1000
+ACK_WAIT_S = 2.0  # what a message costs whose ack went to a server that was killed
+NEW_WITHIN_S = 60.0
+FETCH_WITHIN_S = 1.0
+RETRY_S = 0.05
+_SEEN = Struct("<Q16s")  # stream sequence, digest
+
+
+def digest_of(subject: str, msg_id: str, payload: bytes) -> bytes:
+    """16 bytes that tell one message from another."""
+    head = f"{subject}\0{msg_id}\0".encode()
+    return hashlib.blake2b(head + payload, digest_size=16).digest()
+
+
+def seen_in(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(stream sequence, digest) of each message a reader saw, in the order it saw them."""
+    return _SEEN.iter_unpack(path.read_bytes())
+
+
+class Reader:
+    """Reads until it has seen all there is, or nothing new for a minute."""
+
+    def __init__(self, stream: str, consumer: str, out: Path) -> None:
+        self._stream = stream
+        self._consumer = consumer
+        self._out = out
+        self._seen: set[int] = set()
+        self._again_count = 0
+        self._wanted = -1  # not known before all is published
+
+    async def run(self, servers: list[str]) -> None:
+        async def on_error(_: Exception) -> None:
+            """Lost connections are what we came for."""
+
+        listening = asyncio.create_task(self._listen(), name="stdin")
+        connection = await nats.connect(
+            servers,
+            error_cb=on_error,
+            connect_timeout=10,
+            reconnect_time_wait=0.05,
+            max_reconnect_attempts=-1,
+        )
+        try:
+            await self._read(connection.jetstream())
+            await connection.flush()
+        finally:
+            listening.cancel()
+            await connection.close()
+
+    async def _listen(self) -> None:
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        self._wanted = int(await reader.readline() or b"0")
+
+    async def _read(self, js: JetStreamContext) -> None:
+        config = ConsumerConfig(
+            durable_name=self._consumer,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=ACK_WAIT_S,
+            max_ack_pending=4 * BATCH,
+        )
+        await js.add_consumer(self._stream, config)
+        puller = await js.pull_subscribe_bind(self._consumer, self._stream)
+        seen = self._seen
+        new_at = time.monotonic()
+        with self._out.open("wb") as out:
+            while not 0 <= self._wanted <= len(seen) and time.monotonic() - new_at < NEW_WITHIN_S:
+                try:
+                    batch = await puller.fetch(BATCH, FETCH_WITHIN_S)
+                except NatsError as err:
+                    if not isinstance(err, TimeoutError):
+                        await asyncio.sleep(RETRY_S)  # no leader at this moment
+                    continue
+                for msg in batch:
+                    seq = int(msg.reply.split(".")[5])
+                    if seq in seen:
+                        self._again_count += 1
+                    else:
+                        seen.add(seq)
+                        new_at = time.monotonic()
+                        msg_id = (msg.headers or {}).get("Nats-Msg-Id", "")
+                        out.write(_SEEN.pack(seq, digest_of(msg.subject, msg_id, msg.data)))
+                    await msg.ack()
+                self._tell()
+
+    def _tell(self) -> None:
+        print(json.dumps({"read": len(self._seen), "again": self._again_count}), flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--servers", required=True, help="URLs, by comma")
+    parser.add_argument("--stream", required=True)
+    parser.add_argument("--consumer", required=True, help="name of the durable consumer to make")
+    parser.add_argument("--out", required=True, type=Path, help="file for what was seen")
+    options = parser.parse_args(argv)
+    reader = Reader(options.stream, options.consumer, options.out)
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    with contextlib.suppress(KeyboardInterrupt), runner:
+        runner.run(reader.run(options.servers.split(",")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
