@@ -268,13 +268,12 @@ async def _connect(cluster: LocalCluster) -> Client:
     )
 
 
-async def _publish(
+async def _publish_and_read(
     cluster: LocalCluster,
     binary: str,
     flights: Flights,
     report: Report,
     progress: Progress,
-    reader: ReadBeside,
 ) -> None:
     connection = await _connect(cluster)
     config = StreamConfig(
@@ -285,7 +284,8 @@ async def _publish(
     )
     js = connection.jetstream()
     await js.add_stream(config)
-    await reader.start(len(flights))
+    reader = ReadBeside(cluster, report, progress)
+    await reader.start()
     bar = progress.add_task("publish", total=len(flights))
     publisher = Publisher(connection, flights, report, partial(progress.advance, bar))
 
@@ -298,12 +298,15 @@ async def _publish(
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(trouble(), name="trouble")
+            group.create_task(reader.follow(len(flights)), name="reader")
             await publisher.run()
             report.publish_s = time.perf_counter() - began
-        report.stored = (await js.stream_info(STREAM)).state.messages
+            report.stored = (await js.stream_info(STREAM)).state.messages
+            await reader.finish(flights)
     except ExceptionGroup as group_error:
         raise group_error.exceptions[0] from None  # the first is why the other ended
     finally:
+        await reader.end()
         await connection.close()
 
 
@@ -316,10 +319,9 @@ class ReadBeside:
         self._progress = progress
         self._out = cluster.directory / "seen"
         self._process: asyncio.subprocess.Process | None = None
-        self._following: asyncio.Task[None] | None = None
         self._began = 0.0
 
-    async def start(self, total: int) -> None:
+    async def start(self) -> None:
         arguments = ("--stream", STREAM, "--consumer", CONSUMER, "--out", str(self._out))
         module = ("-m", "streamd.cli.cluster_reader")
         self._began = time.perf_counter()
@@ -331,9 +333,9 @@ class ReadBeside:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        self._following = asyncio.create_task(self._follow(total), name="reader")
 
-    async def _follow(self, total: int) -> None:
+    async def follow(self, total: int) -> None:
+        """Show how far it is, until it ends."""
         assert self._process is not None and self._process.stdout is not None
         bar = self._progress.add_task("read beside it", total=total)
         async for line in self._process.stdout:
@@ -344,10 +346,9 @@ class ReadBeside:
     async def finish(self, flights: Flights) -> None:
         """Wait until it has read all that is stored, and compare that with what was sent."""
         process, report = self._process, self._report
-        assert process is not None and process.stdin is not None and self._following is not None
+        assert process is not None and process.stdin is not None
         process.stdin.write(b"%d\n" % report.stored)
         await process.stdin.drain()
-        await self._following
         status = await process.wait()
         if status:
             raise DemoError(f"the reader ended with status {status}")
@@ -371,8 +372,6 @@ class ReadBeside:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
-        if self._following is not None:
-            self._following.cancel()
 
 
 def replicas(cluster: LocalCluster) -> list[Replica]:
@@ -450,12 +449,7 @@ async def _job(cluster: LocalCluster, binary: str, limit: int) -> bool:
         await starting
     columns = (TextColumn("{task.description:23}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        reader = ReadBeside(cluster, report, progress)
-        try:
-            await _publish(cluster, binary, flights, report, progress, reader)
-            await reader.finish(flights)
-        finally:
-            await reader.end()
+        await _publish_and_read(cluster, binary, flights, report, progress)
     report.replicas = await asyncio.to_thread(_compare, cluster)
     console.print(_summary(report, len(flights)))
     console.print(_copies(report.replicas))

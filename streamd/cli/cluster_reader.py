@@ -59,7 +59,6 @@ class Reader:
         async def on_error(_: Exception) -> None:
             """Lost connections are what we came for."""
 
-        listening = asyncio.create_task(self._listen(), name="stdin")
         connection = await nats.connect(
             servers,
             error_cb=on_error,
@@ -68,10 +67,12 @@ class Reader:
             max_reconnect_attempts=-1,
         )
         try:
-            await self._read(connection.jetstream())
+            async with asyncio.TaskGroup() as group:
+                listening = group.create_task(self._listen(), name="stdin")
+                await self._read(connection.jetstream())
+                listening.cancel()
             await connection.flush()
         finally:
-            listening.cancel()
             await connection.close()
 
     async def _listen(self) -> None:
