@@ -12,7 +12,6 @@ once, byte by byte, and all three copies must be equal; the exit status says whe
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import shutil
@@ -20,6 +19,7 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ import uvloop
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.api import StreamConfig
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from streamd.cli.cluster_local import (
@@ -41,16 +41,20 @@ from streamd.cli.cluster_local import (
     server_binary,
 )
 from streamd.cli.cluster_reader import digest_of, seen_in
-from streamd.cli.demo import (
+from streamd.cli.flights import (
     CONSUMER,
     DUPLICATE_WINDOW_S,
     STREAM,
+    SUBJECTS,
     WINDOW,
     DemoError,
     Flights,
+    Report,
     console,
+    free_port,
+    parser_of,
+    progress_bars,
 )
-from streamd.cli.demo import _port as free_port
 
 RESENT_AFTER_S = 1.0  # without any ack for so long, what waits for one is sent again
 PAUSE_S = 0.05  # after "no responders": the stream has no leader at this moment
@@ -74,34 +78,20 @@ class Replica:
 
 
 @dataclass
-class Report:
-    """What happened."""
+class ClusterReport(Report):
+    """What happened, and to the servers."""
 
-    published: int = 0
-    acked: dict[int, int] = field(default_factory=dict)  # flight -> sequence
-    stored: int = 0
-    consumed: int = 0
-    lost: int = 0
-    duplicates: int = 0
-    changed: int = 0
+    read_again: int = 0  # at least once: its ack was lost with a server
     killed_leader: str = ""
     new_leader: str = ""
     new_leader_ms: float = 0.0
     wiped: str = ""
     whole_again_s: float = 0.0
-    publish_s: float = 0.0
-    read_s: float = 0.0
-    read_again: int = 0  # at least once: its ack was lost with a server
     replicas: list[Replica] = field(default_factory=list)
-
-    def resent(self, total: int) -> int:
-        return self.published - total
 
     def is_good(self, total: int) -> bool:
         return (
-            len(self.acked) == total == self.stored == self.consumed
-            and len(set(self.acked.values())) == total
-            and self.lost == self.duplicates == self.changed == 0
+            super().is_good(total)
             and bool(self.killed_leader and self.new_leader and self.wiped)
             and are_equal(self.replicas)
         )
@@ -124,7 +114,9 @@ class Publisher:
     What gets no ack is sent again with the same `Nats-Msg-Id`, so the stream stores it once.
     """
 
-    def __init__(self, connection: Client, flights: Flights, report: Report, advance: Any) -> None:
+    def __init__(
+        self, connection: Client, flights: Flights, report: Report, advance: Callable[[int], None]
+    ) -> None:
         self._flights = flights
         self._report = report
         self._advance = advance
@@ -235,7 +227,7 @@ def _remove_stream(node: LocalNode) -> None:
     raise DemoError(f"{node.name} has no directory of streams in {node.store_dir}")
 
 
-def _trouble(cluster: LocalCluster, binary: str, report: Report) -> None:
+def _trouble(cluster: LocalCluster, binary: str, report: ClusterReport) -> None:
     """Kill the leader, start it; kill a follower, remove its copy, start it. Runs in a thread."""
     leader = _leader(cluster)
     began = time.perf_counter()
@@ -272,13 +264,13 @@ async def _publish_and_read(
     cluster: LocalCluster,
     binary: str,
     flights: Flights,
-    report: Report,
+    report: ClusterReport,
     progress: Progress,
 ) -> None:
     connection = await _connect(cluster)
     config = StreamConfig(
         name=STREAM,
-        subjects=["flights.>"],
+        subjects=[SUBJECTS],
         num_replicas=3,
         duplicate_window=DUPLICATE_WINDOW_S,
     )
@@ -313,7 +305,7 @@ async def _publish_and_read(
 class ReadBeside:
     """The reader, a process of its own, and what it has seen."""
 
-    def __init__(self, cluster: LocalCluster, report: Report, progress: Progress) -> None:
+    def __init__(self, cluster: LocalCluster, report: ClusterReport, progress: Progress) -> None:
         self._cluster = cluster
         self._report = report
         self._progress = progress
@@ -364,8 +356,7 @@ class ReadBeside:
                 report.duplicates += 1
             else:
                 seen[number] = seq
-        # An ack that arrived promises this sequence: another one would be a renumbered message.
-        report.lost = sum(1 for number, seq in report.acked.items() if seen.get(number) != seq)
+        report.compare(seen)
 
     async def end(self) -> None:
         """Leave no process behind, whatever happened."""
@@ -404,30 +395,13 @@ def _compare(cluster: LocalCluster) -> list[Replica]:
     return found
 
 
-def _summary(report: Report, total: int) -> Table:
-    table = Table(title="The flights of 2013, through three nodes", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    rows = [
-        ("flights", f"{total:,}"),
-        ("published", f"{report.published:,}"),
-        ("acked", f"{len(report.acked):,}"),
-        ("re-sent", f"{report.resent(total):,}"),
-        ("stored", f"{report.stored:,}"),
-        ("consumed", f"{report.consumed:,}"),
-        ("delivered again, ack lost", f"{report.read_again:,}"),
-        ("lost", f"{report.lost:,}"),
-        ("duplicates", f"{report.duplicates:,}"),
-        ("changed", f"{report.changed:,}"),
+def _summary(report: ClusterReport, total: int) -> Table:
+    more = [
+        ("read again, its ack was lost", f"{report.read_again:,}"),
         (f"new leader after SIGKILL of {report.killed_leader}", f"{report.new_leader_ms:,.0f} ms"),
         (f"{report.wiped} whole again without its files", f"{report.whole_again_s:.1f} s"),
-        ("publish", f"{report.publish_s:.1f} s"),
-        ("read, beside that", f"{report.read_s:.1f} s"),
     ]
-    for name, value in rows:
-        is_bad = name in ("lost", "duplicates", "changed") and value != "0"
-        table.add_row(name, f"[bold red]{value}[/]" if is_bad else value)
-    return table
+    return report.table("The flights of 2013, through three nodes", total, more)
 
 
 def _copies(found: list[Replica]) -> Table:
@@ -442,13 +416,12 @@ def _copies(found: list[Replica]) -> Table:
 
 
 async def _job(cluster: LocalCluster, binary: str, limit: int) -> bool:
-    report = Report()
+    report = ClusterReport()
     with console.status("starting three nodes, reading the flights"):
         starting = asyncio.get_running_loop().run_in_executor(None, cluster.start, binary)
         flights = await asyncio.to_thread(Flights.load, limit)
         await starting
-    columns = (TextColumn("{task.description:23}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+    with progress_bars() as progress:
         await _publish_and_read(cluster, binary, flights, report, progress)
     report.replicas = await asyncio.to_thread(_compare, cluster)
     console.print(_summary(report, len(flights)))
@@ -488,14 +461,7 @@ def _free_ports(wanted: Ports) -> Ports:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the job; 0 only if every flight is on every node, once."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--exit", action="store_true", help="stop after the report")
-    parser.add_argument("--flights", type=int, default=0, help="only the first N (default: all)")
-    parser.add_argument("--directory", default="data/demo", help="emptied at the start")
-    parser.add_argument("--port", type=int, default=4222)
-    parser.add_argument("--http-port", type=int, default=8222)
+    parser = parser_of(__doc__)
     parser.add_argument("--cluster-port", type=int, default=6222)
     parser.add_argument("--binary", default="", help="the server (default: streamd)")
     options = parser.parse_args(argv)

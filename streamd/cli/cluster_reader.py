@@ -25,7 +25,8 @@ from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
 
-BATCH = 1000
+from streamd.cli.flights import BATCH
+
 ACK_WAIT_S = 2.0  # what a message costs whose ack went to a server that was killed
 NEW_WITHIN_S = 60.0
 FETCH_WITHIN_S = 1.0

