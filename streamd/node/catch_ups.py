@@ -17,7 +17,7 @@ from streamd.node.monitor import Monitor
 from streamd.store.install import FileInstall, MemoryInstall, StateInstall
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.source import FileSource, MemorySource
-from streamd.types import META_UID, Index, NodeId, Uid
+from streamd.types import META_UID, Index, NodeId, Term, Uid
 
 if TYPE_CHECKING:
     from streamd.node.node import Node
@@ -37,6 +37,7 @@ class CatchUps:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._running: dict[Uid, CatchUp] = {}
+        self._offered_in: dict[Uid, Term] = {}  # the term of the last offer
         self._turns = CatchUpTurns()
         self._source = CatchUpSource(find=self._find, on_damaged=node.damages.on_damaged)
         self.memory_stores: dict[Uid, MemoryStreamStore] = {}  # installed, to be opened
@@ -53,6 +54,9 @@ class CatchUps:
         if running is None:
             running = self._running[uid] = self._make(uid)
             node.info("catching up", group=uid, leader=leader, index=index)
+        elif self._offered_in[uid] != group.raft.term and not running.is_local:
+            running.stop()  # what is whole is kept, but no index of an earlier term is waited for
+        self._offered_in[uid] = group.raft.term
         running.start(leader, max(index, group.raft.applied))
 
     def is_running(self, uid: Uid) -> bool:
@@ -89,6 +93,7 @@ class CatchUps:
             on_done=partial(self._installed, uid),
             on_failed=partial(self._failed, uid),
             is_wanted=partial(self._is_wanted, uid),
+            is_offered=partial(self._is_offered, uid),
             turns=self._turns,
             on_trouble=lambda text: node.warn("catch-up", group=uid, reason=text),
             on_conflict=partial(node.damages.on_conflict, uid),
@@ -112,6 +117,12 @@ class CatchUps:
     def _is_wanted(self, uid: Uid, index: Index) -> bool:
         group = self._node.group_of(uid)
         return group is not None and (group.raft.is_incomplete or group.raft.applied < index)
+
+    def _is_offered(self, uid: Uid) -> bool:
+        """False in a later term: its leader makes an offer of its own, or brings the log. A stream
+        in memory that all have forgotten never reaches the index that was offered before."""
+        group = self._node.group_of(uid)
+        return group is not None and group.raft.term == self._offered_in[uid]
 
     def _installed(self, uid: Uid, found: InstalledSnapshot) -> None:
         """The snapshot is durable; the group is stopped. Tell the log, and begin anew."""

@@ -92,8 +92,9 @@ class CatchUp:
 
     `call(node_id, method, args, done)` is `Peers.call`; `later(delay_s, callback)` is the loop's
     `call_later`. `is_wanted(index)` is asked before the swap: False if the group got past `index`
-    by other means, and then all is dropped. `on_trouble(text)` once per attempt that failed,
-    `on_conflict(text)` before if a peer sent another stream's.
+    by other means, and then all is dropped. `is_offered()` is asked before an attempt that failed
+    is repeated: False if the offer is void; there may be another. `on_trouble(text)` once per
+    attempt that failed, `on_conflict(text)` before if a peer sent another stream's.
     `turns` is shared by all groups of the node.
     """
 
@@ -107,6 +108,7 @@ class CatchUp:
         on_done: Callable[[InstalledSnapshot], None],
         on_failed: Callable[[BaseException], None],
         is_wanted: Callable[[Index], bool] = lambda index: True,
+        is_offered: Callable[[], bool] = lambda: True,
         on_trouble: Callable[[str], None] = lambda text: None,
         on_conflict: Callable[[str], None] = lambda text: None,
         turns: CatchUpTurns | None = None,
@@ -122,6 +124,7 @@ class CatchUp:
         self._on_done = on_done
         self._on_failed = on_failed
         self._is_wanted = is_wanted
+        self._is_offered = is_offered
         self._on_trouble = on_trouble
         self._on_conflict = on_conflict
         self._turns = turns or CatchUpTurns()
@@ -374,9 +377,15 @@ class CatchUp:
             max(self._delay_s * 2, limits.CATCHUP_RETRY_S_MIN), limits.CATCHUP_RETRY_S_MAX
         )
         self._trouble(why)
-        mine = self._mine(lambda outcome: self._ask())
+        mine = self._mine(lambda outcome: self._ask_again())
         self._later(self._delay_s, lambda: mine(None))
         self._turns.leave(self)
+
+    def _ask_again(self) -> None:
+        if self._is_offered():
+            self._ask()
+        else:
+            self.stop()
 
     def _start_over(self, err: BaseException) -> None:
         """This disk, or what is on it, failed us: drop everything, begin again after a while.

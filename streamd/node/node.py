@@ -106,6 +106,7 @@ class Node:
         self._timers: dict[str, Any] = {}
         self._is_running = False
         self._is_stopping = False
+        self._stop_waiters: list[Callable[[], None]] = []
 
     # --- life -------------------------------------------------------------------------------
 
@@ -238,16 +239,19 @@ class Node:
 
     def stop(self, done: Callable[[], None]) -> None:
         """Hand leaderships over, stop every group (each may take a last snapshot), then the log
-        and the disks; then call `done`."""
+        and the disks; then call `done`. Asked again meanwhile, both are told when it is done."""
         if not self._is_running:
             done()
+            return
+        self._stop_waiters.append(done)
+        if self._is_stopping:
             return
         self._is_stopping = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         self.scrubber.stop()
-        self.peering.hand_over(partial(self._stop_groups, done))
+        self.peering.hand_over(self._stop_groups)
 
     @property
     def is_stopping(self) -> bool:
@@ -259,7 +263,7 @@ class Node:
         self.stop(partial(done, None))
         await event.wait()
 
-    def _stop_groups(self, done: Callable[[], None]) -> None:
+    def _stop_groups(self) -> None:
         def meta_stopped() -> None:
             self.replicas.close_stores()
             self.wal.close()
@@ -267,7 +271,9 @@ class Node:
             self._log_thread.close()
             self._disk.unlock(self._lock)
             self._is_running = False
-            done()
+            waiters, self._stop_waiters = self._stop_waiters, []
+            for done in waiters:
+                done()
 
         def streams_stopped() -> None:
             if self._meta_monitor is None:
@@ -353,7 +359,9 @@ class Node:
         )
         group.are_events_for_all = self.is_clustered
         self._meta_group = group
-        writer = MetaSnapshots(self._disk, directory, self.block_thread)
+        writer = MetaSnapshots(
+            self._disk, directory, self.block_thread, is_clustered=self.is_clustered
+        )
         monitor = Monitor(
             group,
             log=self.wal,

@@ -327,7 +327,7 @@ class Replicas:
             group,
             log=node.wal if is_file else node.memory_log,
             clock=node.env.clock,
-            snapshot_writer=StreamSnapshots(opened.store),
+            snapshot_writer=StreamSnapshots(opened.store, is_clustered=node.is_clustered),
             on_failed=lambda failed, err: self._failed(asset, err),
             loop=node.env.loop,
             send=node.peering.send,

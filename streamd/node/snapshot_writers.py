@@ -16,7 +16,8 @@ from streamd.types import META_UID, Index
 class MetaSnapshots:
     """Writes the meta group's."""
 
-    def __init__(self, disk: Disk, directory: str, thread: Thread) -> None:
+    def __init__(self, disk: Disk, directory: str, thread: Thread, *, is_clustered: bool) -> None:
+        self._is_clustered = is_clustered
         self._disk = disk
         self._directory = directory
         self._thread = thread
@@ -25,7 +26,7 @@ class MetaSnapshots:
     def save(
         self, group: Group, *, index: Index, term: int, chain: int, done: Callable[[], None]
     ) -> None:
-        state = _state(group, index)
+        state = _state(group, index, self._is_clustered)
 
         def job() -> None:
             SnapshotFile.save(
@@ -51,8 +52,9 @@ class MetaSnapshots:
 class StreamSnapshots:
     """Writes one stream's."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, *, is_clustered: bool) -> None:
         self._store = store
+        self._is_clustered = is_clustered
 
     def save(
         self, group: Group, *, index: Index, term: int, chain: int, done: Callable[[], None]
@@ -62,18 +64,18 @@ class StreamSnapshots:
             index=index,
             term=term,
             chain=chain,
-            state=_state(group, index),
+            state=_state(group, index, self._is_clustered),
             index_db=machine.index_db(),
             tail=machine.tail,
             done=done,
         )
 
 
-def _state(group: Group, index: Index) -> bytes:
-    """The machine's state; with peers, also who belonged to the group at `index`."""
+def _state(group: Group, index: Index, is_clustered: bool) -> bytes:
+    """The machine's state; in a cluster, also who belonged to the group at `index`. Of a group of
+    one too: it may have begun with others, or elsewhere."""
     state: bytes = group.machine.snapshot()
-    log = group.raft.log
-    return state if log.is_sole else wrap(log.membership_at(index), state)
+    return wrap(group.raft.log.membership_at(index), state) if is_clustered else state
 
 
 def _raise(err: BaseException) -> None:

@@ -139,6 +139,7 @@ class World:
         self.failures: list[BaseException] = []
         self.done: list[InstalledSnapshot] = []
         self.swaps_wanted = True
+        self.is_offered = True
         self.turns = CatchUpTurns()
         # May replace what comes over the wire: (method, args, result) -> result.
         self.bend: Callable[[str, list[Any], Any], Any] = lambda method, args, result: result
@@ -161,6 +162,7 @@ class World:
             on_done=self.done.append,
             on_failed=self.failures.append,
             is_wanted=lambda index: self.swaps_wanted,
+            is_offered=lambda: self.is_offered,
             on_trouble=self.troubles.append,
             turns=self.turns,
         )

@@ -8,6 +8,7 @@ at each index is what any replica at that index must have, however it got there.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ class Truth:
         self.machine: Any = machine
         self.entries: list[tuple[Term, int]] = [(0, 0)]  # by index: (term, chain)
         self.prints: list[tuple[int, int]] = [_print_of(machine)]  # by index
+        self._known_in: list[Term] = [0]  # by index: the term of whoever committed it first
         self.content: dict[Seq, Msg] = {}  # every message ever stored
         self._columns = columns
 
@@ -42,12 +44,18 @@ class Truth:
     def last(self) -> Index:
         return len(self.entries) - 1
 
-    def add(self, entry: Entry) -> list[tuple[str, dict[str, Any]]]:
-        """Apply the next entry; return what the meta machine says of it."""
+    def last_in(self, term: Term) -> Index:
+        """The last index committed in a term up to `term`. A leader of that term has it; one whose
+        votes came late need not have what leaders of later terms have committed meanwhile."""
+        return bisect_right(self._known_in, term) - 1
+
+    def add(self, entry: Entry, term: Term) -> list[tuple[str, dict[str, Any]]]:
+        """Apply the next entry, committed in `term`; return what the meta machine says of it."""
         out = Effects()
         copy = Entry(entry.term, entry.index, entry.data, tag=entry.index)
         self.machine.apply(copy, out)
         self.entries.append((entry.term, entry.chain))
+        self._known_in.append(max(term, self._known_in[-1]))
         self.prints.append(_print_of(self.machine))
         if self._columns is not None:
             for op in out.block_ops:
@@ -146,9 +154,10 @@ class Checkers:
         self.world.counts["elections"] += 1
         self.world.note(f"{_who(core)} leads term {core.term}")
         truth = self.truths.get(core.group)
-        if truth is None or not truth.last:
+        last = truth.last_in(core.term) if truth is not None else 0
+        if truth is None or not last:
             return
-        log, last = core.log, truth.last
+        log = core.log
         need(core.last_index >= last, f"{_who(core)} leads without {last}: {core.last_index}")
         if last >= log.base_index:
             found = log.entry_id(last)
@@ -170,7 +179,7 @@ class Checkers:
         need(index == truth.last + 1, f"{_who(core)} commits {index} after {truth.last}")
         self.world.counts["entries"] += 1
         self.world.note(f"{_who(core)} commits {index} of {entry.term} {entry.chain:08x}")
-        for kind, fields in truth.add(entry):
+        for kind, fields in truth.add(entry, core.term):
             if core.group == META_UID and "asset" in fields:
                 asset = fields["asset"]
                 self.assets[asset.uid] = asset

@@ -172,7 +172,7 @@ class SimNode:
         )  # fmt: skip
         self.monitor = Monitor(
             self.group, log=RecordingLog(wal, oracle), clock=clock,
-            snapshot_writer=StreamSnapshots(self.store),
+            snapshot_writer=StreamSnapshots(self.store, is_clustered=False),
             on_failed=lambda group, err: self.errors.append(err), loop=self.loop,
         )  # fmt: skip
         self.group.post = self.monitor.post

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from streamd.machine import commands
 from streamd.types import META_UID, NodeId, Seq, Uid
 from tests.sim.checkers import Probes
@@ -169,3 +171,25 @@ def test_the_only_replica_in_memory_moves_with_what_it_holds() -> None:
         script.move(uid, (second,))
         script.publish(IN_MEMORY, 1)
         script.wait_for_last(second, uid, 6)
+
+
+@pytest.mark.parametrize("moves", [("n1",), ("n1", "n2")])
+def test_the_only_member_left_knows_that_it_is_alone(moves: tuple[NodeId, ...]) -> None:
+    """Its snapshot did not say so, and it waited for the founders for ever: seed 20031."""
+    with born(3) as script:
+        uid = next(asset.uid for asset in script.cluster.assets() if asset.name == "S1")
+        for name in moves:
+            script.move(uid, (name,))
+        script.publish("S1", 3)
+        saved: list[bool] = []
+        process = script.cluster.hosts[name].process
+        assert process is not None
+        monitor = next(one for one in process.monitors if one._group.uid == uid)
+        log = monitor._group.raft.log
+        changed_at = log.membership_index
+        process.run(monitor.when_saved, log.last_index, lambda: saved.append(True))
+        script.wait("a snapshot", lambda: saved)
+        assert monitor._group.snapshot_index > changed_at
+        script.restart(name)
+        script.publish("S1", 3)
+        assert script.group(name, uid).raft.members.voters == (name,)

@@ -258,6 +258,17 @@ def test_without_a_leader_it_asks_for_ever_and_stays_as_it_was() -> None:
     assert not world.failures
 
 
+def test_what_nobody_offers_any_more_is_not_asked_for_again() -> None:
+    """The index offered in an earlier term may never be reached again: seed 20353."""
+    world = World(Replica("b"), leader())
+    del world.leaders["a"]
+    world.catchup.start("a", 1)
+    world.is_offered = False
+    world.run(retries=3)
+    assert world.catchup.state == c.IDLE
+    assert len(world.asked) == len(world.troubles) == 1
+
+
 def test_stopped_it_does_nothing_more_and_resumes_from_what_is_whole() -> None:
     one = leader()
     world = World(Replica("b"), one)

@@ -45,3 +45,15 @@ async def _propose(node: Node, command: list[Any]) -> None:
     done = asyncio.Event()
     node.propose_meta(command, lambda outcome: done.set())
     await done.wait()
+
+
+def test_stopped_twice_at_once_it_stops_once(tmp_path: Path) -> None:
+    """A second SIGTERM, or a fatal error meanwhile: seed 20369 unlocked the directory twice."""
+
+    async def run() -> None:
+        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
+        await node.started()
+        await asyncio.gather(node.stopped(), node.stopped())
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -26,7 +26,7 @@ class _MetaGroup:
 def test_a_failed_sync_of_a_meta_snapshot_reaches_the_group() -> None:
     disk, thread = SimDisk(), SimThread()
     disk.mkdir("/meta")
-    writer = MetaSnapshots(disk, "/meta", thread)
+    writer = MetaSnapshots(disk, "/meta", thread, is_clustered=False)
     errors: list[BaseException] = []
     saved: list[str] = []
     writer.on_error = errors.append
