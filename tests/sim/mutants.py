@@ -376,7 +376,7 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "quiet_without_a_look": DirectedWorld(("bad network", "broken connection"), pace=0.3),
     "members_not_in_snapshot": DirectedWorld(
-        ("membership change", "stop", "kill", "snapshot rot"), pace=0.2
+        ("membership change", "power loss", "stop"), pace=0.3, caught_by=5
     ),
     "certified_unseen": DirectedWorld(
         ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60),
