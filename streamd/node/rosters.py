@@ -25,6 +25,6 @@ def next_roster(raft: RaftCore, wanted: tuple[NodeId, ...]) -> Roster | None:
     newcomers = missing - learners
     if newcomers:
         return members.voters, tuple(sorted(learners | newcomers))
-    if any(raft.lag(name) > limits.LEARNER_LAG_ENTRIES for name in missing):
+    if not all(raft.is_close(name, limits.LEARNER_LAG_ENTRIES) for name in missing):
         return None
     return tuple(sorted(wanted)), ()

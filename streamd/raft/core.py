@@ -22,7 +22,13 @@ from streamd.raft.member import Member
 from streamd.raft.membership import Membership
 from streamd.raft.messages import ReadQuery
 from streamd.raft.ready import NotLeader, ProposalRejected, ReadState, Ready, Token, Write
-from streamd.raft.replication import STATE_NAMES, Leadership, Peer, membership_refusal
+from streamd.raft.replication import (
+    REPLICATE,
+    STATE_NAMES,
+    Leadership,
+    Peer,
+    membership_refusal,
+)
 from streamd.raft.state import NEVER
 from streamd.types import Entry, HardState, Index, NodeId, Term
 
@@ -117,6 +123,17 @@ class RaftCore(Member):
         """How many entries `node_id` is known to lack (the leader's view); -1: not a peer."""
         peer = self._leadership.peers.get(node_id) if self._leadership else None
         return -1 if peer is None else self.log.last_index - peer.match
+
+    def is_close(self, node_id: NodeId, entries: int) -> bool:
+        """True if `node_id` takes entries as they come and lacks at most so many (the leader's
+        view). A member without a snapshot it needs is not close, however short the log is."""
+        peer = self._leadership.peers.get(node_id) if self._leadership else None
+        return (
+            peer is not None
+            and peer.state == REPLICATE
+            and not peer.needs_snapshot
+            and self.log.last_index - peer.match <= entries
+        )
 
     def hasten_commit(self, node_id: NodeId = "") -> None:
         """Let `node_id`, for a second, or all, for what is proposed up to the next entry, hear of

@@ -232,6 +232,9 @@ class Member(State):
             # An uncertain member may have acked entries that are not the ones it has now.
             self.first_commit = self.first_commit or beat.commit
             self._commit_to(min(beat.commit, self.log.last_index))
+        if not (self._has_told or self._has_diverged or self.is_incomplete) and self.log.commit:
+            # Begun anew from a snapshot: the leader that offered it waits for this.
+            self._held.append((sender, self._append_reply(True, self.log.commit)))
         # No promise rests on a sign of life, so it does not wait for the disk.
         self._outbox.append((sender, HeartbeatReply(self.term, beat.round_no, self.is_uncertain)))
 
@@ -595,6 +598,7 @@ class Member(State):
         self._has_news = True
 
     def _append_reply(self, is_ok: bool, index: Index) -> AppendReply:
+        self._has_told = True
         reply = AppendReply(self.term, is_ok, index)
         reply.is_uncertain = self.is_uncertain
         reply.needs_snapshot = self.is_incomplete

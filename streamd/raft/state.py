@@ -31,6 +31,7 @@ class State:
         "_emit_to",
         "_hard_state_changed",
         "_has_diverged",
+        "_has_told",
         "_has_news",
         "_heartbeat_ms",
         "_held",
@@ -142,6 +143,7 @@ class State:
         self._live: frozenset[NodeId] | None = None  # nodes with a link up; None: never told
         self.is_quiescent = False  # nothing is under way and time may pass
         self._has_diverged = False
+        self._has_told = False  # anybody what its log holds, since it was made
         self._token: Token = 0
         self._writes: deque[Write] = deque()  # handed out, not reported
         self._held: list[Outgoing] = []  # rest on what the next write carries
