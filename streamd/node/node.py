@@ -390,6 +390,10 @@ class Node:
         """True if this node may have been in a group of which its log knows nothing."""
         return uid <= self.forgotten_upto or self.was_dropped(uid)
 
+    def is_unknown(self, uid: Uid) -> bool:
+        """True if the log knows nothing of a group, and nobody can say yet whether it should."""
+        return self.forgotten_upto == limits.EVERYTHING and self.wal.group(uid) is None
+
     def was_dropped(self, uid: Uid) -> bool:
         """True if this node once destroyed its member of a group that lived on."""
         return uid in self.identity.get("dropped", ())
@@ -507,10 +511,13 @@ class Node:
             self.peering.announce(META_UID)
         self.peering.follow(META_UID, turn)
         if self.identity.get("is_rejoined") and not group.raft.is_uncertain:
-            # What this node may have forgotten is behind it.
+            # What this node may have forgotten is behind it: the leader appended that entry after
+            # it had heard of the loss.
+            index = group.raft.certified_index or group.raft.last_index
             self.identity["is_rejoined"] = False
-            self.identity["forgotten_upto"] = self.forgotten_upto = group.raft.last_index
+            self.identity["forgotten_upto"] = self.forgotten_upto = index
             self._save_identity(self.identity)
+            self.replicas.reconcile()
 
     # --- leadership -------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class Replicas:
             if uid in self._assets:
                 self._close(self._assets[uid])
         elif uid not in self._assets:
-            if self._is_wanted(asset):
+            if self._is_wanted(asset) and not self._node.is_unknown(uid):
                 self._open(asset)
         else:
             self._assets[uid] = asset

@@ -31,8 +31,8 @@ class State:
         "_emit_to",
         "_hard_state_changed",
         "_has_diverged",
-        "_has_told",
         "_has_news",
+        "_has_told",
         "_heartbeat_ms",
         "_held",
         "_hinted",
@@ -49,6 +49,7 @@ class State:
         "_tries",
         "_uncommitted_bytes",
         "_writes",
+        "certified_index",
         "commit_delay_ms",
         "deadline_ms",
         "first_commit",
@@ -150,6 +151,7 @@ class State:
         self._outbox: list[Outgoing] = []
         # Durable before it promises anything: who restarts must know that it cannot remember.
         self._hard_state_changed = self.is_uncertain and not log.hard_state.is_uncertain
+        self.certified_index: Index = 0  # what came later was never forgotten; 0: not certified
         self._is_certified = False  # a write says that we are certain; not yet reported
         self._hinted: Index = log.hard_state.commit
         self._emit_to: Index = self.log.emitted

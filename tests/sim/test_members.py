@@ -193,3 +193,11 @@ def test_the_only_member_left_knows_that_it_is_alone(moves: tuple[NodeId, ...]) 
         script.restart(name)
         script.publish("S1", 3)
         assert script.group(name, uid).raft.members.voters == (name,)
+
+
+def test_a_stream_created_on_a_node_that_has_just_joined_is_served() -> None:
+    """One that met the new cluster before its founder told it takes itself for one that forgot: of
+    what is created after that, it forgot nothing. Seed 20546."""
+    cluster = SimCluster(20546)
+    with Probes(cluster.checkers), small_limits():
+        cluster._be_born()
