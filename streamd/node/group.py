@@ -96,7 +96,8 @@ class Turn:
         self.snapshot_wanted = False
         self.snapshot_offer: tuple[NodeId, SnapshotOffer] | None = None  # what we lack is there
         self.checkpoints: list[tuple[Index, int]] = []  # (applied index, fingerprint) to compare
-        self.has_role_changed = False  # who leads, in which term, and whether it is this node
+        # Who leads, in which term, whether it is this node, or whether this member is certain.
+        self.has_role_changed = False
         self.alerts: list[Alert] = []
 
 

@@ -307,6 +307,7 @@ class Member(State):
         if sender == self.node_id:
             self.is_uncertain = self._is_certified = False
             self.certified_index = index
+            self._role_changed = True  # it counts from now on: whoever runs it wants to know
             self._arm_election()
             if self.leader_id is not None:
                 self._held.append((self.leader_id, self._append_reply(True, index)))
