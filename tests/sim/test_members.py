@@ -89,6 +89,16 @@ class Script:
     def wait_for_last(self, name: NodeId, uid: Uid, seq: Seq) -> None:
         self.wait("all", lambda: self.group(name, uid).machine.index.last_seq == seq)
 
+    def save_snapshot(self, name: NodeId, uid: Uid) -> None:
+        """Have a node take a snapshot of all that its member has applied."""
+        saved: list[bool] = []
+        process = self.cluster.hosts[name].process
+        assert process is not None
+        monitor = next(one for one in process.monitors if one._group.uid == uid)
+        applied = monitor._group.machine.applied
+        process.run(monitor.when_saved, applied, lambda: saved.append(True))
+        self.wait("a snapshot", lambda: saved)
+
     def restart(self, *names: NodeId) -> None:
         for name in names:
             self.cluster.hosts[name].kill()
@@ -181,15 +191,9 @@ def test_the_only_member_left_knows_that_it_is_alone(moves: tuple[NodeId, ...]) 
         for name in moves:
             script.move(uid, (name,))
         script.publish("S1", 3)
-        saved: list[bool] = []
-        process = script.cluster.hosts[name].process
-        assert process is not None
-        monitor = next(one for one in process.monitors if one._group.uid == uid)
-        log = monitor._group.raft.log
-        changed_at = log.membership_index
-        process.run(monitor.when_saved, log.last_index, lambda: saved.append(True))
-        script.wait("a snapshot", lambda: saved)
-        assert monitor._group.snapshot_index > changed_at
+        changed_at = script.group(name, uid).raft.log.membership_index
+        script.save_snapshot(name, uid)
+        assert script.group(name, uid).snapshot_index > changed_at
         script.restart(name)
         script.publish("S1", 3)
         assert script.group(name, uid).raft.members.voters == (name,)
@@ -201,3 +205,29 @@ def test_a_stream_created_on_a_node_that_has_just_joined_is_served() -> None:
     cluster = SimCluster(20546)
     with Probes(cluster.checkers), small_limits():
         cluster._be_born()
+
+
+def test_a_stream_grows_without_a_pause() -> None:
+    """Who is still without a snapshot must not be needed for a majority."""
+    with born(3) as script:
+        uid = script.create(ALONE, 1)
+        (name,) = script.peers_of(uid)
+        script.publish(ALONE, 30)
+        leader = script.group(name, uid).raft
+        script.save_snapshot(name, uid)
+        script.publish(ALONE, 5)
+        voters_at, fetched = [], []
+        script.set_peers(uid, tuple(script.cluster.names))
+
+        def has_grown() -> bool:
+            if not voters_at and len(leader.members.voters) == 3:
+                voters_at.append(leader.last_index)
+                groups = [script.group(one, uid) for one in script.cluster.names]
+                fetched.extend(one is not None and one.raft.last_index for one in groups)
+            return bool(voters_at)
+
+        began_us = script.cluster.world.now_us
+        script.wait("three voters", has_grown)
+        assert all(index >= leader.log.snapshot_index > 0 for index in fetched), fetched
+        script.publish(ALONE, 1)
+        assert script.cluster.world.now_us - began_us < SECOND
