@@ -114,6 +114,7 @@ CHECKPOINT_ENTRIES: Final = 4096  # applied entries until replicas compare their
 CHECKPOINT_EVERY_MS: Final = 10_000  # and at the latest, if anything changed
 LEARNER_LAG_ENTRIES: Final = 256  # a learner this close is made a voter
 PLACEMENT_EVERY_S: Final = 0.5  # how often an unfinished change of a group's members is looked at
+REPLACEMENTS_MAX: Final = 64  # streams that get new peers at a time, after a server was removed
 FACTS_EVERY_S: Final = 10.0  # how often nodes tell each other how much they hold
 CATCH_UP_RETRY_S: Final = 0.5  # after a failed catch-up
 BOOTSTRAP_RETRY_S: Final = 0.25

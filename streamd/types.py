@@ -17,6 +17,14 @@ Msg: TypeAlias = tuple[bytes, bytes, bytes]
 with its blank line, or b"" when there are none."""
 
 
+class AssetLimits(NamedTuple):
+    """What a server allows streams and consumers (`jetstream { limits {} }`); 0: no limit."""
+
+    ack_pending_max: int = 0
+    request_batch_max: int = 0
+    duplicate_window_ns_max: int = 0
+
+
 class Entry:
     """One log entry. `data` is what is stored and sent; `command` is the same thing decoded.
 

@@ -209,6 +209,11 @@ class Advisories:
         body = {"server": self._node.server_name, "dropped": dropped}
         self._publish("API.LIMIT_REACHED", "api_limit_reached", body)
 
+    def server_removed(self, server: str, server_id: str) -> None:
+        """Report that a server left the cluster for good; no id: it was not met in this life."""
+        body = {"server": server, "server_id": server_id, "cluster": self._node.cluster_name}
+        self._publish("SERVER.REMOVED", "server_removed", body)
+
     def _client(self, client: ClientFacts | None) -> dict[str, Any]:
         server = getattr(client, "server", self._node.server_name)  # another node's, if it says so
         shown: dict[str, Any] = {"acc": "$G", "server": server, "kind": "Client"}

@@ -14,7 +14,6 @@ from streamd.api import (
     cluster_infos,
     decoding,
     infos,
-    placement,
     shapes,
     stream_configs,
     times,
@@ -26,6 +25,7 @@ from streamd.api.request import ApiContext, Request
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.meta import StreamAsset
+from streamd.node import placement
 from streamd.node.ports import StreamHandle
 from streamd.types import META_UID, NodeId
 
@@ -182,7 +182,8 @@ def gather_infos(
     )
 
 
-def _matching(context: ApiContext, subject: str) -> list[StreamAsset]:
+def matching(context: ApiContext, subject: str) -> list[StreamAsset]:
+    """Return all streams by name, or those that capture a subject that `subject` matches."""
     by_name = context.node.meta.streams_by_name
     assets = [by_name[name] for name in sorted(by_name)]
     if not subject:
@@ -197,13 +198,13 @@ def _matching(context: ApiContext, subject: str) -> list[StreamAsset]:
 
 def stream_names(context: ApiContext, subject: str) -> list[str]:
     """Return the names of all streams, or of those that capture `subject`."""
-    return [asset.name for asset in _matching(context, subject)]
+    return [asset.name for asset in matching(context, subject)]
 
 
 def list_streams(request: Request, wanted: Document) -> None:
     """Answer `STREAM.LIST` with what the leaders say; who does not leaves its streams missing."""
     context = request.context
-    assets = _matching(context, wanted.get("subject", ""))
+    assets = matching(context, wanted.get("subject", ""))
     offset = page_offset(wanted.get("offset", 0), len(assets))
     shown = page(assets, offset, limits.LIST_PAGE)
 
@@ -214,12 +215,37 @@ def list_streams(request: Request, wanted: Document) -> None:
             "limit": limits.LIST_PAGE,
             "streams": [found[asset.uid] for asset in shown if asset.uid in found],
         }
-        missing = [asset.name for asset in shown if asset.uid not in found]
-        if missing:
-            answer["missing"] = missing
-        request.answer(answer)
+        missing = [asset for asset in shown if asset.uid not in found]
+        request.answer(answer | what_is_missing(context, missing))
 
     gather_infos(context, shown, True, got)
+
+
+def what_is_missing(context: ApiContext, assets: list[StreamAsset]) -> Document:
+    """Return the fields of a list for streams whose infos nobody gave: `missing`, all names, and
+    `offline`, by name why, as far as this node can tell."""
+    if not assets:
+        return {}
+    fields: Document = {"missing": [asset.name for asset in assets]}
+    reasons = {asset.name: _why_offline(context, asset) for asset in assets}
+    offline = {name: reason for name, reason in reasons.items() if reason}
+    if offline:
+        fields["offline"] = offline
+    return fields
+
+
+def _why_offline(context: ApiContext, asset: StreamAsset) -> str:
+    node = context.node
+    if asset.name in node.failed:
+        return node.failed[asset.name]
+    if not context.is_clustered:
+        return ""
+    members = asset.members or asset.peers
+    nodes = _cluster(context)
+    down = [name for name in members if not nodes.is_up(name)]
+    if 2 * len(down) < len(members):
+        return ""  # enough are there to elect a leader
+    return f"no majority of its replicas is online: {', '.join(down)} offline"
 
 
 def account_usage(context: ApiContext, done: Callable[[Document], None]) -> None:
@@ -285,6 +311,43 @@ def remove_peer(request: Request) -> None:
     peers = placement.replace(_cluster(context), asset, found[0])
     command = [commands.SET_PEERS, context.clock.now_ns(), asset.uid, peers]
     request.propose_meta(command, lambda _: request.answer({"success": True}))
+
+
+def remove_server(request: Request) -> None:
+    """`SERVER.REMOVE`: a server that is gone leaves the cluster for good.
+
+    Its replicas leave their streams with it; where there is room, others take their place. One
+    that is online is not removed: it would go on to serve whoever is connected to it.
+    """
+    context = request.context
+    if decoding.is_empty_request(request.payload):
+        raise errors.BAD_REQUEST()
+    wanted = decode(request.payload, shapes.SERVER_REMOVE)
+    node, cluster = context.node, _cluster(context)
+    group = node.group_info(META_UID) or {}
+    now_ms = context.clock.monotonic_ms()
+    if now_ms < context.removing_until_ms or group.get("is_changing"):
+        raise errors.CLUSTER_SERVER_MEMBER_CHANGE_INFLIGHT()
+    names = [node.server_name, *(peer["name"] for peer in group.get("peers") or ())]
+    peer_id, name = wanted.get("peer_id", ""), wanted.get("peer", "")
+    found = [each for each in names if (short_hash(each) == peer_id if peer_id else each == name)]
+    if not found:
+        raise errors.CLUSTER_SERVER_NOT_MEMBER()
+    name = found[0]
+    if cluster.is_up(name):
+        raise errors.RAFT_GENERAL(err=f"server {name!r} is online: stop it, then remove it")
+    server_id = cluster.facts.get(name, {}).get("server_id", "")
+
+    def removed(outcome: Any) -> None:
+        context.removing_until_ms = 0
+        if isinstance(outcome, JsError):
+            request.refuse(outcome)
+            return
+        request.answer({"success": True})
+        context.advisories.server_removed(name, server_id)
+
+    context.removing_until_ms = now_ms + limits.API_CONFIGURED_MS
+    node.propose_meta([commands.REMOVE_SERVER, context.clock.now_ns(), name], removed)
 
 
 def cancel_move(request: Request) -> None:
@@ -372,14 +435,7 @@ def _successor(context: ApiContext, wanted: Document, others: list[Document]) ->
 
 
 def _cluster(context: ApiContext) -> placement.Cluster:
-    node = context.node
-    peers = node.peers
-    return placement.Cluster(
-        name=node.cluster_name,
-        facts=node.node_facts,
-        is_up=lambda name: name == node.server_name or (peers is not None and peers.is_up(name)),
-        assets=node.meta.streams_by_uid.values(),
-    )
+    return placement.Cluster.seen_by(context.node)
 
 
 # --- what other nodes ask -----------------------------------------------------------------------

@@ -17,6 +17,7 @@ from streamd.api import times
 from streamd.api.shapes import CONSUMER_CONFIG_FIELDS
 from streamd.api.stream_configs import is_valid_name, metadata_bytes, static_metadata
 from streamd.errors import JsError
+from streamd.types import AssetLimits
 
 Config = dict[str, Any]
 
@@ -28,6 +29,7 @@ _ALWAYS_SHOWN: Final[Config] = {
     "num_replicas": 0,
 }
 _ALPHABET: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_NO_LIMITS: Final = AssetLimits()
 _GROUP_NAME = re.compile(rf"[a-zA-Z0-9/_=-]{{1,{limits.PRIORITY_GROUP_NAME_MAX}}}")
 _NAME_REFUSAL: Final = "consumer name can not contain '.', '*', '>', '\\', '/'"
 _POLICY_WORDS: Final = {
@@ -45,7 +47,13 @@ def new_name() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(8))
 
 
-def normalise(given: Config, stream: Config, *, is_pedantic: bool = False) -> Config:
+def normalise(
+    given: Config,
+    stream: Config,
+    *,
+    allowed: AssetLimits = _NO_LIMITS,
+    is_pedantic: bool = False,
+) -> Config:
     """Return the config of a new consumer of a stream that has config `stream`.
 
     The name must have been settled already. Raises JsError if the config makes no sense.
@@ -55,13 +63,15 @@ def normalise(given: Config, stream: Config, *, is_pedantic: bool = False) -> Co
         for field in CONSUMER_CONFIG_FIELDS
         if field in given or field in _ALWAYS_SHOWN
     }
-    _apply_defaults(config, stream, is_pedantic)
+    _apply_defaults(config, stream, allowed, is_pedantic)
     _check_replicas(config, stream)
     _check_texts(config)
     if config.get("deliver_subject"):
         _check_push(config, stream)
     else:
-        _check_pull(config)
+        _check_pull(config, allowed)
+    if 0 < allowed.ack_pending_max < config["max_ack_pending"]:
+        raise errors.CONSUMER_MAX_PENDING_ACK_EXCESS(limit=allowed.ack_pending_max)
     _check_flow_control_acks(config)
     _check_filters(config)
     _check_start(config)
@@ -115,7 +125,9 @@ def check_name(name: str) -> None:
 # --- defaults -----------------------------------------------------------------------------------
 
 
-def _apply_defaults(config: Config, stream: Config, is_pedantic: bool) -> None:
+def _apply_defaults(
+    config: Config, stream: Config, allowed: AssetLimits, is_pedantic: bool
+) -> None:
     is_push = bool(config.get("deliver_subject"))
     has_acks = config["ack_policy"] in ("explicit", "all")
     if config.get("max_waiting", 0) < 0:
@@ -137,7 +149,7 @@ def _apply_defaults(config: Config, stream: Config, is_pedantic: bool) -> None:
         if min(backoff) < 0:
             raise errors.CONSUMER_BACK_OFF_NEGATIVE()
         config["ack_wait"] = backoff[0]
-    _apply_ack_pending(config, stream, has_acks, is_pedantic)
+    _apply_ack_pending(config, stream, allowed, has_acks, is_pedantic)
     stream_limits = stream.get("consumer_limits") or {}
     if config.get("inactive_threshold", 0) < 0:
         config["inactive_threshold"] = 0
@@ -153,12 +165,19 @@ def _apply_defaults(config: Config, stream: Config, is_pedantic: bool) -> None:
     for field in ("max_batch", "max_expires", "max_bytes", "idle_heartbeat"):
         if config.get(field, 0) < 0:
             config[field] = 0
+    if not is_push and not config.get("max_batch") and allowed.request_batch_max:
+        if is_pedantic:
+            text = "max_request_batch must be set if it's JetStream limits are set"
+            raise errors.PEDANTIC(err=text)
+        config["max_batch"] = allowed.request_batch_max
     if config["ack_policy"] == "flow_control" and is_push and not is_pedantic:
         config["flow_control"] = True
         config.setdefault("idle_heartbeat", 1_000_000_000)
 
 
-def _apply_ack_pending(config: Config, stream: Config, has_acks: bool, is_pedantic: bool) -> None:
+def _apply_ack_pending(
+    config: Config, stream: Config, allowed: AssetLimits, has_acks: bool, is_pedantic: bool
+) -> None:
     wanted = config.get("max_ack_pending", 0)
     if wanted < -1:
         if is_pedantic:
@@ -169,7 +188,7 @@ def _apply_ack_pending(config: Config, stream: Config, has_acks: bool, is_pedant
         if stream_limit > 0:
             wanted = stream_limit
         elif has_acks:
-            wanted = limits.MAX_ACK_PENDING
+            wanted = min(limits.MAX_ACK_PENDING, allowed.ack_pending_max or limits.MAX_ACK_PENDING)
     config["max_ack_pending"] = wanted
 
 
@@ -231,7 +250,7 @@ def _check_push(config: Config, stream: Config) -> None:
         raise errors.CONSUMER_PUSH_WITH_PRIORITY_GROUP()
 
 
-def _check_pull(config: Config) -> None:
+def _check_pull(config: Config, allowed: AssetLimits) -> None:
     if config.get("rate_limit_bps"):
         raise errors.CONSUMER_PULL_WITH_RATE_LIMIT()
     if config.get("idle_heartbeat"):
@@ -240,6 +259,8 @@ def _check_pull(config: Config) -> None:
         raise errors.CONSUMER_FC_REQUIRES_PUSH()
     if 0 < config.get("max_expires", 0) < limits.REQUEST_EXPIRES_NS_MIN:
         raise errors.CONSUMER_MAX_REQUEST_EXPIRES_TOO_SMALL()
+    if 0 < allowed.request_batch_max < config.get("max_batch", 0):
+        raise errors.CONSUMER_MAX_REQUEST_BATCH_EXCEEDED(limit=allowed.request_batch_max)
     if config.get("direct"):
         raise errors.CONSUMER_DIRECT_REQUIRES_PUSH()
 

@@ -75,7 +75,12 @@ def _create(request: Request, given: dict[str, Any], config: dict[str, Any]) -> 
         config["name"] = name
     else:
         name = _unused_name(handle)  # shown as the consumer's name, but not as part of its config
-    normal = consumer_configs.normalise(config, handle.machine.config, is_pedantic=is_pedantic)
+    normal = consumer_configs.normalise(
+        config,
+        handle.machine.config,
+        allowed=request.context.asset_limits,
+        is_pedantic=is_pedantic,
+    )
     existing = handle.machine.consumers.get(name)
     if existing is not None:
         _keep_pause(normal, existing)

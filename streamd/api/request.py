@@ -10,6 +10,7 @@ from streamd import errors
 from streamd.errors import JsError
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
+from streamd.types import AssetLimits
 
 if TYPE_CHECKING:
     from streamd.api.advisories import Advisories
@@ -37,7 +38,16 @@ class ApiCounts:
 class ApiContext:
     """What the endpoints share; one per server."""
 
-    __slots__ = ("advisories", "clock", "counts", "node", "server_version", "wires")
+    __slots__ = (
+        "advisories",
+        "asset_limits",
+        "clock",
+        "counts",
+        "node",
+        "removing_until_ms",
+        "server_version",
+        "wires",
+    )
 
     def __init__(
         self,
@@ -47,13 +57,16 @@ class ApiContext:
         *,
         server_version: str,
         advisories: Advisories,
+        asset_limits: AssetLimits,
     ) -> None:
         self.node = node
         self.wires = wires
         self.clock = clock
         self.server_version = server_version
         self.advisories = advisories
+        self.asset_limits = asset_limits
         self.counts = ApiCounts()
+        self.removing_until_ms = 0  # a server's removal is proposed, and may be decided till then
 
     @property
     def is_clustered(self) -> bool:

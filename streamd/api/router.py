@@ -15,7 +15,7 @@ from streamd.errors import JsError
 from streamd.machine.msgheaders import get
 from streamd.node.clock import SystemClock
 from streamd.node.ports import Clock, NodeHandle, Wires
-from streamd.types import NodeId
+from streamd.types import AssetLimits, NodeId
 
 PREFIX: Final = b"$JS.API."
 _DIRECT: Final = b"$JS.API.DIRECT.GET."
@@ -98,6 +98,7 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
         table[name].is_read = True
     if is_clustered:
         table["META.LEADER.STEPDOWN"] = moving("meta_leader_stepdown", cluster.step_down_meta, 0)
+        table["SERVER.REMOVE"] = moving("meta_server_remove", cluster.remove_server, 0)
     return table
 
 
@@ -116,12 +117,18 @@ class Router:
         server_version: str,
         clock: Clock | None = None,
         call_later: CallLater | None = None,
+        asset_limits: AssetLimits | None = None,
     ) -> None:
         """`call_later` is the loop's; without it, that of the running loop."""
         clock = clock or SystemClock()
         self.advisories = Advisories(node, wires, clock)
         self.context = ApiContext(
-            node, wires, clock, server_version=server_version, advisories=self.advisories
+            node,
+            wires,
+            clock,
+            server_version=server_version,
+            advisories=self.advisories,
+            asset_limits=asset_limits or AssetLimits(),
         )
         self._table = _table(is_clustered=self.context.is_clustered)
         # Its names: the stream, and what follows it as one.

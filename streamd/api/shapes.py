@@ -175,3 +175,6 @@ CONSUMER_UNPIN: Final = Shape("JSApiConsumerUnpinRequest", {"group": "string"})
 CONSUMER_RESET: Final = Shape("JSApiConsumerResetRequest", {"seq": "uint64"})
 STEP_DOWN: Final = Shape("JSApiLeaderStepdownRequest", {"placement": _PLACEMENT})
 PEER_REMOVE: Final = Shape("JSApiStreamRemovePeerRequest", {"peer": "string"})
+SERVER_REMOVE: Final = Shape(
+    "JSApiMetaServerRemoveRequest", {"peer": "string", "peer_id": "string"}
+)

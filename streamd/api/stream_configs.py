@@ -263,6 +263,9 @@ def _apply_window(config: Config, window_max_ns: int, is_pedantic: bool) -> None
     if window == 0 and not config["mirror"] and not config["sources"]:
         window = limits.DUPLICATE_WINDOW_NS
         if 0 < window_max_ns < window:
+            if is_pedantic:
+                text = "duplicate window limits are higher than current limits"
+                raise errors.PEDANTIC(err=text)
             window = window_max_ns
         if 0 < age < window:
             if is_pedantic:

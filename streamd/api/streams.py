@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamd import errors, limits, subjects
+from streamd import errors, limits
 from streamd.api import cluster, decoding, infos, shapes, stream_configs
 from streamd.api.decoding import decode
 from streamd.api.paging import page, page_offset
@@ -23,7 +23,11 @@ def create(request: Request) -> None:
         raise errors.STREAM_MISMATCH()
     if "/" in name or "\\" in name:
         raise errors.STREAM_NAME_CONTAINS_PATH_SEPARATORS()
-    config = stream_configs.normalise(given, is_pedantic=is_pedantic)
+    config = stream_configs.normalise(
+        given,
+        duplicate_window_max_ns=request.context.asset_limits.duplicate_window_ns_max,
+        is_pedantic=is_pedantic,
+    )
     stream_configs.check_create(config)
     if request.context.is_clustered:
         cluster.create_stream(request, config)
@@ -46,7 +50,11 @@ def update(request: Request) -> None:
     given = decode(request.payload, shapes.STREAM_CONFIG)
     is_pedantic = given.pop("pedantic", False)
     name = request.names[0]
-    config = stream_configs.normalise(given, is_pedantic=is_pedantic)
+    config = stream_configs.normalise(
+        given,
+        duplicate_window_max_ns=request.context.asset_limits.duplicate_window_ns_max,
+        is_pedantic=is_pedantic,
+    )
     if config["name"] != name:
         raise errors.STREAM_MISMATCH()
     if request.context.is_clustered:
@@ -152,10 +160,7 @@ def names(request: Request) -> None:
     if decoding.is_json_document(request.payload):
         wanted = decode(request.payload, shapes.STREAM_NAMES)
     subject = wanted.get("subject", "")
-    if request.context.is_clustered:
-        found = cluster.stream_names(request.context, subject)
-    else:
-        found = [handle.name for handle in _streams(request.context, subject)]
+    found = cluster.stream_names(request.context, subject)
     offset = page_offset(wanted.get("offset", 0), len(found))
     shown = page(found, offset, limits.STREAM_NAME_PAGE)
     request.answer(
@@ -176,33 +181,23 @@ def list_infos(request: Request) -> None:
     if request.context.is_clustered:
         cluster.list_streams(request, wanted)
         return
-    found = _streams(request.context, wanted.get("subject", ""))
-    offset = page_offset(wanted.get("offset", 0), len(found))
-    request.answer(
-        {
-            "total": len(found),
-            "offset": offset,
-            "limit": limits.LIST_PAGE,
-            "streams": [
-                infos.stream_info(request.context, handle, is_listed=True)
-                for handle in page(found, offset, limits.LIST_PAGE)
-            ],
-        }
-    )
-
-
-def _streams(context: ApiContext, subject: str) -> list[StreamHandle]:
-    handles = list(context.node.streams())
-    if not subject:
-        return handles
-    pattern = subject.encode()
-    return [
-        handle
-        for handle in handles
-        if any(
-            subjects.collides(own.encode(), pattern) for own in handle.machine.config["subjects"]
-        )
-    ]
+    context = request.context
+    assets = cluster.matching(context, wanted.get("subject", ""))
+    offset = page_offset(wanted.get("offset", 0), len(assets))
+    shown = page(assets, offset, limits.LIST_PAGE)
+    handles = [context.node.stream(asset.name) for asset in shown]
+    answer = {
+        "total": len(assets),
+        "offset": offset,
+        "limit": limits.LIST_PAGE,
+        "streams": [
+            infos.stream_info(context, handle, is_listed=True)
+            for handle in handles
+            if handle is not None
+        ],
+    }
+    missing = [asset for asset, handle in zip(shown, handles, strict=True) if handle is None]
+    request.answer(answer | cluster.what_is_missing(context, missing))
 
 
 def delete(request: Request) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from streamd import NATS_LEVEL, limits
 from streamd.cli import runfiles
 from streamd.config import flags
+from streamd.config.cluster import client_address
 from streamd.config.durations import format_duration
 from streamd.config.options import Options
 from streamd.errors import ConfigError, CorruptionError, DiskError
@@ -179,9 +180,7 @@ class ServerProcess:
         assert self._listener is not None
         listener = self._listener
         cluster.on_urls(listener.set_connect_urls)
-        host = self._options.host
-        hosts = _addresses() if host in ("0.0.0.0", "::") else [host]
-        cluster.set_client_urls([_join(host, listener.port) for host in hosts])
+        cluster.set_client_urls(client_urls(self._options, listener.port))
 
     async def _start_jetstream(self) -> None:
         options, log = self._options, self._log
@@ -205,6 +204,8 @@ class ServerProcess:
             max_payload=options.max_payload,
             memory_max=memory_max,
             storage_max=storage_max,
+            ha_assets_max=js.max_ha_assets,
+            unique_tag=js.unique_tag,
             cluster_name=options.cluster.name if options.is_clustered else "",
             tags=tuple(options.server_tags),
             log=log,
@@ -218,7 +219,7 @@ class ServerProcess:
         except (ConfigError, CorruptionError, DiskError, OSError) as err:
             raise StartError(f"Can't start JetStream: {err}") from err
         self._pubsub.attach(node)
-        router = Router(node, self._pubsub, server_version=NATS_LEVEL)
+        router = Router(node, self._pubsub, server_version=NATS_LEVEL, asset_limits=js.asset_limits)
         router.attach(self._pubsub)
         if js.domain:
             _serve_domain(js.domain, router, self._pubsub)
@@ -357,6 +358,8 @@ class ServerProcess:
         self._monitoring.reloaded(fresh)
         assert self._listener is not None
         self._listener.reload(fresh)
+        if self._cluster is not None:
+            self._cluster.set_client_urls(client_urls(fresh, self._listener.port))
         self._log.info(f"Reloaded server configuration ({fresh.config_digest})")
 
     def _lame_duck(self) -> None:
@@ -427,6 +430,14 @@ def _default_name(options: Options) -> str:
     else:
         seed = secrets.token_hex(8)
     return "streamd-" + hashlib.sha256(seed.encode()).hexdigest()[:8]
+
+
+def client_urls(options: Options, port: int) -> list[str]:
+    """Where clients can connect: what is advertised, else every address that is listened on."""
+    if options.client_advertise:
+        return [_join(*client_address(options.client_advertise, port))]
+    hosts = _addresses() if options.host in ("0.0.0.0", "::") else [options.host]
+    return [_join(host, port) for host in hosts]
 
 
 def _join(host: str, port: int) -> str:

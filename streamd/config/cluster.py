@@ -114,3 +114,16 @@ def split_address(text: str) -> tuple[str, int]:
     if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f'"{text}" is not a host and a port')
     return host.strip("[]"), int(port)
+
+
+def client_address(text: str, port: int) -> tuple[str, int]:
+    """Return (host, port) of an address to advertise to clients: a host, or a host and a port;
+    without one it is `port`. Raises ValueError."""
+    if text.startswith("[") and text.endswith("]"):
+        return text[1:-1], port
+    if ":" not in text:
+        return text, port
+    host, port = split_address(text)
+    if not host or (":" in host and not text.startswith("[")):
+        raise ValueError(f'"{text}" is not a host and a port')
+    return host, port

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streamd.config.cluster import ClusterOptions
+from streamd.config.cluster import ClusterOptions, client_address
 from streamd.config.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
 from streamd.limits import CLUSTER_PAYLOAD_BYTES_MAX
+from streamd.types import AssetLimits
 
 DEFAULT_PORT = 4222
 DEFAULT_HOST = "0.0.0.0"
@@ -59,11 +60,23 @@ class JetStreamOptions:
     sync_interval_ns: int = 0  # 0: fsync before every ack
     is_strict: bool = True
     max_ack_pending: int = -1
+    unique_tag: str = ""  # prefix of tags, lower case
+    max_ha_assets: int = 0
+    max_request_batch: int = 0
     duplicate_window_ns: int = 0
     max_batches_per_stream: int = 0  # 0: the default of limits.py
     max_batches_total: int = 0
     max_batch_msgs: int = 0
     batch_timeout_ns: int = 0
+
+    @property
+    def asset_limits(self) -> AssetLimits:
+        """What each stream and consumer is held to."""
+        return AssetLimits(
+            ack_pending_max=max(0, self.max_ack_pending),
+            request_batch_max=max(0, self.max_request_batch),
+            duplicate_window_ns_max=max(0, self.duplicate_window_ns),
+        )
 
     @property
     def is_sync_always(self) -> bool:
@@ -88,6 +101,7 @@ class Options:
     is_debug: bool = False
     is_trace: bool = False
     is_trace_verbose: bool = False
+    is_trace_headers: bool = False  # of payloads, only their headers
     has_logtime: bool = True
     is_logtime_utc: bool = False
     log_file: str = ""
@@ -146,14 +160,7 @@ class Options:
 
 
 # Settings that are read and checked, but that no part of this version acts upon.
-_UNSERVED = {
-    "client_advertise": "client_advertise",
-    "is_trace": "trace",
-    "max_traced_msg_len": "max_traced_msg_len",
-}
 _UNSERVED_JETSTREAM = {
-    "max_ack_pending": "jetstream.limits.max_ack_pending",
-    "duplicate_window_ns": "jetstream.limits.duplicate_window",
     "max_batches_per_stream": "jetstream.limits.batch.max_inflight_per_stream",
     "max_batches_total": "jetstream.limits.batch.max_inflight_total",
     "max_batch_msgs": "jetstream.limits.batch.max_msgs",
@@ -166,13 +173,10 @@ def finish(options: Options) -> Options:
 
     Raises ConfigError; adds a warning for each setting that is known but not served.
     """
-    for given, default, names in (
-        (options, Options(), _UNSERVED),
-        (options.jetstream, JetStreamOptions(), _UNSERVED_JETSTREAM),
-    ):
-        for attribute, key in names.items():
-            if getattr(given, attribute) != getattr(default, attribute):
-                options.warnings.append(f'"{key}" is not served by this version and is ignored')
+    default = JetStreamOptions()
+    for attribute, key in _UNSERVED_JETSTREAM.items():
+        if getattr(options.jetstream, attribute) != getattr(default, attribute):
+            options.warnings.append(f'"{key}" is not served by this version and is ignored')
     if " " in options.server_name:
         raise ConfigError("server name cannot contain spaces")
     if " " in options.cluster.name:
@@ -187,6 +191,12 @@ def finish(options: Options) -> Options:
             f"max_payload ({options.max_payload}) cannot be higher than"
             f" {CLUSTER_PAYLOAD_BYTES_MAX} in a cluster"
         )
+    advertise = options.client_advertise
+    if advertise:
+        try:
+            client_address(advertise, DEFAULT_PORT)
+        except ValueError as err:
+            raise ConfigError(f'invalid client_advertise value of "{advertise}": {err}') from None
     if options.cluster.auth_timeout_s <= 0:
         raise ConfigError("cluster authorization timeout needs to be positive")
     if options.cluster.password.startswith(("$2a$", "$2b$", "$2x$", "$2y$")):

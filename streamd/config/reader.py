@@ -41,7 +41,7 @@ def _words(text: str) -> frozenset[str]:
 
 _UNSERVED_TOP = _words(
     """
-    https https_port trace_headers syslog remote_syslog prof_port prof_block_rate tls
+    https https_port syslog remote_syslog prof_port prof_block_rate tls
     allow_non_tls proxy_protocol proxies system_account system no_system_account mappings maps
     disable_sublist_cache operator operators resolver resolver_tls resolver_preload
     resolver_pinned_accounts trusted_keys trusted default_sentinel ocsp ocsp_cache
@@ -52,7 +52,7 @@ _UNSERVED_TOP = _words(
 
 _UNSERVED_JETSTREAM = _words(
     """
-    key encryption_key ek prev_key prev_encryption_key prev_ek cipher extension_hint unique_tag
+    key encryption_key ek prev_key prev_encryption_key prev_ek cipher extension_hint
     max_outstanding_catchup max_buffered_size max_buffered_msgs request_queue_limit
     info_queue_limit meta_compact meta_compact_size meta_compact_sync max_concurrent_io tpm
     compress_ok
@@ -110,6 +110,7 @@ class _Reader:
                 "debug": self._flag("is_debug"),
                 "trace": self._flag("is_trace"),
                 "trace_verbose": self._trace_verbose,
+                "trace_headers": self._trace_headers,
                 "logtime": self._flag("has_logtime"),
                 "logtime_utc": self._flag("is_logtime_utc"),
                 "logfile|log_file": self._text("log_file"),
@@ -239,6 +240,10 @@ class _Reader:
     def _trace_verbose(self, value: Value) -> None:
         self._options.is_trace_verbose = _flag(value)
         self._options.is_trace = self._options.is_trace or self._options.is_trace_verbose
+
+    def _trace_headers(self, value: Value) -> None:
+        self._options.is_trace_headers = _flag(value)
+        self._options.is_trace = self._options.is_trace or self._options.is_trace_headers
 
     def _lame_duck_duration(self, value: Value) -> None:
         if not isinstance(value.raw, str):
@@ -511,6 +516,7 @@ class _Reader:
                 "enabled|enable": put("is_enabled", _flag),
                 "store_dir|storedir|store": put("store_dir", _text),
                 "domain": put("domain", _text),
+                "unique_tag": put("unique_tag", lambda v: _text(v).strip().lower()),
                 "max_memory_store|max_mem_store|max_mem|max_memory": put("max_memory", _size),
                 "max_file_store|max_file": put("max_storage", _size),
                 "strict": put("is_strict", _flag),
@@ -552,12 +558,14 @@ class _Reader:
             block,
             {
                 "max_ack_pending": put("max_ack_pending", _integer),
+                "max_ha_assets": put("max_ha_assets", _integer),
+                "max_request_batch": put("max_request_batch", _integer),
                 "duplicate_window": put(
                     "duplicate_window_ns", lambda v: self._duration_of(v, "duplicate_window")
                 ),
                 "batch": batch,
             },
-            ["max_ha_assets", "max_request_batch"],
+            [],
             "jetstream.limits.",
         )
 

@@ -86,6 +86,12 @@ MOVED = 105
 """[MOVED, ts, uid, members: list[str]]: the stream's leader reports that the group's membership is
 exactly `members`. Who is in neither these nor the wanted peers may drop its replica. Outcome:
 StreamAsset or JsError."""
+REMOVE_SERVER = 106
+"""[REMOVE_SERVER, ts, name: str]: the server of that name belongs to the cluster no more, and is no
+peer of any stream that has others. Outcome: True."""
+ADMIT_SERVER = 107
+"""[ADMIT_SERVER, ts, name: str]: a server of a removed one's name has joined with an empty store
+directory. Outcome: True."""
 
 DUPLICATE = -1
 """First item of a STORE outcome for a message whose id was seen inside the window."""

@@ -22,7 +22,9 @@ from streamd.machine.digest import MASK64, chain64
 from streamd.subject_tree import SubjectTree
 from streamd.types import Entry, Index, NodeId, Uid
 
-_STATE_VERSION: Final = 2  # each asset with its peers
+_STATE_VERSION: Final = 3  # with the servers that were removed
+_STATE_VERSION_COMPLETE: Final = 2
+"""Each asset with its peers: written while no server was ever removed, likewise."""
 _STATE_VERSION_ALONE: Final = 1
 """Without: written while no asset has peers, so that a single node's directory stays readable for
 the release that made it."""
@@ -72,6 +74,11 @@ class MetaMachine:
         self.max_streams = max_streams
         self.streams_by_name: dict[str, StreamAsset] = {}
         self.streams_by_uid: dict[Uid, StreamAsset] = {}
+        self.removals: dict[NodeId, Index] = {}
+        """Servers that were ever removed, with the meta entry of the last time: what had joined
+        before that, by its data, must not take part."""
+        self.out: set[NodeId] = set()  # of these, who has not joined anew
+        self.thin: set[Uid] = set()  # streams that a removal left with fewer peers than they want
         self._captured: SubjectTree[str] = SubjectTree()  # names by what they capture
         self._handlers: dict[int, Callable[[Entry, Command, Effects], Any]] = {
             commands.CREATE_STREAM: self._apply_create,
@@ -79,6 +86,8 @@ class MetaMachine:
             commands.DELETE_STREAM: self._apply_delete,
             commands.SET_PEERS: self._apply_set_peers,
             commands.MOVED: self._apply_moved,
+            commands.REMOVE_SERVER: self._apply_remove_server,
+            commands.ADMIT_SERVER: self._apply_admit_server,
             commands.CHECKPOINT: self._apply_checkpoint,
         }
 
@@ -96,26 +105,33 @@ class MetaMachine:
         """See machine.base.Machine. Inverse: `restore`."""
         assets = self.streams_by_name.values()
         version, width = _STATE_VERSION_ALONE, _FIELDS_ALONE
-        if any(asset.peers or asset.members for asset in assets):
-            version, width = _STATE_VERSION, len(StreamAsset._fields)
+        if self.removals or any(asset.peers or asset.members for asset in assets):
+            version, width = _STATE_VERSION_COMPLETE, len(StreamAsset._fields)
         rows = [list(asset[:width]) for asset in assets]
-        packed: bytes = msgpack.packb(
-            [version, self.applied, self.digest, self.max_streams, rows],
-            use_bin_type=True,
-        )
+        state = [version, self.applied, self.digest, self.max_streams, rows]
+        if self.removals:
+            state[0] = _STATE_VERSION
+            state.append([[list(row) for row in self._removed_rows()], sorted(self.thin)])
+        packed: bytes = msgpack.packb(state, use_bin_type=True)
         return packed
+
+    def _removed_rows(self) -> list[tuple[NodeId, Index, bool]]:
+        return [(name, self.removals[name], name in self.out) for name in sorted(self.removals)]
 
     def fingerprint(self) -> int:
         """See machine.base.Machine."""
-        return chain64((self.digest, len(self.streams_by_name)))
+        values = [self.digest, len(self.streams_by_name)]
+        for name, index, is_out in self._removed_rows():
+            values += (zlib.crc32(name.encode()), index, int(is_out))
+        return chain64(values + sorted(self.thin))
 
     @classmethod
     def restore(cls, state: bytes) -> MetaMachine:
         """The machine as `snapshot` saw it."""
         values = msgpack.unpackb(state, raw=False, strict_map_key=False)
-        if values[0] not in (_STATE_VERSION, _STATE_VERSION_ALONE):
+        if values[0] not in (_STATE_VERSION, _STATE_VERSION_COMPLETE, _STATE_VERSION_ALONE):
             raise CorruptionError(f"meta snapshot has unknown version {values[0]}")
-        _, applied, digest, max_streams, assets = values
+        _, applied, digest, max_streams, assets, *removed = values
         machine = cls(max_streams=max_streams)
         machine.applied = applied
         machine.digest = digest
@@ -124,6 +140,11 @@ class MetaMachine:
             asset = StreamAsset(*row[:_FIELDS_ALONE], *placement)
             machine.streams_by_name[asset.name] = machine.streams_by_uid[asset.uid] = asset
             machine._capture(asset)
+        if removed:
+            rows, thin = removed[0]
+            machine.removals = {name: index for name, index, _ in rows}
+            machine.out = {name for name, _, is_out in rows if is_out}
+            machine.thin = set(thin)
         return machine
 
     # --- commands -------------------------------------------------------------------------------
@@ -141,8 +162,9 @@ class MetaMachine:
             return errors.MAXIMUM_STREAMS_LIMIT()
         if self.overlaps(name, config):
             return errors.STREAM_SUBJECT_OVERLAP()
-        asset = StreamAsset(entry.index, name, config, ts, entry.index, config, peers, peers, peers)
-        self._put(asset)
+        left = self._without_removed(peers)
+        asset = StreamAsset(entry.index, name, config, ts, entry.index, config, left, left, left)
+        self._put_placed(asset, peers)
         out.events.append(("stream_created", {"asset": asset}))
         return asset
 
@@ -160,8 +182,10 @@ class MetaMachine:
             return errors.STREAM_SUBJECT_OVERLAP()
         asset = existing._replace(config=config, update_index=entry.index)
         if placement and placement[0]:
-            asset = asset.placed_on(placement[0])
-        self._put(asset)
+            asset = asset.placed_on(self._without_removed(placement[0]))
+            self._put_placed(asset, placement[0])
+        else:
+            self._put(asset)
         out.events.append(("stream_updated", {"asset": asset}))
         return asset
 
@@ -174,8 +198,8 @@ class MetaMachine:
             return errors.STREAM_NOT_FOUND()
         if not peers:
             return errors.PEER_REMAP()  # a stream without a replica would be a deletion by stealth
-        asset = existing.placed_on(peers)
-        self._put(asset)
+        asset = existing.placed_on(self._without_removed(peers))
+        self._put_placed(asset, peers)
         out.events.append(("stream_updated", {"asset": asset}))
         return asset
 
@@ -192,6 +216,29 @@ class MetaMachine:
         out.events.append(("stream_moved", {"asset": asset}))
         return asset
 
+    def _apply_remove_server(self, entry: Entry, command: Command, out: Effects) -> bool:
+        _, _, name = command
+        self.removals[name] = entry.index
+        self.out.add(name)
+        out.events.append(("server_removed", {"server": name}))
+        for asset in list(self.streams_by_name.values()):
+            peers = self._without_removed(asset.peers)
+            if peers != asset.peers:
+                wanted, asset = asset.peers, asset.placed_on(peers)
+                self._put_placed(asset, wanted)
+                out.events.append(("stream_updated", {"asset": asset}))
+        return True
+
+    def _apply_admit_server(self, entry: Entry, command: Command, out: Effects) -> bool:
+        _, _, name = command
+        self.out.discard(name)
+        return True
+
+    def _without_removed(self, peers: Sequence[NodeId]) -> tuple[NodeId, ...]:
+        """`peers` but for servers that are out; all of them if none would be left, for a stream
+        without a replica would be a deletion by stealth."""
+        return tuple(name for name in peers if name not in self.out) or tuple(peers)
+
     def _apply_checkpoint(self, entry: Entry, command: Command, out: Effects) -> bool:
         out.checkpoint = (entry.index, self.fingerprint())
         return True
@@ -203,6 +250,7 @@ class MetaMachine:
             return errors.STREAM_NOT_FOUND()
         del self.streams_by_name[name]
         del self.streams_by_uid[existing.uid]
+        self.thin.discard(existing.uid)
         self._release(existing)
         self.digest = (self.digest - _mix(existing)) & MASK64
         out.events.append(("stream_deleted", {"asset": existing}))
@@ -216,6 +264,14 @@ class MetaMachine:
         self._capture(asset)
         self.streams_by_name[asset.name] = self.streams_by_uid[asset.uid] = asset
         self.digest = (self.digest + _mix(asset)) & MASK64
+        if len(asset.peers) >= asset.config.get("num_replicas", 1):
+            self.thin.discard(asset.uid)
+
+    def _put_placed(self, asset: StreamAsset, wanted: Sequence[NodeId]) -> None:
+        """Put an asset that was to be on `wanted`, of whom some may have been removed."""
+        self._put(asset)
+        if len(asset.peers) < min(len(wanted), asset.config.get("num_replicas", 1)):
+            self.thin.add(asset.uid)
 
     def overlaps(self, name: str, config: dict[str, Any]) -> bool:
         """True if another stream captures a subject that this config captures."""

@@ -166,6 +166,12 @@ class Cluster:
         """Nodes with a link, sorted."""
         return sorted(self._up)
 
+    def refuse(self, node_id: NodeId, reason: str) -> None:
+        """See ports.Peers."""
+        link = self._up.get(node_id)
+        if link is not None:
+            link.refuse(reason)
+
     # --- for others of this server --------------------------------------------------------------
 
     def buffered_bytes(self, node_id: NodeId) -> int:

@@ -137,7 +137,7 @@ class JetStreamz:
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
             "config": self.config(),
-            "limits": {},
+            "limits": self.limits(),
             "streams": len(replicas),
         }
         led = [replica for replica in replicas if self._leads(replica)]
@@ -263,8 +263,21 @@ class JetStreamz:
             config["sync_interval"] = o.sync_interval_ns
         if o.domain:
             config["domain"] = o.domain
+        if o.unique_tag:
+            config["unique_tag"] = o.unique_tag
         config["strict"] = o.is_strict
         return config
+
+    def limits(self) -> Document:
+        """What `jetstream { limits {} }` sets, as it is shown."""
+        o: JetStreamOptions = self.options.jetstream
+        shown = {
+            "max_request_batch": o.max_request_batch,
+            "max_ack_pending": o.max_ack_pending,
+            "max_ha_assets": o.max_ha_assets,
+            "max_duplicate_window": o.duplicate_window_ns,
+        }
+        return {key: value for key, value in shown.items() if value > 0}
 
     def stats(self) -> Document:
         """What is used and set aside, and the API's counters."""
@@ -288,7 +301,11 @@ class JetStreamz:
 
     def varz(self) -> Document:
         """The `jetstream` object of /varz."""
-        shown: Document = {"config": self.config(), "stats": self.stats(), "limits": {}}
+        shown: Document = {
+            "config": self.config(),
+            "stats": self.stats(),
+            "limits": self.limits(),
+        }
         if self.is_clustered:
             shown["meta"] = self.meta_cluster()
         return shown

@@ -11,11 +11,13 @@ import sys
 from typing import Any
 
 from streamd import API_LEVEL, NATS_LEVEL, __version__
+from streamd.config.cluster import client_address
 from streamd.config.options import Options
 from streamd.limits import LISTENER_CLOSE_S
 from streamd.net.auth import Authenticator
 from streamd.net.client_conn import ClientConn
 from streamd.net.pubsub import PubSub
+from streamd.net.tracing import TracedConn
 from streamd.obs.log import Log
 
 _ACCOUNT = "$G"
@@ -66,10 +68,16 @@ class Listener:
         port = 0 if self.options.port < 0 else self.options.port
         # The empty host means all interfaces, of both families.
         self._server = await loop.create_server(
-            lambda: ClientConn(self), self.options.host or None, port, backlog=1024
+            self.make_connection, self.options.host or None, port, backlog=1024
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        self._info["port"] = self.port
+        self._info["host"], self._info["port"] = self._shown_address()
+
+    def make_connection(self, loop: asyncio.AbstractEventLoop | None = None) -> ClientConn:
+        """Return the protocol of a new connection: a traced one, if traces are asked for now."""
+        if self.options.is_trace and self._log is not None:
+            return TracedConn(self, self._log, loop)
+        return ClientConn(self, loop)
 
     async def close(self) -> None:
         """Stop listening and end all connections, their buffered output first."""
@@ -118,10 +126,18 @@ class Listener:
         self._info.pop("auth_required", None)
         if options.is_auth_required:
             self._info["auth_required"] = True
-        if self._info["max_payload"] != options.max_payload:
-            self._info["max_payload"] = options.max_payload
+        host, port = self._shown_address()
+        fresh = {"max_payload": options.max_payload, "host": host, "port": port}
+        if any(self._info[key] != value for key, value in fresh.items()):
+            self._info |= fresh
             for conn in list(self._open):
                 conn.send_info()
+
+    def _shown_address(self) -> tuple[str, int]:
+        """Where clients are told that this server is."""
+        if self.options.client_advertise:
+            return client_address(self.options.client_advertise, self.port)
+        return self.options.host, self.port
 
     def set_connect_urls(self, urls: list[str]) -> None:
         """Tell clients, those to come and those here, where else they could connect."""

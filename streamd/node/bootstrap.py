@@ -69,6 +69,7 @@ class Bootstrap:
         for node_id in sorted(self._hellos):
             hello = self._hellos[node_id]
             if hello.get("cluster_id"):
+                self._identity["removal"] = self._latest_removal(hello["cluster_id"])
                 self._adopt(hello["cluster_id"], list(hello["voters"]), is_uncertain=True)
                 return
         names = sorted([self._name, *self._hellos])
@@ -81,6 +82,15 @@ class Bootstrap:
             # its first hour, and have nothing they could have forgotten.
             self._peers.call(node_id, "bootstrap", [cluster_id, names], _ignore)
         self._on_decided(False)
+
+    def _latest_removal(self, cluster_id: str) -> int:
+        """When a server of this node's name was last removed from the cluster: this one, with
+        its empty directory, joins after that."""
+        return max(
+            int(hello.get("removals", {}).get(self._name, 0))
+            for hello in self._hellos.values()
+            if hello.get("cluster_id") == cluster_id
+        )
 
     def on_call(self, args: list[Any]) -> Any:
         """The founder tells which cluster this is; returns the id this node belongs to."""

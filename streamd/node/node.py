@@ -32,6 +32,7 @@ from streamd.node.peering import Peering
 from streamd.node.ports import Done, Peers, Wires
 from streamd.node.rafts import GroupStart, Rafts, log_from_snapshot
 from streamd.node.remote_stream import RemoteStream
+from streamd.node.removals import Removals
 from streamd.node.replicas import Replicas
 from streamd.node.room import MemoryRoom, StorageRoom
 from streamd.node.scrubber import Scrubber
@@ -66,6 +67,8 @@ class Node:
         memory_max: int = -1,
         storage_max: int = -1,
         env: NodeEnv | None = None,
+        ha_assets_max: int = 0,
+        unique_tag: str = "",
         cluster_name: str = "",
         tags: tuple[str, ...] = (),
         log: Any = None,
@@ -76,6 +79,8 @@ class Node:
         self.server_name: NodeId = server_name
         self.memory_max = memory_max
         self.storage_max = storage_max
+        self.unique_tag = unique_tag  # see placement.Cluster
+        self.ha_assets_max = ha_assets_max  # replicated streams placed here; 0: any number
         self.sync = sync
         self.cluster_name = cluster_name
         self.is_clustered = bool(cluster_name)
@@ -92,6 +97,7 @@ class Node:
         self.damages = Damages(self)
         self.scrubber = Scrubber(self)
         self.replicas = Replicas(self)
+        self.removals = Removals(self)
         self.meta_index_at_start = -1  # of the meta log, as this process found it; -1: not yet
         self.forgotten_upto = 0  # streams created up to this meta entry may have been forgotten
         self.meta_reason = ""  # why the meta group does not serve here; empty: it does
@@ -148,6 +154,7 @@ class Node:
             self._when_meta_ready(partial(self._meta_recovered, done))
             return
         assert self.peering.peers is not None, "a clustered node needs its peers first"
+        self.removals.check_directory()
         if not self.identity.get("cluster_id") and self.wal.groups:
             raise ConfigError(
                 f"store directory {self.root!r} holds the data of a single server, which can't "
@@ -383,6 +390,7 @@ class Node:
             group.on_events = self._meta_events
             self.peering.introduce(monitor, raft.members.members())
             self.replicas.reconcile()
+            self.removals.look_at_members()
         if not monitor.stopped.is_set():
             self.env.spawn(monitor)
 
@@ -410,7 +418,11 @@ class Node:
         dropped = sorted({*before, uid} & known.keys())
         if dropped != before:
             self.identity["dropped"] = dropped
-            self._save_identity(self.identity)
+            self.save_identity()
+
+    def save_identity(self) -> None:
+        """Make what this node knows of itself what the next start finds."""
+        self._save_identity(self.identity)
 
     def remember_meta_commit(self) -> None:
         """Have the log say how far the meta group is committed, before what is appended next."""
@@ -496,6 +508,9 @@ class Node:
 
     def _on_meta_events(self, events: list[tuple[str, dict[str, Any]]]) -> None:
         for kind, fields in events:
+            if kind == "server_removed":
+                self.removals.on_removed(fields["server"])
+                continue
             asset: StreamAsset = fields["asset"]
             if kind == "stream_created":
                 self.failed.pop(asset.name, None)
@@ -591,6 +606,7 @@ class Node:
             raise ConfigError("this node has not started")
         assert self._bootstrap is not None
         self._bootstrap.check(node_id, hello)
+        self.removals.check(node_id, hello)
         self._bootstrap.on_peer_up(node_id, hello)
         self.peering.on_up(node_id, hello)
 
@@ -683,6 +699,7 @@ class Node:
         assert self._bootstrap is not None
         try:
             self._bootstrap.check(node_id, hello)
+            self.removals.check(node_id, hello)
         except ConfigError as err:
             self.error("peer refused", peer=node_id, reason=str(err))
             return

@@ -35,6 +35,7 @@ class Peering:
         self.note_prefixes: dict[str, Callable[..., None]] = {}
         self._cluster_ids: dict[NodeId, str] = {}
         self._announced: set[Uid] = set()
+        self._has_joined = False  # a cluster that was there, in this process's life
 
     def send(self, node_id: NodeId, uid: Uid, messages: list[Message]) -> None:
         """Raft messages of a group, on their way to a member."""
@@ -58,6 +59,7 @@ class Peering:
             "is_virgin": not identity.get("cluster_id"),
             "voters": voters,
             "facts": facts,
+            **node.removals.hello(),
         }
 
     def renew_hello(self, founders: list[NodeId]) -> None:
@@ -66,6 +68,7 @@ class Peering:
         Not from us, if they are of its `founders`: who founded it tells them, and what they heard
         from others first would make them think that they had been in it and forgot.
         """
+        self._has_joined = not founders
         if self.peers is not None:
             for node_id in self.peers.nodes():
                 if node_id not in founders:
@@ -89,6 +92,9 @@ class Peering:
         """A link is up."""
         assert self.peers is not None
         self.know(node_id, hello)
+        if self._has_joined:
+            # The hello of this link may have left before we joined; the meta leader counts by it.
+            self.peers.note(node_id, "hello", [self.hello()])
         own = self._node.leaders.own()
         if own:
             self.peers.note(node_id, "leaders", [[uid, term, True] for uid, term in own])
@@ -295,9 +301,12 @@ class Peering:
         node = self._node
         replicas = list(node.replicas)
         return {
+            "server_id": node.server_id,
             "tags": list(node.tags),
             "storage_max": node.storage_max,
             "memory_max": node.memory_max,
+            "ha_assets_max": node.ha_assets_max,
+            "unique_tag": node.unique_tag,
             "storage_used": node.storage_bytes(),
             "memory_used": node.memory_bytes(),
             "streams": len(replicas),
@@ -370,6 +379,7 @@ class Peering:
             "applied": group.machine.applied,
             "last_index": status["last_index"],
             "peers": peers,
+            "is_changing": _is_changing(node, uid, group),
             "state": state,
             "reason": reason,
             "digest": digest,
@@ -425,6 +435,14 @@ def _has_caught_up(group: Group) -> bool:
     own log does not say how far that is."""
     first_commit: Index = group.raft.first_commit
     return bool(0 < first_commit <= group.machine.applied)
+
+
+def _is_changing(node: Node, uid: Uid, group: Group) -> bool:
+    """True while a change of the group's members is under way."""
+    members, log = group.raft.members, group.raft.log
+    if members.is_joint or log.membership_index > group.raft.commit:
+        return True
+    return uid == META_UID and not node.meta.out.isdisjoint(members.members())
 
 
 def _group_name(node: Node, uid: Uid, group: Group) -> str:

@@ -51,6 +51,9 @@ class Peers(Protocol):
     def nodes(self) -> list[NodeId]:
         """Nodes with a link, sorted."""
 
+    def refuse(self, node_id: NodeId, reason: str) -> None:
+        """End the link to a node that must not be talked to any more, if there is one."""
+
 
 class PeerHandler(Protocol):
     """What a node does with what other nodes send; called on the event loop."""
@@ -216,6 +219,8 @@ class NodeHandle(Protocol):
     store_dir: str
     memory_max: int
     storage_max: int
+    failed: dict[str, str]
+    """Streams that can't be served on this node, and why."""
 
     def propose_meta(self, command: list[Any], done: Done) -> None:
         """Propose to the meta group. For stream commands, `done` is called once the stream's

@@ -277,7 +277,7 @@ class Replicas:
     def _run(self, asset: StreamAsset, opened: _Opened) -> None:
         node = self._node
         uid = asset.uid
-        if uid not in self._assets or node.is_stopping:
+        if uid not in self._assets or node.is_stopping or node.removals.reason:
             self._discard(asset, opened.store)
             return
         if opened.is_damaged:
@@ -521,8 +521,9 @@ class Replicas:
         node = self._node
         if node.is_meta_leader and node.meta_group is not None and node.meta_monitor is not None:
             raft = node.meta_group.raft
-            names = {*raft.members.voters, *node.peering.known_members()}
+            names = {*raft.members.voters, *node.peering.known_members()} - node.meta.out
             self._move_on(node.meta_monitor, raft, tuple(sorted(names)))
+            node.removals.look_at_cluster()
         moving, self._moving = self._moving, set()
         for uid in sorted(moving):
             replica = self._replicas.get(uid)
@@ -760,6 +761,12 @@ class Replicas:
             replica.group.shut_down()
         for replica in self:
             _when_stopped(replica.monitor, stopped)
+
+    def fail_all(self, err: BaseException) -> None:
+        """Nothing is served on this node any more."""
+        for uid, asset in list(self._assets.items()):
+            self.catch_ups.stop(uid)
+            self.fail(uid, asset.name, err)
 
     def close_stores(self) -> None:
         for replica in self:

@@ -6,6 +6,7 @@ STREAMD_BINARY chooses another binary. The long campaigns are `make cluster-cras
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,6 +88,40 @@ def _is_heard(sender: Wire, receiver: Wire, sid: str) -> bool:
     sender.publish("core.x", b"hello")
     sender.fence()
     return any(frame.sid == sid for frame in receiver.collect(count=1, within_s=0.2))
+
+
+def test_removed_server_stays_outside(make_cluster: MakeCluster) -> None:
+    """SERVER.REMOVE of a dead node: two go on; restarted with its data it says why it is out, and
+    does not start a second time; with an empty directory it is the third again."""
+    cluster = make_cluster()
+    node = cluster.nodes["n3"]
+    config = {"name": "S", "subjects": ["s.>"], "num_replicas": 3}
+    load.api(cluster, "STREAM.CREATE.S", config)
+    left = cluster.nodes["n1"]
+    with Wire(left.port) as wire:
+        assert wire.api("SERVER.REMOVE", {"peer": "n3"})["error"]["err_code"] == 10041
+        cluster.kill("n3")
+        cluster.wait_until(
+            lambda: "success" in wire.api("SERVER.REMOVE", {"peer": "n3"}), "removed"
+        )
+
+    def meta_size() -> int:
+        return int(cluster.get(left, "/jsz").get("meta_cluster", {}).get("cluster_size", 0))
+
+    cluster.wait_until(lambda: meta_size() == 2, "two members")
+    cluster.wait_until(lambda: cluster.is_healthy(left), "healthy")
+    node.launch()
+    why = "[ERR] server 'n3' was removed from the cluster: to have it join again, stop it and give"
+    cluster.wait_until(lambda: why in node.log_tail(200), "told")
+    node.stop()
+    node.launch()
+    cluster.wait_until(lambda: not node.is_running(), "refused to start")
+    node.kill()  # it is gone already
+    assert "an empty store directory" in node.log_tail(3)
+    shutil.rmtree(node.store_dir)
+    node.launch()
+    cluster.wait_until(lambda: meta_size() == 3, "three members")
+    cluster.wait_until(lambda: cluster.is_whole("S"), "whole")
 
 
 def test_monitoring_shows_the_cluster(make_cluster: MakeCluster) -> None:

@@ -48,6 +48,23 @@ def meta() -> MetaMachine:
     return machine
 
 
+def meta_with_removals() -> MetaMachine:
+    """A stream on three nodes, one of which was removed; another came back with empty hands."""
+    machine = MetaMachine()
+    config = {"name": "A", "subjects": ["a"], "num_replicas": 3}
+    for index, command in enumerate(
+        (
+            [commands.CREATE_STREAM, START_NS, config, ["n1", "n2", "n3"]],
+            [commands.REMOVE_SERVER, START_NS + 1, "n3"],
+            [commands.REMOVE_SERVER, START_NS + 2, "n4"],
+            [commands.ADMIT_SERVER, START_NS + 3, "n4"],
+        ),
+        1,
+    ):
+        machine.apply(Entry(1, index, commands.encode(command)), Effects())
+    return machine
+
+
 def made() -> dict[str, bytes]:
     box = stream()
     return {
@@ -55,10 +72,13 @@ def made() -> dict[str, bytes]:
         "stream.index": box.machine.index_db(),
         "stream.1.blk": bytes(box.blocks.files[1]) + box.blocks.footers[1],
         "meta.state": meta().snapshot(),
+        "meta.removals.state": meta_with_removals().snapshot(),
     }
 
 
-@pytest.mark.parametrize("name", ["stream.state", "stream.index", "stream.1.blk", "meta.state"])
+@pytest.mark.parametrize(
+    "name", ["stream.state", "stream.index", "stream.1.blk", "meta.state", "meta.removals.state"]
+)
 def test_bytes_are_what_they_were(name: str) -> None:
     """Written today, the same bytes as on the day the file was made."""
     assert made()[name] == (HERE / name).read_bytes()
@@ -78,6 +98,15 @@ def test_old_snapshots_can_be_read() -> None:
     assert again.index.subjects_matching(None) == box.machine.index.subjects_matching(None)
     old = MetaMachine.restore((HERE / "meta.state").read_bytes())
     assert old.streams_by_name == meta().streams_by_name
+    want = meta_with_removals()
+    old = MetaMachine.restore((HERE / "meta.removals.state").read_bytes())
+    assert (old.streams_by_name, old.removals, old.out, old.thin) == (
+        want.streams_by_name,
+        {"n3": 2, "n4": 3},
+        {"n3"},
+        {1},
+    )
+    assert old.fingerprint() == want.fingerprint()
 
 
 if __name__ == "__main__":

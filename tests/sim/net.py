@@ -306,6 +306,11 @@ class SimPeers:
     def nodes(self) -> list[NodeId]:
         return sorted(name for name in self.links if self._up(name) is not None)
 
+    def refuse(self, node_id: NodeId, reason: str) -> None:
+        link = self._up(node_id)
+        if link is not None:
+            self._net.close_end(link, self.name, f"refused: {reason}")
+
     def _up(self, node_id: NodeId) -> Link | None:
         link = self.links.get(node_id)
         return link if link is not None and link.is_up[self.name] else None

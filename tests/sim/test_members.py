@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
-from streamd.types import META_UID, NodeId, Seq, Uid
+from streamd.types import META_UID, Index, NodeId, Seq, Uid
 from tests.sim.checkers import Probes
 from tests.sim.cluster import SimCluster, small_limits
 from tests.sim.faults import DirectedWorld
@@ -216,14 +216,15 @@ def test_a_stream_grows_without_a_pause() -> None:
         leader = script.group(name, uid).raft
         script.save_snapshot(name, uid)
         script.publish(ALONE, 5)
-        voters_at, fetched = [], []
+        voters_at: list[Index] = []
+        fetched: list[Index] = []
         script.set_peers(uid, tuple(script.cluster.names))
 
         def has_grown() -> bool:
             if not voters_at and len(leader.members.voters) == 3:
                 voters_at.append(leader.last_index)
                 groups = [script.group(one, uid) for one in script.cluster.names]
-                fetched.extend(one is not None and one.raft.last_index for one in groups)
+                fetched.extend(one.raft.last_index if one is not None else 0 for one in groups)
             return bool(voters_at)
 
         began_us = script.cluster.world.now_us

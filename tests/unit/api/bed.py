@@ -18,7 +18,7 @@ from streamd.machine.base import APPEND, SEAL, Effects
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.stream import StreamMachine
 from streamd.store.format import BlockCodec
-from streamd.types import Entry, StoredMsg
+from streamd.types import AssetLimits, Entry, StoredMsg
 
 START_NS = 1_790_000_000_000_000_000
 _SCHEMAS = Path(__file__).parents[4] / "shared/reference/schemas/jetstream"
@@ -165,6 +165,7 @@ class Node:
         self.store_dir = "/nowhere"
         self.memory_max = -1
         self.storage_max = -1
+        self.failed: dict[str, str] = {}
         self.topology_version = 0
         self.on_stream_event: Callable[..., None] | None = None
         self._streams: dict[str, Stream] = {}
@@ -202,7 +203,7 @@ class Node:
 class Bed:
     """A router on a `Node`, asked as a client asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, asset_limits: AssetLimits | None = None) -> None:
         self.node = Node()
         self.wires = Wires()
         self.router = Router(
@@ -210,6 +211,7 @@ class Bed:
             self.wires,
             server_version="2.14.0",
             clock=self.node.clock,
+            asset_limits=asset_limits,
         )
         self._replies = count(1)
         self.router.attach(self)

@@ -147,6 +147,7 @@ class ClusterNode(Node):
             "state": "ok",
             "leader": self.leader_of(uid),
             "leader_since_ns": self.clock.ns,
+            "is_changing": self.world.is_changing,
             "peers": [
                 {"name": name, "current": name not in self.world.down, "offline": False}
                 | {"active_ns": 5, "lag": 0}
@@ -197,6 +198,7 @@ class World:
         self.queue: list[Callable[[], None]] = []
         self.timers: list[tuple[int, Callable[[], None]]] = []
         self.notes = 0
+        self.is_changing = False  # the meta group's members
         self._remotes: dict[int, RemoteStream] = {}
         self._reply_count = 0
         self.nodes = {name: ClusterNode(self, name) for name in names}
@@ -219,6 +221,8 @@ class World:
         effects = Effects()
         self.meta.apply(Entry(1, self.meta.applied + 1, b"x", command, tag=object()), effects)
         for kind, fields in effects.events:
+            if kind == "server_removed":
+                continue
             asset = fields["asset"]
             if kind == "stream_created":
                 machine = LocalStream(self.nodes[asset.peers[0]], asset)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from streamd import limits
+from streamd import errors, limits
 from streamd.api.cluster_infos import short_hash
 from streamd.machine import commands
-from tests.unit.api.bed import Bed
+from tests.unit.api.bed import Bed, check_schema
 from tests.unit.api.cluster_bed import World
 
 NAMES = ("n1", "n2", "n3")
@@ -163,6 +163,15 @@ def test_list_leaves_out_whom_nobody_answers_for(world: World) -> None:
     answer = world.ask(world.leaders[0], "STREAM.LIST")
     assert [row["config"]["name"] for row in answer["streams"]] == ["A", "C"]
     assert answer["missing"] == ["B"] and answer["total"] == 3
+    assert answer["offline"] == {"B": f"no majority of its replicas is online: {lost} offline"}
+    world.make("D", num_replicas=2, subjects=["d"])
+    world.lead(4, "")  # its leader has just gone; the others will elect one
+    world.nodes[world.leaders[0]].failed["C"] = "CorruptionError: block 1"
+    world.lead(3, "")
+    answer = world.ask(world.leaders[0], "STREAM.LIST")
+    assert answer["missing"] == ["B", "C", "D"]
+    assert list(answer["offline"]) == ["B", "C"]
+    assert answer["offline"]["C"] == "CorruptionError: block 1"
 
 
 def test_pull_goes_to_the_stream_wherever_it_is_led(world: World) -> None:
@@ -231,6 +240,38 @@ def test_tags_choose_and_exclude(world: World) -> None:
     assert text == (
         "no suitable peers for placement, tags not matched ['ssd'], tags excluded ['old']"
     )
+
+
+def test_replicated_streams_of_a_node_are_limited(world: World) -> None:
+    """max_ha_assets: a node takes so many replicated streams; others do not count."""
+    world.make("ALONE", subjects=["alone"])
+    for name in NAMES:
+        world.facts[name]["ha_assets_max"] = 1
+    world.make("A", num_replicas=2, subjects=["a"])
+    wanted = {"name": "B", "num_replicas": 2, "subjects": ["b"]}
+    code, text = world.error("n1", "STREAM.CREATE.B", wanted)
+    assert (code, text) == (10005, "no suitable peers for placement, miscellaneous issue")
+    assert world.make("C", subjects=["c"]).peers
+    grown = {"name": "A", "num_replicas": 3, "subjects": ["a"]}
+    assert world.ask("n1", "STREAM.UPDATE.A", grown)["config"]["num_replicas"] == 3
+
+
+def test_replicas_go_to_different_zones() -> None:
+    """unique_tag: one replica per tag of that kind, and none without; new and replaced ones."""
+    world = World("n1", "n2", "n3", "n4", "n5")
+    zones = {"n1": "az:a", "n2": "AZ:A", "n3": "az:b", "n4": "az:c"}
+    for name, facts in world.facts.items():
+        facts |= {"unique_tag": "az:", "tags": ["ssd", zones.get(name, "rack:1")]}
+    world.make("A", num_replicas=3, subjects=["a"])
+    assert world.meta.streams_by_name["A"].peers == ("n1", "n3", "n4")
+    wanted = {"name": "B", "num_replicas": 4, "subjects": ["b"]}
+    text = "no suitable peers for placement, server tag not unique"
+    assert world.error("n1", "STREAM.CREATE.B", wanted) == (10005, text)
+    assert world.ask("n1", "STREAM.PEER.REMOVE.A", {"peer": "n1"})["success"]
+    assert world.meta.streams_by_name["A"].peers == ("n3", "n4", "n2")
+    assert world.error("n1", "STREAM.PEER.REMOVE.A", {"peer": "n3"})[0] == 10075
+    named = {"num_replicas": 2, "subjects": ["c"], "placement": {"tags": ["az:a"]}}
+    assert world.make("C", **named).peers == ("n1", "n2")
 
 
 def test_room_counts(world: World) -> None:
@@ -330,6 +371,55 @@ def test_peer_remove_without_another_node(world: World) -> None:
     assert world.meta.streams_by_name["S"] == asset
 
 
+def test_server_remove(world: World) -> None:
+    """A server that is gone leaves by its name or by the hash of it; an advisory says so."""
+    world.make("S", num_replicas=3)
+    world.facts["n3"]["server_id"] = "NC3"
+    world.down = {"n2", "n3"}
+    world.wires.heard = (b"$JS.EVENT.ADVISORY.SERVER.",)
+    assert world.ask("n1", "SERVER.REMOVE", {"peer": "n3"})["success"]
+    assert world.meta.out == {"n3"} and world.meta.streams_by_name["S"].peers == ("n1", "n2")
+    both = {"peer": "nobody", "peer_id": short_hash("n2")}
+    assert world.ask("n1", "SERVER.REMOVE", both)["success"]
+    told = [
+        json.loads(payload) for subject, _, _, payload in world.wires.sent if b"EVENT" in subject
+    ]
+    for document in told:
+        check_schema("advisory", document)
+    assert [(each["server"], each["server_id"], each["cluster"]) for each in told] == [
+        ("n3", "NC3", "C1"),
+        ("n2", "", "C1"),
+    ]
+
+
+def test_server_remove_is_refused(world: World) -> None:
+    """Nobody named, a stranger, a change under way, one that is online: nothing is proposed."""
+    world.down = {"n3"}
+
+    def refused(body: Any) -> int:
+        return world.error("n1", "SERVER.REMOVE", body)[0]
+
+    assert refused(b"") == refused({}) == 10003
+    assert refused({"peer": "n9"}) == refused({"peer": ""}) == 10044
+    assert refused({"peer": "n3", "peer_id": "zzz"}) == 10044
+    assert refused({"server": "n3"}) == refused({"peer": 3}) == 10025
+    text = "server 'n2' is online: stop it, then remove it"
+    assert world.error("n1", "SERVER.REMOVE", {"peer": "n2"}) == (10041, text)
+    assert refused({"peer": "n1"}) == 10041
+    world.is_changing = True
+    assert refused({"peer": "n3"}) == 10202
+    world.is_changing = False
+    proposals: list[Any] = []
+    leader = world.nodes["n1"]
+    leader.propose_meta = lambda command, done: proposals.append((command, done))  # type: ignore[method-assign]
+    first = world.send("n1", "SERVER.REMOVE", {"peer": "n3"})
+    assert refused({"peer": "n3"}) == 10202  # while the first is not decided
+    proposals[0][1](errors.CLUSTER_NOT_AVAIL())
+    assert b"10008" in world.replies(first)[0][1]
+    world.send("n1", "SERVER.REMOVE", {"peer": "n3"})
+    assert len(proposals) == 2
+
+
 def test_step_down(world: World) -> None:
     """Of a stream, of a consumer (which is led with its stream), of the meta group."""
     uid = world.make("S", num_replicas=3).uid
@@ -388,4 +478,5 @@ def test_alone_there_is_nobody_to_hand_over_to() -> None:
     for subject in ("STREAM.LEADER.STEPDOWN.S", "STREAM.PEER.REMOVE.S", "STREAM.CANCEL_MOVE.S"):
         assert bed.error(subject)[0] == 10010
     assert bed.ask_raw("META.LEADER.STEPDOWN") == []
+    assert bed.ask_raw("SERVER.REMOVE", {"peer": "x"}) == []
     assert bed.error("STREAM.CREATE.R", {"name": "R", "num_replicas": 3})[0] == 10074

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from streamd.types import AssetLimits
 from tests.unit.api.bed import Bed
 
 
@@ -272,3 +273,58 @@ def test_pull_goes_to_the_consumer_or_has_no_responders(bed: Bed) -> None:
     for missing in ("T.zz", "Z.a"):
         (status,) = bed.ask_raw(f"CONSUMER.MSG.NEXT.{missing}")
         assert status[0].startswith(b"NATS/1.0 503\r\n")
+
+
+# --- what the server allows (jetstream { limits {} }) -------------------------------------------
+
+
+@pytest.fixture
+def limited() -> Bed:
+    bed = Bed(AssetLimits(ack_pending_max=50, request_batch_max=10))
+    bed.make("S")
+    bed.make("MORE", subjects=["more"], consumer_limits={"max_ack_pending": 60})
+    bed.make("LESS", subjects=["less"], consumer_limits={"max_ack_pending": 40})
+    return bed
+
+
+@pytest.mark.parametrize(
+    ("stream", "given", "shown"),
+    [
+        ("S", {}, (50, 10)),
+        ("S", {"max_ack_pending": -1}, (-1, 10)),
+        ("S", {"max_ack_pending": 50, "max_batch": 5}, (50, 5)),
+        ("S", {"max_batch": -5}, (50, 10)),
+        ("S", {"ack_policy": "none"}, (None, 10)),
+        ("S", {"deliver_subject": "x"}, (50, None)),
+        ("S", {"deliver_subject": "x", "max_batch": 30}, (50, 30)),
+        ("LESS", {}, (40, 10)),
+    ],
+)
+def test_server_limits_are_the_defaults(
+    limited: Bed, stream: str, given: dict[str, Any], shown: tuple[Any, Any]
+) -> None:
+    answer = limited.make_consumer(stream, "c", **{"ack_policy": "explicit"} | given)
+    config = answer["config"]
+    assert (config.get("max_ack_pending"), config.get("max_batch")) == shown
+
+
+@pytest.mark.parametrize(
+    ("stream", "given", "code", "text"),
+    [
+        ("S", {"max_ack_pending": 60}, 10121, "ack pending exceeds system limit of 50"),
+        ("S", {"max_ack_pending": 60, "ack_policy": "none"}, 10121, "system limit of 50"),
+        ("S", {"max_batch": 20}, 10125, "max request batch exceeds server limit of 10"),
+        ("MORE", {}, 10121, "system limit of 50"),
+        ("LESS", {"max_ack_pending": 45}, 10121, "system limit of 40"),
+        ("S", {"is_pedantic": True}, 10157, "max_request_batch must be set if it's JetStream"),
+    ],
+)
+def test_server_limits_are_not_exceeded(
+    limited: Bed, stream: str, given: dict[str, Any], code: int, text: str
+) -> None:
+    config = {"durable_name": "c", "ack_policy": "explicit"} | given
+    body = {"stream_name": stream, "config": config}
+    if config.pop("is_pedantic", False):
+        body["pedantic"] = True
+    found, said = limited.error(f"CONSUMER.CREATE.{stream}.c", body)
+    assert found == code and text in said

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from streamd.types import AssetLimits
 from tests.unit.api.bed import Bed
 
 
@@ -332,3 +333,42 @@ def test_account_info_counts(bed: Bed) -> None:
     assert (info["streams"], info["consumers"], info["reserved_storage"]) == (1, 1, 100)
     assert info["api"] == {"level": 4, "total": 3, "errors": 1}
     assert info["limits"]["max_streams"] == -1
+
+
+def test_server_limits_the_duplicate_window() -> None:
+    """Its limit is the default if that is longer; asking for more is refused, on updates too."""
+    bed = Bed(AssetLimits(duplicate_window_ns_max=30 * 10**9))
+
+    def window(**config: Any) -> int:
+        answer = bed.ask("STREAM.CREATE.S", {"name": "S"} | config)
+        bed.ask("STREAM.DELETE.S")
+        return int(answer["config"]["duplicate_window"])
+
+    assert window() == window(max_age=60 * 10**9) == 30 * 10**9
+    assert window(max_age=10 * 10**9) == 10 * 10**9
+    assert window(duplicate_window=20 * 10**9) == 20 * 10**9
+    longer = {"name": "S", "duplicate_window": 60 * 10**9}
+    text = "duplicates window can not be larger then server limit of 30s"
+    assert bed.error("STREAM.CREATE.S", longer) == (10052, text)
+    bed.make("S")
+    assert bed.error("STREAM.UPDATE.S", longer) == (10052, text)
+    code, said = bed.error("STREAM.CREATE.P", {"name": "P", "pedantic": True})
+    assert (code, said.partition(": ")[2]) == (
+        10157,
+        "duplicate window limits are higher than current limits",
+    )
+
+
+def test_streams_that_are_not_served_are_listed_as_missing(bed: Bed) -> None:
+    """They are still there: their names too, and why."""
+    for name in ("A", "B", "C"):
+        bed.make(name)
+    for name in ("A", "B"):
+        del bed.node._streams[name]
+    bed.node.failed["B"] = "CorruptionError: block 1"
+    answer = bed.ask("STREAM.LIST")
+    assert [row["config"]["name"] for row in answer["streams"]] == ["C"]
+    assert (answer["total"], answer["missing"]) == (3, ["A", "B"])
+    assert answer["offline"] == {"B": "CorruptionError: block 1"}
+    assert bed.ask("STREAM.NAMES")["streams"] == ["A", "B", "C"]
+    assert "missing" not in bed.ask("STREAM.LIST", {"subject": "C"})

@@ -9,7 +9,9 @@ import pytest
 
 from streamd import NATS_LEVEL, __version__
 from streamd.cli import runfiles
+from streamd.cli.process import client_urls
 from streamd.cli.server import main, version_text
+from streamd.config.options import Options
 
 
 def test_version_texts() -> None:
@@ -69,3 +71,14 @@ def test_ports_file(tmp_path: Path) -> None:
     runfiles.remove(path)
     runfiles.remove(path)
     assert not list(tmp_path.iterdir())
+
+
+def test_where_clients_are_sent() -> None:
+    """What is advertised, else the address that is listened on, else all there are."""
+    assert client_urls(Options(host="127.0.0.1"), 5) == ["127.0.0.1:5"]
+    assert client_urls(Options(host="::1"), 5) == ["[::1]:5"]
+    assert all(url.endswith(":5") for url in client_urls(Options(), 5))
+    advertised = Options(client_advertise="a.example.com")
+    assert client_urls(advertised, 5) == ["a.example.com:5"]
+    advertised.client_advertise = "[fe80::1]:6"
+    assert client_urls(advertised, 5) == ["[fe80::1]:6"]

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from streamd.config import flags
-from streamd.config.cluster import RouteUrl, join_address, parse_route, split_address
-from streamd.config.options import Options
+from streamd.config.cluster import (
+    RouteUrl,
+    client_address,
+    join_address,
+    parse_route,
+    split_address,
+)
+from streamd.config.options import Options, finish
 from streamd.errors import ConfigError
 
 
@@ -153,3 +159,23 @@ def test_addresses_read_back() -> None:
     for text in ("h", "h:", "h:x", "h:0", "h:65536", ":-1"):
         with pytest.raises(ValueError, match="is not a host and a port"):
             split_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("a.example.com", ("a.example.com", 4222)),
+        ("a.example.com:4333", ("a.example.com", 4333)),
+        ("10.0.0.1:80", ("10.0.0.1", 80)),
+        ("[::1]:4333", ("::1", 4333)),
+        ("[::1]", ("::1", 4222)),
+    ],
+)
+def test_client_address(text: str, address: tuple[str, int]) -> None:
+    assert client_address(text, 4222) == address
+
+
+@pytest.mark.parametrize("text", ["a:port", "a:", ":4222", "::1", "a:0", "a:65536"])
+def test_what_is_no_client_address_is_refused_at_the_start(text: str) -> None:
+    with pytest.raises(ConfigError, match="invalid client_advertise value"):
+        finish(Options(client_advertise=text))

@@ -37,7 +37,9 @@ def test_every_setting_reaches_its_option() -> None:
         lame_duck_grace_period: "2s"
         jetstream {
             store_dir: /data, max_mem: 64MB, max_file: "1GB", sync_interval: "10s"
-            domain: hub, limits { max_ack_pending: 5, batch { max_msgs: 7, timeout: "3s" } }
+            domain: hub, unique_tag: " AZ: ", limits { max_ack_pending: 5, max_ha_assets: 6
+                max_request_batch: 8
+                duplicate_window: "9s", batch { max_msgs: 7, timeout: "3s" } }
         }
         """
     )
@@ -50,9 +52,11 @@ def test_every_setting_reaches_its_option() -> None:
     assert (o.write_deadline_ns, o.lame_duck_duration_ns) == (250_000_000, 60 * 10**9)
     js = o.jetstream
     assert (js.is_enabled, js.store_dir, js.domain) == (True, "/data", "hub")
+    assert js.unique_tag == "az:"
     assert (js.max_memory, js.max_storage) == (64 << 20, 1 << 30)
     assert (js.sync_interval_ns, js.is_sync_always) == (10 * 10**9, False)
     assert (js.max_ack_pending, js.max_batch_msgs, js.batch_timeout_ns) == (5, 7, 3 * 10**9)
+    assert js.asset_limits == (5, 8, 9 * 10**9) and js.max_ha_assets == 6
     assert o.warnings == []
 
 
@@ -122,13 +126,11 @@ def test_users_with_permissions() -> None:
 
 def test_known_keys_that_are_not_served_give_a_warning_that_names_them() -> None:
     """Warned, not refused, and not silently dropped."""
-    o = options(
-        "port: 1\ngateway { name: x }\nwebsocket { port: 8080 }\njetstream { unique_tag: a }"
-    )
+    o = options("port: 1\ngateway { name: x }\nwebsocket { port: 8080 }\njetstream { cipher: a }")
     assert o.warnings == [
         't.conf:2:1: "gateway" is not served by this version and is ignored',
         't.conf:3:1: "websocket" is not served by this version and is ignored',
-        't.conf:4:13: "jetstream.unique_tag" is not served by this version and is ignored',
+        't.conf:4:13: "jetstream.cipher" is not served by this version and is ignored',
     ]
 
 

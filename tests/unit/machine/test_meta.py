@@ -184,3 +184,78 @@ def test_checkpoint_takes_the_fingerprint() -> None:
     out = Effects()
     machine.apply(Entry(1, 1, commands.encode([commands.CHECKPOINT, 5, 0, 0])), out)
     assert out.checkpoint == (1, machine.fingerprint())
+
+
+# --- servers that are removed -------------------------------------------------------------------
+
+
+def placed(box: MetaBox, name: str, *peers: str, replicas: int = 3) -> StreamAsset:
+    config = {"name": name, "subjects": [name], "num_replicas": replicas}
+    asset = box.do(commands.CREATE_STREAM, 5, config, list(peers))
+    assert isinstance(asset, StreamAsset)
+    return asset
+
+
+def test_removed_server_leaves_its_streams() -> None:
+    """All but those that nobody else has; the membership of their groups follows by itself."""
+    box = MetaBox()
+    made = placed(box, "A", "n1", "n2", "n3")
+    alone = placed(box, "B", "n3", replicas=1)
+    other = placed(box, "C", "n1", "n2", "n4")
+    box.events.clear()
+    assert box.do(commands.REMOVE_SERVER, 6, "n3") is True
+    by_name = box.machine.streams_by_name
+    assert by_name["A"].peers == ("n1", "n2") and by_name["A"].members == made.members
+    assert (by_name["B"], by_name["C"]) == (alone, other)
+    assert box.events == ["server_removed", "stream_updated"]
+    assert box.machine.thin == {made.uid}
+    assert box.do(commands.SET_PEERS, 7, made.uid, ["n1", "n2", "n4"]).peers[-1] == "n4"
+    assert box.machine.thin == set()
+
+
+def test_nothing_is_placed_on_a_removed_server() -> None:
+    """Whatever was chosen before the removal was known; until it is let in again."""
+    box = MetaBox()
+    box.do(commands.REMOVE_SERVER, 5, "n3")
+    made = placed(box, "A", "n1", "n2", "n3")
+    assert made.peers == made.members == made.created_peers == ("n1", "n2")
+    changed = box.do(commands.SET_PEERS, 6, made.uid, ["n3", "n4", "n1"])
+    assert changed.peers == ("n4", "n1")
+    update = [commands.UPDATE_STREAM, 6, "A", made.config, ["n3", "n2", "n1"]]
+    assert box.do(*update).peers == ("n2", "n1")
+    assert box.do(commands.ADMIT_SERVER, 7, "n3") is True
+    assert box.do(*update).peers == ("n3", "n2", "n1")
+    box.do(commands.DELETE_STREAM, 8, "A", 0)
+    assert box.machine.thin == set()
+
+
+def test_removals_are_part_of_state_and_fingerprint() -> None:
+    box, prints = MetaBox(), set()
+    placed(box, "A", "n1", "n2", "n3")
+    for command in (
+        [commands.CHECKPOINT, 5, 0, 0],
+        [commands.REMOVE_SERVER, 5, "n3"],
+        [commands.ADMIT_SERVER, 5, "n3"],
+        [commands.REMOVE_SERVER, 5, "n3"],
+    ):
+        box.do(*command)
+        again = MetaMachine.restore(box.machine.snapshot())
+        assert again.removals == box.machine.removals
+        assert (again.out, again.thin) == (box.machine.out, box.machine.thin)
+        assert again.fingerprint() == box.machine.fingerprint()
+        prints.add(again.fingerprint())
+    assert len(prints) == 4
+
+
+def test_only_a_removal_makes_a_stream_short_of_replicas() -> None:
+    """Not a command that places it on fewer nodes; and fewer wanted replicas are enough."""
+    box = MetaBox()
+    made = placed(box, "A", "n1", "n2", "n3")
+    box.do(commands.SET_PEERS, 6, made.uid, ["n1"])
+    assert box.machine.thin == set()
+    box.do(commands.SET_PEERS, 6, made.uid, ["n1", "n2", "n3"])
+    box.do(commands.REMOVE_SERVER, 7, "n3")
+    assert box.machine.thin == {made.uid}
+    config = made.config | {"num_replicas": 2}
+    box.do(commands.UPDATE_STREAM, 8, "A", config, None)
+    assert box.machine.thin == set()

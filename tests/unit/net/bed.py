@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd.config.options import Options
-from streamd.net.client_conn import ClientConn
 from streamd.net.listener import Listener
 from streamd.net.pubsub import PubSub
 
@@ -122,7 +121,7 @@ class Peer:
 
     def __init__(self, bed: Bed, connect: bytes | None = CONNECT) -> None:
         self.transport = Transport()
-        self.conn = ClientConn(bed.listener, bed.clock)  # type: ignore[arg-type]
+        self.conn = bed.listener.make_connection(bed.clock)  # type: ignore[arg-type]
         self.transport.conn = self.conn
         self.conn.connection_made(self.transport)
         self.info = self.take()
@@ -219,11 +218,13 @@ class Node:
 
 
 class Bed:
-    def __init__(self, options: Options | None = None, node: Node | None = None) -> None:
+    def __init__(
+        self, options: Options | None = None, node: Node | None = None, log: Any = None
+    ) -> None:
         self.options = options or Options()
         self.clock = Clock()
         self.pubsub = PubSub(self.options, server_id="N" + "A" * 55, server_name="bed")
-        self.listener = Listener(self.options, self.pubsub, node)
+        self.listener = Listener(self.options, self.pubsub, node, log=log)
         if node is not None:
             self.pubsub.attach(node)  # type: ignore[arg-type]
 

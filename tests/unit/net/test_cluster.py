@@ -594,6 +594,22 @@ def test_appends_are_lost_before_notes_are(monkeypatch: pytest.MonkeyPatch) -> N
     asyncio.run(main())
 
 
+def test_a_link_can_be_ended_for_a_reason() -> None:
+    """The node of a server that was removed: both sides know at once, and say why."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make)
+            a.cluster.refuse("c", "nobody of this name is here")
+            a.cluster.refuse("b", "not any more")
+            assert not a.cluster.is_up("b") and a.handler.of("down") == [("b",)]
+            assert "route connection refused: not any more" in a.log.text
+            await b.handler.until(lambda: b.handler.of("down"))
+            assert "Router connection closed: not any more" in b.log.text
+
+    asyncio.run(main())
+
+
 def test_a_drained_link_is_told() -> None:
     """Whoever paused because of `buffered_bytes` goes on."""
 

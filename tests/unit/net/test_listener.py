@@ -92,6 +92,26 @@ def test_lame_duck_tells_clients_and_then_lets_them_go():
     asyncio.run(main())
 
 
+def test_advertised_address_is_what_clients_see():
+    """`client_advertise`: in INFO instead of where we listen; another one after a reload."""
+
+    async def main():
+        listener = listener_on(Options(client_advertise="a.example.com:4333"))
+        await listener.start()
+        reader, writer, info = await connected(listener)
+        assert (info["host"], info["port"]) == ("a.example.com", 4333)
+        listener.reload(Options(host="127.0.0.1", port=-1, client_advertise="b.example.com"))
+        info = json.loads((await reader.readline())[5:])
+        assert (info["host"], info["port"]) == ("b.example.com", listener.port)
+        listener.reload(Options(host="127.0.0.1", port=-1))
+        info = json.loads((await reader.readline())[5:])
+        assert (info["host"], info["port"]) == ("127.0.0.1", listener.port)
+        await listener.close()
+        writer.close()
+
+    asyncio.run(main())
+
+
 def test_clients_are_told_of_other_servers():
     async def main():
         options = Options(cluster=ClusterOptions(name="c", port=-1))

@@ -12,6 +12,7 @@ from typing import Any
 from streamd import errors
 from streamd.errors import JsError
 from streamd.machine.meta import StreamAsset
+from streamd.node.ports import NodeHandle
 from streamd.types import NodeId, Uid
 
 Config = dict[str, Any]
@@ -27,11 +28,29 @@ class Cluster:
         facts: Mapping[NodeId, Mapping[str, Any]],
         is_up: Callable[[NodeId], bool],
         assets: Iterable[StreamAsset],
+        unique_tag: str = "",
     ) -> None:
+        """`unique_tag`: no two replicas of a stream go to nodes with the same tag that begins so,
+        and none to a node without such a tag."""
         self.name = name
+        self._unique_tag = unique_tag
         self.facts = facts
         self._is_up = is_up
         self._assets = assets
+
+    @classmethod
+    def seen_by(cls, node: NodeHandle) -> Cluster:
+        """What a node knows of all now."""
+        peers = node.peers
+        return cls(
+            name=node.cluster_name,
+            facts=node.node_facts,
+            is_up=lambda name: (
+                name == node.server_name or (peers is not None and peers.is_up(name))
+            ),
+            assets=node.meta.streams_by_uid.values(),
+            unique_tag=node.node_facts.get(node.server_name, {}).get("unique_tag", ""),
+        )
 
     def choose(
         self,
@@ -56,11 +75,21 @@ class Cluster:
             for node in sorted(self.facts)
             if node not in keep and node not in without and self._suits(node, config, refusals)
         ]
-        roomy = [node for node in suitable if self._has_room(node, config, refusals, leave_out)]
+        is_replicated = config["num_replicas"] > 1
+        roomy = [
+            node
+            for node in suitable
+            if self._has_room(node, config, refusals, leave_out)
+            and not (is_replicated and self._is_laden(node, refusals, leave_out))
+        ]
         if len(roomy) < missing:
             raise refusals.error()
-        loads = self._loads(is_replicated=config["num_replicas"] > 1)
+        loads = self._loads(is_replicated=is_replicated)
         roomy.sort(key=lambda node: (loads[node], node))
+        if self._unique_tag and not self._is_tag_wanted(config):
+            roomy = self._without_shared_tags(roomy, chosen, refusals)
+        if len(roomy) < missing:
+            raise refusals.error()
         return chosen + roomy[:missing]
 
     def suits(self, node: NodeId, config: Config) -> bool:
@@ -102,6 +131,46 @@ class Cluster:
         refusals.is_full = True
         return False
 
+    def _is_tag_wanted(self, config: Config) -> bool:
+        """True if the placement names a tag of the unique kind: then it need not be unique."""
+        tags = (config.get("placement") or {}).get("tags") or ()
+        return any(tag.lower().startswith(self._unique_tag) for tag in tags)
+
+    def _without_shared_tags(
+        self, nodes: Sequence[NodeId], chosen: Sequence[NodeId], refusals: _Refusals
+    ) -> list[NodeId]:
+        """The first of `nodes` with each unique tag that no chosen node has."""
+
+        def tag_of(node: NodeId) -> str:
+            tags = [tag.lower() for tag in self.facts.get(node, {}).get("tags") or ()]
+            return next((tag for tag in tags if tag.startswith(self._unique_tag)), "")
+
+        taken = {"", *map(tag_of, chosen)}
+        found = []
+        for node in nodes:
+            tag = tag_of(node)
+            if tag in taken:
+                refusals.is_tag_shared = True
+            else:
+                taken.add(tag)
+                found.append(node)
+        return found
+
+    def _is_laden(self, node: NodeId, refusals: _Refusals, leave_out: Uid) -> bool:
+        """True if `node` has as many replicated streams as it takes (`max_ha_assets`)."""
+        most = self.facts[node].get("ha_assets_max", 0)
+        if most <= 0:
+            return False
+        count = sum(
+            1
+            for asset in self._assets
+            if len(asset.peers) > 1 and node in asset.peers and asset.uid != leave_out
+        )
+        if count < most:
+            return False
+        refusals.is_other = True
+        return True
+
     def _reserved(self, node: NodeId, storage: str, leave_out: Uid) -> int:
         """Bytes that streams on `node` have set aside by their `max_bytes`."""
         return sum(
@@ -135,6 +204,8 @@ class _Refusals:
     def __init__(self) -> None:
         self.is_offline = False
         self.is_full = False
+        self.is_tag_shared = False
+        self.is_other = False
         self.unmatched: dict[str, None] = {}
         self.excluded: dict[str, None] = {}
 
@@ -144,6 +215,10 @@ class _Refusals:
             parts.append("peer offline")
         if self.is_full:
             parts.append("insufficient storage")
+        if self.is_tag_shared:
+            parts.append("server tag not unique")
+        if self.is_other:
+            parts.append("miscellaneous issue")
         if self.unmatched:
             parts.append(f"tags not matched [{_quoted(self.unmatched)}]")
         if self.excluded:

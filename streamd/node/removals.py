@@ -1,0 +1,151 @@
+"""Servers that were removed from the cluster for good: who stays outside, and who takes over.
+
+The meta group remembers each removal by the server's name. What a node's data is worth is told by
+the last removal of its name that was known when the node joined (`identity["removal"]`): older data
+is that of the removed server, which must not take part; a server of the same name that begins with
+an empty directory joins as any other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streamd import limits
+from streamd.errors import ConfigError, JsError
+from streamd.machine import commands
+from streamd.machine.meta import StreamAsset
+from streamd.node import placement
+from streamd.types import Index, NodeId, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
+
+
+class Removals:
+    """What one node does about them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._joined: dict[NodeId, Index] = {}  # the `removal` in the hello of each node
+        self._placing: dict[Uid, int] = {}  # whose new peers are proposed; ms when that is over
+        self._in_vain: tuple[list[NodeId], int] | None = None  # nodes and streams at the last look
+        self._look_again_ms = 0  # that changed nothing, and when to look whatever has changed
+        self.reason = ""  # why this server is out; empty: it is not
+
+    # --- who stays outside ------------------------------------------------------------------
+
+    def hello(self) -> dict[str, Any]:
+        """What others need to know to judge this node, and this node's judgement of others."""
+        return {"removal": self._own_removal(), "removals": dict(self._node.meta.removals)}
+
+    def check(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        """Raise ConfigError if either side of a link was removed from the cluster."""
+        node = self._node
+        self._joined.pop(node_id, None)
+        if not hello.get("cluster_id"):
+            return  # it has no data; so it joins, or we join together
+        if node.cluster_id and hello.get("removals", {}).get(node.server_name, 0) > (
+            self._own_removal()
+        ):
+            self._leave()
+            raise ConfigError(_text(node.server_name))
+        joined = hello.get("removal", 0)
+        if node.meta.removals.get(node_id, 0) > joined:
+            raise ConfigError(_text(node_id))
+        self._joined[node_id] = joined
+
+    def check_directory(self) -> None:
+        """Raise ConfigError if the store directory is that of a removed server."""
+        node = self._node
+        if node.identity.get("is_removed"):
+            raise ConfigError(f"{_text(node.server_name)} ({node.root!r})")
+
+    def on_removed(self, name: NodeId) -> None:
+        """A removal was committed."""
+        self._node.info("server removed from the cluster", server=name)
+        self._node.node_facts.pop(name, None)
+        self.look_at_members()
+
+    def look_at_members(self) -> None:
+        """Part with whoever the meta group knows to be out, this server too."""
+        node = self._node
+        removals = node.meta.removals
+        if removals.get(node.server_name, 0) > self._own_removal():
+            self._leave()
+        for name, joined in list(self._joined.items()):
+            if joined < removals.get(name, 0) and node.peers is not None:
+                node.peers.refuse(name, _text(name))
+
+    def _own_removal(self) -> Index:
+        identity: dict[str, Any] = getattr(self._node, "identity", {})
+        return int(identity.get("removal", 0))
+
+    def _leave(self) -> None:
+        """This server is out: nothing it has is the cluster's any more, so it serves nothing."""
+        node = self._node
+        if self.reason:
+            return
+        self.reason = _text(node.server_name)
+        node.error(self.reason, directory=node.root)
+        node.identity["is_removed"] = True
+        node.save_identity()
+        node.replicas.fail_all(ConfigError(self.reason))
+        # Not at once: this may be a turn of the meta group, or its start.
+        node.env.loop.call_soon(node.close_meta, _nothing)
+
+    # --- who takes over ---------------------------------------------------------------------
+
+    def look_at_cluster(self) -> None:
+        """As meta leader: let in who joins anew under a removed server's name, and bring streams
+        that are short of replicas to nodes that have room."""
+        node = self._node
+        now_ns = node.env.clock.now_ns()
+        for name in sorted(node.meta.out.intersection(node.peering.known_members())):
+            node.propose_meta_anywhere([commands.ADMIT_SERVER, now_ns, name])
+        now_ms = node.env.clock.monotonic_ms()
+        self._placing = {uid: end for uid, end in self._placing.items() if now_ms < end}
+        thin = node.meta.thin
+        state = (node.peers.nodes() if node.peers is not None else [], len(thin))
+        if not thin or (state == self._in_vain and now_ms < self._look_again_ms):
+            return
+        cluster = placement.Cluster.seen_by(node)
+        for uid in sorted(thin - self._placing.keys()):
+            if len(self._placing) >= limits.REPLACEMENTS_MAX:
+                break
+            asset = node.meta.streams_by_uid[uid]
+            peers = _filled(cluster, asset)
+            if peers != list(asset.peers):
+                self._place(uid, peers, now_ms)
+        if not self._placing:
+            self._in_vain = state
+            self._look_again_ms = now_ms + int(limits.FACTS_EVERY_S * 1000)
+
+    def _place(self, uid: Uid, peers: list[NodeId], now_ms: int) -> None:
+        def placed(outcome: Any) -> None:
+            self._placing.pop(uid, None)
+
+        self._placing[uid] = now_ms + limits.API_CONFIGURED_MS
+        now_ns = self._node.env.clock.now_ns()
+        self._node.propose_meta([commands.SET_PEERS, now_ns, uid, peers], placed)
+
+
+def _filled(cluster: placement.Cluster, asset: StreamAsset) -> list[NodeId]:
+    """The peers of a stream with as many others as there is room for, up to what it wants."""
+    for count in range(asset.config["num_replicas"], len(asset.peers), -1):
+        config = asset.config | {"num_replicas": count}
+        try:
+            return cluster.choose(config, keep=asset.peers, leave_out=asset.uid)
+        except JsError:
+            continue  # one less
+    return list(asset.peers)
+
+
+def _text(name: NodeId) -> str:
+    return (
+        f"server {name!r} was removed from the cluster: to have it join again, stop it and give it "
+        "an empty store directory"
+    )
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
