@@ -38,11 +38,16 @@ def create_stream(request: Request, config: Document) -> None:
     meta = context.node.meta
     name = config["name"]
     is_new = name not in meta.streams_by_name
+    if is_new and meta.overlaps(name, config):
+        raise errors.STREAM_SUBJECT_OVERLAP()  # rather than that nobody would take it
     peers: list[NodeId] = []
-    if is_new:
-        if meta.overlaps(name, config):
-            raise errors.STREAM_SUBJECT_OVERLAP()  # rather than that nobody would take it
+    try:
         peers = _cluster(context).choose(config)
+    except JsError:
+        if is_new:
+            raise
+        # To be told that the name is taken takes no room. If it is free again by then, a stream
+        # without a place is refused.
 
     def shown(info: Document) -> None:
         if is_new:

@@ -72,8 +72,9 @@ had; they are not judged: it proposed before what is in between was applied. Out
 # --- meta group ---------------------------------------------------------------------------------
 CREATE_STREAM = 101
 """[CREATE_STREAM, ts, config: dict, peers: list[str]]. The stream's uid is the entry's index; its
-replicas are to live on `peers` (absent or empty: on the one node there is). Outcome: StreamAsset
-(machine/meta.py) or JsError; creating what exists with equal config gives the existing asset."""
+replicas are to live on `peers` (absent: on the one node there is; empty: nowhere, it exists).
+Outcome: StreamAsset (machine/meta.py) or JsError; creating what exists with equal config gives the
+existing asset."""
 UPDATE_STREAM = 102
 """[UPDATE_STREAM, ts, name: str, config: dict, peers: list[str] | None]: None or absent: where its
 replicas live does not change. Outcome: StreamAsset or JsError."""

@@ -162,6 +162,8 @@ class MetaMachine:
             return errors.MAXIMUM_STREAMS_LIMIT()
         if self.overlaps(name, config):
             return errors.STREAM_SUBJECT_OVERLAP()
+        if placement and not peers:
+            return errors.CLUSTER_NOT_AVAIL()  # the name was taken when it was asked for
         left = self._without_removed(peers)
         asset = StreamAsset(entry.index, name, config, ts, entry.index, config, left, left, left)
         self._put_placed(asset, peers)

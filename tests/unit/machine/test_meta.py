@@ -46,6 +46,17 @@ def test_equal_config_is_the_same_stream() -> None:
     assert box.create("A", "b", metadata={"x": "y"}) == errors.STREAM_NAME_EXIST()
 
 
+def test_no_stream_is_made_that_lives_nowhere() -> None:
+    """Asked for while the name was taken, applied when it was free again: simulator seed 20884."""
+    box = MetaBox()
+    config = {"name": "A", "subjects": ["a"]}
+    asset = box.do(commands.CREATE_STREAM, 5, config, ["n1"])
+    assert box.do(commands.CREATE_STREAM, 5, config, []) == asset
+    box.do(commands.DELETE_STREAM, 6, "A", asset.uid)
+    assert box.do(commands.CREATE_STREAM, 5, config, []) == errors.CLUSTER_NOT_AVAIL()
+    assert not box.machine.streams_by_name
+
+
 def test_subjects_may_not_overlap() -> None:
     box = MetaBox()
     box.create("A", "a.*", "b.>")
