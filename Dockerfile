@@ -5,6 +5,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY streamd streamd
 RUN python -m venv --without-pip /opt/streamd
 RUN python -m pip --python /opt/streamd/bin/python install --no-cache-dir .
+# The command of the Spark jobs, which are not here: Dockerfile.spark has them.
+RUN rm /opt/streamd/bin/streamd-spark
 RUN /opt/streamd/bin/python -m compileall -q /opt/streamd/lib
 
 FROM python:3.12-slim

@@ -1,7 +1,8 @@
 """One block file against what the state says of it: every record, the footer, the delete map.
 
-Runs in Spark tasks and needs no Spark. numpy does what is per message, except for one loop over
-the records' crcs. What it returns is small: findings, and a digest per `BUCKET` seqs.
+Runs in Spark tasks and needs no Spark. numpy does what is per message, except for a loop over the
+records where something is damaged or no footer says where they are. What it returns is small:
+findings, and a digest per `BUCKET` seqs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from crc32c import crc32c
 
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_rows import (
+    I64,
     U64,
     BlockRows,
     array_of,
@@ -28,6 +30,7 @@ from spark_jobs.audit_rows import (
     subject_sum_of,
     wrong_subject,
 )
+from spark_jobs.checksums import record_starts
 from streamd.errors import CorruptionError
 from streamd.machine.digest import MASK64
 from streamd.store import format as fmt
@@ -187,8 +190,10 @@ class _Check:
             self.blob = blob = _with_tail(task, blob)
             end = task.end_offset if task.is_judged else len(blob)
         footer, end = self._footer(blob, end)
-        offsets = self._walk(blob, end, footer)
-        rows = gather(blob, np.array(offsets, np.int64))
+        offsets = _whole_messages(blob, end, footer)
+        if offsets is None:
+            offsets = np.array(self._walk(blob, end, footer), np.int64)
+        rows = gather(blob, offsets)
         if footer is not None and self.level == FULL:
             self._compare_footer(footer, rows, blob)
         has_headers = bool(len(offsets)) and bool(numbers_at(blob, rows.offsets + 8, 4).any())
@@ -628,6 +633,23 @@ class _Check:
         if task.wants_subjects and not self.findings:
             return done._replace(subject_sum=subject_sum_of(b"", live, footer))
         return done
+
+
+def _whole_messages(blob: bytes, end: int, footer: fmt.FooterColumns | None) -> I64 | None:
+    """Offsets of the messages of an undamaged block, of which the footer says where they are;
+    None if it is for the walk to tell."""
+    if footer is None or not len(footer.offsets):
+        return None
+    told = columns_of(footer)
+    starts = record_starts(
+        blob, told.offsets, told.offsets + told.lengths, first=HEADER_BYTES, end=end
+    )
+    if starts is None:
+        return None
+    kinds = numbers_at(blob, starts + 4, 1)
+    if not kinds.min() or kinds.max() >= fmt.FOOTER:
+        return None
+    return np.asarray(starts[kinds == fmt.MSG])
 
 
 def live_seqs(task: BlockTask) -> U64:

@@ -23,20 +23,29 @@ _STEP = 1 << _STEP_BITS  # bytes that one application of the large shift stands 
 _FEW_GAPS = 8  # so few are walked in Python
 
 Array = np.ndarray[Any, Any]
+Blob = bytes | memoryview
 
 
-def u32_at(blob: bytes, places: Array) -> Array:
+def u32_at(blob: Blob, places: Array) -> Array:
     """The little-endian u32 at each of `places`, as int64; 0 where the blob is too short."""
-    if len(blob) < 4 or not len(places):
+    return ints_at(blob, places, "<u4")
+
+
+def ints_at(blob: Blob, places: Array, kind: str) -> Array:
+    """The number of numpy type `kind` at each of `places`, as int64; 0 where the blob is too
+    short."""
+    item = np.dtype(kind)
+    if len(blob) < item.itemsize or not len(places):
         return np.zeros(len(places), np.int64)
-    words: Array = np.ndarray((len(blob) - 3,), "<u4", buffer=blob, strides=(1,))
-    inside = (places >= 0) & (places < len(words))
+    count = len(blob) - item.itemsize + 1
+    words: Array = np.ndarray((count,), item, buffer=blob, strides=(1,))
+    inside = (places >= 0) & (places < count)
     if inside.all():
         return words[places].astype(np.int64)
     return np.where(inside, words[np.where(inside, places, 0)].astype(np.int64), 0)
 
 
-def are_whole(blob: bytes, starts: Array, ends: Array) -> bool:
+def are_whole(blob: Blob, starts: Array, ends: Array) -> bool:
     """True if the bytes from the first of `starts` to the last of `ends` are whole records.
 
     `starts`, `ends`: where known records begin and end, ascending. What lies between them must be
@@ -52,7 +61,25 @@ def are_whole(blob: bytes, starts: Array, ends: Array) -> bool:
     return _crc_of_whole(last - all_ends) == crc32c(memoryview(blob)[first:last])
 
 
-def _ends_between(blob: bytes, low: Array, high: Array) -> Array | None:
+def record_starts(blob: Blob, starts: Array, ends: Array, *, first: int, end: int) -> Array | None:
+    """Where all records from `first` up to `end` begin, ascending; None if they are not whole.
+
+    `starts`, `ends`: where some of them are said to begin and end, at least one, ascending. None
+    says that some byte is damaged, or that a record is not where it is said to be.
+    """
+    low, high = np.append(first, ends), np.append(starts, end)
+    if (low > high).any() or end > len(blob):
+        return None
+    between = _ends_between(blob, low, high)
+    if between is None:
+        return None
+    all_ends = np.sort(np.concatenate((ends, between)), kind="stable")
+    if all_ends[-1] != end or _crc_of_whole(end - all_ends) != crc32c(memoryview(blob)[first:end]):
+        return None
+    return np.append(first, all_ends[:-1])
+
+
+def _ends_between(blob: Blob, low: Array, high: Array) -> Array | None:
     """Where the records in the gaps low..high end; None if what is there can't be records."""
     wide = np.flatnonzero(low != high)
     low, high = low[wide], high[wide]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from spark_jobs.checksums import are_whole, u32_at
+from spark_jobs.checksums import Blob, are_whole, ints_at, u32_at
 from spark_jobs.header_maps import header_maps
 from spark_jobs.replica import BlockView
 from spark_jobs.schema import COLUMNS, LEDGER_PREFIX, arrow_schema
@@ -29,8 +29,14 @@ from streamd.types import Seq
 BATCH_ROWS = 10_000
 _INLINE_BYTES = 12  # a shorter value sits in its view itself
 _SPARSE = 8  # when fewer than one in so many records are wanted, they are checked one by one
-_SUBJECT_AT = 28  # of a record: where the subject begins
-_unpack_walk = Struct("<IBxHIQQ").unpack_from
+# Where things are in a record.
+_TYPE_AT = 4
+_SUBJECT_LENGTH_AT = 6
+_HEADERS_LENGTH_AT = 8
+_SEQ_AT = 12
+_TS_AT = 20
+_SUBJECT_AT = 28
+_unpack_length_and_type = Struct("<IB").unpack_from
 
 Array = np.ndarray[Any, Any]
 
@@ -100,7 +106,7 @@ class Selection:
         return np.flatnonzero(mask) + low
 
 
-def columns_of(blob: bytes, block: BlockView) -> BlockColumns:
+def columns_of(blob: Blob, block: BlockView) -> BlockColumns:
     """The columns of `block`, whose bytes (`block.read()`) are `blob`.
 
     From the footer if the block is sealed and the footer is whole, else from a walk over the
@@ -108,7 +114,7 @@ def columns_of(blob: bytes, block: BlockView) -> BlockColumns:
     and checks no record's crc. Raises CorruptionError if the block's header is not its own.
     """
     try:
-        fmt.check_block_header(blob, block.uid, block.block_no)
+        fmt.check_block_header(bytes(blob[:HEADER_BYTES]), block.uid, block.block_no)
     except CorruptionError as err:
         raise CorruptionError(f"{block.path}: offset 0: {err}") from err
     made = _from_footer(blob, block) if block.is_sealed else None
@@ -117,12 +123,12 @@ def columns_of(blob: bytes, block: BlockView) -> BlockColumns:
     return replace(made, live=_live_mask(made.seqs, block.dead))
 
 
-def _from_footer(blob: bytes, block: BlockView) -> BlockColumns | None:
-    size = fmt.footer_length(blob[-fmt.TRAILER_BYTES :])
+def _from_footer(blob: Blob, block: BlockView) -> BlockColumns | None:
+    size = fmt.footer_length(bytes(blob[-fmt.TRAILER_BYTES :]))
     if not size or len(blob) - size != block.end_offset:
         return None
     try:
-        footer = fmt.decode_footer(blob[-size:])
+        footer = fmt.decode_footer(bytes(blob[-size:]))
     except (CorruptionError, AssertionError):
         return None
     offsets = np.array(footer.offsets, np.int64)
@@ -134,7 +140,7 @@ def _from_footer(blob: bytes, block: BlockView) -> BlockColumns | None:
     header_lengths = np.zeros(len(offsets), np.int64)
     with_headers = np.flatnonzero(flagged & np.uint32(HAS_HEADERS))
     if len(with_headers):
-        header_lengths[with_headers] = u32_at(blob, offsets[with_headers] + 8)
+        header_lengths[with_headers] = u32_at(blob, offsets[with_headers] + _HEADERS_LENGTH_AT)
     return BlockColumns(
         seqs=seqs,
         offsets=offsets,
@@ -149,37 +155,37 @@ def _from_footer(blob: bytes, block: BlockView) -> BlockColumns | None:
     )
 
 
-def _walk(blob: bytes, end_offset: int) -> BlockColumns:
+def _walk(blob: Blob, end_offset: int) -> BlockColumns:
     """Columns from the records themselves, up to `end_offset` or the first impossible record."""
-    rows: list[tuple[int, int, int, int, int, int]] = []
-    subjects: dict[bytes, int] = {}
+    found: list[int] = []
     pos = HEADER_BYTES
     end = min(end_offset, len(blob))
+    unpack, add = _unpack_length_and_type, found.append
     while pos + fmt.RECORD_OVERHEAD_BYTES <= end:
-        length, kind, subject_size, headers_size, seq, ts = _unpack_walk(blob, pos)
-        if (
-            length < fmt.RECORD_OVERHEAD_BYTES + subject_size + headers_size
-            or pos + length > end
-            or not 0 < kind < fmt.FOOTER
-        ):
+        length, kind = unpack(blob, pos)
+        if length < fmt.RECORD_OVERHEAD_BYTES or pos + length > end or not 0 < kind < fmt.FOOTER:
             break
-        if kind == fmt.MSG:
-            subject_at = pos + _SUBJECT_AT
-            subject = blob[subject_at : subject_at + subject_size]
-            local = subjects.setdefault(subject, len(subjects))
-            rows.append((seq, pos, length, ts, local, headers_size))
+        add(pos)
         pos += length
-    table = np.array(rows, np.uint64).astype(np.int64).reshape(-1, 6)
-    offsets, lengths = table[:, 1].copy(), table[:, 2].copy()
+    offsets = np.array(found, np.int64)
+    lengths = np.diff(offsets, append=pos)
+    subject_lengths = ints_at(blob, offsets + _SUBJECT_LENGTH_AT, "<u2")
+    header_lengths = ints_at(blob, offsets + _HEADERS_LENGTH_AT, "<u4")
+    too_long = subject_lengths + header_lengths > lengths - fmt.RECORD_OVERHEAD_BYTES
+    if too_long.any():
+        pos = int(offsets[too_long.argmax()])
+    rows = np.flatnonzero((ints_at(blob, offsets + _TYPE_AT, "u1") == fmt.MSG) & (offsets < pos))
+    offsets, lengths = offsets[rows], lengths[rows]
+    subjects = slices_of(blob, offsets + _SUBJECT_AT, subject_lengths[rows]).dictionary_encode()
     return BlockColumns(
-        seqs=table[:, 0].copy(),
+        seqs=ints_at(blob, offsets + _SEQ_AT, "<u8"),
         offsets=offsets,
         lengths=lengths,
-        ts_ns=table[:, 3].copy(),
+        ts_ns=ints_at(blob, offsets + _TS_AT, "<u8"),
         crcs=u32_at(blob, offsets + lengths - 4).astype(np.uint32),
-        subject_ids=table[:, 4].astype(np.int32),
-        subjects=list(subjects),
-        header_lengths=table[:, 5].copy(),
+        subject_ids=subjects.indices.to_numpy(),
+        subjects=subjects.dictionary.to_pylist(),
+        header_lengths=header_lengths[rows],
         live=np.zeros(0, bool),
         is_from_footer=False,
         damaged_at=pos if pos < end_offset else 0,
@@ -202,7 +208,7 @@ def _live_mask(seqs: Array, dead: Sequence[tuple[Seq, Seq]]) -> Array:
 # --- checksums ----------------------------------------------------------------------------------
 
 
-def wrong_crcs(blob: bytes, columns: BlockColumns, rows: Array | None = None) -> list[int]:
+def wrong_crcs(blob: Blob, columns: BlockColumns, rows: Array | None = None) -> list[int]:
     """The rows (of `rows`, ascending, or all) whose record is not what was written: its bytes do
     not match its crc32c, it is cut off, or it is not the record that the footer has."""
     chosen = np.arange(len(columns)) if rows is None else rows
@@ -243,7 +249,7 @@ def damage_of(block: BlockView, columns: BlockColumns, row: int) -> CorruptionEr
 
 
 def batches_of(
-    blob: bytes,
+    blob: Blob,
     block: BlockView,
     *,
     stream: str,
@@ -297,20 +303,36 @@ def _check_whole(
     on_damage(err)
 
 
+def slices_of(blob: Blob, starts: Array, sizes: Array) -> pa.Array:
+    """blob[start : start + size] for each, as a binary array of its own memory."""
+    raw = np.frombuffer(blob, np.uint8)
+    views = np.zeros((len(starts), 4), np.int32)
+    views[:, 0] = sizes
+    views[:, 3] = starts
+    short = np.flatnonzero(sizes <= _INLINE_BYTES)
+    if len(short):
+        step = np.arange(_INLINE_BYTES)
+        places = np.minimum(starts[short, None] + step, len(raw) - 1)
+        inline = np.where(step < sizes[short, None], raw[places], 0).astype(np.uint8)
+        views[short, 1:] = inline.view(np.int32)
+    made = pa.Array.from_buffers(
+        pa.binary_view(), len(starts), [None, pa.py_buffer(views), pa.py_buffer(blob)]
+    )
+    return made.cast(pa.binary())
+
+
 class _Maker:
     """Makes batches of the rows of one block."""
 
     def __init__(
         self,
-        blob: bytes,
+        blob: Blob,
         block: BlockView,
         stream: str,
         found: BlockColumns,
         columns: Sequence[str],
     ) -> None:
         self._blob = blob
-        self._raw = np.frombuffer(blob, np.uint8)
-        self._buffer = pa.py_buffer(blob)
         self._block = block
         self._stream = stream
         self._found = found
@@ -322,9 +344,14 @@ class _Maker:
         )
 
     def batch(self, rows: Array) -> pa.RecordBatch:
-        """One batch of `rows`."""
+        """One batch of `rows`, ascending and not empty."""
+        first, last = int(rows[0]), int(rows[-1])
+        if last - first + 1 == len(rows):
+            return self._batch(slice(first, last + 1), len(rows))  # views instead of copies
+        return self._batch(rows, len(rows))
+
+    def _batch(self, rows: Array | slice, count: int) -> pa.RecordBatch:
         found = self._found
-        count = len(rows)
         at = found.offsets[rows] + _SUBJECT_AT + self._subject_lengths[rows]
         header_sizes = found.header_lengths[rows]
         payload_at = at + header_sizes
@@ -344,7 +371,7 @@ class _Maker:
             elif name == "headers":
                 made = self._headers(count, at, header_sizes)
             elif name == "payload":
-                made = self._slices(payload_at, sizes)
+                made = slices_of(self._blob, payload_at, sizes)
             elif name == "size":
                 made = pa.array(sizes.astype(np.int32))
             elif name == "replica":
@@ -359,28 +386,12 @@ class _Maker:
             arrays.append(made)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _slices(self, starts: Array, sizes: Array) -> pa.Array:
-        """blob[start : start + size] for each, as a binary array."""
-        views = np.zeros((len(starts), 4), np.int32)
-        views[:, 0] = sizes
-        views[:, 3] = starts
-        short = np.flatnonzero(sizes <= _INLINE_BYTES)
-        if len(short):
-            step = np.arange(_INLINE_BYTES)
-            places = np.minimum(starts[short, None] + step, len(self._raw) - 1)
-            inline = np.where(step < sizes[short, None], self._raw[places], 0).astype(np.uint8)
-            views[short, 1:] = inline.view(np.int32)
-        made = pa.Array.from_buffers(
-            pa.binary_view(), len(starts), [None, pa.py_buffer(views), self._buffer]
-        )
-        return made.cast(pa.binary())
-
     def _headers(self, count: int, starts: Array, sizes: Array) -> pa.MapArray:
         owners = np.flatnonzero(sizes)
         if not len(owners):
             none = np.zeros(0, np.int64)
             return header_maps(count, owners, np.zeros(0, np.uint8), none)
-        blocks = self._slices(starts[owners], sizes[owners])
+        blocks = slices_of(self._blob, starts[owners], sizes[owners])
         _, offsets, data = blocks.buffers()
         ends = np.frombuffer(offsets, np.int32)[1 : len(owners) + 1].astype(np.int64)
         return header_maps(count, owners, np.frombuffer(data, np.uint8)[: int(ends[-1])], ends)

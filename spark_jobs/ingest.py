@@ -30,21 +30,17 @@ from spark_jobs.jobs import (
     EXIT_OK,
     EXIT_WARNINGS,
     JobError,
-    connect_arguments,
     connect_options,
     job_parser,
     run_job,
     session_from,
-    spark_arguments,
 )
 from spark_jobs.sink_job import (
-    finish,
     plan_of,
-    prepare_arguments,
     prepared,
-    run_write,
     sink_arguments,
     sink_options,
+    write_stream,
 )
 
 if TYPE_CHECKING:
@@ -86,9 +82,6 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--ttl-column", metavar="A", help="per-message TTL, such as 30s")
     group.add_argument("--dry-run", action="store_true", help="show some messages, send none")
     sink_arguments(parser)
-    prepare_arguments(parser)
-    connect_arguments(parser)
-    spark_arguments(parser)
     return parser
 
 
@@ -114,11 +107,8 @@ def _work(args: argparse.Namespace) -> int:
         options["planId"] = plan_of(
             {name: _setting(getattr(args, name)) for name in _PLANNED}, messages
         )
-    summary = run_write(
-        messages, options, label=f"ingest {args.stream}", is_quiet=args.quiet, connection=connection
-    )
-    finish("ingest", args.stream, summary)
-    return EXIT_WARNINGS if summary["rejected"] else EXIT_OK
+    label = f"ingest {args.stream}"
+    return write_stream("ingest", messages, options, args, label=label, connection=connection)
 
 
 _PLANNED: Final = (

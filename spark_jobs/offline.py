@@ -1,11 +1,12 @@
 """Batch reads straight from data directories: `spark.read.format("streamd").option("path", ...)`.
 
-The driver opens the stream once and plans runs of whole blocks; tasks read block files. Servers
+The driver opens the stream once and plans runs of blocks; tasks read block files. Servers
 that run there are neither asked nor disturbed.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 import os
 import time
@@ -29,12 +30,15 @@ from pyspark.sql.datasource import (
 )
 
 from spark_jobs.decode import Selection, batches_of, columns_of
+from spark_jobs.online import split
 from spark_jobs.options import LATEST, OptionError, ReadOptions
 from spark_jobs.replica import (
+    BlockRoom,
     BlockView,
     StoreDir,
     StreamMissing,
     StreamView,
+    block_room,
     find_stores,
     named_stores,
     open_stream,
@@ -113,7 +117,8 @@ class _AllOf:
 
 @dataclass
 class OfflinePartition(InputPartition):
-    """A run of whole blocks. `seqs`: for each block just these (int64), or None for all."""
+    """What is in `bounds` of a run of blocks. `seqs`: for each block just these (int64), or None
+    for all."""
 
     blocks: tuple[BlockView, ...]
     bounds: Bounds
@@ -190,20 +195,26 @@ class OfflineReader(DataSourceReader):
         if not isinstance(partition, OfflinePartition):
             return
         options = self._options
-        for block, seqs in zip(partition.blocks, partition.seqs, strict=True):
-            blob = read_block(block, fail_on_data_loss=options.fail_on_data_loss)
-            if blob is None:
-                continue
-            yield from batches_of(
-                blob,
-                block,
-                stream=options.stream,
-                selection=partition.bounds.selection(seqs),
-                columns=options.columns,
-                batch_rows=options.batch_rows,
-                verify=options.verify,
-                on_damage=None if options.fail_on_data_loss else _warn,
-            )
+        with block_room() as room:
+            for block, seqs in zip(partition.blocks, partition.seqs, strict=True):
+                blob = read_block(
+                    block,
+                    fail_on_data_loss=options.fail_on_data_loss,
+                    room=room,
+                    bounds=partition.bounds,
+                )
+                if blob is None:
+                    continue
+                yield from batches_of(
+                    blob,
+                    block,
+                    stream=options.stream,
+                    selection=partition.bounds.selection(seqs),
+                    columns=options.columns,
+                    batch_rows=options.batch_rows,
+                    verify=options.verify,
+                    on_damage=None if options.fail_on_data_loss else _warn,
+                )
 
 
 def _warn(err: CorruptionError) -> None:
@@ -361,24 +372,70 @@ def missing_bytes(view: StreamView) -> str:
 def _partitions(
     blocks: list[BlockView], seqs: list[bytes | None], bounds: Bounds, options: ReadOptions
 ) -> Iterator[OfflinePartition]:
-    """Runs of whole blocks of about equal size, none beyond the limits but for a single block."""
+    """Runs of whole blocks of about equal size, none beyond the limits but for a single block; if
+    `minPartitions` is more than there are blocks, parts of blocks."""
+    wanted = options.min_partitions
+    if blocks and wanted > len(blocks):
+        for at, count in enumerate(_part_counts(blocks, bounds, wanted)):
+            for part in _parts(blocks[at], bounds, count):
+                yield _partition(blocks, seqs, [at], part)
+        return
     total = sum(block.byte_count for block in blocks)
     bytes_max = options.max_bytes_per_partition
-    if options.min_partitions:
-        bytes_max = min(bytes_max, max(1, total // options.min_partitions))
+    if wanted:
+        bytes_max = min(bytes_max, max(1, total // wanted))
     run: list[int] = []
-    size = rows = 0
+    size = rows = done = 0
     for at, block in enumerate(blocks):
         if run and (
             size + block.byte_count > bytes_max
             or rows + block.live > options.max_records_per_partition
+            or done + 1 + len(blocks) - at <= wanted  # each of the others is needed as a run
         ):
             yield _partition(blocks, seqs, run, bounds)
-            run, size, rows = [], 0, 0
+            run, size, rows, done = [], 0, 0, done + 1
         run.append(at)
         size += block.byte_count
         rows += block.live
     yield _partition(blocks, seqs, run, bounds)
+
+
+def _wanted_seqs(block: BlockView, bounds: Bounds) -> tuple[Seq, Seq]:
+    """The first and the last seq of `block` in `bounds`."""
+    last = min(block.last_seq, bounds.end_seq) if bounds.end_seq else block.last_seq
+    return max(block.first_seq, bounds.start_seq), last
+
+
+def _part_counts(blocks: list[BlockView], bounds: Bounds, wanted: int) -> list[int]:
+    """Into how many parts to split each block, `wanted` in all: always the one with the largest
+    parts. Not split: below one seq, and what has no footer, for a part of that takes as long to
+    read as all of it."""
+    counts = [1] * len(blocks)
+    waiting: list[tuple[float, int, int]] = []  # (-bytes of a part, block, seqs of the block)
+    for at, block in enumerate(blocks):
+        first, last = _wanted_seqs(block, bounds)
+        if block.has_footer and last > first:
+            share = (last - first + 1) / (block.last_seq - block.first_seq + 1)
+            waiting.append((-block.byte_count * share, at, last - first + 1))
+    heapq.heapify(waiting)
+    for _ in range(wanted - len(blocks)):
+        if not waiting:
+            break
+        size, at, seq_count = heapq.heappop(waiting)
+        counts[at] += 1
+        if counts[at] < seq_count:
+            grown = size * (counts[at] - 1) / counts[at]
+            heapq.heappush(waiting, (grown, at, seq_count))
+    return counts
+
+
+def _parts(block: BlockView, bounds: Bounds, count: int) -> Iterator[Bounds]:
+    """`bounds` in `count` parts of about as many seqs of `block`."""
+    if count == 1:
+        yield bounds
+        return
+    for low, high in split(*_wanted_seqs(block, bounds), count):
+        yield replace(bounds, start_seq=low, end_seq=high)
 
 
 def _partition(
@@ -393,29 +450,38 @@ def _last_per_subject(blocks: list[BlockView], bounds: Bounds) -> list[bytes | N
     seen: set[bytes] = set()
     found: list[bytes | None] = []
     selection = bounds.selection()
-    for block in reversed(blocks):
-        columns = columns_of(block.read(), block)
-        rows = selection.rows_of(columns)[::-1]
-        ids, firsts = np.unique(columns.subject_ids[rows], return_index=True)
-        seqs: list[int] = []
-        for local, at in zip(ids.tolist(), firsts.tolist(), strict=True):
-            subject = columns.subjects[local]
-            if subject not in seen:
-                seen.add(subject)
-                seqs.append(int(columns.seqs[rows[at]]))
-        found.append(np.array(sorted(seqs), np.int64).tobytes())
+    with block_room() as room:
+        for block in reversed(blocks):
+            columns = columns_of(block.read(room), block)
+            rows = selection.rows_of(columns)[::-1]
+            ids, firsts = np.unique(columns.subject_ids[rows], return_index=True)
+            seqs: list[int] = []
+            for local, at in zip(ids.tolist(), firsts.tolist(), strict=True):
+                subject = columns.subjects[local]
+                if subject not in seen:
+                    seen.add(subject)
+                    seqs.append(int(columns.seqs[rows[at]]))
+            found.append(np.array(sorted(seqs), np.int64).tobytes())
     return found[::-1]
 
 
-def read_block(block: BlockView, *, fail_on_data_loss: bool) -> bytes | None:
-    """The block's bytes; None if the server removed it since and that may be.
+def read_block(
+    block: BlockView,
+    *,
+    fail_on_data_loss: bool,
+    room: BlockRoom | None = None,
+    bounds: Bounds | None = None,
+) -> memoryview | None:
+    """The block's bytes, as `BlockView.read`, at least those of the seqs in `bounds`; None if the
+    server removed it since and that may be.
 
     Waits a moment for a file that is shorter than planned: a server that restarts cuts its newest
     block and writes the same bytes again.
     """
+    first, last = (bounds.start_seq, bounds.end_seq) if bounds else (0, 0)
     for _ in range(_TRIES):
         try:
-            blob = block.read()
+            blob = block.read(room, first_seq=first, last_seq=last)
         except FileNotFoundError:
             text = (
                 f"{block.path}: removed since this read was planned, with messages "

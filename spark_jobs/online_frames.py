@@ -40,6 +40,12 @@ class Rows(NamedTuple):
         """Return the first `count` messages."""
         return Rows(*(column[:count] for column in self))
 
+    def pick(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> Rows:
+        """Return the messages where `keep` is true."""
+        mask = pa.array(keep)
+        arrays = (column.filter(mask) for column in (self.subjects, self.headers, self.payloads))
+        return Rows(self.seqs[keep], self.ts_ns[keep], *arrays)
+
 
 class Frames:
     """Takes chunks and collects the rows of one subscription, `sid`.
@@ -196,8 +202,14 @@ class Frames:
             count = int(is_alike.argmin())
         if count < RUN_MIN:
             return 0
-        seqs, cseqs, ts_ns, pending = (
-            digits[:count, low:high].astype(np.int64) @ _POWERS[low - high :] for low, high in spans
+        seqs, ts_ns = (
+            digits[:count, low:high].astype(np.int64) @ _POWERS[low - high :]
+            for low, high in (spans[0], spans[2])
+        )
+        last = pos + (count - 1) * size
+        cseq, pending = (
+            int(data[last + low : last + high])
+            for low, high in (layout.numbers[1], layout.numbers[3])
         )
         rows = Rows(
             seqs,
@@ -212,8 +224,7 @@ class Frames:
         self.received += count
         self.size += count * (size - layout.headers[0])
         self.received_size += count * (size - layout.headers[0])
-        self.last_seq, self.last_cseq = int(seqs[-1]), int(cseqs[-1])
-        self.pending = int(pending[-1])
+        self.last_seq, self.last_cseq, self.pending = int(seqs[-1]), cseq, pending
         return count * size
 
 

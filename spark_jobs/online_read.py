@@ -30,8 +30,8 @@ BATCH_BYTES_MAX: Final = 16 * 1024 * 1024  # of payloads and headers in one Arro
 SILENCE_S: Final = 5.0  # without a byte of what was asked for; then another server is asked
 GIVES_UP_S: Final = 60.0  # without a message
 _INACTIVE_NS: Final = 60 * 1_000_000_000  # the server drops our consumer after that
-_PAUSE_S_MIN: Final = 0.05
-_PAUSE_S_MAX: Final = 1.0
+PAUSE_S_MIN: Final = 0.05
+PAUSE_S_MAX: Final = 1.0
 _MAX_CONSUMERS: Final = 10026
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Interrupted(WireError):
     """The consumer of a read is gone; a new one can go on where it ended."""
 
 
-_MENDABLE: Final = (WireLost, WireTimeout, NoResponders, Interrupted)
+MENDABLE: Final = (WireLost, WireTimeout, NoResponders, Interrupted)
 
 
 class RangeRead:
@@ -78,7 +78,7 @@ class RangeRead:
         avoid: list[str] = []
         server_name = self._server_name
         is_at_leader = self._options.read_from not in ("", LEADER)  # or need not be
-        pause_s = _PAUSE_S_MIN
+        pause_s = PAUSE_S_MIN
         deadline = time.monotonic() + GIVES_UP_S
         while True:
             place, was_at = "", self.position
@@ -98,14 +98,14 @@ class RangeRead:
                         self._check_tail(wire)
                     self._check_end(same_stream(wire, self._options.stream, self._created))
                     return
-            except _MENDABLE as err:
+            except MENDABLE as err:
                 fault: WireError = err
             except ApiError as err:
                 if not err.is_temporary:
                     raise
                 fault = err
             if self.position > was_at:
-                pause_s = _PAUSE_S_MIN
+                pause_s = PAUSE_S_MIN
                 is_at_leader = self._options.read_from not in ("", LEADER)
             if server_name and not place:
                 # The leader, or who was asked for, is not to be had: another server will do.
@@ -118,7 +118,7 @@ class RangeRead:
             )
             avoid, server_name = [place] if place else [], ""
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     def _attempt(self, wire: Wire, facts: StreamFacts) -> Iterator[pa.RecordBatch]:
         """Yield batches over one connection until the range is read."""

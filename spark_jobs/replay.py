@@ -27,25 +27,19 @@ from typing import TYPE_CHECKING, Final
 
 from spark_jobs import ledger
 from spark_jobs.jobs import (
-    EXIT_OK,
-    EXIT_WARNINGS,
     JobError,
-    connect_arguments,
     connect_options,
     job_parser,
     run_job,
     session_from,
-    spark_arguments,
 )
 from spark_jobs.origin import Origin, origin_arguments, origin_from
 from spark_jobs.sink_job import (
-    finish,
     plan_of,
-    prepare_arguments,
     prepared,
-    run_write,
     sink_arguments,
     sink_options,
+    write_stream,
 )
 from spark_jobs.wire import ApiError, Wire, with_retries
 from streamd import subjects as matching
@@ -84,10 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--ordered", action="store_true", help="one range, one task")
     group.add_argument("--speed", type=float, metavar="X", help="1: as it was; implies --ordered")
     parser.add_argument("--to-stream", required=True, metavar="NAME")
-    sink_arguments(parser)
-    prepare_arguments(parser)
-    connect_arguments(parser, prefix="to")
-    spark_arguments(parser)
+    sink_arguments(parser, prefix="to")
     return parser
 
 
@@ -118,9 +109,7 @@ def _work(args: argparse.Namespace) -> int:
         settings = {"map": str(args.map), "where": args.where or "", "ttl": str(args.keep_ttl)}
         options["planId"] = plan_of(settings | plan, messages)
     label = f"replay {source_stream} to {args.to_stream}"
-    summary = run_write(messages, options, label=label, is_quiet=args.quiet, connection=connection)
-    finish("replay", args.to_stream, summary)
-    return EXIT_WARNINGS if summary["rejected"] else EXIT_OK
+    return write_stream("replay", messages, options, args, label=label, connection=connection)
 
 
 def _source(

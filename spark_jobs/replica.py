@@ -12,10 +12,12 @@ from typing import Any
 
 from spark_jobs.replica_blocks import (
     CUT,
+    BlockRoom,
     BlockView,
     ReplayedBlocks,
     TornTail,
     behind_the_end,
+    block_room,
     views_of,
 )
 from spark_jobs.replica_files import (
@@ -40,6 +42,7 @@ from streamd.store.snapshots import Snapshot, SnapshotFile
 from streamd.types import Entry, Index, Seq
 
 __all__ = [
+    "BlockRoom",
     "BlockView",
     "StoreBusy",
     "StoreDir",
@@ -47,6 +50,7 @@ __all__ = [
     "StreamMissing",
     "StreamView",
     "TornTail",
+    "block_room",
     "find_stores",
     "find_stream",
     "known_commit",

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spark_jobs.replica_log import ReadOnlyDisk
 from streamd.errors import CorruptionError
-from streamd.machine.base import APPEND, SEAL
+from streamd.machine.base import APPEND, LENGTH_MASK, SEAL
 from streamd.machine.columns import Block
 from streamd.machine.stream import StreamMachine
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES, BlockFiles
 from streamd.types import Seq, Uid
 
+SPARE_BYTES_MAX = 32 * 1024 * 1024  # of a room that is kept for the next reader
 CUT = "the file ends inside what the log holds"
 
 
@@ -60,27 +65,110 @@ class BlockView:
         """Bytes of its records."""
         return self.end_offset - HEADER_BYTES
 
-    def read(self) -> bytes:
+    @property
+    def has_footer(self) -> bool:
+        """Whether its file says where each record is, if it is whole."""
+        return self.is_sealed and not self.tail
+
+    def read(
+        self, room: BlockRoom | None = None, *, first_seq: Seq = 0, last_seq: Seq = 0
+    ) -> memoryview:
         """The block's bytes: header, records and, if it is sealed, the footer.
 
-        Shorter than it should be if the file is; who decodes it notices. Raises FileNotFoundError
-        when the server has removed the block meanwhile, because all its messages were deleted.
+        Shorter than it should be if the file is; who decodes it notices. With `room` the bytes
+        are in it, valid until the next read into it. With `first_seq` or `last_seq` (inclusive, 0
+        for none) the bytes of records outside may be of any content, which saves reading them.
+        Raises FileNotFoundError when the server has removed the block meanwhile, because all its
+        messages were deleted.
         """
         size = self.tail_offset if self.tail else 0 if self.is_sealed else self.end_offset
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC) if size != HEADER_BYTES else -1
-        if fd < 0:  # the file has no record yet
-            return fmt.encode_block_header(self.uid, self.block_no) + self.tail
+        if size == HEADER_BYTES:  # the file has no record yet
+            return memoryview(fmt.encode_block_header(self.uid, self.block_no) + self.tail)
+        if room is None:
+            room = BlockRoom()
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             wanted = size or os.fstat(fd).st_size
-            blob = os.pread(fd, wanted, 0)
-            while len(blob) < wanted:  # Linux reads at most 2 GiB at once
-                more = os.pread(fd, wanted - len(blob), len(blob))
-                if not more:
-                    break
-                blob += more
+            blob = room.take(wanted + len(self.tail))
+            is_part = first_seq > self.first_seq or 0 < last_seq < self.last_seq
+            if is_part and self.has_footer and self._read_part(fd, blob, first_seq, last_seq):
+                return blob
+            done = _fill(fd, blob, 0, wanted)
         finally:
             os.close(fd)
-        return blob + self.tail if self.tail else blob
+        blob[done : done + len(self.tail)] = self.tail
+        return blob[: done + len(self.tail)]
+
+    def _read_part(self, fd: int, blob: memoryview, first_seq: Seq, last_seq: Seq) -> bool:
+        """Read the header, the footer and the records that it has from `first_seq` to `last_seq`.
+        False if any of that is not there or not whole."""
+        end = self.end_offset
+        if len(blob) <= end or _fill(fd, blob, end, len(blob)) < len(blob):
+            return False
+        tail = bytes(blob[end:])
+        if fmt.footer_length(tail) != len(tail):
+            return False
+        try:
+            footer = fmt.decode_footer(tail)
+        except (CorruptionError, AssertionError):
+            return False
+        count = len(footer.offsets)
+        seqs = footer.seqs or range(footer.first_seq, footer.first_seq + count)
+        low = bisect_left(seqs, first_seq)
+        high = bisect_right(seqs, last_seq) if last_seq else count
+        if _fill(fd, blob, 0, HEADER_BYTES) < HEADER_BYTES:
+            return False
+        if low >= high:
+            return True
+        start = footer.offsets[low]
+        stop = footer.offsets[high - 1] + (footer.lengths[high - 1] & LENGTH_MASK)
+        return stop <= end and _fill(fd, blob, start, stop) == stop
+
+
+def _fill(fd: int, blob: memoryview, start: int, stop: int) -> int:
+    """Read the file's bytes `start` to `stop` to the same place in `blob`; return where the file
+    ended, or `stop`."""
+    while start < stop:  # Linux reads at most 2 GiB at once
+        count = os.preadv(fd, [blob[start:stop]], start)
+        if not count:
+            break
+        start += count
+    return start
+
+
+class BlockRoom:
+    """Memory for one block at a time: to fill pages that are there takes half as long as to have
+    the kernel supply new ones."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    @property
+    def size(self) -> int:
+        return len(self._bytes)
+
+    def take(self, size: int) -> memoryview:
+        """Room for `size` bytes, of any content. What was taken before is overwritten."""
+        if size > len(self._bytes):
+            self._bytes = np.empty(size, np.uint8)
+        return self._bytes[:size].data
+
+
+_spare_rooms: list[BlockRoom] = []  # at most one, but for readers that end at the same moment
+
+
+@contextmanager
+def block_room() -> Iterator[BlockRoom]:
+    """Lend a room to one reader; the next reader of this process gets the same one."""
+    try:
+        room = _spare_rooms.pop()
+    except IndexError:
+        room = BlockRoom()
+    try:
+        yield room
+    finally:
+        if not _spare_rooms and room.size <= SPARE_BYTES_MAX:
+            _spare_rooms.append(room)
 
 
 class ReplayedBlocks:

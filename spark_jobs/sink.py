@@ -11,13 +11,11 @@ A streaming query is resumed by its checkpoint. Options: spark_jobs/sink_options
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
@@ -27,7 +25,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_jobs import ledger, sink_refused
+from spark_jobs import ledger, sink_refused, sink_report
 from spark_jobs.ledger import LedgerError, StreamFacts
 from spark_jobs.options import OptionError
 from spark_jobs.sink_exact import ExactWriter
@@ -146,7 +144,7 @@ def _check_partitions(options: SinkOptions, job: str, *, batch: int, partition_c
 
 
 def summary_of(messages: Sequence[Written | None], options: SinkOptions) -> dict[str, Any]:
-    """What all tasks did together, for option summaryFile."""
+    """What all tasks did together, for options summaryFile and summarySubject."""
     done = [message for message in messages if message is not None]
     found: dict[str, Any] = {"job": options.job, "partitions": len(messages)}
     for name in ("rows", "resumed", "sent", "duplicates", "rejected", "payload_bytes"):
@@ -172,10 +170,9 @@ class BatchWriter(DataSourceArrowWriter):
         options = self._options
         if options.is_exact and not options.is_made_up:
             _check_partitions(options, options.job, batch=0, partition_count=len(messages))
-        if options.summary_file:
+        if options.summary_file or options.summary_subject:
             known = [each if isinstance(each, Written) else None for each in messages]
-            text = json.dumps(summary_of(known, options))
-            Path(options.summary_file).write_text(text, encoding="utf-8")
+            sink_report.tell(options, summary_of(known, options))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Rows that were written stay; the same job id goes on behind them."""

@@ -41,14 +41,12 @@ from spark_jobs.sink_task import (
     check_not_gone,
     check_rows,
 )
-from spark_jobs.wire import ApiError, NoResponders, Wire, WireError, WireLost, WireTimeout
+from spark_jobs.sink_wire import FAULTS, SinkWire
+from spark_jobs.wire import ApiError, NoResponders, WireError, WireTimeout
 
 DEPTH: Final = 2  # batches sent and not acknowledged; a stream takes 50 of all tasks together
 ACK_WITHIN_S: Final = 5.0  # then the ledger is asked
 INCOMPLETE_MAX: Final = 3  # times in a row, before each row is asked about
-_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 1.0
-_FAULTS: Final = (WireLost, WireTimeout, NoResponders)
 _SAMPLES_MAX: Final = 5
 
 
@@ -72,23 +70,18 @@ class ExactWriter:
         layout: Layout,
         facts: StreamFacts,
         task: Task,
-        *,
-        connect: Any = Wire.connect,
     ) -> None:
         self._options = options
         self._layout = layout
         self._facts = facts
         self._task = task
-        self._connect = connect
         self._subject = ledger.subject_of(options.stream, task.job, task.partition)
         self._rules = Rules(facts, task.partition)
         self._letters = DeadLetters(options, facts, f"{task}")
         self._pacer = Pacer(options.pace) if options.pace.rows_per_s or options.pace.speed else None
         self._nonce = os.urandom(6).hex()
         self._batches = 0
-        self._wire: Wire | None = None
-        self._sid = 0
-        self._inbox = ""
+        self._link = SinkWire(options, facts, task)
         self._entry = Entry()  # the last of ours, as far as we know
         self._tip_sums: Sums = ()  # of all rows taken from the feed
         self._tip_rows = 0
@@ -96,10 +89,6 @@ class ExactWriter:
         self._verdicts: dict[int, tuple[str, int]] = {}  # by row number: what the server said
         self._limit = options.batch_rows
         self._incomplete = 0
-        self._deadline = 0.0
-        self._pause_s = _PAUSE_S
-        self._avoid: list[str] = []
-        self._preferred = facts.leader
         self.outcome = Outcome()
 
     def write(self, batches: Iterator[Any]) -> Outcome:
@@ -109,7 +98,7 @@ class ExactWriter:
         that an earlier attempt wrote, WireError when no server answers in time.
         """
         feed = Feed(batches, self._layout)
-        self._progressed()
+        self._link.progressed()
         try:
             self._resume(feed, is_first=True)
             refused: _Refused | None = None
@@ -120,13 +109,13 @@ class ExactWriter:
                         self._on_refused(feed, why)
                     elif not self._step(feed):
                         break
-                except _FAULTS as err:
+                except FAULTS as err:
                     self._recover(feed, err)
                 except _Refused as err:
                     refused = err
             self._tidy()
         finally:
-            self._close()
+            self._link.close()
         if self._entry.batch == self._task.batch:
             # Of the whole partition, by whichever attempt.
             self.outcome.duplicates = self._entry.duplicates
@@ -221,13 +210,13 @@ class ExactWriter:
 
     def _stage(self, chunk: Chunk) -> None:
         """Send the rows of a batch; it is committed later."""
-        wire = self._wired()
+        wire = self._link.wire()
         chunk.number = self._next_number()
         chunk.batch_id = self._batch_id(chunk.number)
         chunk.messages = 0
         chunk.is_committing = False
         if len(chunk.sent):
-            reply = f"{self._inbox}.s{chunk.number}"
+            reply = f"{self._link.inbox}.s{chunk.number}"
             lines = sink_rows.extra_lines(chunk.sent)
             wire.publish_raw(
                 bytes(
@@ -253,8 +242,8 @@ class ExactWriter:
             facts=self._facts,
             is_made_up=self._options.is_made_up,
         )
-        wire = self._wired()
-        reply = f"{self._inbox}.c{chunk.number}"
+        wire = self._link.wire()
+        reply = f"{self._link.inbox}.c{chunk.number}"
         wire.publish(self._subject, after.encode(), reply=reply, headers=headers)
         wire.flush()
         chunk.is_committing = True
@@ -277,7 +266,7 @@ class ExactWriter:
 
     def _await_ack(self) -> None:
         """Wait until the first batch is committed. Raises _Refused, WireTimeout, WireLost."""
-        wire = self._wired()
+        wire = self._link.wire()
         chunk = self._queue[0]
         deadline = time.monotonic() + ACK_WITHIN_S
         while True:
@@ -287,9 +276,9 @@ class ExactWriter:
             for _, message in wire.receive(left):
                 if message.status == 503:
                     raise NoResponders(self._subject)
-                kind, number = message.subject[len(self._inbox) + 1 :][:1], 0
+                kind, number = message.subject[len(self._link.inbox) + 1 :][:1], 0
                 if kind in ("s", "c"):
-                    number = int(message.subject[len(self._inbox) + 2 :])
+                    number = int(message.subject[len(self._link.inbox) + 2 :])
                 about = next((one for one in self._queue if one.number == number), None)
                 if about is None or not message.payload:
                     continue  # of a batch given up before; or its first message was taken
@@ -317,7 +306,7 @@ class ExactWriter:
             self._verdicts = {row: said for row, said in self._verdicts.items() if row > last}
         self._limit = min(self._limit * 2, self._options.batch_rows)
         self._incomplete = 0
-        self._progressed()
+        self._link.progressed()
         if self._queue:
             self._commit_first()
 
@@ -377,11 +366,11 @@ class ExactWriter:
 
     def _probe(self, rows: Rows) -> dict[int, tuple[str, int]]:
         """By row number, why the server would refuse a row now: (text, code)."""
-        wire = self._wired()
+        wire = self._link.wire()
         count = len(rows)
         lines = sink_rows.extra_lines(rows)
         batch_ids = [self._batch_id(self._next_number()) for _ in range(count)]
-        inbox = f"{self._inbox}.p{self._batches}."
+        inbox = f"{self._link.inbox}.p{self._batches}."
         wire.publish_raw(
             sink_rows.probe_frames(
                 rows, lines, batch_ids=batch_ids, inbox=inbox, entry=self._subject
@@ -411,19 +400,11 @@ class ExactWriter:
     def _recover(self, feed: Feed, fault: WireError) -> None:
         """Go on after a lost connection, leader or batch. Raises WireTimeout after too long."""
         while True:
-            if time.monotonic() + self._pause_s > self._deadline:
-                raise WireTimeout(
-                    f"stream {self._options.stream}, {self._task}: no progress within "
-                    f"{self._options.timeout_s:g} s: {fault}"
-                )
-            if self._wire is not None:
-                self._avoid = [str(self._wire.address)] if isinstance(fault, WireLost) else []
-                self._close()
-            self._pause()
+            self._link.wait_after(fault)
             try:
                 self._resume(feed, is_first=False)
                 return
-            except _FAULTS as err:
+            except FAULTS as err:
                 fault = err
 
     def _resume(self, feed: Feed, *, is_first: bool) -> None:
@@ -454,7 +435,7 @@ class ExactWriter:
 
     def _read_entry(self) -> Entry:
         try:
-            return ledger.read_entry(self._wired(), self._options.stream, self._subject)
+            return ledger.read_entry(self._link.wire(), self._options.stream, self._subject)
         except ApiError as err:
             if err.code != 503:
                 raise
@@ -465,40 +446,17 @@ class ExactWriter:
         while True:
             try:
                 return self._read_entry()
-            except _FAULTS:
-                if time.monotonic() + self._pause_s > self._deadline:
+            except FAULTS:
+                if self._link.is_too_late():
                     raise
-                self._close()
-                self._pause()
+                self._link.wait()
 
     # --- helpers ------------------------------------------------------------------------------
-
-    def _progressed(self) -> None:
-        self._deadline = time.monotonic() + self._options.timeout_s
-        self._pause_s = _PAUSE_S
-
-    def _wired(self) -> Wire:
-        """The connection; a new one, to the stream's leader if possible, when there is none."""
-        if self._wire is not None and not self._wire.is_closed:
-            return self._wire
-        options = self._options.connection
-        wire: Wire | None = None
-        if self._preferred:
-            try:
-                wire = self._connect(options, avoid=self._avoid, server_name=self._preferred)
-            except WireError:
-                self._preferred = ""  # it is down, or not to be reached from here: any will do
-        if wire is None:
-            wire = self._connect(options, avoid=self._avoid)
-        self._inbox = wire.inbox()
-        self._sid = wire.subscribe(f"{self._inbox}.>")
-        self._wire = wire
-        return wire
 
     def _refresh_facts(self, refused: dict[int, Rejection]) -> bool:
         """Ask for the stream's config again if it may have changed for the better."""
         try:
-            facts = StreamFacts.ask(self._wired(), self._options.stream)
+            facts = StreamFacts.ask(self._link.wire(), self._options.stream)
         except WireError:
             return False  # the rows are judged by what is known
         if facts.config == self._facts.config:
@@ -514,7 +472,7 @@ class ExactWriter:
         if entry.old < most or not self._facts.allows_purge or not self.outcome.sent:
             return
         try:
-            ledger.drop_old(self._wired(), self._facts, self._subject)
+            ledger.drop_old(self._link.wire(), self._facts, self._subject)
         except WireError:
             return
 
@@ -525,12 +483,3 @@ class ExactWriter:
     def _batch_id(self, number: int) -> str:
         """20 bytes that no other batch has."""
         return f"{self._nonce}{number:08x}"
-
-    def _pause(self) -> None:
-        time.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
-
-    def _close(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()

@@ -5,20 +5,26 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_jobs import ledger
-from spark_jobs.jobs import JobError
+from spark_jobs.jobs import (
+    EXIT_OK,
+    EXIT_WARNINGS,
+    JobError,
+    connect_arguments,
+    spark_arguments,
+)
 from spark_jobs.ledger import StreamFacts
 from spark_jobs.options import ConnectOptions, OptionError
 from spark_jobs.progress import Progress
 from spark_jobs.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions
+from spark_jobs.sink_report import Listener
 from spark_jobs.wire import ApiError, Wire, WireError, with_retries
 
 if TYPE_CHECKING:
@@ -27,10 +33,22 @@ if TYPE_CHECKING:
 POLL_S: Final = 1.0
 _NO_STREAM: Final = 10059
 _NS: Final = 1_000_000_000
+_UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(
+    ("rows", "resumed", "sent", "duplicates", "payload_bytes"), -1
+) | {"rejected": 0, "samples": []}
 
 
-def sink_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add how rows are written."""
+def sink_arguments(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
+    """Add what all jobs that write a stream take after their own arguments: how rows are written,
+    what may be done to the stream before, its servers (`prefix` as of `connect_arguments`), and
+    Spark's."""
+    _writing_arguments(parser)
+    _prepare_arguments(parser)
+    connect_arguments(parser, prefix=prefix)
+    spark_arguments(parser)
+
+
+def _writing_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("writing")
     group.add_argument("--delivery", choices=(EXACTLY_ONCE, AT_LEAST_ONCE), default=EXACTLY_ONCE)
     group.add_argument(
@@ -53,8 +71,7 @@ def sink_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def prepare_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be done to the stream before."""
+def _prepare_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the stream that is written")
     group.add_argument("--create", action="store_true", help="create it if it is not there")
     group.add_argument(
@@ -68,7 +85,7 @@ def prepare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def sink_options(args: argparse.Namespace) -> dict[str, str]:
-    """What `sink_arguments` and `prepare_arguments` found, as options of the sink."""
+    """What `sink_arguments` found of the write itself, as options of the sink."""
     found = {"stream": args.stream, "delivery": args.delivery}
     if args.job_id:
         found["jobId"] = args.job_id
@@ -160,7 +177,23 @@ def _partition_count(messages: DataFrame) -> int:
     return int(messages.rdd.getNumPartitions())
 
 
-def run_write(
+def write_stream(
+    job: str,
+    messages: DataFrame,
+    options: Mapping[str, str],
+    args: argparse.Namespace,
+    *,
+    label: str,
+    connection: ConnectOptions,
+) -> int:
+    """Write `messages` to stream `args.stream`, print what was done, and return the exit status
+    of `job`."""
+    summary = _run_write(messages, options, label=label, is_quiet=args.quiet, connection=connection)
+    _finish(job, args.stream, summary)
+    return EXIT_WARNINGS if summary["rejected"] else EXIT_OK
+
+
+def _run_write(
     messages: DataFrame,
     options: Mapping[str, str],
     *,
@@ -170,7 +203,7 @@ def run_write(
 ) -> dict[str, Any]:
     """Write `messages`, with the progress on stderr; return the summary of all tasks.
 
-    The counts are -1 under Spark Connect, whose tasks report to another machine.
+    Counts are -1 if the driver of a Spark Connect server could not tell them.
     """
     given = dict(options)
     is_remote = "connect" in type(messages).__module__
@@ -178,19 +211,27 @@ def run_write(
         tasks = max(1, _partition_count(messages))
         at_once = 1 if is_remote else messages.sparkSession.sparkContext.defaultParallelism
         given["rate"] = repr(float(given["rate"]) / min(tasks, at_once))
+    with (
+        _summary(connection, is_remote=is_remote) as (option, summary),
+        _watched(connection, given["stream"], label, is_quiet=is_quiet) as progress,
+    ):
+        writer = messages.write.format("streamd").mode("append")
+        writer.options(**given, **option).save()
+        return _UNKNOWN | summary() | {"seconds": progress.elapsed_s}
+
+
+@contextmanager
+def _summary(
+    connection: ConnectOptions, *, is_remote: bool
+) -> Iterator[tuple[dict[str, str], Callable[[], dict[str, Any]]]]:
+    """The option that has the driver tell what a write did, and what returns that afterwards."""
+    if is_remote:
+        with Listener(connection) as listener:
+            yield {"summarySubject": listener.subject}, listener.summary
+        return
     with tempfile.TemporaryDirectory(prefix="streamd-job-") as scratch:
-        summary = os.path.join(scratch, "summary.json")
-        if not is_remote:
-            given["summaryFile"] = summary
-        with _watched(connection, given["stream"], label, is_quiet=is_quiet) as progress:
-            writer = messages.write.format("streamd").mode("append")
-            writer.options(**given).save()
-            found: dict[str, Any] = dict.fromkeys(
-                ("rows", "resumed", "sent", "duplicates", "payload_bytes"), -1
-            ) | {"rejected": 0, "samples": []}
-            if not is_remote:
-                found = json.loads(Path(summary).read_text(encoding="utf-8"))
-            return found | {"seconds": progress.elapsed_s}
+        path = Path(scratch) / "summary.json"
+        yield {"summaryFile": str(path)}, lambda: json.loads(path.read_text(encoding="utf-8"))
 
 
 @contextmanager
@@ -225,10 +266,13 @@ def _watched(
                 watcher.join()
 
 
-def finish(job: str, stream: str, summary: Mapping[str, Any]) -> None:
+def _finish(job: str, stream: str, summary: Mapping[str, Any]) -> None:
     """Print what was done, one line and one per sample of a refused row."""
     if summary["rows"] < 0:
-        print(f"{job}: written to {stream} in {summary['seconds']:.1f} s")
+        print(
+            f"{job}: written to {stream} in {summary['seconds']:.1f} s; Spark's driver did not "
+            "tell how many rows, or how many were refused"
+        )
         return
     rate = (summary["rows"] - summary["resumed"]) / max(summary["seconds"], 1e-9)
     print(

@@ -16,6 +16,7 @@ from spark_jobs.options import (
     parse_bool,
     parse_int,
 )
+from streamd.subjects import is_valid_literal
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -43,6 +44,7 @@ SINK_NAMES: Final = (
     "paceSpeed",
     "paceBeganNs",
     "summaryFile",
+    "summarySubject",
 )
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 _TAKES: Final = {
@@ -105,6 +107,12 @@ class Layout:
         return cls(**found)
 
 
+def _literal(name: str, subject: str) -> str:
+    if subject and not is_valid_literal(subject.encode()):
+        raise OptionError(f"option {name} is {subject!r}, which is no subject to publish to")
+    return subject
+
+
 def _fits(name: str, kind: DataType) -> bool:
     text = kind.simpleString()
     if name in ("payload", "data"):
@@ -147,6 +155,7 @@ class SinkOptions:
     pace: Pace = field(default_factory=Pace)
     pace_column: str = ""
     summary_file: str = ""
+    summary_subject: str = ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -205,4 +214,5 @@ class SinkOptions:
             ),
             pace_column=pace_column,
             summary_file=given.get("summaryfile", "").strip(),
+            summary_subject=_literal("summarySubject", given.get("summarysubject", "").strip()),
         )

@@ -6,7 +6,6 @@ once. Rows keep their order unless a connection is lost in between.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,14 +21,12 @@ from spark_jobs.sink_refused import TRY_AGAIN, DeadLetters, SinkError, is_about_
 from spark_jobs.sink_rows import Rows
 from spark_jobs.sink_rules import Rejection, Rules
 from spark_jobs.sink_task import Outcome, Task
-from spark_jobs.wire import ApiError, NoResponders, Wire, WireError, WireLost, WireTimeout
+from spark_jobs.sink_wire import FAULTS, SinkWire
+from spark_jobs.wire import ApiError, NoResponders, WireError, WireTimeout
 
 CHUNK_ROWS: Final = 1000
 ACK_WITHIN_S: Final = 5.0
-_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 1.0
 _SAMPLES_MAX: Final = 5
-_FAULTS: Final = (WireLost, WireTimeout, NoResponders)
 
 
 @dataclass(slots=True)
@@ -55,21 +52,16 @@ class PlainWriter:
         self._rules = Rules(facts, task.partition, is_exact=False)
         self._letters = DeadLetters(options, facts, f"{task}")
         self._pacer = Pacer(options.pace) if options.pace.rows_per_s or options.pace.speed else None
-        self._wire: Wire | None = None
-        self._inbox = ""
+        self._link = SinkWire(options, facts, task)
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
         self._waiting = 0  # rows without an ack
         self._numbers = 0
-        self._deadline = 0.0
-        self._pause_s = _PAUSE_S
-        self._avoid: list[str] = []
-        self._preferred = facts.leader
         self.outcome = Outcome()
 
     def write(self, batches: Iterator[Any]) -> Outcome:
         """Write all rows. Raises SinkError for a refused row, WireError when nobody answers."""
         feed = Feed(batches, self._layout)
-        self._progressed()
+        self._link.progressed()
         is_over = False
         try:
             while not is_over or self._chunks:
@@ -78,11 +70,10 @@ class PlainWriter:
                         self._receive()
                         continue
                     is_over = not self._send_next(feed)
-                except _FAULTS as err:
+                except FAULTS as err:
                     self._recover(err)
         finally:
-            if self._wire is not None:
-                self._wire.close()
+            self._link.close()
         return self.outcome
 
     def _send_next(self, feed: Feed) -> bool:
@@ -115,19 +106,19 @@ class PlainWriter:
         return True
 
     def _publish(self, number: int, chunk: _Chunk) -> None:
-        wire = self._wired()
+        wire = self._link.wire()
         if len(chunk.sent):
-            inbox = f"{self._inbox}.{number}."
+            inbox = f"{self._link.inbox}.{number}."
             wire.publish_raw(bytes(sink_rows.plain_frames(chunk.sent, chunk.lines, inbox=inbox)))
         if not chunk.waiting:
             self._finish(number, chunk)
 
     def _receive(self) -> None:
         """Take some acks. Raises WireTimeout if there are none for long."""
-        messages = self._wired().receive(ACK_WITHIN_S)
+        messages = self._link.wire().receive(ACK_WITHIN_S)
         if not messages:
             raise WireTimeout(f"no ack within {ACK_WITHIN_S:g} s")
-        skip = len(self._inbox) + 1
+        skip = len(self._link.inbox) + 1
         for _, message in messages:
             if message.status == 503:
                 raise NoResponders(self._options.stream)
@@ -172,7 +163,7 @@ class PlainWriter:
     def _finish(self, number: int, chunk: _Chunk) -> None:
         """All rows of a chunk are answered."""
         if chunk.rejections:
-            self._letters.send(self._wired(), chunk.rejections, chunk.rows, "", 0)
+            self._letters.send(self._link.wire(), chunk.rejections, chunk.rows, "", 0)
         del self._chunks[number]
         done = self.outcome
         done.rows += len(chunk.rows)
@@ -181,22 +172,12 @@ class PlainWriter:
         done.payload_bytes += chunk.payload_bytes
         done.samples += [str(each) for each in chunk.rejections[:_SAMPLES_MAX]]
         del done.samples[_SAMPLES_MAX:]
-        self._progressed()
+        self._link.progressed()
 
     def _recover(self, fault: WireError) -> None:
         """Connect again and send again what has no ack; raises `fault` if it has taken too long."""
         while True:
-            if time.monotonic() + self._pause_s > self._deadline:
-                raise WireTimeout(
-                    f"stream {self._options.stream}, {self._task}: no progress within "
-                    f"{self._options.timeout_s:g} s: {fault}"
-                )
-            if self._wire is not None:
-                self._avoid = [str(self._wire.address)] if isinstance(fault, WireLost) else []
-                self._wire.close()
-                self._wire = None
-            time.sleep(self._pause_s)
-            self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
+            self._link.wait_after(fault)
             try:
                 for number, chunk in list(self._chunks.items()):
                     if len(chunk.waiting) < len(chunk.sent):
@@ -207,26 +188,5 @@ class PlainWriter:
                         chunk.waiting = set(range(len(chunk.sent)))
                     self._publish(number, chunk)
                 return
-            except _FAULTS as err:
+            except FAULTS as err:
                 fault = err
-
-    def _progressed(self) -> None:
-        self._deadline = time.monotonic() + self._options.timeout_s
-        self._pause_s = _PAUSE_S
-
-    def _wired(self) -> Wire:
-        if self._wire is not None and not self._wire.is_closed:
-            return self._wire
-        options = self._options.connection
-        wire: Wire | None = None
-        if self._preferred:
-            try:
-                wire = Wire.connect(options, avoid=self._avoid, server_name=self._preferred)
-            except WireError:
-                self._preferred = ""  # it is down, or not to be reached from here: any will do
-        if wire is None:
-            wire = Wire.connect(options, avoid=self._avoid)
-        self._inbox = wire.inbox()
-        wire.subscribe(f"{self._inbox}.>")
-        self._wire = wire
-        return wire

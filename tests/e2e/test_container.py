@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,21 @@ def test_the_three_configurations_form_a_cluster(
     with Wire(ports["node3"][0]) as wire:
         assert wire.ask("s", b"x")[0].json()["seq"] == 1
     assert {one.stop() for one in containers} <= {0, 1}
+
+
+@pytest.mark.slow
+def test_the_image_has_our_commands_and_each_has_its_package(image: Path) -> None:
+    """The Spark jobs are in an image of their own."""
+    bin_dir = image / "opt" / "streamd" / "bin"
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    there = {name: target for name, target in scripts.items() if (bin_dir / name).exists()}
+    assert set(there) == {"streamd", "streamctl"}
+    for target in there.values():
+        module, _, function = target.partition(":")
+        code = f"import {module} as module; module.{function}"
+        command = [str(bin_dir / "python"), "-I", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_the_image_is_small_and_not_root() -> None:

@@ -16,13 +16,16 @@ from tests.spark.conftest import StartServer
 THROUGH_CONNECT = """
 import sys
 from pyspark.sql import SparkSession
-from spark_jobs import export, stats
+from spark_jobs import export, replay, stats
 
 url, files, target = sys.argv[1:]
+# What goes to orders.4 is refused, for the new stream does not take it.
+COPIED = ["--map", "orders.4=other.4", "--map", "orders.>=copy.>", "--dlq", "stream:LETTERS"]
 stream = ["--stream", "ORDERS", "--debug", "--quiet"]
 statuses = [
     stats.main([*stream, "--servers", url]),
     export.main([*stream, "--path", files, "--to", target]),
+    replay.main([*stream, "--servers", url, "--to-stream", "COPY", "--create", *COPIED]),
 ]
 spark = SparkSession.getActiveSession()
 print("SESSION", type(spark).__module__)
@@ -44,6 +47,7 @@ def test_jobs_and_the_format_work_through_spark_connect(
         pytest.skip("no Java: pip install 'streamd[java]'")
     server = start_server()
     server.create_stream("ORDERS", allow_direct=True)
+    server.create_stream("LETTERS", ["letters"], allow_atomic=True)
     server.publish((f"orders.{n % 5}", b"payload %d" % n) for n in range(3000))
     program = tmp_path / "program.py"
     program.write_text(THROUGH_CONNECT)
@@ -62,7 +66,10 @@ def test_jobs_and_the_format_work_through_spark_connect(
     assert "messages           3,000" in done.stdout
     assert "3,000 rows in 1 files" in done.stdout
     assert "ROWS 3000" in done.stdout
-    assert "STATUSES [0, 0]" in done.stdout
+    assert "replay: 3,000 rows to COPY: 2,400 sent" in done.stdout
+    assert "600 refused" in done.stdout
+    assert "  refused: partition 0 row 4" in done.stdout
+    assert "STATUSES [0, 0, 1]" in done.stdout
 
 
 def without_java(directory: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.checksums import are_whole, u32_at
+from spark_jobs.checksums import are_whole, record_starts, u32_at
 from spark_jobs.decode import (
     BlockColumns,
     Selection,
@@ -23,7 +24,7 @@ from spark_jobs.decode import (
     wrong_crcs,
 )
 from spark_jobs.header_maps import header_maps
-from spark_jobs.replica import BlockView
+from spark_jobs.replica import BlockRoom, BlockView, block_room
 from spark_jobs.schema import COLUMNS, DEBUG_COLUMNS, parse_headers
 from streamd.errors import CorruptionError
 from streamd.machine.snapshot import columns_from
@@ -118,6 +119,35 @@ def test_rows_are_the_messages(seed: int, is_sealed: bool) -> None:
         assert row["headers"] == parse_headers(headers)
         length = int.from_bytes(blob[row["pos"] : row["pos"] + 4], "little")
         assert blob[row["pos"] + length - 4 :][:4] == row["crc"].to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_batches_outlive_the_room_they_were_read_into(is_sealed: bool) -> None:
+    """Payloads of all lengths, headers and subjects: nothing in a batch is the block's own bytes,
+    which the next read overwrites."""
+    blob, view, _ = made_block(random.Random("room"), is_sealed=is_sealed)
+    room = BlockRoom()
+    place = room.take(len(blob))
+    place[:] = blob
+    every = (*COLUMNS, *DEBUG_COLUMNS)
+    found = list(batches_of(place, view, stream="S", columns=every, batch_rows=17))
+    room.take(len(blob))[:] = b"\xff" * len(blob)
+    assert [row for batch in found for row in batch.to_pylist()] == rows_of(blob, view)
+
+
+def test_a_room_is_lent_again_and_grows(tmp_path: Path) -> None:
+    """A block read after a larger one, and a larger one after it, are whole."""
+    with block_room() as room:
+        rooms = [room]
+    with block_room() as room, block_room() as other:
+        rooms += [room, other]
+        for seed in (3, 1, 2):
+            blob, view, _ = made_block(random.Random(seed), batches=5 * seed, is_sealed=True)
+            path = tmp_path / f"{seed}.blk"
+            path.write_bytes(blob)
+            assert replace(view, path=str(path)).read(room) == blob
+        assert room.size >= len(made_block(random.Random(3), batches=15, is_sealed=True)[0])
+    assert rooms[0] is rooms[1] is not rooms[2]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -222,6 +252,30 @@ def test_selections_are_those_of_plain_python(seed: int) -> None:
 
 
 # --- checksums of many records at once ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_all_records_of_a_whole_block_are_found_by_its_messages(seed: int) -> None:
+    """Also frames, tombstones and skips, before, between and behind; no damage is missed."""
+    rng = random.Random(f"starts {seed}")
+    blob, view, _ = made_block(rng, batches=rng.choice([1, 3, 40]))
+    wanted = [record.offset for record in fmt.scan(blob[HEADER_BYTES:], HEADER_BYTES)]
+    columns = columns_of(blob, view)
+    ends = columns.offsets + columns.lengths
+    kept = slice(None, None, rng.choice([1, 1, 2]))  # what is not told is found all the same
+    told = (columns.offsets[kept], ends[kept])
+
+    def starts(of: bytes, end: int = view.end_offset) -> list[int] | None:
+        found = record_starts(of, *told, first=HEADER_BYTES, end=end)
+        return None if found is None else found.tolist()
+
+    assert starts(blob) == wanted
+    assert starts(blob[:-1]) is None
+    assert starts(blob, view.end_offset - 1) is None
+    for _ in range(50):
+        bad = bytearray(blob)
+        bad[rng.randrange(HEADER_BYTES, len(blob))] ^= 1 << rng.randrange(8)
+        assert starts(bytes(bad)) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 20_000])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+import numpy as np
+
+from spark_jobs.decode import Selection, batches_of
+from spark_jobs.replica import BlockRoom
 from tests.parity.runner import ours_binary
 from tests.spark.reads import Row, partitions_of, read_rows
 from tests.spark.servers import SparkTestServer
@@ -95,6 +100,57 @@ def test_partitions_are_runs_of_whole_blocks(filled: SparkTestServer) -> None:
             assert len(part.blocks) == 1 or not limit or live <= int(limit)
     only = partitions_of(filled.store_dir, "S", startSeq=3990)
     assert len(only[0].blocks) == 1
+
+
+def test_more_partitions_than_blocks_split_them_by_seqs(filled: SparkTestServer) -> None:
+    """As many as asked for, of about equal size; together they are the stream, also with bounds.
+    The newest block has no footer and stays whole."""
+    every = read_rows(filled.store_dir, "S", withDebug=True)
+    (whole,) = partitions_of(filled.store_dir, "S")
+    assert [block.has_footer for block in whole.blocks] == [True] * (len(whole.blocks) - 1) + [
+        False
+    ]
+    for count in (len(whole.blocks), len(whole.blocks) + 1, 40):
+        parts = partitions_of(filled.store_dir, "S", minPartitions=count)
+        assert len(parts) == count
+        found = read_rows(filled.store_dir, "S", withDebug=True, minPartitions=count)
+        assert found == every
+    newest = whole.blocks[-1]
+    assert [part for part in parts if part.blocks[-1].block_no == newest.block_no] == parts[-1:]
+    sizes = [(part.bounds.end_seq - part.bounds.start_seq + 1) * 6000 for part in parts[:-1]]
+    assert max(sizes) <= 2 * min(sizes)
+    bounds = {"startSeq": 100, "endSeq": 180}
+    assert len(partitions_of(filled.store_dir, "S", minPartitions=10, **bounds)) == 10
+    assert len(partitions_of(filled.store_dir, "S", minPartitions=1000, **bounds)) == 81
+    for more in (bounds, {"lastPerSubject": True}, {"subjects": "s.7.>"}):
+        wanted = read_rows(filled.store_dir, "S", **more)
+        assert read_rows(filled.store_dir, "S", minPartitions=33, **more) == wanted
+
+
+def test_a_part_of_a_block_is_read_without_the_rest(
+    filled: SparkTestServer, tmp_path: Path
+) -> None:
+    """Unless its footer is damaged: then the records themselves must tell where they are."""
+    (whole,) = partitions_of(filled.store_dir, "S")
+    block = whole.blocks[1]
+    blob = Path(block.path).read_bytes()
+    first, last = block.first_seq + 10, block.first_seq + 19
+    room = BlockRoom()
+    room.take(len(blob))[:] = b"\xff" * len(blob)
+    found = block.read(room, first_seq=first, last_seq=last)
+    assert len(found) == len(blob)
+    assert found[block.end_offset :] == blob[block.end_offset :]
+    same = np.frombuffer(found, np.uint8) == np.frombuffer(blob, np.uint8)
+    assert same[: block.end_offset].sum() < 20 * 6100
+    selection = Selection(start_seq=first, end_seq=last)
+    (batch,) = batches_of(found, block, stream="S", selection=selection)
+    assert batch.column("seq").to_pylist() == list(range(first, last + 1))
+    damaged = tmp_path / "1.blk"
+    damaged.write_bytes(blob[:-100] + bytes([blob[-100] ^ 1]) + blob[-99:])
+    again = replace(block, path=str(damaged))
+    assert again.read(room, first_seq=first, last_seq=last) == damaged.read_bytes()
+    (read,) = batches_of(again.read(room), again, stream="S", selection=selection)
+    assert read.equals(batch)
 
 
 def test_debug_columns_say_where_a_record_lies(filled: SparkTestServer) -> None:

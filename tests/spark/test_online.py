@@ -460,6 +460,44 @@ def test_a_consumer_that_is_taken_away_is_made_again(server: SparkTestServer) ->
     assert found == list(range(1, 3001))
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
+@pytest.mark.parametrize("kept", [1, 2, -1])
+def test_the_last_of_each_subject_comes_once_whatever_happens_meanwhile(
+    server: SparkTestServer, kept: int, is_broken: bool
+) -> None:
+    """When 500 of 3,000 subjects are read, two of them and one that is still to come are written
+    again, and the server may be killed. `kept`: of a subject; with 1 what was replaced is gone."""
+    server.create_stream("S", max_msgs_per_subject=kept)
+    server.publish([(f"s.{number}", b"1") for number in range(3000)])
+    options = options_of(server, lastPerSubject="true", batchRows=500)
+    reading = read_range(options, plan(options)[0])
+    rows = next(reading).to_pylist()
+    server.publish([("s.0", b"2"), ("s.1", b"2"), ("s.2999", b"2")])
+    if is_broken:
+        server.kill()
+        server.start()
+    for batch in reading:
+        rows += batch.to_pylist()
+    seqs = [row["seq"] for row in rows]
+    assert seqs == sorted(set(seqs))
+    assert sorted(row["subject"] for row in rows) == sorted(f"s.{n}" for n in range(3000))
+    payloads = {row["subject"]: row["payload"] for row in rows}
+    assert payloads.pop("s.2999") == (b"2" if is_broken or kept == 1 else b"1")
+    assert set(payloads.values()) == {b"1"}
+
+
+def test_the_last_of_each_subject_is_read_on_without_its_consumer(server: SparkTestServer) -> None:
+    server.create_stream("S")
+    server.publish([(f"s.{number}", b"1") for number in range(3000)])
+    options = options_of(server, lastPerSubject="true", batchRows=500)
+    found: list[int] = []
+    for batch in read_range(options, plan(options)[0]):
+        found += batch.column("seq").to_pylist()
+        for name in server.api("CONSUMER.NAMES.S")["consumers"]:
+            server.api(f"CONSUMER.DELETE.S.{name}")
+    assert found == list(range(1, 3001))
+
+
 def test_nobody_to_ask_is_an_error_in_the_end(
     server: SparkTestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.cluster import ClusterProcess
-from spark_jobs import ledger, sink_rows
+from spark_jobs import ledger, sink_report, sink_rows
 from spark_jobs.ledger import LedgerError
 from spark_jobs.options import OptionError
 from spark_jobs.sink_exact import ExactWriter
 from spark_jobs.sink_options import Layout, SinkOptions
 from spark_jobs.sink_plain import PlainWriter
 from spark_jobs.sink_refused import SinkError
+from spark_jobs.sink_report import Listener, tell
 from spark_jobs.sink_task import Outcome, Task
 from spark_jobs.wire import Wire
 from tests.parity.runner import ours_binary
@@ -457,6 +459,35 @@ def test_batch_write_resumes_after_a_failed_task(
     assert told["rows"] == told["resumed"] + told["sent"] == 20_000
     assert before <= told["resumed"] < 20_000
     assert told["duplicates"] == 0
+
+
+def test_a_summary_is_told_on_a_subject_also_after_a_lost_connection(
+    stream: SparkTestServer,
+) -> None:
+    """What Spark Connect's client hears of a write, whose server may restart meanwhile."""
+    options = SinkOptions.parse({"servers": stream.address, "stream": "T"})
+    with Listener(options.connection) as listener:
+        assert listener.summary(0.01) == {}
+        options = replace(options, summary_subject=listener.subject)
+        stream.kill()
+        stream.start()
+        for _ in range(100):  # it may be subscribed again a moment later
+            tell(options, {"rows": 7, "samples": ["é"]})
+            if listener.summary(0.2):
+                break
+        assert listener.summary() == {"rows": 7, "samples": ["é"]}
+
+
+def test_a_summary_that_cannot_be_told_does_not_fail_the_write(
+    stream: SparkTestServer, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_report, "TELL_WITHIN_S", 0.3)
+    given = {"servers": stream.address, "stream": "T", "summarySubject": "_INBOX.x"}
+    stream.kill()
+    tell(SinkOptions.parse(given), {"rows": 7})
+    assert "the counts of a write to T are not told" in caplog.text
+    with pytest.raises(OptionError, match="summarySubject is 'a b'"):
+        SinkOptions.parse(given | {"summarySubject": "a b"})
 
 
 def test_fewer_partitions_than_before_are_noticed(spark: Any, stream: SparkTestServer) -> None:
