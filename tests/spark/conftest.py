@@ -15,6 +15,15 @@ from tests.parity.runner import ours_binary
 from tests.spark.servers import SparkTestServer
 
 StartServer = Callable[..., SparkTestServer]
+TIMEOUT_S = 300  # a test that is cut off leaves a session that no later test can use
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give Spark tests more time than others: JVM and Python workers have to start first."""
+    for item in items:
+        is_here = item.nodeid.startswith("tests/spark/")
+        if is_here and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
