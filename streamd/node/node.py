@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from streamd import errors, limits
-from streamd.errors import ConfigError, CorruptionError
+from streamd.errors import ConfigError, CorruptionError, StreamdError
 from streamd.machine import commands
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.node import group as g
@@ -450,18 +450,26 @@ class Node:
     def open_meta(self) -> None:
         """Begin the meta group from what is on disk now."""
         if self._meta_monitor is None and not self._is_stopping:
-            self._start_meta()
+            self._start_meta_again(self._start_meta)
 
     def restart_meta_damaged(self) -> None:
         """What this node believes is not what the majority believes: begin from theirs."""
 
-        def stopped() -> None:
-            directory = os.path.join(self.root, "meta")
-            self._set_meta_aside(directory)
+        def set_aside_and_start() -> None:
+            self._set_meta_aside(os.path.join(self.root, "meta"))
             if not self._is_stopping:
                 self._start_meta(is_damaged=True)
 
-        self.close_meta(stopped)
+        self.close_meta(lambda: self._start_meta_again(set_aside_and_start))
+
+    def _start_meta_again(self, start: Callable[[], None]) -> None:
+        """`start` the meta group of a node that runs. What would end a start ends the node."""
+        try:
+            start()
+        except (OSError, StreamdError) as err:
+            self.error("meta group can't begin anew", reason=str(err))
+            if self._on_fatal is not None:
+                self._on_fatal(err)
 
     def _when_meta_ready(self, done: Callable[[], None]) -> None:
         assert self._meta_group is not None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
 from streamd.node.node import Node
+from streamd.store.snapshots import SnapshotFile
 from tests.sim.crash import SimWires
 
 
@@ -57,3 +61,32 @@ def test_stopped_twice_at_once_it_stops_once(tmp_path: Path) -> None:
         await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_meta_group_that_can_not_begin_anew_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read error then went to nobody, and the node lived on without a meta group: seed 21110."""
+    reasons: list[BaseException] = []
+
+    def unreadable(*args: Any, **options: Any) -> None:
+        raise OSError(errno.EIO, "pread")
+
+    async def run() -> None:
+        node = Node(
+            store_dir=str(tmp_path),
+            wires=SimWires(),
+            server_id="N",
+            server_name="n",
+            on_fatal=reasons.append,
+        )
+        await node.started()
+        closed = asyncio.Event()
+        node.close_meta(closed.set)
+        await closed.wait()
+        monkeypatch.setattr(SnapshotFile, "load", unreadable)
+        node.open_meta()
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert [type(reason) for reason in reasons] == [OSError]
