@@ -512,6 +512,7 @@ class RaftCore(Member):
     def _forget_promises(self) -> None:
         if not self.is_uncertain:
             self.is_uncertain = True
+            self._note_sole()
             self._hard_state_changed = True
 
     def _may_rest(self, leadership: Leadership, live: frozenset[NodeId]) -> bool:

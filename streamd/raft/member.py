@@ -307,6 +307,7 @@ class Member(State):
         if sender == self.node_id:
             self.is_uncertain = self._is_certified = False
             self.certified_index = index
+            self._note_sole()
             self._role_changed = True  # it counts from now on: whoever runs it wants to know
             self._arm_election()
             if self.leader_id is not None:
@@ -490,6 +491,7 @@ class Member(State):
             # All voters, or a majority that remembers, granted this term after we forgot: nobody
             # else can be elected in it, and nobody has an entry that we lack.
             self.is_uncertain = False
+            self._note_sole()
             self._hard_state_changed = True
         self._append(b"", None, None)  # commits what earlier terms left, once it is committed
         if not self._is_sole:
@@ -529,13 +531,17 @@ class Member(State):
         for write in self._writes:  # what they report durable from here on is void on disk too
             write.last_index = min(write.last_index, from_index - 1)
 
+    def _note_sole(self) -> None:
+        """Alone is who knows it: a founder that forgot may have been given company, or left."""
+        self.log.is_sole = self._is_sole and not self.is_uncertain
+
     def _follow_membership(self) -> None:
         """Take the membership in force into account, here and in the leadership."""
         members = self.log.membership
         self._is_sole = members.voters == (self.node_id,) and not (
             members.voters_out or members.learners
         )
-        self.log.is_sole = self._is_sole
+        self._note_sole()
         if self._leadership is not None:
             self._leadership.follow_membership(self.now_ms)
             if self.deadline_ms == NEVER:

@@ -111,7 +111,10 @@ class Checkers:
                 continue
             forgot = self._forgot.setdefault(uid, set())
             forgot.add(name)
-            if len(forgot) * 2 > len(asset.peers):
+            # Who was in the group when meta last heard of it may be all who vote in it.
+            if any(
+                2 * len(forgot.intersection(who)) > len(who) for who in (asset.peers, asset.members)
+            ):
                 self.forfeited.add(uid)
                 self.world.counts["memory streams forfeited"] += 1
                 self.world.note(f"stream {uid} in memory is forgotten by {sorted(forgot)}")

@@ -16,7 +16,7 @@ SEEDS = int(os.environ.get("STREAMD_SEEDS", "300"))
 # Seeds that once found something, in the worlds of their day.
 FINDERS = (
     6, 17, 22, 24, 62, 78, 79, 113, 130, 146, 169, 197, 246, 390, 629, 768, 3004, 3070,
-    20031, 20057, 20353, 20369, 20546, 20709, 20884, 21110,
+    20031, 20057, 20353, 20369, 20546, 20709, 20884, 21110, 21822, 21924,
 )  # fmt: skip
 
 

@@ -232,3 +232,18 @@ def test_a_stream_grows_without_a_pause() -> None:
         assert all(index >= leader.log.snapshot_index > 0 for index in fetched), fetched
         script.publish(ALONE, 1)
         assert script.cluster.world.now_us - began_us < SECOND
+
+
+def test_a_founder_that_comes_back_is_given_the_snapshot() -> None:
+    """By the membership it began with it is alone; it did not look at offers: seed 21822."""
+    with born(3) as script:
+        uid = script.create(ALONE, 1)
+        (first,) = script.peers_of(uid)
+        second = next(name for name in script.cluster.names if name != first)
+        script.publish(ALONE, 10)
+        script.move(uid, (second,))
+        script.save_snapshot(second, uid)
+        script.restart(second)
+        script.publish(ALONE, 1)
+        script.move(uid, tuple(script.cluster.names))
+        script.wait_for_last(first, uid, 11)
