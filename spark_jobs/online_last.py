@@ -66,7 +66,7 @@ class LastPerSubjectRead:
             log.warning("read of the last messages of %s goes on: %s", self._options.stream, fault)
             avoid, server_name = [place] if place else [], ""
             self._expect_repeats()
-            time.sleep(pause_s)
+            time.sleep(pause_s)  # servers that elect or start are not asked all the time
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     def _attempt(self, wire: Wire) -> Iterator[pa.RecordBatch]:

@@ -59,7 +59,7 @@ class SinkWire:
     def wait(self) -> None:
         """Close the connection and wait a moment, longer each time, before the next try."""
         self.close()
-        time.sleep(self._pause_s)
+        time.sleep(self._pause_s)  # servers that elect or start are not asked all the time
         self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
 
     def wait_after(self, fault: WireError) -> None:

@@ -119,11 +119,6 @@ class RaftCore(Member):
         changed = self.log.membership.changed_to(wanted.voters, wanted.learners)
         return self._append_membership(changed)
 
-    def lag(self, node_id: NodeId) -> int:
-        """How many entries `node_id` is known to lack (the leader's view); -1: not a peer."""
-        peer = self._leadership.peers.get(node_id) if self._leadership else None
-        return -1 if peer is None else self.log.last_index - peer.match
-
     def is_close(self, node_id: NodeId, entries: int) -> bool:
         """True if `node_id` takes entries as they come and lacks at most so many (the leader's
         view). A member without a snapshot it needs is not close, however short the log is."""

@@ -274,9 +274,9 @@ def test_learner_receives_but_does_not_count() -> None:
     cluster.run()
     assert cluster.core("d").last_index == 2
     assert cluster.core("a").commit == 1
-    assert cluster.core("a").lag("d") == 0
-    assert cluster.core("a").lag("b") == 1
-    assert cluster.core("a").lag("nobody") == -1
+    assert cluster.core("a").is_close("d", 0)
+    assert not cluster.core("a").is_close("b", 0)
+    assert not cluster.core("a").is_close("nobody", 100)
 
 
 def test_lost_appends_are_noticed_at_the_next_heartbeat() -> None:
