@@ -289,10 +289,11 @@ async def _publish_and_read(
     began = time.perf_counter()
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(trouble(), name="trouble")
+            troubled = group.create_task(trouble(), name="trouble")
             group.create_task(reader.follow(len(flights)), name="reader")
             await publisher.run()
             report.publish_s = time.perf_counter() - began
+            await troubled  # asked earlier, the answer could be lost with a server
             report.stored = (await js.stream_info(STREAM)).state.messages
             await reader.finish(flights)
     except ExceptionGroup as group_error:

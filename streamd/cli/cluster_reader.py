@@ -97,7 +97,7 @@ class Reader:
             while not 0 <= self._wanted <= len(seen) and time.monotonic() - new_at < NEW_WITHIN_S:
                 try:
                     batch = await puller.fetch(BATCH, FETCH_WITHIN_S)
-                except NatsError as err:
+                except (NatsError, TimeoutError) as err:  # nats-py has two that say "timeout"
                     if not isinstance(err, TimeoutError):
                         await asyncio.sleep(RETRY_S)  # no leader at this moment
                     continue

@@ -166,7 +166,7 @@ class Node:
             expected_size=lambda: self._expected_size(),
             peers=self.peering.peers,
             random_id=lambda: self._disk.random_bytes(16).hex(),
-            save=self._save_identity,
+            save=lambda identity: self.save_identity(),
             on_decided=self._cluster_decided,
         )
         if self._bootstrap.is_decided:
@@ -207,7 +207,7 @@ class Node:
             self.identity["log_id"] = wal.log_id
             if self.is_log_lost:
                 self.identity["is_rejoined"] = True
-            self._save_identity(self.identity)
+            self.save_identity()
         for text in wal.damage:
             self.warn("the log is damaged", reason=text)
         return wal
@@ -215,11 +215,12 @@ class Node:
     def _on_groups_lost(self) -> None:
         """The log may have lost all of a group, its votes too: as if the log itself was lost."""
         self.identity["is_rejoined"] = True
-        self._save_identity(self.identity)
+        self.save_identity()
 
-    def _save_identity(self, identity: dict[str, Any]) -> None:
+    def save_identity(self) -> None:
+        """Make what this node knows of itself what the next start finds."""
         try:
-            storedir.save_identity(self.root, self._disk, identity)
+            storedir.save_identity(self.root, self._disk, self.identity)
         except OSError as err:
             if not self._is_running:
                 raise
@@ -420,10 +421,6 @@ class Node:
             self.identity["dropped"] = dropped
             self.save_identity()
 
-    def save_identity(self) -> None:
-        """Make what this node knows of itself what the next start finds."""
-        self._save_identity(self.identity)
-
     def remember_meta_commit(self) -> None:
         """Have the log say how far the meta group is committed, before what is appended next."""
         group = self._meta_group
@@ -539,7 +536,7 @@ class Node:
             index = group.raft.certified_index or group.raft.last_index
             self.identity["is_rejoined"] = False
             self.identity["forgotten_upto"] = self.forgotten_upto = index
-            self._save_identity(self.identity)
+            self.save_identity()
             self.replicas.reconcile()
 
     # --- leadership -------------------------------------------------------------------------
