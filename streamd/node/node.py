@@ -356,7 +356,8 @@ class Node:
             )
         )
         if self.meta_index_at_start < 0:
-            self.meta_index_at_start = raft.last_index
+            # A log that lost entries does not say how far it went.
+            self.meta_index_at_start = limits.EVERYTHING if raft.is_uncertain else raft.last_index
         # A log that is whole proves by its silence that nothing was promised; one that was lost
         # proves nothing about any group of its time.
         self.forgotten_upto = (
@@ -530,10 +531,14 @@ class Node:
             self.leaders.note_own(META_UID, group.raft.term, is_ready=group.is_ready)
             self.peering.announce(META_UID)
         self.peering.follow(META_UID, turn)
-        if self.identity.get("is_rejoined") and not group.raft.is_uncertain:
-            # What this node may have forgotten is behind it: the leader appended that entry after
-            # it had heard of the loss.
-            index = group.raft.certified_index or group.raft.last_index
+        if group.raft.is_uncertain:
+            return
+        # What this node may have forgotten is behind it: the leader appended that entry after
+        # it had heard of the loss.
+        index = group.raft.certified_index or group.raft.last_index
+        if self.meta_index_at_start == limits.EVERYTHING:
+            self.meta_index_at_start = index
+        if self.identity.get("is_rejoined"):
             self.identity["is_rejoined"] = False
             self.identity["forgotten_upto"] = self.forgotten_upto = index
             self.save_identity()

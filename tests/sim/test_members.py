@@ -146,6 +146,29 @@ def test_a_restarted_member_of_a_stream_in_memory_is_in_doubt() -> None:
         script.wait_for_last(name, uid, 6)
 
 
+def test_a_log_that_lost_the_creation_does_not_make_a_member_certain() -> None:
+    """Its stream in memory looked as if it had been created since this start: seed 30111."""
+    with born(3) as script:
+        uid = script.create(IN_MEMORY, 3)
+        script.publish(IN_MEMORY, 5)
+        name = next(n for n in script.cluster.names if not script.group(n, uid).is_ready)
+        script.restart(name)  # the next segment names all groups: none is lost with the first
+        script.wait("a member", lambda: script.group(name, uid))
+        script.publish(IN_MEMORY, 1)
+        script.wait_for_last(name, uid, 6)
+        host = script.cluster.hosts[name]
+        host.kill()
+        segment = min(path for path in host.disk.paths if path.endswith(".wal"))
+        host.disk.flip(segment, host.disk.contents(segment).index(b"S1"), 255)
+        host.boot()
+        assert host.node is not None and host.node.wal.damage
+        script.wait("a member", lambda: script.group(name, uid))
+        assert script.group(name, uid).raft.is_uncertain
+        script.publish(IN_MEMORY, 1)
+        script.wait("certainty", lambda: not script.group(name, uid).raft.is_uncertain)
+        script.wait_for_last(name, uid, 7)
+
+
 def test_a_stream_in_memory_that_all_have_forgotten_begins_anew() -> None:
     with born(3) as script:
         uid = script.create(IN_MEMORY, 3)
