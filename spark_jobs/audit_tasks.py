@@ -19,6 +19,7 @@ from crc32c import crc32c
 from spark_jobs.audit_block import BlockTask, Checked, blob_of, check_file
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_rows import BUCKET_SHIFT, BlockRows, buckets_of, text_hash
+from spark_jobs.worker import settle
 from streamd.machine.msgheaders import get as header_of
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
@@ -127,6 +128,7 @@ def check_groups(
 
 def works_of(batches: Iterable[pa.RecordBatch], groups: Sequence[bytes]) -> Iterator[Work]:
     """The blocks of the groups that the rows of `spark.range` number."""
+    settle()
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield from pickle.loads(groups[number])

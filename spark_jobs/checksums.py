@@ -18,7 +18,7 @@ from crc32c import crc32c
 from streamd.store.format import RECORD_OVERHEAD_BYTES, RESIDUE
 
 _POLYNOMIAL = 0x82F63B78  # crc32c, bits reflected
-_STEP_BITS = 14
+_STEP_BITS = 16
 _STEP = 1 << _STEP_BITS  # bytes that one application of the large shift stands for
 _FEW_GAPS = 8  # so few are walked in Python
 

@@ -44,6 +44,7 @@ from spark_jobs.replica import (
     open_stream,
 )
 from spark_jobs.replica_survey import survey
+from spark_jobs.worker import settle
 from streamd.errors import CorruptionError, StreamdError
 from streamd.store.block import HEADER_BYTES
 from streamd.subjects import Matcher, is_valid_literal
@@ -194,6 +195,7 @@ class OfflineReader(DataSourceReader):
         """
         if not isinstance(partition, OfflinePartition):
             return
+        settle()
         options = self._options
         with block_room() as room:
             for block, seqs in zip(partition.blocks, partition.seqs, strict=True):

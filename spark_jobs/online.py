@@ -15,6 +15,7 @@ from spark_jobs.online_read import RangeRead, filters_of, first_server
 from spark_jobs.options import ANY, LATEST, LEADER, SEQ_MAX, OptionError, ReadOptions
 from spark_jobs.stream_facts import DataLost, StreamFacts, seq_at_time, stream_facts
 from spark_jobs.wire import Wire, with_retries
+from spark_jobs.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +72,7 @@ def make_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
 
 def read_range(options: ReadOptions, part: SeqRange) -> Iterator[pa.RecordBatch]:
     """Yield the messages of one planned range."""
+    settle()
     if part.end < part.start:
         return iter(())
     if options.last_per_subject:

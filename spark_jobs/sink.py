@@ -33,6 +33,7 @@ from spark_jobs.sink_options import Layout, SinkOptions
 from spark_jobs.sink_plain import PlainWriter
 from spark_jobs.sink_task import Outcome, Task
 from spark_jobs.wire import Wire, with_retries
+from spark_jobs.worker import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -100,6 +101,7 @@ def _write(
     is_streaming: bool,
 ) -> Written:
     """Run one task attempt."""
+    settle()
     context = TaskContext.get()
     if context is None:
         raise OptionError("the sink writes inside a Spark task only")

@@ -34,6 +34,7 @@ from spark_jobs.jobs import (
 )
 from spark_jobs.origin import Origin, origin_arguments, origin_from
 from spark_jobs.progress import follow
+from spark_jobs.worker import settle
 from streamd.machine import rfc3339
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def count_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
     count = last seq, low..high = their ts_ns. long gap: number = seq after it, count = ns.
     Holds one entry per distinct key: at most as many as the partition has rows.
     """
+    settle()
     made = _Counts()
     edge: tuple[int, int] | None = None
     last = (0, 0)
