@@ -92,7 +92,7 @@ class PubSub:
         self._ack_key = b""
         self._ack_consumer = ""
         self._ack_stream: StreamHandle | None = None
-        self._turn = int(time.monotonic_ns()) & 0xFFFF  # picks queue members; any start will do
+        self._dice = int(time.monotonic_ns()) & 0xFFFF  # picks queue members; any start will do
         self._server_sink = ServerSink(self)
 
     def attach(self, node: NodeHandle) -> None:
@@ -466,10 +466,10 @@ class PubSub:
         remote = route.remote
         served: tuple[bytes, ...] = ()  # groups that got it here
         for members in route.queues:
-            self._turn += 1
             size = len(members)
+            first = self.pick_at(size)
             for offset in range(size):
-                member = members[(self._turn + offset) % size]
+                member = members[(first + offset) % size]
                 if self._deliver_one(conn, member, subject, reply, header, payload):
                     count += 1
                     if remote is not None:
@@ -668,9 +668,15 @@ class PubSub:
         return members[self.pick_at(len(members))]
 
     def pick_at(self, size: int) -> int:
-        """Choose one of `size` members, each in turn."""
-        self._turn += 1
-        return self._turn % size
+        """Choose one of `size` members, by chance: turns fall into step with publishers."""
+        if size == 1:
+            return 0
+        # A linear congruential generator (Knuth's MMIX); its low bits are poor.
+        self._dice = (self._dice * 6364136223846793005 + 1442695040888963407) & _DICE_MASK
+        return (self._dice >> 40) % size
+
+
+_DICE_MASK = (1 << 64) - 1
 
 
 def _nothing() -> None: ...

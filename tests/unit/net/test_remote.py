@@ -178,7 +178,9 @@ def test_one_member_of_a_group_in_the_whole_cluster_and_those_here_first():
     publisher.send(pub(b"s") * 30)
     mesh.settle()
     got = [peer.take() for peer in members]
-    assert [each.count(b"MSG s 1 ") for each in got] == [10, 10, 10]
+    counts = [each.count(b"MSG s 1 ") for each in got]
+    assert (counts[0] + counts[1], counts[2]) == (20, 10)
+    assert all(counts)
     assert got[0].count(b"MSG s 2 ") == got[0].count(b"MSG s 3 ") == 30
     publisher.send(b"SUB s q 1\r\n")
     mesh.settle()
@@ -377,7 +379,9 @@ def test_a_deliver_group_is_served_wherever_its_members_are():
     batch = [(b"js.a", b"", b"", b"%02d" % at) for at in range(12)]
     pubsub.sink(b"dq", b"g").deliver(batch)
     mesh.settle()
-    assert [peer.take().count(b"MSG") for peer in members] == [4, 4, 4]
+    counts = [peer.take().count(b"MSG") for peer in members]
+    assert (counts[0] + counts[1], counts[2]) == (8, 4)
+    assert all(counts)
     assert plain.take() == b"".join(msg(b"js.a", b"1", each[3]) for each in batch)
     near = mesh.peer("a")
     near.send(b"SUB dq g 3\r\n")
