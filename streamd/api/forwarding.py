@@ -1,8 +1,9 @@
 """Requests in a cluster: served here, handed to the node that can, or kept until there is one.
 
 The node that serves a request publishes the answer itself; the reply subject finds its way back as
-any other. When that node is lost meanwhile, what only reads is asked again elsewhere, and the rest
-refused as temporarily unavailable.
+any other, or, after more than one hop, through the client's own node (see Request). When the
+serving node is lost meanwhile, what only reads is asked again elsewhere, and the rest refused as
+temporarily unavailable.
 """
 
 from __future__ import annotations

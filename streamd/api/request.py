@@ -74,6 +74,8 @@ class ApiContext:
         return getattr(self.node, "is_clustered", False)
 
 
+ANSWER: Final = "api.answer"  # (reply subject, headers, payload): publish it, your client waits
+
 HERE: Final = 0  # any node answers
 META: Final = 1  # the meta group's leader answers
 STREAM: Final = 2  # the leader of the stream that the subject names answers
@@ -172,7 +174,7 @@ class Request:
     def status(self, block: bytes) -> None:
         """Send a header-only message: for requests whose answers are messages."""
         if self.reply:
-            self.context.wires.publish(self.reply, b"", block, b"")
+            self._publish(block, b"")
 
     def no_responders(self) -> None:
         """Answer as if nobody listened on the subject."""
@@ -181,9 +183,22 @@ class Request:
     def _send(self, document: dict[str, Any]) -> None:
         body = to_json(document)
         if self.reply:
-            self.context.wires.publish(self.reply, b"", b"", body)
+            self._publish(b"", body)
         self.context.advisories.audit(self, body)
         self.finish()
+
+    def _publish(self, headers: bytes, payload: bytes) -> None:
+        """Send a message to who asked.
+
+        A request that came through a third node may be here before the word that its client
+        listens on the reply subject, which took another link: then the client's own node sends it.
+        """
+        origin = getattr(self.client, "server", "")
+        peers = self.context.node.peers if self.hops > 1 and origin else None
+        if peers is not None and peers.is_up(origin):
+            peers.note(origin, ANSWER, [self.reply, headers, payload])
+        else:
+            self.context.wires.publish(self.reply, b"", headers, payload)
 
     def finish(self) -> None:
         """It is answered, here or elsewhere."""

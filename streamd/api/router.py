@@ -10,7 +10,16 @@ from streamd import errors, limits
 from streamd.api import account, cluster, consumers, direct, messages, streams
 from streamd.api.advisories import Advisories
 from streamd.api.forwarding import FORWARD, CallLater, Forwarding, client_of
-from streamd.api.request import META, REPLICA, STREAM, ApiContext, ApiCounts, Endpoint, Request
+from streamd.api.request import (
+    ANSWER,
+    META,
+    REPLICA,
+    STREAM,
+    ApiContext,
+    ApiCounts,
+    Endpoint,
+    Request,
+)
 from streamd.errors import JsError
 from streamd.machine.msgheaders import get
 from streamd.node.clock import SystemClock
@@ -211,6 +220,9 @@ class Router:
     def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
         if kind == FORWARD:
             self._take(args, None)
+        elif kind == ANSWER:
+            reply, headers, payload = args
+            self.context.wires.publish(reply, b"", headers, payload)
 
     def _take(self, args: list[Any], on_done: Callable[[], None] | None) -> None:
         """Serve or pass on what another node passed on to this one."""

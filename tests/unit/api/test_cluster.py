@@ -11,7 +11,7 @@ import pytest
 from streamd import errors, limits
 from streamd.api.cluster_infos import short_hash
 from streamd.machine import commands
-from tests.unit.api.bed import Bed, check_schema
+from tests.unit.api.bed import Bed, Wires, check_schema
 from tests.unit.api.cluster_bed import World
 
 NAMES = ("n1", "n2", "n3")
@@ -62,6 +62,23 @@ def test_stream_not_heard_of_yet_is_found_by_way_of_the_meta_leader(world: World
     world.lead(uid, "n2")
     world.nodes["n3"].hidden.add("S")
     assert world.ask("n3", "STREAM.INFO.S")["cluster"]["leader"] == "n2"
+
+
+def test_an_answer_does_not_need_interest_that_is_still_on_its_way(world: World) -> None:
+    """From n3 by way of n1 to n2, which may not have heard yet that n3's client listens."""
+    uid = world.make("S", num_replicas=3).uid
+    world.lead(uid, "n2")
+    world.nodes["n3"].hidden.add("S")
+    deaf = world.routers["n2"].context.wires = Wires()
+    facts = {"ip": "10.0.0.9", "start_ns": 1, "rtt_ns": 2, "user": "u", "name": "app"}
+    client = SimpleNamespace(cid=7, lang="python3", version="2", **facts)
+    reply = world.send("n3", "STREAM.INFO.S", b"", client)
+    ((_, payload),) = world.replies(reply)
+    assert json.loads(payload)["cluster"]["leader"] == "n2"
+    assert reply not in [item[0] for item in deaf.sent]
+    world.nodes["n3"].hidden.clear()
+    reply = world.send("n3", "STREAM.INFO.S", b"", client)
+    assert [item[0] for item in deaf.sent].count(reply) == 1  # a link of its own is in order
 
 
 def test_requests_do_not_go_round_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
