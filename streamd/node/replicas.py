@@ -150,6 +150,8 @@ class Replicas:
             if replica is not None and replica.is_ready:
                 self._configure(replica, asset)
                 self._look_at_members_of(replica, asset)
+            elif replica is not None and _has_wrong_members(replica, asset):
+                self.reopen(uid, before=lambda: None)
         self._place(name)
 
     def _is_wanted(self, asset: StreamAsset) -> bool:
@@ -277,6 +279,7 @@ class Replicas:
     def _run(self, asset: StreamAsset, opened: _Opened) -> None:
         node = self._node
         uid = asset.uid
+        asset = self._assets.get(uid, asset)  # what the meta group said of it meanwhile
         if uid not in self._assets or node.is_stopping or node.removals.reason:
             self._discard(asset, opened.store)
             return
@@ -771,6 +774,14 @@ class Replicas:
     def close_stores(self) -> None:
         for replica in self:
             replica.store.close()
+
+
+def _has_wrong_members(replica: LocalStream, asset: StreamAsset) -> bool:
+    """True if a stream in memory was opened, empty, with members of long ago: before this node
+    had heard from the meta group who they are now. Its log, which would say so, is gone."""
+    raft = replica.group.raft
+    is_blank = not replica.is_file and raft.is_uncertain and raft.last_index == 0
+    return is_blank and bool(asset.members) and set(raft.members.voters) != set(asset.members)
 
 
 def _when_stopped(monitor: Monitor, done: Ready) -> None:

@@ -206,6 +206,37 @@ def test_the_only_replica_in_memory_moves_with_what_it_holds() -> None:
         script.wait_for_last(second, uid, 6)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_the_only_replica_in_memory_begins_anew_where_it_moved(is_late: bool) -> None:
+    """The node heard that the stream had moved to it while it opened the member, or after that;
+    what it had read said otherwise, and nobody led: seed 31157."""
+    with born(3) as script:
+        uid = script.create(IN_MEMORY, 1)
+        (first,) = script.peers_of(uid)
+        leader = script.cluster._leader(META_UID)
+        assert leader is not None
+        second = next(n for n in script.cluster.names if n not in (first, leader.name))
+
+        def members() -> tuple[NodeId, ...]:
+            return next(asset.members for asset in script.cluster.assets() if asset.uid == uid)
+
+        script.publish(IN_MEMORY, 5)
+        script.set_peers(uid, (second,))
+        script.wait("a member", lambda: script.group(second, uid))
+        script.save_snapshot(second, META_UID)  # what it knows when it is back: not that it moved
+        assert members() == (first,)
+        script.wait("the move", lambda: members() == (second,))
+        if is_late:
+            others = [name for name in script.cluster.names if name != second]
+            script.cluster.net.block({(name, second) for name in others})
+        script.restart(second)
+        if is_late:
+            script.wait("a member again", lambda: script.group(second, uid))
+            script.cluster.net.heal()
+        script.publish(IN_MEMORY, 1)
+        script.wait_for_last(second, uid, 1)
+
+
 @pytest.mark.parametrize("moves", [("n1",), ("n1", "n2")])
 def test_the_only_member_left_knows_that_it_is_alone(moves: tuple[NodeId, ...]) -> None:
     """Its snapshot did not say so, and it waited for the founders for ever: seed 20031."""
