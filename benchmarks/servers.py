@@ -24,16 +24,22 @@ class ServerDied(Exception):
     """The process ended, or never answered; the text is the end of what it logged."""
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """Return a TCP port of loopback that was free a moment ago.
+    """Return a TCP port of loopback that was free a moment ago, another one each time.
 
     Below the range that the kernel hands out for outgoing connections, lest one of those takes
     the port while a server restarts.
     """
     while True:
         port = random.randrange(15_000, 32_000)
+        if port in _given:
+            continue  # asked for, perhaps not bound yet: by the same server's other listener
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _given.add(port)
             return port
 
 

@@ -29,7 +29,7 @@ def parse(**options: str) -> ReadOptions:
 def test_defaults_are_those_of_the_documentation() -> None:
     found = parse()
     assert found.max_records_per_partition == 1_000_000
-    assert found.max_bytes_per_partition == 64 * 1024 * 1024
+    assert found.max_bytes_per_partition == 128 * 1024 * 1024
     assert found.batch_rows == 10_000
     assert found.fail_on_data_loss
     assert found.verify
