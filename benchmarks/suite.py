@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,17 @@ def median(runs: list[Figures]) -> Figures:
 
 
 def run(
-    rows: list[Row], targets: dict[str, str], *, runs: int, seconds: float
+    rows: list[Row],
+    targets: dict[str, str],
+    *,
+    runs: int,
+    seconds: float,
+    save: Callable[[dict[str, dict[str, Figures]]], None],
 ) -> dict[str, dict[str, Figures]]:
-    """Measure; return the medians by row name and target, printing lines as they are known."""
+    """Measure; return the medians by row name and target, printing lines as they are known.
+
+    After each row `save` gets those there are, so an interrupted run keeps what it has measured.
+    """
     results: dict[str, dict[str, Figures]] = {}
     for row in rows:
         found: dict[str, list[Figures]] = {target: [] for target in targets}
@@ -99,6 +108,7 @@ def run(
                     print(f"{row.name} {target}: FAILED: {err}", file=sys.stderr, flush=True)
         results[row.name] = {target: median(each) for target, each in found.items() if each}
         print(report.line(row, results[row.name]), flush=True)
+        save(results)
     return results
 
 
@@ -138,13 +148,18 @@ def main(argv: list[str] | None = None) -> int:
         targets["lazy"] = options.peer
         if not options.no_always:
             targets["always"] = options.peer
-    results = run(rows, targets, runs=options.runs, seconds=options.seconds)
-    if options.json:
-        Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
     out = options.out or ("" if patterns else str(HERE / "RESULTS.md"))
+
+    def save(results: dict[str, dict[str, Figures]]) -> None:
+        if options.json:
+            Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+        if out:
+            done = [row for row in rows if row.name in results]
+            text = report.table(done, results, targets, runs=options.runs, seconds=options.seconds)
+            Path(out).write_text(text)
+
+    run(rows, targets, runs=options.runs, seconds=options.seconds, save=save)
     if out:
-        text = report.table(rows, results, targets, runs=options.runs, seconds=options.seconds)
-        Path(out).write_text(text)
         print(f"written: {out}")
     return 0
 
