@@ -98,6 +98,7 @@ class Node:
         self.scrubber = Scrubber(self)
         self.replicas = Replicas(self)
         self.removals = Removals(self)
+        self.is_meta_fresh = False  # it has what was committed when this process began
         self.meta_index_at_start = -1  # of the meta log, as this process found it; -1: not yet
         self.forgotten_upto = 0  # streams created up to this meta entry may have been forgotten
         self.meta_reason = ""  # why the meta group does not serve here; empty: it does
@@ -382,6 +383,7 @@ class Node:
             on_turn=self._on_meta_turn,
         )
         self._meta_monitor = monitor
+        self.is_meta_fresh = False
         writer.on_error = lambda err: monitor.post((g.FAILED, err, None, None))
         monitor.post((g.TICK, None, None, None))
         if self.is_clustered:
@@ -395,6 +397,21 @@ class Node:
             self.removals.look_at_members()
         if not monitor.stopped.is_set():
             self.env.spawn(monitor)
+            if self.is_clustered:
+                self._freshen()
+
+    def _freshen(self) -> None:
+        """Ask, until a majority says so, how far the meta log went when this process began."""
+        monitor = self._meta_monitor
+        if self.is_meta_fresh or not self._is_running or monitor is None:
+            return
+        monitor.post((g.BARRIER, self._is_fresh_now, None, None))
+        self.env.loop.call_later(limits.META_FRESH_RETRY_MS / 1000, self._freshen)
+
+    def _is_fresh_now(self) -> None:
+        if not self.is_meta_fresh and self._is_running:
+            self.is_meta_fresh = True
+            self.replicas.reconcile()
 
     def may_have_forgotten(self, uid: Uid) -> bool:
         """True if this node may have been in a group of which its log knows nothing."""

@@ -142,7 +142,7 @@ class Replicas:
             if uid in self._assets:
                 self._close(self._assets[uid])
         elif uid not in self._assets:
-            if self._is_wanted(asset) and not self._node.is_unknown(uid):
+            if self._is_wanted(asset) and not (node.is_unknown(uid) or self._is_early(asset)):
                 self._open(asset)
         else:
             self._assets[uid] = asset
@@ -157,6 +157,13 @@ class Replicas:
     def _is_wanted(self, asset: StreamAsset) -> bool:
         name = self._node.server_name
         return not self._node.is_clustered or name in asset.peers or name in asset.members
+
+    def _is_early(self, asset: StreamAsset) -> bool:
+        """True of a stream in memory while the meta group may have news of it. Who belongs to it
+        is known there alone: its own log, which would stop a replica that has moved, is gone."""
+        node = self._node
+        is_file = asset.config.get("storage", "file") == "file"
+        return node.is_clustered and not is_file and not node.is_meta_fresh
 
     def _is_foreign(self, asset: StreamAsset) -> bool:
         return self._node.is_clustered and asset.may_be_dropped_by(self._node.server_name)

@@ -152,6 +152,9 @@ class Member(State):
         log = self.log
         previous = append.prev_index
         if previous < log.base_index:
+            if append.commit < log.base_index and self._may_be_outlived():
+                self._outlive(sender, append.commit)
+                return
             # Compacted here, hence committed, hence equal.
             self._held.append((sender, self._append_reply(True, log.commit)))
             return
@@ -505,6 +508,23 @@ class Member(State):
         text = f"log chain at index {index} is {ours:#010x} here, {theirs:#010x} at {leader}"
         self._alert(Alert(text, leader, index, self.log.term_at(index)))
         reply = self._append_reply(False, index)
+        reply.is_diverged = True
+        self._held.append((leader, reply))
+
+    def _may_be_outlived(self) -> bool:
+        """True in memory of a member whose acks count for nothing."""
+        is_counted = self.log.membership.is_voter(self.node_id) and not self.is_uncertain
+        return self.may_begin_anew and not is_counted
+
+    def _outlive(self, leader: NodeId, commit: Index) -> None:
+        """In memory, what all voters have forgotten is gone: the group has begun anew, and what
+        this member holds is of the time before. (A late message of the same leader looks alike;
+        nothing rests on such a member, so it may be begun anew then too.)"""
+        self._has_diverged = True
+        base = self.log.base_index
+        text = f"{leader} has committed {commit} entries, this member in memory begins after {base}"
+        self._alert(Alert(text, leader, base, self.log.base_term))
+        reply = self._append_reply(False, base)
         reply.is_diverged = True
         self._held.append((leader, reply))
 

@@ -77,14 +77,20 @@ class Script:
         self.wait(f"move to {peers}", is_moved)
 
     def set_peers(self, uid: Uid, peers: tuple[NodeId, ...]) -> None:
+        self.propose_meta([commands.SET_PEERS, self.cluster.world.now_us * 1000, uid, list(peers)])
+
+    def propose_meta(self, command: list[Any]) -> None:
         leader = self.cluster._leader(META_UID)
         assert leader is not None and leader.process is not None and leader.node is not None
-        command = [commands.SET_PEERS, leader.clock.now_ns(), uid, list(peers)]
         leader.process.run(leader.node.propose_meta, command, lambda result: None)
 
     def group(self, name: NodeId, uid: Uid) -> Any:
         node = self.cluster.hosts[name].node
         return node.group_of(uid) if node is not None else None
+
+    def voters(self, name: NodeId, uid: Uid) -> tuple[NodeId, ...]:
+        group = self.group(name, uid)
+        return () if group is None else group.raft.members.voters
 
     def wait_for_last(self, name: NodeId, uid: Uid, seq: Seq) -> None:
         self.wait("all", lambda: self.group(name, uid).machine.index.last_seq == seq)
@@ -206,15 +212,37 @@ def test_the_only_replica_in_memory_moves_with_what_it_holds() -> None:
         script.wait_for_last(second, uid, 6)
 
 
+def test_a_stream_in_memory_that_moved_away_is_not_begun_by_stale_facts() -> None:
+    """Its own log, which would say that it has moved, is gone: a node waits for the meta group."""
+    with born(3) as script:
+        uid = script.create(IN_MEMORY, 1)
+        (first,) = script.peers_of(uid)
+        second, third = (name for name in script.cluster.names if name != first)
+        script.save_snapshot(first, META_UID)  # all it knows when it is back
+        script.publish(IN_MEMORY, 5)
+        script.move(uid, (second,))
+        script.cluster.net.block({(name, first) for name in (second, third)})
+        script.restart(first)
+        script.cluster.world.run(script.cluster.world.now_us + 5 * SECOND)
+        node = script.cluster.hosts[first].node
+        assert node is not None and not node.is_meta_fresh
+        assert uid in node.meta.streams_by_uid and script.group(first, uid) is None
+        script.cluster.net.heal()
+        script.wait("news", lambda: node.is_meta_fresh)
+        assert script.group(first, uid) is None
+        script.publish(IN_MEMORY, 1)
+        script.wait_for_last(second, uid, 6)
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_only_replica_in_memory_begins_anew_where_it_moved(is_late: bool) -> None:
     """The node heard that the stream had moved to it while it opened the member, or after that;
-    what it had read said otherwise, and nobody led: seed 31157."""
+    what it knew before said otherwise, and nobody led: seed 31157."""
     with born(3) as script:
         uid = script.create(IN_MEMORY, 1)
         (first,) = script.peers_of(uid)
         leader = script.cluster._leader(META_UID)
-        assert leader is not None
+        assert leader is not None and leader.name != first
         second = next(n for n in script.cluster.names if n not in (first, leader.name))
 
         def members() -> tuple[NodeId, ...]:
@@ -225,14 +253,17 @@ def test_the_only_replica_in_memory_begins_anew_where_it_moved(is_late: bool) ->
         script.wait("a member", lambda: script.group(second, uid))
         script.save_snapshot(second, META_UID)  # what it knows when it is back: not that it moved
         assert members() == (first,)
-        script.wait("the move", lambda: members() == (second,))
         if is_late:
-            others = [name for name in script.cluster.names if name != second]
-            script.cluster.net.block({(name, second) for name in others})
+            script.cluster.net.block({(second, leader.name)})
+            script.wait("a voter", lambda: script.voters(second, uid) == (second,))
+        else:
+            script.wait("the move", lambda: members() == (second,))
         script.restart(second)
+        script.cluster.net.heal()
         if is_late:
             script.wait("a member again", lambda: script.group(second, uid))
-            script.cluster.net.heal()
+            assert members() == (first,)
+            script.propose_meta([commands.MOVED, 1, uid, [second]])  # its own word came so late
         script.publish(IN_MEMORY, 1)
         script.wait_for_last(second, uid, 1)
 

@@ -324,3 +324,38 @@ def test_a_snapshot_may_have_taken_in_the_certified_entry(
         if ready.token is not None:
             core.persisted(ready.token)
     assert core.is_uncertain != is_certain
+
+
+@pytest.mark.parametrize(
+    ("voters", "is_uncertain", "is_in_memory", "is_outlived"),
+    [
+        ("ab", True, True, True),
+        ("a", False, True, True),  # a learner
+        ("ab", False, True, False),  # what it has acked counts: the message is a late one
+        ("ab", True, False, False),  # on disk nobody begins anew
+    ],
+)
+def test_who_holds_what_all_voters_forgot_takes_no_part(
+    voters: str, is_uncertain: bool, is_in_memory: bool, is_outlived: bool
+) -> None:
+    """b's state ends at 62; a, which leads, began anew and committed 8: simulator seed 31667."""
+    core = RaftCore(
+        group=7,
+        node_id="b",
+        voters=voters,
+        log=LogState(HardState(1), 63, 62, 1, 5),
+        reader=Disk(),
+        now_ms=0,
+        seed=1,
+        applied=62,
+        is_uncertain=is_uncertain,
+        may_begin_anew=is_in_memory,
+    )
+    core.step("a", Append(1, 3, 1, 9, [], 8))
+    assert core.status()["has_diverged"] is is_outlived
+    late = core.take(64, 1 << 20)
+    assert late is not None
+    core.persisted(late.token)
+    ready = core.take(64, 1 << 20) if not late.send_now else late
+    replies = [message for _, message in ready.send_now] if ready is not None else []
+    assert [reply.is_diverged for reply in replies] == [is_outlived]
