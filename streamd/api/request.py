@@ -210,8 +210,12 @@ class Request:
 
     def stream(self) -> StreamHandle:
         """Return the stream the subject names; refuses the request if there is none."""
-        handle = self.context.node.stream(self.names[0])
+        node = self.context.node
+        handle = node.stream(self.names[0])
         if handle is None:
+            reason = node.failed.get(self.names[0])
+            if reason:  # its bytes are there, and wait for an operator
+                raise errors.STREAM_OFFLINE_REASON(err=reason)
             raise errors.STREAM_NOT_FOUND()
         if self.context.is_clustered and not handle.is_local:
             raise errors.CLUSTER_NOT_AVAIL()  # its leader has just changed

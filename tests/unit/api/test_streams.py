@@ -193,6 +193,20 @@ def test_create_fills_in_what_was_meant(
     assert shown == expected
 
 
+def test_a_stream_that_cannot_be_opened_is_offline_and_not_gone(bed: Bed) -> None:
+    bed.make("A")
+    bed.node._streams.pop("A")
+    bed.node.failed["A"] = "CorruptionError: block 1"
+    for request, body in (
+        ("STREAM.INFO.A", b""),
+        ("STREAM.PURGE.A", b""),
+        ("CONSUMER.INFO.A.c", b""),
+        ("CONSUMER.CREATE.A.c", {"stream_name": "A", "config": {"name": "c"}}),
+    ):
+        assert bed.error(request, body) == (10194, "stream is offline: CorruptionError: block 1")
+    assert bed.error("STREAM.INFO.B")[0] == 10059
+
+
 def test_update_replaces_the_config_but_not_its_foundations(bed: Bed) -> None:
     bed.make("T", subjects=["t.>"])
     bed.make("O", subjects=["o.>"])
