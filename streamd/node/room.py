@@ -37,12 +37,12 @@ class StorageRoom:
         self._left -= byte_count
         if self._left >= 0:
             return True
-        self._left = int(self._disk.free_bytes(self._directory)) - self._reserve
+        left = int(self._disk.free_bytes(self._directory)) - self._reserve
         if self._storage_max >= 0:
-            self._left = min(self._left, self._storage_max - self._used())
+            left = min(left, self._storage_max - self._used())
         # Look again after a share of it: others use the disk as well.
-        self._left = min(self._left, limits.ROOM_LOOK_BYTES) - byte_count
-        return self._left >= 0
+        self._left = max(min(left, limits.ROOM_LOOK_BYTES) - byte_count, 0)
+        return left >= byte_count
 
 
 class MemoryRoom:
