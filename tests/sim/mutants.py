@@ -372,11 +372,11 @@ RARE: dict[str, DirectedWorld] = {
         ("kill", "power loss", "stop"), pace=0.5, caught_by=5
     ),
     "uncertain_acks_count": DirectedWorld(
-        ("wipe", "log removed", "partition", "power loss"), pace=0.15, caught_by=2
+        ("wipe", "log removed", "partition", "power loss"), pace=0.15, caught_by=3
     ),
     "quiet_without_a_look": DirectedWorld(("bad network", "broken connection"), pace=0.3),
     "members_not_in_snapshot": DirectedWorld(
-        ("membership change", "power loss", "stop"), pace=0.3, caught_by=5
+        ("membership change", "power loss", "stop"), pace=0.3, caught_by=14
     ),
     "certified_unseen": DirectedWorld(
         ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60),
