@@ -437,13 +437,14 @@ def by_partition(port: int) -> dict[str, list[int]]:
 def test_batch_write_resumes_after_a_failed_task(
     spark: Any, stream: SparkTestServer, tmp_path: Path
 ) -> None:
-    """A row breaks one of four tasks; the same job id again writes the rest, each row once."""
+    """A row breaks the last of four tasks, of which two run at a time, so one at least has written
+    all its rows; the same job id again writes the rest, each row once."""
     df = frame(spark, 20_000, 4)
     broken = df.selectExpr(
         "subject",
-        "if(payload = '9000', raise_error('row 9000'), payload) AS payload",
+        "if(payload = '19000', raise_error('row 19000'), payload) AS payload",
     )
-    with pytest.raises(Exception, match="row 9000"):
+    with pytest.raises(Exception, match="row 19000"):
         write(broken, stream, jobId="nightly")
     # Spark reports the failure while other tasks of the job are still being ended.
     before = len(stored(stream.port, "T"))
