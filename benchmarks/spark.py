@@ -370,7 +370,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--rows", default=",".join(ROWS), help="default: %(default)s")
     parser.add_argument("--sizes", default="100,1024", help="payload bytes (default: %(default)s)")
-    parser.add_argument("--count", type=int, default=5_000_000, help="default: %(default)s")
+    parser.add_argument(
+        "--count", type=int, default=5_000_000, help="messages of a stream (default: %(default)s)"
+    )
     parser.add_argument("--runs", type=int, default=3, help="of each read (default: 3)")
     parser.add_argument("--ours", default=str(Path(sys.executable).parent / "streamd"))
     parser.add_argument("--out", default=str(HERE / "SPARK.md"), help="default: %(default)s")

@@ -37,6 +37,12 @@ class Script:
         self.cluster._create(self.operator, name)
         return next(asset.uid for asset in self.cluster.assets() if asset.name == name)
 
+    def create_alone(self, name: str) -> tuple[Uid, NodeId, NodeId]:
+        """Create a stream of one replica; return its uid, its node and another node."""
+        uid = self.create(name, 1)
+        (first,) = self.peers_of(uid)
+        return uid, first, next(other for other in self.cluster.names if other != first)
+
     def publish(self, name: str, count: int) -> None:
         """One message after another, an entry each; again if nobody leads."""
         for _ in range(count):
@@ -189,9 +195,7 @@ def test_a_stream_in_memory_that_all_have_forgotten_begins_anew() -> None:
 def test_the_only_replica_moves_away_and_back() -> None:
     """Where it began, it must not begin again."""
     with born(3) as script:
-        uid = script.create(ALONE, 1)
-        (first,) = script.peers_of(uid)
-        second = next(name for name in script.cluster.names if name != first)
+        uid, first, second = script.create_alone(ALONE)
         script.publish(ALONE, 3)
         script.move(uid, (second,))
         script.publish(ALONE, 1)
@@ -203,9 +207,7 @@ def test_the_only_replica_moves_away_and_back() -> None:
 def test_the_only_replica_in_memory_moves_with_what_it_holds() -> None:
     """Its log is dropped as it is applied: the new member is given a snapshot."""
     with born(3) as script:
-        uid = script.create(IN_MEMORY, 1)
-        (first,) = script.peers_of(uid)
-        second = next(name for name in script.cluster.names if name != first)
+        uid, _, second = script.create_alone(IN_MEMORY)
         script.publish(IN_MEMORY, 5)
         script.move(uid, (second,))
         script.publish(IN_MEMORY, 1)
@@ -322,9 +324,7 @@ def test_a_stream_grows_without_a_pause() -> None:
 def test_a_founder_that_comes_back_is_given_the_snapshot() -> None:
     """By the membership it began with it is alone; it did not look at offers: seed 21822."""
     with born(3) as script:
-        uid = script.create(ALONE, 1)
-        (first,) = script.peers_of(uid)
-        second = next(name for name in script.cluster.names if name != first)
+        uid, first, second = script.create_alone(ALONE)
         script.publish(ALONE, 10)
         script.move(uid, (second,))
         script.save_snapshot(second, uid)
