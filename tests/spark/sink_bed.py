@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from spark_jobs.wire import Wire
 from spark_jobs.wire_parse import header
 
 RECEIVED_WITHIN_S = 20.0
+PULLED = 10_000
 CUT_AT = b"Nats-Batch-Commit: 1"
 
 
@@ -30,20 +32,33 @@ class Stored(NamedTuple):
 
 
 def stored(port: int, stream: str, *, with_ledger: bool = False) -> list[Stored]:
-    """All messages of a stream in order, read with an ordinary consumer."""
+    """All messages of a stream in order, read with a pull consumer. Writers may be at work: what
+    is read is what was there, and what they remove meanwhile is not waited for."""
     options = SinkOptions.parse({"servers": f"127.0.0.1:{port}", "stream": stream}).connection
     found: list[Stored] = []
     with Wire.connect(options) as wire:
-        count = wire.api(f"STREAM.INFO.{stream}")["state"]["messages"]
         inbox = wire.inbox()
         wire.subscribe(inbox)
-        config = {"deliver_subject": inbox, "ack_policy": "none", "deliver_policy": "all"}
-        wire.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
-        while len(found) < count:
-            batch = wire.receive(RECEIVED_WITHIN_S)
-            assert batch, f"{len(found)} of {count} messages came"
-            found += [Stored(msg.subject, msg.headers, msg.payload) for _, msg in batch]
+        config = {"ack_policy": "none", "deliver_policy": "all"}
+        made = wire.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
+        ask = wire.api_subject(f"CONSUMER.MSG.NEXT.{stream}.{made['name']}")
+        while read := _pull(wire, ask, inbox):
+            found += read
     return [one for one in found if with_ledger or not ledger.is_ledger(one.subject)]
+
+
+def _pull(wire: Wire, ask: str, inbox: str) -> list[Stored]:
+    """The next messages of a consumer, [] if there is none now."""
+    wire.publish(ask, json.dumps({"batch": PULLED, "no_wait": True}).encode(), reply=inbox)
+    wire.flush()
+    found: list[Stored] = []
+    while len(found) < PULLED:
+        batch = [msg for _, msg in wire.receive(RECEIVED_WITHIN_S)]
+        assert batch, f"neither a message nor a status after {len(found)} messages"
+        found += [Stored(msg.subject, msg.headers, msg.payload) for msg in batch if not msg.status]
+        if batch[-1].status:
+            break
+    return found
 
 
 def rows(count: int, *, start: int = 0, tag: str = "r") -> Iterator[Any]:
