@@ -599,6 +599,8 @@ def create_streams(port: int, *, count: int, replicas: int = 1) -> Figures:
     for number in range(count):
         api.create_stream(f"IDLE{number}", subjects=[f"idle.{number}"], num_replicas=replicas)
     took = time.perf_counter() - began
+    for number in range(count):
+        api.request(f"idle.{number}", "one")
     api.close()
     return {"rate": count / took, "count": float(count)}
 

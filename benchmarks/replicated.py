@@ -17,7 +17,7 @@ LOST_AFTER_S = 0.1  # a message without an answer for so long is sent again
 RETRY_S = 0.002
 SERVING_WITHIN_S = 60.0
 WHOLE_WITHIN_S = 300.0
-SETTLED_S = 3.0
+SETTLED_S = 15.0  # a group's last checkpoint comes up to 10 s after its last message
 
 
 class Trickle(threading.Thread):

@@ -3,8 +3,9 @@
     make bench-spark                        # all rows, 2 to 5 million messages; about 15 minutes
     make bench-spark ARGS="--rows offline,audit --sizes 100 --count 1000000"
 
-Servers fsync before they ack. Each read runs `--runs` times after two that warm up, and the median
-counts; the others run once. Beside the online reads: the same stream through nats-py, one process;
+Servers fsync before they ack. Each row has a Spark session in a process of its own, as a job has.
+Reads run `--runs` times after two that warm up, and the median counts; the others run once. Beside
+the online reads: the same stream through nats-py, one process;
 and `ceiling`: a source whose rows are ready, which is all that Spark takes from Python here.
 Memory is the peak resident size of Spark's JVM and of its largest Python worker in that row.
 """
@@ -15,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import io
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -23,10 +25,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.cluster import ClusterProcess
 from benchmarks.generator import generate
@@ -54,6 +57,7 @@ NATS_PY_ROWS: Final = 200_000  # it is slow; its rate does not depend on how man
 INGEST_ROWS: Final = 2_000_000  # enough to measure
 DRIVER_MEMORY: Final = "1g"
 SAMPLE_S: Final = 0.05
+WARM_UPS: Final = 2  # the JVM still compiles in the second
 MIB: Final = 1 << 20
 
 
@@ -148,9 +152,8 @@ def _watched() -> Iterator[Memory]:
 class Bench:
     """All rows for one payload size, over one filled server."""
 
-    def __init__(self, options: argparse.Namespace, spark: SparkSession, size: int) -> None:
+    def __init__(self, options: argparse.Namespace, size: int) -> None:
         self._options = options
-        self._spark = spark
         self._size = size
         self._count: int = options.count
         self._directory = Path(tempfile.mkdtemp(prefix="streamd-bench-spark-"))
@@ -159,9 +162,9 @@ class Bench:
     def run(self) -> None:
         """Fill a server, read it in every way, write in every way."""
         wanted = self._options.rows
-        if "ceiling" in wanted:
-            self._ceiling()
         try:
+            if "ceiling" in wanted:
+                self._spark("ceiling")
             if {"nats-py", "online", "offline", "export", "audit"} & set(wanted):
                 self._reads(wanted)
             if "ingest" in wanted:
@@ -190,19 +193,75 @@ class Bench:
             generate(server.port, "fill", {"size": self._size, "count": self._count})
             if "nats-py" in wanted:
                 rows = min(NATS_PY_ROWS, self._count)
-                self._note("nats-py", rows, [asyncio.run(_read_nats_py(server.url, rows))])
+                seconds = asyncio.run(_read_nats_py(server.url, rows))
+                self._note(Result("nats-py", self._size, rows, [seconds]))
             if "online" in wanted:
-                self._repeat("online", {"servers": server.url})
+                self._spark("read", "online", {"servers": server.url})
             if "export" in wanted:
-                self._export(server.url)
+                self._spark("export", server.url)
         finally:
             server.stop()
         if "offline" in wanted:
-            self._repeat("offline", {"path": str(server.store_dir)})
+            self._spark("read", "offline", {"path": str(server.store_dir)})
         if "audit" in wanted:
             self._audit(server.store_dir)
 
-    def _ceiling(self) -> None:
+    def _audit(self, store: Path) -> None:
+        replicas = {"n1": store}
+        for label in ("n2", "n3"):
+            replicas[label] = self._directory / f"copy-{label}"
+            shutil.copytree(store, replicas[label])
+        self._spark("audit", replicas)
+        for label in ("n2", "n3"):
+            shutil.rmtree(replicas[label])
+
+    def _ingest(self, name: str, urls: str, port: int, replicas: int) -> None:
+        api = Api(port)
+        api.create_stream(num_replicas=replicas, allow_atomic=True, allow_direct=True)
+        api.close()
+        self._spark("ingest", name, urls)
+
+    def _spark(self, row: str, *args: Any) -> None:
+        """Run a row of `SparkRows` in a process and a JVM of its own, as any job is run."""
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            rows = pool.submit(
+                _in_session, row, args, self._size, self._count, self._options.runs, self._directory
+            )
+            self._note(rows.result())
+
+    def _note(self, found: Result) -> None:
+        self.results.append(found)
+        print(_line(found), flush=True)
+
+
+def _in_session(
+    row: str, args: tuple[Any, ...], size: int, count: int, runs: int, directory: Path
+) -> Result:
+    from spark_jobs.session import session
+
+    spark = session("bench-spark", master="local[2]", conf={"spark.driver.memory": DRIVER_MEMORY})
+    try:
+        rows = SparkRows(spark, size=size, count=count, runs=runs, directory=directory)
+        found: Result = getattr(rows, row)(*args)
+        return found
+    finally:
+        spark.stop()
+
+
+class SparkRows:
+    """The rows that a Spark session measures."""
+
+    def __init__(
+        self, spark: SparkSession, *, size: int, count: int, runs: int, directory: Path
+    ) -> None:
+        self._spark = spark
+        self._size = size
+        self._count = count
+        self._runs = runs
+        self._directory = directory
+
+    def ceiling(self) -> Result:
         """What Spark takes for rows that are ready, from Python into nothing."""
         from benchmarks.spark_ceiling import CeilingSource
 
@@ -210,62 +269,38 @@ class Bench:
         reader = self._spark.read.format("ceiling")
         frame = reader.options(count=self._count, size=self._size).load()
         count = frame.count()
+        return self._repeated("ceiling", count, lambda: _into_nothing(frame))
 
-        def read() -> None:
-            frame.write.format("noop").mode("overwrite").save()
-
-        _warm_up(read)
-        self._note("ceiling", count, [_seconds(read) for _ in range(self._options.runs)])
-
-    def _repeat(self, name: str, options: dict[str, str]) -> None:
+    def read(self, name: str, options: dict[str, str]) -> Result:
         """Read the whole stream into nothing."""
+        found = self._repeated(name, self._count, lambda: _into_nothing(self._stream(options)))
+        self._check(self._stream(options), self._count)
+        return found
 
-        def read() -> None:
-            self._frame(options).write.format("noop").mode("overwrite").save()
-
-        _warm_up(read)
-        with _watched() as memory:
-            seconds = [_seconds(read) for _ in range(self._options.runs)]
-        found = self._frame(options).count()
-        assert found == self._count, (found, self._count)
-        self._note(name, self._count, seconds, memory)
-
-    def _frame(self, options: dict[str, str]) -> DataFrame:
-        reader = self._spark.read.format("streamd").option("stream", STREAM)
-        return reader.options(**options).load()
-
-    def _export(self, url: str) -> None:
+    def export(self, url: str) -> Result:
+        """The job, into one Parquet directory."""
         from spark_jobs import export
 
         target = str(self._directory / "parquet")
         argv = ["--servers", url, "--stream", STREAM, "--to", target, "--quiet"]
-        with _watched() as memory:
-            seconds = _seconds(lambda: _job(export.main, [*argv, "--partition-by", "none"]))
-        found = self._spark.read.parquet(target).count()
-        assert found == self._count, (found, self._count)
-        self._note("export", self._count, [seconds], memory)
+        job = [*argv, "--partition-by", "none"]
+        found = self._once("export", self._count, lambda: _job(export.main, job))
+        self._check(self._spark.read.parquet(target), self._count)
+        return found
 
-    def _audit(self, store: Path) -> None:
+    def audit(self, replicas: dict[str, Path]) -> Result:
+        """The job, over directories of servers that do not run."""
         from spark_jobs import audit
 
-        argv = ["--quiet", f"--replica=n1={store}"]
-        for label in ("n2", "n3"):
-            copy = self._directory / f"copy-{label}"
-            shutil.copytree(store, copy)
-            argv.append(f"--replica={label}={copy}")
-        with _watched() as memory:
-            seconds = _seconds(lambda: _job(audit.main, argv))
-        self._note("audit", 3 * self._count, [seconds], memory)
-        for label in ("n2", "n3"):
-            shutil.rmtree(self._directory / f"copy-{label}")
+        argv = ["--quiet", *(f"--replica={label}={path}" for label, path in replicas.items())]
+        count = len(replicas) * self._count
+        return self._once("audit", count, lambda: _job(audit.main, argv))
 
-    def _ingest(self, name: str, urls: str, port: int, replicas: int) -> None:
+    def ingest(self, name: str, urls: str) -> Result:
         """Rows of a Parquet file into a new stream, through the ledger."""
         from pyspark.sql import functions as f
 
-        api = Api(port)
         count = min(INGEST_ROWS, self._count)
-        api.create_stream(num_replicas=replicas, allow_atomic=True, allow_direct=True)
         source = str(self._directory / "source")
         if not os.path.exists(source):
             rows = self._spark.range(0, count, 1, 8)
@@ -273,44 +308,42 @@ class Bench:
             # Different in every row, so that nothing on the way can compress it away.
             text = f.rpad(f.sha2(f.col("id").cast("string"), 256), self._size, "x")
             rows.select(subject, text.alias("payload")).write.parquet(source)
-        frame = self._spark.read.parquet(source)
-        with _watched() as memory:
-            seconds = _seconds(
-                lambda: (
-                    frame.write.format("streamd")
-                    .options(
-                        servers=urls, stream=STREAM, jobId=f"bench-{name}", prepareStream="true"
-                    )
-                    .mode("append")
-                    .save()
-                )
-            )
-        stored = self._spark.read.format("streamd").options(servers=urls, stream=STREAM).load()
-        found = stored.count()
-        assert found == count, (found, count)
-        api.close()
-        self._note(name, count, [seconds], memory)
+        writer = self._spark.read.parquet(source).write.format("streamd").mode("append")
+        told = {"servers": urls, "stream": STREAM}
+        writer = writer.options(**told, jobId=f"bench-{name}", prepareStream="true")
+        found = self._once(name, count, writer.save)
+        self._check(self._stream(told), count)
+        return found
 
-    def _note(
-        self, name: str, count: int, seconds: list[float], memory: Memory | None = None
-    ) -> None:
-        found = Result(name, self._size, count, seconds)
-        if memory is not None:
-            found.jvm_mb, found.worker_mb = memory.jvm_mb, memory.worker_mb
-        self.results.append(found)
-        print(_line(found), flush=True)
+    def _stream(self, options: dict[str, str]) -> DataFrame:
+        reader = self._spark.read.format("streamd").option("stream", STREAM)
+        return reader.options(**options).load()
+
+    def _repeated(self, name: str, count: int, read: Callable[[], None]) -> Result:
+        for _ in range(WARM_UPS):
+            read()
+        with _watched() as memory:
+            seconds = [_seconds(read) for _ in range(self._runs)]
+        return Result(name, self._size, count, seconds, memory.jvm_mb, memory.worker_mb)
+
+    def _once(self, name: str, count: int, work: Callable[[], object]) -> Result:
+        with _watched() as memory:
+            seconds = [_seconds(work)]
+        return Result(name, self._size, count, seconds, memory.jvm_mb, memory.worker_mb)
+
+    def _check(self, frame: DataFrame, count: int) -> None:
+        found = frame.count()
+        assert found == count, (found, count)
+
+
+def _into_nothing(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
 
 
 def _seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
-
-
-def _warm_up(read: Callable[[], None]) -> None:
-    """Let the JVM compile what it runs: it still does in the second run."""
-    read()
-    read()
 
 
 def _job(main: Callable[[list[str]], int], argv: list[str]) -> None:
@@ -381,12 +414,9 @@ def main(argv: list[str] | None = None) -> int:
     unknown = sorted(set(options.rows) - set(ROWS))
     if unknown:
         parser.error(f"no row is named {unknown[0]!r}; there are {', '.join(ROWS)}")
-    from spark_jobs.session import session
-
-    spark = session("bench-spark", master="local[2]", conf={"spark.driver.memory": DRIVER_MEMORY})
     results: list[Result] = []
     for size in map(int, options.sizes.split(",")):
-        bench = Bench(options, spark, size)
+        bench = Bench(options, size)
         bench.run()
         results += bench.results
     Path(options.out).write_text(table(results), encoding="utf-8")

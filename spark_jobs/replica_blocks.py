@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from streamd.types import Seq, Uid
 
 SPARE_BYTES_MAX = 32 * 1024 * 1024  # of a room that is kept for the next reader
 CUT = "the file ends inside what the log holds"
+_POPULATE_READ = 22  # Linux's MADV_POPULATE_READ, which the module mmap does not name
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class BlockView:
     dead: tuple[tuple[Seq, Seq], ...] = ()  # inclusive ranges that are not live, ascending
     tail_offset: int = 0  # from here on the bytes are `tail`, not in the file yet; 0: all in file
     tail: bytes = field(default=b"", repr=False)
+    is_settled: bool = False  # sealed before the last snapshot: no restart cuts its file
 
     @property
     def byte_count(self) -> int:
@@ -76,8 +79,9 @@ class BlockView:
         """The block's bytes: header, records and, if it is sealed, the footer.
 
         Shorter than it should be if the file is; who decodes it notices. With `room` the bytes
-        are in it, valid until the next read into it. With `first_seq` or `last_seq` (inclusive, 0
-        for none) the bytes of records outside may be of any content, which saves reading them.
+        may be in it, and are valid until the next read into it. With `first_seq` or `last_seq`
+        (inclusive, 0 for none) the bytes of records outside may be of any content, which saves
+        reading them.
         Raises FileNotFoundError when the server has removed the block meanwhile, because all its
         messages were deleted.
         """
@@ -89,8 +93,12 @@ class BlockView:
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             wanted = size or os.fstat(fd).st_size
-            blob = room.take(wanted + len(self.tail))
             is_part = first_seq > self.first_seq or 0 < last_seq < self.last_seq
+            if self.is_settled and not is_part:
+                mapped = map_file(fd, wanted)
+                if mapped is not None:
+                    return mapped
+            blob = room.take(wanted + len(self.tail))
             if is_part and self.has_footer and self._read_part(fd, blob, first_seq, last_seq):
                 return blob
             done = _fill(fd, blob, 0, wanted)
@@ -134,6 +142,20 @@ def _fill(fd: int, blob: memoryview, start: int, stop: int) -> int:
             break
         start += count
     return start
+
+
+def map_file(fd: int, size: int) -> memoryview | None:
+    """The first `size` bytes of a file that nobody cuts, without copying them.
+
+    None where they have to be read: the file is shorter, the kernel does not map ahead of use, or
+    the disk does not give them, of which a read tells more than a fault would.
+    """
+    try:
+        mapped = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        mapped.madvise(_POPULATE_READ)
+    except (OSError, ValueError):
+        return None
+    return memoryview(mapped)
 
 
 class BlockRoom:
@@ -270,6 +292,7 @@ def views_of(replica: str, machine: StreamMachine, blocks: ReplayedBlocks) -> li
     views: list[BlockView] = []
     for block, ranges in zip(found, dead, strict=True):
         tail_offset, parts = blocks.tails.get(block.block_no, (0, []))
+        is_touched = block.block_no in blocks.touched
         views.append(
             BlockView(
                 replica=replica,
@@ -288,6 +311,7 @@ def views_of(replica: str, machine: StreamMachine, blocks: ReplayedBlocks) -> li
                 dead=ranges,
                 tail_offset=tail_offset,
                 tail=b"".join(parts),
+                is_settled=block.is_sealed and block is not found[-1] and not is_touched,
             )
         )
     return views

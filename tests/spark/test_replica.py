@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from spark_jobs.replica import (
     find_stores,
     open_stream,
 )
+from spark_jobs.replica_blocks import BlockRoom, map_file
 from spark_jobs.replica_log import LogReader, ReadOnlyDisk, last_frame_index
 from spark_jobs.replica_survey import survey
 from streamd.errors import CorruptionError
@@ -107,6 +109,62 @@ def test_state_and_digest_are_the_servers(server: SparkTestServer) -> None:
             digests.add(view.digest)
             assert view.config["max_msgs"] == 900
     assert len(digests) == 1
+
+
+def test_settled_blocks_are_those_that_no_restart_writes_again(server: SparkTestServer) -> None:
+    """Those are mapped instead of read, which only a file that nobody cuts may be."""
+    server.create_stream("S")
+    server.publish((f"s.{at % 9}", b"x" * 20_000) for at in range(2000))
+    server.stop()  # with a snapshot
+    server.start()
+    server.publish((f"s.{at % 9}", b"x" * 20_000) for at in range(2000))
+    server.kill()
+    (store,) = find_stores(server.store_dir)
+    with open_stream(store, "S") as view:
+        blocks = view.blocks
+    settled = [block for block in blocks if block.is_settled]
+    sealed = [block for block in blocks if block.is_sealed]
+    assert 2 <= len(settled) < len(sealed) < len(blocks)
+    assert blocks[: len(settled)] == settled
+    before = {block.block_no: written_at(block.path) for block in blocks}
+    server.start()
+    server.kill()
+    again = {block.block_no: written_at(block.path) for block in blocks}
+    same = {no for no, moment in before.items() if moment == again[no]}
+    assert {block.block_no for block in settled} <= same
+    assert {block.block_no for block in sealed} - same  # cut, and written from the log
+
+
+def written_at(path: str) -> int:
+    """When a file was last written, in ns; 0 if there is none."""
+    return os.stat(path).st_mtime_ns if os.path.exists(path) else 0
+
+
+def test_a_settled_block_is_mapped(server: SparkTestServer, tmp_path: Path) -> None:
+    server.create_stream("S")
+    server.publish((f"s.{at % 9}", b"x" * 20_000) for at in range(1000))
+    server.stop()
+    (store,) = find_stores(server.store_dir)
+    with open_stream(store, "S") as view:
+        settled = [block for block in view.blocks if block.is_settled]
+    room = BlockRoom()
+    path = Path(settled[0].path)
+    blob = path.read_bytes()
+    found = settled[0].read(room)
+    assert found == blob
+    assert room.size == 0
+    path.unlink()  # as the server does when all its messages are gone
+    assert found == blob
+    short = replace(settled[0], path=str(tmp_path / "short"))
+    Path(short.path).write_bytes(blob[:5000])
+    assert short.read(room) == blob[:5000]
+    fd = os.open(short.path, os.O_RDONLY)
+    try:
+        assert map_file(fd, 5001) is None
+    finally:
+        os.close(fd)
+    Path(short.path).write_bytes(b"")
+    assert short.read(room) == b""
 
 
 def test_a_view_at_an_earlier_index(server: SparkTestServer) -> None:
