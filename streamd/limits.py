@@ -27,6 +27,7 @@ PRIORITY_GROUP_NAME_MAX: Final = 16
 API_PARKED_MAX: Final = 1024  # requests that wait for a leader; more are told to come back
 API_PARKED_MS: Final = 4000  # and how long: an election is over by then, clients wait 5 s
 API_RETRY_MS: Final = 250  # waiting requests look again, should no leader have been announced
+READ_LOST_MS: Final = 60_000  # nobody waits for a ReadIndex that long
 META_FRESH_RETRY_MS: Final = 250  # a node that starts asks again how far the meta log goes
 API_HOPS_MAX: Final = 3  # to the meta leader, on to the stream's, and one that has just changed
 API_FORWARD_MS: Final = 10_000  # a request that was passed on is remembered; clients wait 5 s

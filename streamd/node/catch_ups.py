@@ -71,6 +71,7 @@ class CatchUps:
     def stop(self, uid: Uid) -> None:
         """The group is going away, or begins anew."""
         self._source.forget(uid)
+        self._offered_in.pop(uid, None)
         running = self._running.pop(uid, None)
         if running is not None:
             running.stop()
@@ -122,7 +123,7 @@ class CatchUps:
         """False in a later term: its leader makes an offer of its own, or brings the log. A stream
         in memory that all have forgotten never reaches the index that was offered before."""
         group = self._node.group_of(uid)
-        return group is not None and group.raft.term == self._offered_in[uid]
+        return group is not None and group.raft.term == self._offered_in.get(uid)
 
     def _installed(self, uid: Uid, found: InstalledSnapshot) -> None:
         """The snapshot is durable; the group is stopped. Tell the log, and begin anew."""

@@ -124,8 +124,8 @@ class Group:
         self.are_events_for_all = False  # the meta group's: every node follows them
         self._is_ready = False
         self._barriers: list[tuple[Index, Callable[[], None]]] = []
-        # By ReadIndex context: what must be applied besides, and who waits.
-        self._reads: dict[int, tuple[Index, Callable[[], None]]] = {}
+        # By ReadIndex context: what must be applied besides, who waits, and since when (ms).
+        self._reads: dict[int, tuple[Index, Callable[[], None], int]] = {}
         self._read_count = 0
         self._checkpoint_at_ms = 0  # 0: nothing changed since the last one
         self._checkpoint_index: Index = 0  # of the last one applied here
@@ -419,12 +419,15 @@ class Group:
         if raft.log.is_sole:
             self._barriers.append((raft.last_index, done))
             return
+        reads = self._reads
+        while reads and reads[oldest := next(iter(reads))][2] < self.at_ms - limits.READ_LOST_MS:
+            del reads[oldest]  # the question or its answer was lost
         self._read_count += 1
-        self._reads[self._read_count] = (raft.last_index if raft.is_leader else 0, done)
+        reads[self._read_count] = (raft.last_index if raft.is_leader else 0, done, self.at_ms)
         try:
             raft.read_index(self._read_count)
         except ProposalRejected:
-            self._reads.pop(self._read_count, None)
+            reads.pop(self._read_count, None)
 
     def _on_snapshot_wanted(self, a: Any, b: Any, c: Any) -> None:
         self._turn_out.snapshot_wanted = True

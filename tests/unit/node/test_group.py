@@ -1,0 +1,42 @@
+"""A group in turns, with real cores of its peers and no monitor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd import limits
+from streamd.node import group as g
+from streamd.raft.messages import Heartbeat, ReadQuery
+from tests.unit.raft.cluster import Cluster
+
+
+class _Machine:
+    applied = 0
+
+    def apply(self, entry: Any, effects: Any) -> None:
+        self.applied = entry.index
+
+
+def follower() -> g.Group:
+    """The member of "b" in a group that "a" leads."""
+    cluster = Cluster(list("abc"))
+    cluster.elect("a")
+    core = cluster.core("b")
+    return g.Group(uid=7, raft=core, machine=_Machine(), blocks=g.NoBlocks(), snapshot_index=0)
+
+
+def test_reads_whose_question_is_lost_do_not_pile_up() -> None:
+    """Nobody delivers what the follower asks its leader."""
+    group = follower()
+    now_ms = group.raft.now_ms
+
+    def never() -> None:
+        raise AssertionError("answered without the leader's word")
+
+    for round_no in range(1000):
+        now_ms += 250
+        beat = Heartbeat(term=1, commit=1, round_no=round_no)
+        inbox = [(g.STEP, "a", beat, None), (g.BARRIER, never, None, None)]
+        turn = group.turn(now_ms, now_ms * 10**6, inbox)
+        assert any(isinstance(message, ReadQuery) for _, message in turn.send_now)
+    assert len(group._reads) <= limits.READ_LOST_MS // 250 + 1
