@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +23,11 @@ STOPPED_WITHIN_S = 60.0
 
 class ServerDied(Exception):
     """The process ended, or never answered; the text is the end of what it logged."""
+
+
+def end_servers_on_sigterm() -> None:
+    """Let SIGTERM unwind this program, so that the servers it runs end with it."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 _given: set[int] = set()

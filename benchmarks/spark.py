@@ -35,7 +35,7 @@ from benchmarks.cluster import ClusterProcess
 from benchmarks.generator import generate
 from benchmarks.load import STREAM, SUBJECT, Api
 from benchmarks.report import machine, number
-from benchmarks.servers import ServerProcess
+from benchmarks.servers import ServerProcess, end_servers_on_sigterm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -414,6 +414,7 @@ def main(argv: list[str] | None = None) -> int:
     unknown = sorted(set(options.rows) - set(ROWS))
     if unknown:
         parser.error(f"no row is named {unknown[0]!r}; there are {', '.join(ROWS)}")
+    end_servers_on_sigterm()
     results: list[Result] = []
     for size in map(int, options.sizes.split(",")):
         bench = Bench(options, size)

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks import replicated, report
 from benchmarks.generator import Figures, RunFailed, generate
 from benchmarks.rows import ROWS, Row
-from benchmarks.servers import ServerDied, ServerProcess
+from benchmarks.servers import ServerDied, ServerProcess, end_servers_on_sigterm
 
 HERE = Path(__file__).parent
 
@@ -158,6 +158,7 @@ def main(argv: list[str] | None = None) -> int:
             text = report.table(done, results, targets, runs=options.runs, seconds=options.seconds)
             Path(out).write_text(text)
 
+    end_servers_on_sigterm()
     run(rows, targets, runs=options.runs, seconds=options.seconds, save=save)
     if out:
         print(f"written: {out}")
