@@ -59,6 +59,10 @@ DRIVER_MEMORY: Final = "1g"
 SAMPLE_S: Final = 0.05
 WARM_UPS: Final = 2  # the JVM still compiles in the second
 MIB: Final = 1 << 20
+NOTES: Final = """\
+`ceiling` is a source whose rows are ready ([spark_ceiling.py](spark_ceiling.py)): no read through Python
+can be faster. Each row has a session of its own. `export`, `audit` and the `ingest` rows run once, so
+that the JVM's warming up is in their figures."""
 
 
 @dataclass
@@ -392,7 +396,7 @@ def table(results: list[Result]) -> str:
         f"# Spark\n\nMeasured by `make bench-spark`: {machine()}, PySpark {pyspark.__version__}, "
         f"pyarrow {pyarrow.__version__}, `local[2]`, driver memory {DRIVER_MEMORY}. Servers fsync "
         "before they ack and run on the same cores. Audit counts the records of three replicas.\n\n"
-        f"{head}\n" + "\n".join(map(_line, results)) + "\n"
+        f"{head}\n" + "\n".join(map(_line, results)) + f"\n\n{NOTES}\n"
     )
 
 

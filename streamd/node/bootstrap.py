@@ -109,6 +109,8 @@ class Bootstrap:
             "voters": voters,
             "is_rejoined": is_uncertain,
         }
+        if is_uncertain:
+            self._identity["is_new"] = True
         self._save(self._identity)
 
 

@@ -557,6 +557,7 @@ class Node:
             self.meta_index_at_start = index
         if self.identity.get("is_rejoined"):
             self.identity["is_rejoined"] = False
+            self.removals.certified(index)
             self.identity["forgotten_upto"] = self.forgotten_upto = index
             self.save_identity()
             self.replicas.reconcile()

@@ -1,9 +1,10 @@
 """Servers that were removed from the cluster for good: who stays outside, and who takes over.
 
 The meta group remembers each removal by the server's name. What a node's data is worth is told by
-the last removal of its name that was known when the node joined (`identity["removal"]`): older data
-is that of the removed server, which must not take part; a server of the same name that begins with
-an empty directory joins as any other.
+`identity["removal"]`: removals up to that meta entry were of others who had its name. A server with
+data from before a removal of its name must not take part; one that begins with an empty directory
+joins as any other. Who lets it in may not have heard of the last removal, so until the meta leader
+has vouched for the new member (`identity["is_new"]`) each that it hears of was before its time.
 """
 
 from __future__ import annotations
@@ -44,9 +45,7 @@ class Removals:
         self._joined.pop(node_id, None)
         if not hello.get("cluster_id"):
             return  # it has no data; so it joins, or we join together
-        if node.cluster_id and hello.get("removals", {}).get(node.server_name, 0) > (
-            self._own_removal()
-        ):
+        if node.cluster_id and self._is_out(hello.get("removals", {}).get(node.server_name, 0)):
             self._leave()
             raise ConfigError(_text(node.server_name))
         joined = hello.get("removal", 0)
@@ -70,11 +69,30 @@ class Removals:
         """Part with whoever the meta group knows to be out, this server too."""
         node = self._node
         removals = node.meta.removals
-        if removals.get(node.server_name, 0) > self._own_removal():
+        if self._is_out(removals.get(node.server_name, 0)):
             self._leave()
         for name, joined in list(self._joined.items()):
             if joined < removals.get(name, 0) and node.peers is not None:
                 node.peers.refuse(name, _text(name))
+
+    def certified(self, index: Index) -> None:
+        """The meta leader vouches for this member with a meta entry that it appended after this
+        node had joined: `index` or an earlier one."""
+        identity = self._node.identity
+        if identity.pop("is_new", False):
+            identity["removal"] = max(self._own_removal(), index)
+
+    def _is_out(self, removal: Index) -> bool:
+        """True if the removal of this server's name by that meta entry was about this data."""
+        node = self._node
+        if removal <= self._own_removal():
+            return False
+        if not node.identity.get("is_new"):
+            return True
+        node.identity["removal"] = removal
+        node.save_identity()
+        node.env.loop.call_soon(node.peering.renew_hello, [])
+        return False
 
     def _own_removal(self) -> Index:
         identity: dict[str, Any] = getattr(self._node, "identity", {})

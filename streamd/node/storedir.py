@@ -32,8 +32,9 @@ class StoreDir(NamedTuple):
     """`id`: of this very data (a node that lost its data comes back with another one).
     `cluster_id`, `voters`: of the cluster it belongs to; absent until it belongs to one.
     `log_id`: of its write-ahead log.
-    `removal`: the last removal of a server of this name before this data was begun; `is_removed`:
-    this very server was removed since."""
+    `is_new`: joined with an empty directory, and not vouched for by a meta leader yet.
+    `removal`: removals of this server's name up to that meta entry were before this data was begun;
+    `is_removed`: this very server was removed since."""
 
 
 def prepare(store_dir: str, disk: Disk) -> StoreDir:

@@ -191,3 +191,38 @@ def test_online_servers_and_strangers_are_refused(cluster: Cluster) -> None:
         answer = cluster.ask("SERVER.REMOVE", body)
         assert answer["error"]["err_code"] == code, answer
     assert meta_members(cluster) == {"n1", "n2", "n3"}
+
+
+def test_an_empty_directory_joins_by_way_of_one_that_has_not_heard(make: Make) -> None:
+    """The first member it meets knows nothing of the removal yet, which is not about this data."""
+    cluster = make(5)
+    cluster.create()
+    cluster.publish(30)
+    cluster.kill("n5")
+    late = next(name for name in cluster.running() if name != cluster.leader_name(META_UID))
+    others = [name for name in cluster.running() if name != late]
+    cluster.isolate(late)
+    cluster.until("led", lambda: cluster.leader_name(META_UID) in others)
+    cluster.until("gone", lambda: not any(
+        node.peers is None or node.peers.is_up("n5") for node in map(cluster.node, others)
+    ))  # fmt: skip
+    at = cluster.leader_name(META_UID)
+    assert cluster.ask("SERVER.REMOVE", {"peer": "n5"}, at=at)["success"]
+    cluster.until("out", lambda: meta_members(cluster) == {*others, late})
+    cluster.net.heal()
+    pairs = {(a, b) for a in (late, "n5") for b in others}
+    cluster.net.block(pairs | {(b, a) for a, b in pairs})
+    cluster.hosts["n5"].disk.wipe(ROOT)
+    cluster.boot("n5")
+    cluster.until(
+        "joined", lambda: cluster.node("n5").is_clustered and cluster.node("n5").cluster_id
+    )
+    assert cluster.node("n5").identity["removal"] == 0
+    cluster.net.heal()
+    cluster.until("a member", lambda: meta_members(cluster) == set(cluster.names))
+    cluster.until_whole()
+    cluster.publish(10, at="n5")
+    cluster.stop("n5")
+    cluster.boot("n5")
+    cluster.until_whole()
+    assert meta_members(cluster) == set(cluster.names)

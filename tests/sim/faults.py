@@ -49,7 +49,10 @@ KINDS: dict[str, float] = {
     "clock jump": 8.0,
     "step-down": 4.0,
     "membership change": 6.0,
+    "server removal": 5.0,
 }
+REMOVABLE = 0.25  # of the clusters of five: some of their servers go for good
+REMOVAL_US = 4 * SECOND  # before the end of the faults at the latest
 # What may come one upon the other.
 STORMY = [
     "bad network", "broken connection", "one-way partition", "isolated node", "cut-off node",
@@ -86,10 +89,14 @@ class Faults:
         self._rng = cluster.world.rng("faults")
         self._is_on = False
         share = self._rng.choice((0.2, 0.4, 0.7, 1.0))
-        self.kinds = [kind for kind in KINDS if self._rng.random() < share]
+        drawn = [kind for kind in KINDS if kind != "server removal"]
+        self.kinds = [kind for kind in drawn if self._rng.random() < share]
+        if len(cluster.names) == 5 and cluster.world.rng("removals").random() < REMOVABLE:
+            self.kinds.append("server removal")
         self._pace = self._rng.choice((0.6, 1.0, 2.0))  # times the mean pause
         self._rot = Rot(self._world.rng("rot"))
         self._rest_ms = (100, 2500)  # between the end of a process and the next
+        self._end_us = 0
         storm = cluster.world.rng("storm")
         if storm.random() < 0.15:
             # A storm: little goes wrong at once, but without a pause, and all is back at once.
@@ -102,6 +109,7 @@ class Faults:
 
     def start(self) -> None:
         self._is_on = True
+        self._end_us = self._world.now_us + self._cluster.duration_us
         for kind in self.kinds:
             self._next(kind)
 
@@ -116,7 +124,7 @@ class Faults:
             process = host.process
             if process is not None and process.is_alive and process.is_paused:
                 process.resume()
-            if host.node is None:
+            if host.node is None and host.restart_wanted:
                 host.boot()
 
     def _next(self, kind: str) -> None:
@@ -302,6 +310,44 @@ class Faults:
         self._log_lost(host)
         host.boot_later(self._rng.randint(100, 3000) * MS)
         return host.name
+
+    def _server_removal(self) -> str | None:
+        """A machine is gone for good, and removed; then another one of its name joins."""
+        host = self._victim()
+        if host is None or self._world.now_us > self._end_us - REMOVAL_US:
+            return None
+        for asset in self._cluster.assets():
+            if len(asset.peers) < 3 and host.name in (*asset.peers, *asset.members):
+                return None  # nobody else could take over what is in memory there
+        host.restart_wanted = False
+        host.kill("to be removed")
+        self._destroy(host, ROOT)
+        self._log_lost(host)
+        self._remove(host, self._removal_of(host), set())
+        return host.name
+
+    def _removal_of(self, host: Host) -> int:
+        meta = self._cluster.checkers.truths[META_UID].machine
+        removals: dict[NodeId, int] = meta.removals
+        return removals.get(host.name, 0)
+
+    def _remove(self, host: Host, before: int, asked: set[int]) -> None:
+        """Ask for it, of each meta leader once, until it is committed."""
+        if self._removal_of(host) > before:
+            host.restart_wanted = True
+            host.boot_later(self._rng.randint(100, 3000) * MS)
+            return
+        for other in self._running():
+            node = other.node
+            if node is None or other.process is None or not node.is_meta_leader:
+                continue
+            term = node.meta_group.raft.term if node.meta_group is not None else 0
+            is_up = node.peers is not None and host.name in node.peers.nodes()
+            if not is_up and term not in asked:
+                asked.add(term)
+                command = [commands.REMOVE_SERVER, other.clock.now_ns(), host.name]
+                other.process.run(node.propose_meta, command, lambda result: None)
+        self._world.after(200 * MS, self._remove, host, before, asked)
 
     def _stream_directory_removed(self) -> str | None:
         host = self._victim()
