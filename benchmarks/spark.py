@@ -60,9 +60,9 @@ SAMPLE_S: Final = 0.05
 WARM_UPS: Final = 2  # the JVM still compiles in the second
 MIB: Final = 1 << 20
 NOTES: Final = """\
-`ceiling` is a source whose rows are ready ([spark_ceiling.py](spark_ceiling.py)): no read through Python
-can be faster. Each row has a session of its own. `export`, `audit` and the `ingest` rows run once, so
-that the JVM's warming up is in their figures."""
+`ceiling` is a source whose rows are ready ([spark_ceiling.py](spark_ceiling.py)): no read through
+Python can be faster. Each row has a session of its own. `export`, `audit` and the `ingest` rows run
+once, so that the JVM's warming up is in their figures."""
 
 
 @dataclass
