@@ -91,11 +91,11 @@ class SimCluster:
             for name in (*asset.peers, *asset.members)
         }
 
-    def is_whole(self, host: Host) -> bool:
-        """True if the node has all that it should have, and doubts nothing."""
-        return not self.missing_at(host, is_current=False)
+    def is_whole(self, host: Host, *, on_disk: bool = False) -> bool:
+        """True if the node has all that it should have (`on_disk`: there), and doubts nothing."""
+        return not self.missing_at(host, is_current=False, on_disk=on_disk)
 
-    def missing_at(self, host: Host, *, is_current: bool) -> str:
+    def missing_at(self, host: Host, *, is_current: bool, on_disk: bool = False) -> str:
         """What keeps the node from being whole, or (`is_current`) from being up to date."""
         node = host.node
         if node is None or host.process is None or not host.process.is_started:
@@ -103,6 +103,8 @@ class SimCluster:
         for asset in (None, *self.assets()):
             uid = asset.uid if asset is not None else META_UID
             if asset is not None and host.name not in asset.peers:
+                continue
+            if asset is not None and on_disk and asset.config["storage"] == "memory":
                 continue
             group = node.group_of(uid)
             if group is None:
@@ -207,7 +209,7 @@ class SimCluster:
         """With all faults over, everything works again within ten seconds."""
         began_us = self.world.now_us
         for host in self.hosts.values():
-            if host.node is not None and host.node.failed:
+            if host.node is not None and host.node.failed and host.restart_wanted:
                 self.world.counts["restarts by an operator"] += 1
                 host.kill("stopped streams")
                 host.boot()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamd.machine import commands
@@ -321,21 +322,28 @@ class Faults:
                 return None  # nobody else could take over what is in memory there
         host.restart_wanted = False
         host.kill("to be removed")
-        self._destroy(host, ROOT)
-        self._log_lost(host)
-        self._remove(host, self._removal_of(host), set())
-        return host.name
+        has_data = self._rng.random() < 0.4
+        if not has_data:
+            self._destroy(host, ROOT)
+            self._log_lost(host)
+        self._remove(host, self._removal_of(host), set(), has_data=has_data)
+        return f"{host.name}{' with its data' * has_data}"
 
     def _removal_of(self, host: Host) -> int:
         meta = self._cluster.checkers.truths[META_UID].machine
         removals: dict[NodeId, int] = meta.removals
         return removals.get(host.name, 0)
 
-    def _remove(self, host: Host, before: int, asked: set[int]) -> None:
+    def _remove(self, host: Host, before: int, asked: set[int], *, has_data: bool) -> None:
         """Ask for it, of each meta leader once, until it is committed."""
         if self._removal_of(host) > before:
-            host.restart_wanted = True
-            host.boot_later(self._rng.randint(100, 3000) * MS)
+            if has_data:
+                # It comes back, is sent away, and only then replaced.
+                host.boot()
+                self._world.after(self._rng.randint(100, 3000) * MS, self._replace, host)
+            else:
+                host.restart_wanted = True
+                host.boot_later(self._rng.randint(100, 3000) * MS)
             return
         for other in self._running():
             node = other.node
@@ -347,7 +355,22 @@ class Faults:
                 asked.add(term)
                 command = [commands.REMOVE_SERVER, other.clock.now_ns(), host.name]
                 other.process.run(node.propose_meta, command, lambda result: None)
-        self._world.after(200 * MS, self._remove, host, before, asked)
+        again = partial(self._remove, host, before, asked, has_data=has_data)
+        self._world.after(200 * MS, again)
+
+    def _replace(self, host: Host) -> None:
+        """Empty a removed server's disk, as soon as all others are whole, and start it. Streams in
+        memory may wait for that: who forgot them stands with the votes of all."""
+        cluster = self._cluster
+        others = [other for other in cluster.hosts.values() if other is not host]
+        if not all(cluster.is_whole(other, on_disk=True) for other in others):
+            self._world.after(100 * MS, self._replace, host)
+            return
+        host.kill("to be replaced")
+        self._destroy(host, ROOT)
+        self._log_lost(host)
+        host.restart_wanted = True
+        host.boot()
 
     def _stream_directory_removed(self) -> str | None:
         host = self._victim()
