@@ -1,6 +1,6 @@
 """How fast Spark reads, writes, exports and audits streams, on this machine, `local[2]`.
 
-    make bench-spark                        # all rows, 2 to 5 million messages; about 15 minutes
+    make bench-spark                        # all rows, 2 to 5 million messages; about 17 minutes
     make bench-spark ARGS="--rows offline,audit --sizes 100 --count 1000000"
 
 Servers fsync before they ack. Each row has a Spark session in a process of its own, as a job has.
