@@ -235,8 +235,9 @@ class Member(State):
             # An uncertain member may have acked entries that are not the ones it has now.
             self.first_commit = self.first_commit or beat.commit
             self._commit_to(min(beat.commit, self.log.last_index))
-        if not (self._has_told or self._has_diverged or self.is_incomplete) and self.log.commit:
-            # Begun anew from a snapshot: the leader that offered it waits for this.
+        if not (self._has_told or self._has_diverged) and (self.log.commit or self.is_incomplete):
+            # Begun anew from a snapshot: the leader that offered it waits for this. Or without
+            # one, to be made whole: a leader that saw it diverge sends it no entries until then.
             self._held.append((sender, self._append_reply(True, self.log.commit)))
         # No promise rests on a sign of life, so it does not wait for the disk.
         self._outbox.append((sender, HeartbeatReply(self.term, beat.round_no, self.is_uncertain)))

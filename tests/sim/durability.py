@@ -138,6 +138,8 @@ class Durability:
 
     def _counts(self, name: NodeId, core: RaftCore) -> bool:
         """False for a member in doubt: its copy is no promise to keep to the leader's term."""
+        if name in self._rotten:  # its certificate may be behind the damage
+            return (core.group, name) not in self._doubtful
         disk = self._disks.get(name)
         group = durable_groups(disk, _WAL).get(core.group) if disk is not None else None
         if group is None or not group.hard_state.is_uncertain:

@@ -359,3 +359,31 @@ def test_who_holds_what_all_voters_forgot_takes_no_part(
     ready = core.take(64, 1 << 20) if not late.send_now else late
     replies = [message for _, message in ready.send_now] if ready is not None else []
     assert [reply.is_diverged for reply in replies] == [is_outlived]
+
+
+def test_who_begins_anew_without_a_snapshot_asks_for_one() -> None:
+    """A leader that saw it diverge sends it no entries, so it must speak first: simulator seed
+    50728. Its leader may have been in doubt of it before, and learns nothing from a heartbeat."""
+    core = RaftCore(
+        group=7,
+        node_id="b",
+        voters="ab",
+        log=LogState(HardState(3, "", 0, True), 1, 0, 0, 0),
+        reader=Disk(),
+        now_ms=0,
+        seed=1,
+        applied=0,
+        is_uncertain=True,
+        is_incomplete=True,
+        may_begin_anew=True,
+    )
+    replies: list[AppendReply] = []
+    for round_no in (1, 2):
+        core.step("a", Heartbeat(3, 0, round_no))
+        while (ready := core.take(64, 1 << 20)) is not None:
+            replies += [each for _, each in ready.send_now if isinstance(each, AppendReply)]
+            if ready.token is not None:
+                core.persisted(ready.token)
+    (reply,) = replies
+    assert (reply.is_ok, reply.index) == (True, 0)
+    assert reply.needs_snapshot and reply.is_uncertain
