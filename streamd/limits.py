@@ -27,8 +27,6 @@ PRIORITY_GROUP_NAME_MAX: Final = 16
 API_PARKED_MAX: Final = 1024  # requests that wait for a leader; more are told to come back
 API_PARKED_MS: Final = 4000  # and how long: an election is over by then, clients wait 5 s
 API_RETRY_MS: Final = 250  # waiting requests look again, should no leader have been announced
-READ_LOST_MS: Final = 60_000  # nobody waits for a ReadIndex that long
-META_FRESH_RETRY_MS: Final = 250  # a node that starts asks again how far the meta log goes
 API_HOPS_MAX: Final = 3  # to the meta leader, on to the stream's, and one that has just changed
 API_FORWARD_MS: Final = 10_000  # a request that was passed on is remembered; clients wait 5 s
 API_CALL_MS: Final = 2000  # for the infos of streams that another node leads
@@ -104,6 +102,7 @@ RAFT_APPEND_BYTES: Final = 1024 * 1024  # of one append message; larger ones del
 RAFT_APPEND_ENTRIES: Final = 1024  # of one append message
 RAFT_INFLIGHT_APPENDS: Final = 64  # unanswered appends per peer; with the bytes bounds its link
 RAFT_READS_MAX: Final = 65_536  # reads waiting for a leader's confirmation, per group
+RAFT_READ_LOST_MS: Final = 60_000  # nobody waits that long for it
 
 # --- cluster ------------------------------------------------------------------------------------
 
@@ -120,6 +119,7 @@ REPLACEMENTS_MAX: Final = 64  # streams that get new peers at a time, after a se
 FACTS_EVERY_S: Final = 10.0  # how often nodes tell each other how much they hold
 CATCH_UP_RETRY_S: Final = 0.5  # after a failed catch-up
 BOOTSTRAP_RETRY_S: Final = 0.25
+META_FRESH_RETRY_MS: Final = 250  # a node that starts asks again how far the meta log goes
 CONFIGURED_MS: Final = 5000  # how long the meta leader waits for a stream's leader to follow
 MEMORY_SNAPSHOT_BYTES: Final = 2 * 1024 * 1024  # a memory log can't be read back: compact in time
 EVERYTHING: Final = 1 << 62  # an index beyond any log

@@ -419,15 +419,24 @@ class Group:
         if raft.log.is_sole:
             self._barriers.append((raft.last_index, done))
             return
-        reads = self._reads
-        while reads and reads[oldest := next(iter(reads))][2] < self.at_ms - limits.READ_LOST_MS:
-            del reads[oldest]  # the question or its answer was lost
+        self._forget_lost_reads()
         self._read_count += 1
-        reads[self._read_count] = (raft.last_index if raft.is_leader else 0, done, self.at_ms)
+        asked = (raft.last_index if raft.is_leader else 0, done, self.at_ms)
+        self._reads[self._read_count] = asked
         try:
             raft.read_index(self._read_count)
         except ProposalRejected:
-            reads.pop(self._read_count, None)
+            self._reads.pop(self._read_count, None)
+
+    def _forget_lost_reads(self) -> None:
+        """Let go of those whose question or answer was lost: nobody waits for them any more."""
+        reads = self._reads
+        since_ms = self.at_ms - limits.RAFT_READ_LOST_MS
+        while reads:
+            oldest = next(iter(reads))
+            if reads[oldest][2] >= since_ms:
+                return
+            del reads[oldest]
 
     def _on_snapshot_wanted(self, a: Any, b: Any, c: Any) -> None:
         self._turn_out.snapshot_wanted = True

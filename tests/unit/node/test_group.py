@@ -39,4 +39,4 @@ def test_reads_whose_question_is_lost_do_not_pile_up() -> None:
         inbox = [(g.STEP, "a", beat, None), (g.BARRIER, never, None, None)]
         turn = group.turn(now_ms, now_ms * 10**6, inbox)
         assert any(isinstance(message, ReadQuery) for _, message in turn.send_now)
-    assert len(group._reads) <= limits.READ_LOST_MS // 250 + 1
+    assert len(group._reads) <= limits.RAFT_READ_LOST_MS // 250 + 1
