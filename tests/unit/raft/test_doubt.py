@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from streamd.raft.core import ProposalRejected, RaftCore
@@ -326,6 +328,15 @@ def test_a_snapshot_may_have_taken_in_the_certified_entry(
     assert core.is_uncertain != is_certain
 
 
+def b_in_memory(log: LogState, **facts: Any) -> RaftCore:
+    """The member "b" of a stream's group in memory; `facts` replace what is usual."""
+    given: dict[str, Any] = {"voters": "ab", "is_uncertain": True, "may_begin_anew": True} | facts
+    return RaftCore(
+        group=7, node_id="b", log=log, reader=Disk(), now_ms=0, seed=1,
+        applied=log.last_index, **given,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("voters", "is_uncertain", "is_in_memory", "is_outlived"),
     [
@@ -339,18 +350,10 @@ def test_who_holds_what_all_voters_forgot_takes_no_part(
     voters: str, is_uncertain: bool, is_in_memory: bool, is_outlived: bool
 ) -> None:
     """b's state ends at 62; a, which leads, began anew and committed 8: simulator seed 31667."""
-    core = RaftCore(
-        group=7,
-        node_id="b",
-        voters=voters,
-        log=LogState(HardState(1), 63, 62, 1, 5),
-        reader=Disk(),
-        now_ms=0,
-        seed=1,
-        applied=62,
-        is_uncertain=is_uncertain,
-        may_begin_anew=is_in_memory,
-    )
+    core = b_in_memory(
+        LogState(HardState(1), 63, 62, 1, 5),
+        voters=voters, is_uncertain=is_uncertain, may_begin_anew=is_in_memory,
+    )  # fmt: skip
     core.step("a", Append(1, 3, 1, 9, [], 8))
     assert core.status()["has_diverged"] is is_outlived
     late = core.take(64, 1 << 20)
@@ -364,19 +367,7 @@ def test_who_holds_what_all_voters_forgot_takes_no_part(
 def test_who_begins_anew_without_a_snapshot_asks_for_one() -> None:
     """A leader that saw it diverge sends it no entries, so it must speak first: simulator seed
     50728. Its leader may have been in doubt of it before, and learns nothing from a heartbeat."""
-    core = RaftCore(
-        group=7,
-        node_id="b",
-        voters="ab",
-        log=LogState(HardState(3, "", 0, True), 1, 0, 0, 0),
-        reader=Disk(),
-        now_ms=0,
-        seed=1,
-        applied=0,
-        is_uncertain=True,
-        is_incomplete=True,
-        may_begin_anew=True,
-    )
+    core = b_in_memory(LogState(HardState(3, "", 0, True), 1, 0, 0, 0), is_incomplete=True)
     replies: list[AppendReply] = []
     for round_no in (1, 2):
         core.step("a", Heartbeat(3, 0, round_no))
