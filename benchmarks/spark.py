@@ -5,8 +5,8 @@
 
 Servers fsync before they ack. Each row has a Spark session in a process of its own, as a job has.
 Reads run `--runs` times after two that warm up, and the median counts; the others run once. Beside
-the online reads: the same stream through nats-py, one process;
-and `ceiling`: a source whose rows are ready, which is all that Spark takes from Python here.
+the online reads: the same stream through nats-py, one process; and `ceiling`: a source whose rows
+are ready, which is all that Spark takes from Python here.
 Memory is the peak resident size of Spark's JVM and of its largest Python worker in that row.
 """
 
@@ -229,10 +229,15 @@ class Bench:
         """Run a row of `SparkRows` in a process and a JVM of its own, as any job is run."""
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=context) as pool:
-            rows = pool.submit(
+            found = pool.submit(
                 _in_session, row, args, self._size, self._count, self._options.runs, self._directory
             )
-            self._note(rows.result())
+            try:
+                self._note(found.result())
+            except SystemExit:  # the row need not come to its end first
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
 
     def _note(self, found: Result) -> None:
         self.results.append(found)
