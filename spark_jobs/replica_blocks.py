@@ -61,7 +61,7 @@ class BlockView:
     dead: tuple[tuple[Seq, Seq], ...] = ()  # inclusive ranges that are not live, ascending
     tail_offset: int = 0  # from here on the bytes are `tail`, not in the file yet; 0: all in file
     tail: bytes = field(default=b"", repr=False)
-    is_settled: bool = False  # sealed before the last snapshot: no restart cuts its file
+    is_settled: bool = False  # sealed before the last snapshot: a restart does not cut its file
 
     @property
     def byte_count(self) -> int:

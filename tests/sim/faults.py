@@ -90,6 +90,7 @@ class Faults:
         self._rng = cluster.world.rng("faults")
         self._is_on = False
         share = self._rng.choice((0.2, 0.4, 0.7, 1.0))
+        # Drawn apart: the other faults of a seed stay what they were before there was this one.
         drawn = [kind for kind in KINDS if kind != "server removal"]
         self.kinds = [kind for kind in drawn if self._rng.random() < share]
         if len(cluster.names) == 5 and cluster.world.rng("removals").random() < REMOVABLE:
