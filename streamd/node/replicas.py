@@ -25,7 +25,7 @@ from streamd.node.monitor import Monitor
 from streamd.node.ports import Done
 from streamd.node.rafts import GroupStart
 from streamd.node.remote_stream import RemoteStream
-from streamd.node.rosters import next_roster
+from streamd.node.rosters import has_wrong_members, next_roster
 from streamd.node.scrub import check_installed
 from streamd.node.snapshot_state import unwrap
 from streamd.node.snapshot_writers import StreamSnapshots
@@ -150,8 +150,8 @@ class Replicas:
             if replica is not None and replica.is_ready:
                 self._configure(replica, asset)
                 self._look_at_members_of(replica, asset)
-            elif replica is not None and _has_wrong_members(replica, asset):
-                self.reopen(uid, before=lambda: None)
+            elif replica is not None:
+                self._begin_anew_if_wrong(replica, asset)
         self._place(name)
 
     def _is_wanted(self, asset: StreamAsset) -> bool:
@@ -540,6 +540,18 @@ class Replicas:
             asset = node.meta.streams_by_uid.get(uid)
             if replica is not None and replica.is_ready and asset is not None:
                 self._look_at_members_of(replica, asset)
+        for uid in sorted(self._opened_in_memory & self._replicas.keys()):
+            asset = node.meta.streams_by_uid.get(uid)
+            if asset is not None:
+                self._begin_anew_if_wrong(self._replicas[uid], asset)
+
+    def _begin_anew_if_wrong(self, replica: LocalStream, asset: StreamAsset) -> None:
+        """A member in memory learns from meta who belongs to its group by being opened again."""
+        if replica.is_file or replica.group.failure or replica.monitor.on_stopped:
+            return  # or it is being closed
+        now_ms = self._node.env.clock.monotonic_ms()
+        if has_wrong_members(replica.group.raft, asset, now_ms):
+            self.reopen(replica.uid, before=lambda: None)
 
     def _look_at_members_of(self, replica: LocalStream, asset: StreamAsset) -> None:
         """Take the next step, if one is left; seen again until all is as meta wants it."""
@@ -781,14 +793,6 @@ class Replicas:
     def close_stores(self) -> None:
         for replica in self:
             replica.store.close()
-
-
-def _has_wrong_members(replica: LocalStream, asset: StreamAsset) -> bool:
-    """True if a stream in memory was opened, empty, with members of long ago: before this node
-    had heard from the meta group who they are now. Its log, which would say so, is gone."""
-    raft = replica.group.raft
-    is_blank = not replica.is_file and raft.is_uncertain and raft.last_index == 0
-    return is_blank and bool(asset.members) and set(raft.members.voters) != set(asset.members)
 
 
 def _when_stopped(monitor: Monitor, done: Ready) -> None:

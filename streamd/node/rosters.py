@@ -7,6 +7,7 @@ changes of voters happen in one joint step.
 from __future__ import annotations
 
 from streamd import limits
+from streamd.machine.meta import StreamAsset
 from streamd.raft.core import RaftCore
 from streamd.types import NodeId
 
@@ -28,3 +29,25 @@ def next_roster(raft: RaftCore, wanted: tuple[NodeId, ...]) -> Roster | None:
     if not all(raft.is_close(name, limits.LEARNER_LAG_ENTRIES) for name in missing):
         return None
     return tuple(sorted(wanted)), ()
+
+
+def has_wrong_members(raft: RaftCore, asset: StreamAsset, now_ms: int) -> bool:
+    """True if a member in memory must be opened again, empty, with the members that meta knows:
+    its own log, which would say who they are, is gone.
+
+    Either it was opened, empty, with members of long ago, before this node had heard who they are
+    now. Or it was told a part of the log, and whoever told it has forgotten the rest: by that part
+    it needs the vote of somebody who has left, and it grants none to those who hold less. Nothing
+    rests on a member whose acks do not count; as long as somebody may lead, it is told the rest.
+    """
+    members = raft.members
+    if not asset.members:
+        return False
+    if raft.last_index == 0:
+        return raft.is_uncertain and set(members.voters) != set(asset.members)
+    is_counted = members.is_voter(raft.node_id) and not raft.is_uncertain
+    is_led = raft.leader_id is not None or now_ms < raft.heard_ms + limits.LEADERLESS_MS
+    if is_counted or is_led:
+        return False
+    asked = (*members.voters, *members.voters_out)
+    return any(asset.may_be_dropped_by(name) for name in asked)

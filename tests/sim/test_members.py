@@ -332,3 +332,28 @@ def test_a_founder_that_comes_back_is_given_the_snapshot() -> None:
         script.publish(ALONE, 1)
         script.move(uid, tuple(script.cluster.names))
         script.wait_for_last(first, uid, 11)
+
+
+def test_who_was_told_a_part_that_names_who_has_left_begins_anew() -> None:
+    """Restarted, it is given a snapshot of before a member left, and who gave it forgets the rest:
+    it waited for that member's vote, and refused its own to who held less. Seed 60380."""
+    with born(3) as script:
+        uid = script.create(IN_MEMORY, 3)
+        script.publish(IN_MEMORY, 5)
+        leader = next(n for n in script.cluster.names if script.group(n, uid).is_ready)
+        back, left = (name for name in script.cluster.names if name != leader)
+        script.publish(IN_MEMORY, 100)  # more than the log keeps once a snapshot has it
+        script.save_snapshot(leader, uid)
+        script.publish(IN_MEMORY, 1)
+        script.move(uid, (leader, back))
+        script.restart(back)
+
+        def has_a_part() -> bool:
+            group = script.group(back, uid)
+            return group is not None and left in group.raft.members.voters
+
+        script.wait("a part", has_a_part)
+        script.restart(leader)
+        script.publish(IN_MEMORY, 1)
+        for name in (leader, back):
+            script.wait_for_last(name, uid, 1)

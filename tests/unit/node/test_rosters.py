@@ -1,0 +1,65 @@
+"""Who belongs to a group: what a member in memory takes from meta, since its own log is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streamd import limits
+from streamd.machine.meta import StreamAsset
+from streamd.node.rosters import has_wrong_members
+from streamd.raft.core import RaftCore
+from streamd.raft.messages import Heartbeat
+from streamd.types import HardState, LogState
+from tests.unit.raft.cluster import Disk
+
+LATER_MS = limits.LEADERLESS_MS
+
+
+def member(voters: str, last_index: int, *, is_uncertain: bool = True) -> RaftCore:
+    """The member "c" of a stream's group in memory, whose log is a snapshot at `last_index`."""
+    log = LogState(HardState(1), last_index + 1, last_index, min(last_index, 1), 0)
+    return RaftCore(
+        group=7, node_id="c", voters=voters, log=log, reader=Disk(), now_ms=0, seed=1,
+        applied=last_index, is_uncertain=is_uncertain, may_begin_anew=True,
+    )  # fmt: skip
+
+
+def placed(members: str, peers: str = "") -> StreamAsset:
+    """The stream as meta knows it: who belongs to the group, and who is wanted."""
+    config: dict[str, Any] = {"storage": "memory"}
+    return StreamAsset(7, "M", config, 0, 1, config, tuple(peers or members), tuple(members))
+
+
+@pytest.mark.parametrize(
+    ("voters", "last_index", "members", "peers", "is_wrong"),
+    [
+        ("abc", 0, "bc", "", True),  # opened before the news came
+        ("abc", 0, "abc", "bc", False),
+        ("abc", 52, "bc", "", True),  # a has left, and c waits for its vote: seed 60380
+        ("abc", 52, "abc", "bc", False),  # ... it may be a member yet
+        ("abc", 52, "bc", "abc", False),  # ... it is to be one again
+        ("bc", 52, "abc", "", False),  # b can vote, whoever else may
+        ("ab", 52, "bc", "", True),  # a learner grants no votes to shorter logs either
+        ("abc", 52, "", "", False),  # meta says nothing
+    ],
+)
+def test_what_a_member_that_counts_for_nothing_was_told_names_who_has_left(
+    voters: str, last_index: int, members: str, peers: str, is_wrong: bool
+) -> None:
+    core = member(voters, last_index)
+    assert has_wrong_members(core, placed(members, peers), LATER_MS) is is_wrong
+
+
+def test_who_may_be_told_the_rest_keeps_what_it_has() -> None:
+    core = member("abc", 52)
+    assert not has_wrong_members(core, placed("bc"), 0)
+    assert has_wrong_members(core, placed("bc"), LATER_MS)
+    core.step("b", Heartbeat(1, 0, 1))
+    assert not has_wrong_members(core, placed("bc"), LATER_MS)
+
+
+def test_what_a_certain_voter_holds_counts() -> None:
+    core = member("abc", 52, is_uncertain=False)
+    assert not has_wrong_members(core, placed("bc"), LATER_MS)
