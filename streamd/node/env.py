@@ -40,7 +40,8 @@ class SystemEnv:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def make_thread(self, name: str) -> NodeThread:
-        return DiskThread(name, self._asyncio_loop.call_soon_threadsafe)
+        loop = self._asyncio_loop
+        return DiskThread(name, loop.call_soon_threadsafe, loop.call_soon)
 
     def spawn(self, monitor: Monitor) -> None:
         task = self._asyncio_loop.create_task(monitor.run())

@@ -21,6 +21,9 @@ class MemoryLog:
     ) -> None:
         self._call_soon(done)
 
+    def flush(self) -> None:
+        """Nothing waits to be written."""
+
     def release(self, group: Uid, index: Index, term: int, chain: int) -> None:
         """Nothing is kept, so nothing is released."""
 

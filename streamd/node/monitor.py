@@ -29,6 +29,8 @@ class GroupLog(Protocol):
         done: Callable[[], None],
     ) -> None: ...
 
+    def flush(self) -> None: ...
+
     def release(self, group: Uid, index: Index, term: int, chain: int) -> None: ...
 
 
@@ -52,6 +54,15 @@ class SnapshotWriter(Protocol):
     ) -> None: ...
 
 
+class DueTurns:
+    """How many groups of a node have a turn due in this round of the loop."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Monitor:
     """Runs one group. The same class for the meta group and for every stream."""
 
@@ -66,6 +77,7 @@ class Monitor:
         loop: Loop,
         send: Callable[[NodeId, Uid, list[Message]], None] | None = None,
         on_turn: Callable[[g.Turn], None] | None = None,
+        due: DueTurns | None = None,
     ) -> None:
         self._group = group
         self._log = log
@@ -74,6 +86,7 @@ class Monitor:
         self._on_failed = on_failed
         self._inbox: list[tuple[Any, ...]] = []
         self._wake = asyncio.Event()
+        self._due = due if due is not None else DueTurns()  # with those of the other groups
         self._is_done = False
         self._is_stopping = False
         self._is_saving = False
@@ -92,7 +105,17 @@ class Monitor:
         """Put a message in the inbox; the next turn takes it."""
         self._inbox.append(message)
         if len(self._inbox) == 1:
+            self._ring()
+
+    def _ring(self) -> None:
+        if not self._wake.is_set() and not self._is_done:
+            self._due.count += 1
             self._wake.set()
+
+    def _answer(self) -> None:
+        if self._wake.is_set():
+            self._due.count -= 1
+            self._wake.clear()
 
     def stop(self) -> None:
         """Ask the loop to end; it takes a last snapshot itself, or none. Await `stopped`."""
@@ -104,7 +127,7 @@ class Monitor:
 
     def step(self) -> None:
         """One round of `run`, for who drives monitors without an event loop."""
-        self._wake.clear()
+        self._answer()
         try:
             self._turn()
         except Exception as err:  # noqa: BLE001 - as in `run`
@@ -118,7 +141,7 @@ class Monitor:
         try:
             while not self._is_done:
                 await self._wake.wait()  # the only await in the loop
-                self._wake.clear()
+                self._answer()
                 self._turn()
         except Exception as err:  # noqa: BLE001 - whatever it was, it ends this group and no other
             self._end(err)
@@ -127,6 +150,7 @@ class Monitor:
 
     def _end(self, err: Exception | None) -> None:
         self._is_done = True
+        self._answer()
         if self._timer is not None:
             self._timer.cancel()
         if err is not None:
@@ -160,7 +184,7 @@ class Monitor:
             self._loop.call_soon(self._on_turn, turn)
         has_more = group.deliver()
         if turn.more or has_more:
-            self._wake.set()
+            self._ring()
         if turn.is_stopping:
             self._is_stopping = True
         if turn.snapshot_wanted:
@@ -171,6 +195,10 @@ class Monitor:
             self._is_done = True
             return
         self._arm(group.deadline_ms())
+        if turn.writes and not turn.send_now and not self._due.count:
+            # The last turn of this round, so nothing else would share the sync. What was sent to
+            # peers leaves first: it does when the round is over, and then the log is written too.
+            self._log.flush()
 
     def _emit(self, turn: g.Turn) -> None:
         """Hand outcomes to whoever waits and events to the announcer; after apply only (I5)."""

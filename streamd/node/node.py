@@ -27,7 +27,7 @@ from streamd.node.env import NodeEnv, SystemEnv, completion
 from streamd.node.group import Group, NoBlocks
 from streamd.node.leaders import Leaders
 from streamd.node.memory_log import MemoryLog
-from streamd.node.monitor import Monitor
+from streamd.node.monitor import DueTurns, Monitor
 from streamd.node.peering import Peering
 from streamd.node.ports import Done, Peers, Wires
 from streamd.node.rafts import GroupStart, Rafts, log_from_snapshot
@@ -140,6 +140,7 @@ class Node:
         self.block_thread = env.make_thread("block")
         self.wal = self._open_wal()
         self.memory_log = MemoryLog(env.loop.call_soon)
+        self.due_turns = DueTurns()
         self.rafts = Rafts(self)
         self._is_running = True
         self.again("stragglers", limits.STRAGGLER_CHECK_S, self._check_stragglers)
@@ -381,6 +382,7 @@ class Node:
             loop=self.env.loop,
             send=self.peering.send,
             on_turn=self._on_meta_turn,
+            due=self.due_turns,
         )
         self._meta_monitor = monitor
         self.is_meta_fresh = False

@@ -342,6 +342,7 @@ class Replicas:
             loop=node.env.loop,
             send=node.peering.send,
             on_turn=lambda turn: self._on_turn(uid, group, turn),
+            due=node.due_turns,
         )
         group.post = monitor.post
         if is_file:

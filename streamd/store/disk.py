@@ -2,7 +2,8 @@
 
 All file access of the server goes through a `Disk`; tests give one that loses or tears what was
 not synced. A node has two threads: *log* (the write-ahead log and nothing else, so that an ack
-never waits behind block I/O) and *block* (blocks, snapshots, reads).
+never waits behind block I/O) and *block* (blocks, snapshots, reads). While the disk is quick the
+event loop does the log thread's writes itself (`submit_soon`, docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from streamd.errors import DiskError
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 Post = Callable[[Callable[[], None]], Any]
+_Job = tuple[Callable[[], Any], Callable[[Any], None] | None]  # (job, done)
 
 UNSYNCED_PREFIX = ".unsynced-"  # names that an OverlayDisk hides; see overlay.py
 _IOV_MAX = 1024
@@ -219,10 +221,21 @@ def disk_error(what: str, path: str, err: OSError) -> DiskError:
     return DiskError(f"{path}: {what}: {os.strerror(err.errno) if err.errno else err}")
 
 
+def _nothing(result: Any = None) -> None:
+    """A job that does nothing."""
+
+
+_UNCOUNTED = _nothing  # as `done`: of a delayed job, which nobody waits for
+
+
 class Thread(Protocol):
     """What the store needs of a `DiskThread` (tests step one by hand)."""
 
     def submit(self, job: Callable[[], T], done: Callable[[Any], None] | None) -> None: ...
+
+    def submit_soon(self, job: Callable[[], T], done: Callable[[Any], None]) -> None: ...
+
+    def do_now(self) -> None: ...
 
     def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None: ...
 
@@ -234,28 +247,59 @@ class DiskThread:
 
     `done(result)` runs on the event loop, in the same order; result is what the job returned or
     the exception it raised. Completions that are ready together cost one wake-up of the loop.
+    Without `soon` (the loop's `call_soon`), `submit_soon` is just `submit`.
     """
 
-    def __init__(self, name: str, post: Post) -> None:
+    def __init__(self, name: str, post: Post, soon: Post | None = None) -> None:
         self.name = name
         self._post = post
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None] | None] | None] = (
-            SimpleQueue()
-        )
+        self._soon = soon
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._finished: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._later: list[tuple[float, Callable[[], Any]]] = []  # touched by the thread only
         self._is_posted = False
+        self._running = threading.Lock()  # held while a job runs, here or on the thread
+        self._counting = threading.Lock()
+        self._count = 0  # of jobs that were given to the thread and have not ended
+        self._for_loop: deque[_Job] = deque()  # for the loop's next round
         self._thread = threading.Thread(target=self._run, name=f"disk-{name}", daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], T], done: Callable[[Any], None] | None) -> None:
         """Run `job` on the thread; then `done(result)` on the loop, if given."""
-        self._jobs.put((job, done))
+        with self._counting:
+            while self._for_loop:  # came before, so it goes before
+                self._count += 1
+                self._jobs.put(self._for_loop.popleft())
+            self._count += 1
+            self._jobs.put((job, done))
+
+    def submit_soon(self, job: Callable[[], T], done: Callable[[Any], None]) -> None:
+        """Run `job` on the loop itself, in its next round, if the thread has nothing to do.
+
+        For short jobs: the loop stands still meanwhile. What sockets were given in this round
+        leaves before.
+        """
+        if self._soon is None or self._count:
+            self.submit(job, done)
+            return
+        self._for_loop.append((job, done))
+        if len(self._for_loop) == 1:
+            self._soon(self.do_now)
+
+    def do_now(self) -> None:
+        """Do what was left for the loop's next round; by the thread, if that is at work."""
+        waiting = self._for_loop
+        while waiting:
+            if not self._running.acquire(blocking=False):  # a delayed job
+                self.submit(*waiting.popleft())
+            else:
+                self._run_on_loop()
 
     def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None:
         """Run `job` on the thread, not before `delay_s` from now. Not run if closed before."""
         due = time.monotonic() + delay_s
-        self._jobs.put((lambda: self._later.append((due, job)), None))
+        self._jobs.put((lambda: self._later.append((due, job)), _UNCOUNTED))
 
     def is_current(self) -> bool:
         """True on the thread itself."""
@@ -263,6 +307,7 @@ class DiskThread:
 
     def close(self) -> None:
         """Run what was submitted, then end. Blocks; completions still reach the loop."""
+        self.submit(_nothing, None)
         self._jobs.put(None)
         self._thread.join()
 
@@ -275,10 +320,13 @@ class DiskThread:
             if item is None:
                 return
             job, done = item
-            try:
-                result = job()
-            except BaseException as err:  # noqa: BLE001 - handed to `done`, who decides
-                result = err
+            with self._running:
+                try:
+                    result = job()
+                except BaseException as err:  # noqa: BLE001 - handed to `done`, who decides
+                    result = err
+            if done is _UNCOUNTED:
+                continue
             if done is not None:
                 self._finished.append((done, result))
                 if not self._is_posted:
@@ -287,14 +335,27 @@ class DiskThread:
                         self._post(self._complete)
                     except RuntimeError:
                         return  # the loop is closed: nobody is left to be told
+            with self._counting:
+                self._count -= 1
 
-    def _wait_until_due(self) -> tuple[Callable[[], Any], Callable[[Any], None] | None] | None:
+    def _run_on_loop(self) -> None:
+        job, done = self._for_loop.popleft()
+        try:
+            result = job()
+        except BaseException as err:  # noqa: BLE001 - handed to `done`, who decides
+            result = err
+        finally:
+            self._running.release()
+        if done is not None:
+            done(result)
+
+    def _wait_until_due(self) -> _Job | None:
         due, job = min(self._later, key=lambda item: item[0])
         try:
             return self._jobs.get(timeout=max(0.0, due - time.monotonic()))
         except Empty:
             self._later.remove((due, job))
-            return job, None
+            return job, _UNCOUNTED
 
     def _complete(self) -> None:
         # Cleared first: a result appended after the loop below saw an empty deque posts again.

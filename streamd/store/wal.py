@@ -1,8 +1,9 @@
 """The write-ahead log of a node: one for all groups, with group commit.
 
-Whatever waits when the log thread wakes becomes one write and one fdatasync; while that sync runs,
-the next batch gathers. No timer, no window. `store/README.md` has the format and the argument
-why a crash at any byte loses nothing that was reported done.
+Whatever waits becomes one write and one fdatasync, by the event loop when its round is over or, if
+the disk is slow, by the log thread; while that sync runs, the next batch gathers. No timer, no
+window. `store/README.md` has the format and the argument why a crash at any byte loses nothing
+that was reported done.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from streamd.store.disk import Buffer, Disk, Thread, disk_error
 from streamd.store.wal_groups import GroupLog
 from streamd.store.wal_jobs import SPARES_MAX, FreeSegment, PrepareSpare, Raise
 from streamd.store.wal_manifest import ManifestFile
+from streamd.store.wal_pace import Pace
 from streamd.store.wal_recovery import SPARE_PREFIX, Recovered, recover, segment_name
 from streamd.store.wal_repair import carry_over, set_aside
 from streamd.types import Entry, HardState, Index, LogState, Term, Uid
@@ -94,6 +96,7 @@ class Wal:
         self.sync_count = 0
         self.written_bytes = 0
         self.failure: DiskError | None = None
+        self._pace = Pace()
         # Event loop's.
         self._fds = {segment.no: segment.fd for segment in recovered.segments}
         self._sizes = {segment.no: segment.capacity for segment in recovered.segments}
@@ -109,7 +112,7 @@ class Wal:
             deque()
         )
         self._is_scheduled = False
-        # Log thread's.
+        # Who writes': the log thread's, or the loop's while the thread has nothing to do.
         self._wal_id = recovered.wal_id
         self._next_batch = recovered.next_batch
         self._durable_batch = recovered.next_batch - 1
@@ -243,7 +246,11 @@ class Wal:
             self._waiting.append((writes, done, _NO_LAZY))
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._thread.submit(self._write, self._complete)
+            self._schedule()
+
+    def flush(self) -> None:
+        """Write now what `append` left for the loop's next round, if it did: nothing more comes."""
+        self._thread.do_now()
 
     def read(self, group: Uid, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
         """Return the entries lo..hi-1 that `append` reported done, at most about `max_bytes`.
@@ -449,7 +456,7 @@ class Wal:
             self._thread.submit(FreeSegment(self, oldest, fd).run, None)
             oldest += 1
 
-    # --- on the log thread ------------------------------------------------------------------
+    # --- on the log thread, or on the loop instead ---------------------------------------------
 
     def _write(self) -> _Written | None:
         """Write and sync what waits, as one batch; more than a batch waits for the next turn."""
@@ -462,13 +469,20 @@ class Wal:
             self.failure = disk_error("writing the log", self._directory, err)
             raise self.failure from err
         if self._waiting:
-            self._thread.submit(self._write, self._complete)
+            self._schedule()
         else:
             self._is_scheduled = False
             if self._waiting and not self._is_scheduled:  # came between the two lines above
                 self._is_scheduled = True
-                self._thread.submit(self._write, self._complete)
+                self._schedule()
         return written
+
+    def _schedule(self) -> None:
+        """Have `_write` run: by the event loop while the disk is quick, else by the thread."""
+        if self._pace.is_quick(time.monotonic()):
+            self._thread.submit_soon(self._write, self._complete)
+        else:
+            self._thread.submit(self._write, self._complete)
 
     def _write_batch(self) -> _Written | None:
         waiting = self._waiting
@@ -521,6 +535,7 @@ class Wal:
             return written
         if self._position + wf.padded(size) > self._capacity:
             self._rotate(size)
+        began = time.monotonic()
         self._put_batch(buffers, size, count)
         # Only now: a rotation above must not repeat what this batch was still to say.
         self._remember(taken)
@@ -528,6 +543,8 @@ class Wal:
             self._sync_later()
         else:
             self._sync()
+        if not self._thread.is_current():
+            self._pace.note(began, time.monotonic(), size)
         if not self._is_witness_due:
             self._witness_later()
         written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity

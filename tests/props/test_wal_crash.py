@@ -92,6 +92,7 @@ class Run:
     def __init__(self, seed: int, *, sync: Any = "always") -> None:
         self.sync = sync
         self.rng = random.Random(seed)
+        self.is_quick = seed % 2 == 1  # the loop writes what it is given a chance to
         self.disk = SimDisk(seed)
         self.model = Model()
         self.term = 1
@@ -99,7 +100,7 @@ class Run:
         self.uids: list[int] = []
 
     def start(self) -> None:
-        self.thread = SimThread()
+        self.thread = SimThread(is_quick=self.is_quick)
         self.helper = SimThread()
         self.wal = open_wal(self.disk, self.thread, sync=self.sync)
         if self.sync != "always":
@@ -115,6 +116,8 @@ class Run:
         roll = rng.random()
         if roll < 0.55:
             self.append()
+            if self.is_quick and rng.random() < 0.5:
+                self.wal.flush()
         elif roll < 0.8:
             self.thread.step()
         elif roll < 0.93:

@@ -28,6 +28,12 @@ class Inline:
         if done is not None:
             done(result)
 
+    def submit_soon(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.submit(job, done)
+
+    def do_now(self) -> None:
+        """Nothing waits."""
+
     def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None:
         raise AssertionError("nothing here waits")
 

@@ -65,6 +65,7 @@ DEEDS = (
     "streams of 3",
     "streams of 5",
     "streams in memory",
+    "writes by the loop",
     "log warning: stream files set aside",
     "log warning: the log is damaged",
 )

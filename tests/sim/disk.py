@@ -488,18 +488,37 @@ class SimThread:
     """Runs jobs when the test says so. `done` runs right after its job, or at `complete`.
 
     With `call_later` (a simulated loop's) delayed jobs are submitted when their time has come,
-    else at `run_later`.
+    else at `run_later`. With `is_quick`, what is submitted for the loop's next round waits for
+    `do_now` or the next `step`, whichever comes first.
     """
 
-    def __init__(self, call_later: Callable[..., object] | None = None) -> None:
+    def __init__(
+        self, call_later: Callable[..., object] | None = None, *, is_quick: bool = False
+    ) -> None:
         self._call_later = call_later
+        self._is_quick = is_quick
+        self._for_loop: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None] | None]] = deque()
         self._finished: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._later: list[Callable[[], Any]] = []
         self._is_running = False
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None] | None) -> None:
+        while self._for_loop:
+            self._jobs.append(self._for_loop.popleft())
         self._jobs.append((job, done))
+
+    def submit_soon(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if self._is_quick and not self._jobs and not self._finished:
+            self._for_loop.append((job, done))
+        else:
+            self.submit(job, done)
+
+    def do_now(self) -> None:
+        while self._for_loop:
+            self._jobs.append(self._for_loop.popleft())
+            self.step()
+            self.complete()
 
     def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None:
         if self._call_later is not None:
@@ -516,6 +535,8 @@ class SimThread:
 
     def step(self) -> bool:
         """Run one job; False if there is none. Its completion waits for `complete`."""
+        while self._for_loop:
+            self._jobs.append(self._for_loop.popleft())
         if not self._jobs:
             return False
         job, done = self._jobs.popleft()

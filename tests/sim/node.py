@@ -103,6 +103,9 @@ class RecordingLog:
                 self._entries[entry.index] = entry
         self._wal.append(writes, done)
 
+    def flush(self) -> None:
+        self._wal.flush()
+
     def release(self, group: Uid, index: Index, term: int, chain: int) -> None:
         self._wal.release(group, index, term, chain)
 

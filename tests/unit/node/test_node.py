@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
 from streamd.node.node import Node
+from streamd.store import wal
 from streamd.store.snapshots import SnapshotFile
+from streamd.store.wal_pace import Pace
 from tests.sim.crash import SimWires
 
 
@@ -90,3 +93,79 @@ def test_a_meta_group_that_can_not_begin_anew_ends_the_node(
 
     asyncio.run(asyncio.wait_for(run(), 30))
     assert [type(reason) for reason in reasons] == [OSError]
+
+
+class Acks:
+    """Counts acks, and says on which round of the loop each came."""
+
+    def __init__(self, wanted: int) -> None:
+        self.outcomes: list[Any] = []
+        self.all = asyncio.Event()
+        self._wanted = wanted
+
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        self.outcomes += outcomes
+        if len(self.outcomes) == self._wanted:
+            self.all.set()
+
+
+def test_streams_that_are_written_in_one_round_share_one_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last turn of the round has the log written; the others leave theirs to it."""
+    monkeypatch.setattr(wal, "WITNESS_IDLE_S", 1000.0)
+    monkeypatch.setattr(Pace, "is_quick", lambda self, now: True)
+
+    async def run() -> None:
+        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
+        await node.started()
+        try:
+            for name in ("A", "B", "C"):
+                config = normalise({"name": name, "subjects": [name]}, is_pedantic=False)
+                await _propose(node, [commands.CREATE_STREAM, 1, config])
+            handles = [node.streams_for(name)[0] for name in (b"A", b"B", b"C")]
+            for _ in range(3):
+                acks = Acks(3)
+                before = node.wal.sync_count
+                for handle in handles:
+                    handle.publish([(handle.name.encode(), b"", b"x")], [b"r"], acks)
+                await acks.all.wait()
+                assert node.wal.sync_count == before + 1
+        finally:
+            await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_while_the_disk_is_quick_the_loop_writes_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what the thread writes otherwise is acked all the same."""
+    monkeypatch.setattr(wal, "WITNESS_IDLE_S", 1000.0)
+
+    async def run() -> None:
+        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
+        await node.started()
+        try:
+            config = normalise({"name": "A", "subjects": ["A"]}, is_pedantic=False)
+            await _propose(node, [commands.CREATE_STREAM, 1, config])
+            handle = node.streams_for(b"A")[0]
+            writers: list[str] = []
+            writev = node.env.disk.writev
+
+            def noted(*args: Any) -> None:
+                writers.append(threading.current_thread().name)
+                writev(*args)
+
+            monkeypatch.setattr(node.env.disk, "writev", noted)
+            for is_quick in (True, False, True):
+                monkeypatch.setattr(Pace, "is_quick", lambda self, now, is_quick=is_quick: is_quick)
+                writers.clear()
+                acks = Acks(1)
+                handle.publish([(b"A", b"", b"x")], [b"r"], acks)
+                await acks.all.wait()
+                assert writers == ["MainThread" if is_quick else "disk-log"]
+        finally:
+            await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -140,3 +140,111 @@ def test_a_later_job_runs_between_the_others() -> None:
     thread.submit_later(1000, lambda: ran.put("never"))
     thread.close()
     assert ran.empty()
+
+
+class LoopAndThread:
+    """A thread whose loop runs when the test says so."""
+
+    def __init__(self) -> None:
+        self.ready: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.thread = DiskThread("test", self.ready.put, self.ready.put)
+        self.ran: list[object] = []
+
+    def job(self, name: str) -> Callable[[], str]:
+        """A job that notes who runs it."""
+
+        def run() -> str:
+            self.ran.append((name, "thread" if self.thread.is_current() else "loop"))
+            return name
+
+        return run
+
+    def run_ready(self) -> None:
+        while not self.ready.empty():
+            self.ready.get()()
+
+    def hold(self) -> queue.SimpleQueue[None]:
+        """Keep the thread busy until something is put."""
+        gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.thread.submit(gate.get, None)
+        return gate
+
+
+def test_a_quick_job_runs_on_the_loop_in_its_next_round_or_now() -> None:
+    both = LoopAndThread()
+    results: list[object] = []
+    both.thread.submit_soon(both.job("a"), results.append)
+    assert both.ran == []
+    both.run_ready()
+    assert (both.ran, results) == ([("a", "loop")], ["a"])
+    both.thread.submit_soon(both.job("b"), results.append)
+    both.thread.do_now()
+    assert (both.ran[1:], results) == ([("b", "loop")], ["a", "b"])
+    both.run_ready()  # the round that would have done it finds nothing
+    both.thread.close()
+    assert results == ["a", "b"]
+
+
+def test_a_quick_job_never_overtakes_what_the_thread_was_given() -> None:
+    both = LoopAndThread()
+    results: list[object] = []
+    gate = both.hold()
+    both.thread.submit_soon(both.job("a"), results.append)  # busy, so this one goes there too
+    both.thread.do_now()
+    assert both.ran == []
+    gate.put(None)
+    both.thread.close()
+    both.run_ready()
+    assert (both.ran, results) == ([("a", "thread")], ["a"])
+
+
+def test_what_is_submitted_after_a_quick_job_runs_after_it() -> None:
+    both = LoopAndThread()
+    results: list[object] = []
+    both.thread.submit_soon(both.job("a"), results.append)
+    both.thread.submit(both.job("b"), results.append)
+    both.thread.close()
+    both.run_ready()
+    assert both.ran == [("a", "thread"), ("b", "thread")]
+    assert results == ["a", "b"]
+
+
+def test_closing_does_what_was_left_for_the_loop() -> None:
+    both = LoopAndThread()
+    results: list[object] = []
+    both.thread.submit_soon(both.job("a"), results.append)
+    both.thread.close()
+    both.run_ready()
+    assert (both.ran, results) == ([("a", "thread")], ["a"])
+
+
+def test_a_quick_job_waits_for_a_delayed_one_that_runs() -> None:
+    both = LoopAndThread()
+    results: list[object] = []
+    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+    begun: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def delayed() -> None:
+        begun.put(None)
+        gate.get()
+        both.ran.append("delayed")
+
+    both.thread.submit_later(0.0, delayed)
+    begun.get(timeout=10)
+    both.thread.submit_soon(both.job("a"), results.append)
+    both.thread.do_now()
+    assert both.ran == []
+    gate.put(None)
+    both.thread.close()
+    both.run_ready()
+    assert both.ran == ["delayed", ("a", "thread")]
+    assert results == ["a"]
+
+
+def test_the_error_of_a_quick_job_is_its_result() -> None:
+    both = LoopAndThread()
+    results: list[object] = []
+    both.thread.submit_soon(lambda: 1 // 0, lambda result: results.append(type(result)))
+    both.run_ready()
+    both.thread.close()
+    assert results == [ZeroDivisionError]
