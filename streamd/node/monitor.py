@@ -87,9 +87,11 @@ class Monitor:
         self._inbox: list[tuple[Any, ...]] = []
         self._wake = asyncio.Event()
         self._due = due if due is not None else DueTurns()  # with those of the other groups
+        self._is_due = False  # a turn is; the same as `_wake`, but quicker to ask
         self._is_done = False
         self._is_stopping = False
         self._is_saving = False
+        self._has_more = False  # of what is committed: the last turn had no room for it
         self._snapshot_wanted = False
         self._timer: Timer | None = None
         self._timer_at_ms = 0
@@ -108,12 +110,14 @@ class Monitor:
             self._ring()
 
     def _ring(self) -> None:
-        if not self._wake.is_set() and not self._is_done:
+        if not self._is_due and not self._is_done:
+            self._is_due = True
             self._due.count += 1
             self._wake.set()
 
     def _answer(self) -> None:
-        if self._wake.is_set():
+        if self._is_due:
+            self._is_due = False
             self._due.count -= 1
             self._wake.clear()
 
@@ -123,7 +127,7 @@ class Monitor:
 
     def is_awake(self) -> bool:
         """True if a turn is due."""
-        return self._wake.is_set() and not self._is_done
+        return self._is_due and not self._is_done
 
     def step(self) -> None:
         """One round of `run`, for who drives monitors without an event loop."""
@@ -169,10 +173,29 @@ class Monitor:
         self.post((g.SNAPSHOT, None, None, None))
 
     def _turn(self) -> None:
-        inbox, self._inbox = self._inbox, []
+        turn = self._pass()
+        if turn.writes and not turn.send_now and not self._due.count:
+            # The last turn of this round, so nothing else would share the sync. What was sent to
+            # peers leaves first: it does when the round is over, and then the log is written too.
+            self._log.flush()
+            if self._is_due:  # and it is written: go on with what waited for that
+                self._answer()
+                self._pass()
         group = self._group
+        if group.deliver() or self._has_more:
+            self._ring()
+        if self._snapshot_due():
+            self._do_snapshot()
+        if self._is_stopping and not self._is_saving:
+            self._is_done = True
+            return
+        self._arm(group.deadline_ms())
+
+    def _pass(self) -> g.Turn:
+        """Give the group its messages, and carry out what it wants at once."""
+        inbox, self._inbox = self._inbox, []
         clock = self._clock
-        turn = group.turn(clock.monotonic_ms(), clock.now_ns(), inbox)
+        turn = self._group.turn(clock.monotonic_ms(), clock.now_ns(), inbox)
         if turn.send_now:
             self._send_all(turn.send_now)  # appends may overtake the leader's own fsync
         for write, token in turn.writes:
@@ -182,23 +205,12 @@ class Monitor:
             turn.has_role_changed or turn.checkpoints or turn.snapshot_offer or turn.alerts
         ):
             self._loop.call_soon(self._on_turn, turn)
-        has_more = group.deliver()
-        if turn.more or has_more:
-            self._ring()
+        self._has_more = turn.more
         if turn.is_stopping:
             self._is_stopping = True
         if turn.snapshot_wanted:
             self._snapshot_wanted = True
-        if self._snapshot_due():
-            self._do_snapshot()
-        if self._is_stopping and not self._is_saving:
-            self._is_done = True
-            return
-        self._arm(group.deadline_ms())
-        if turn.writes and not turn.send_now and not self._due.count:
-            # The last turn of this round, so nothing else would share the sync. What was sent to
-            # peers leaves first: it does when the round is over, and then the log is written too.
-            self._log.flush()
+        return turn
 
     def _emit(self, turn: g.Turn) -> None:
         """Hand outcomes to whoever waits and events to the announcer; after apply only (I5)."""

@@ -303,7 +303,7 @@ class DiskThread:
 
     def is_current(self) -> bool:
         """True on the thread itself."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._thread.ident
 
     def close(self) -> None:
         """Run what was submitted, then end. Blocks; completions still reach the loop."""

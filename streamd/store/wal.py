@@ -535,6 +535,7 @@ class Wal:
             return written
         if self._position + wf.padded(size) > self._capacity:
             self._rotate(size)
+        written.start = self._position
         began = time.monotonic()
         self._put_batch(buffers, size, count)
         # Only now: a rotation above must not repeat what this batch was still to say.
@@ -548,8 +549,7 @@ class Wal:
         if not self._is_witness_due:
             self._witness_later()
         written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity
-        written.start = self._position - wf.padded(size)
-        if self._position * 2 > self._capacity and not self._spares and not self._is_preparing:
+        if self._position * 16 > self._capacity and not self._spares and not self._is_preparing:
             self._prepare_spare()
         return written
 

@@ -12,7 +12,7 @@ from streamd.store.wal_recovery import SPARE_PREFIX, segment_name
 if TYPE_CHECKING:
     from streamd.store.wal import Wal
 
-ZERO_STEP_BYTES = 2 * 1024 * 1024  # written and synced at once while a spare is prepared
+ZERO_STEP_BYTES = 512 * 1024  # of a spare, written and synced at once: acks wait behind it
 SPARES_MAX = 2  # kept for reuse; more are removed
 
 

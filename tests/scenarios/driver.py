@@ -89,6 +89,8 @@ class Cluster(Nodes):
         chunk: int = 50,
     ) -> list[Seq]:
         """Publish messages that tell where they are, and wait for their acks."""
+        if at:  # may have joined just now
+            self.until(f"{stream} known", lambda: self.node(at).stream(stream) is not None)
         seqs: list[Seq] = []
         while len(seqs) < count:
             first = len(seqs)
