@@ -78,6 +78,7 @@ class Turn:
         "has_role_changed",
         "is_stopping",
         "more",
+        "newcomers",
         "ready_callbacks",
         "send_now",
         "snapshot_offer",
@@ -98,6 +99,8 @@ class Turn:
         self.checkpoints: list[tuple[Index, int]] = []  # (applied index, fingerprint) to compare
         # Who leads, in which term, whether it is this node, or whether this member is certain.
         self.has_role_changed = False
+        # Members that were none before this turn: the core may not know of the links to them.
+        self.newcomers: tuple[NodeId, ...] = ()
         self.alerts: list[Alert] = []
 
 
@@ -123,6 +126,7 @@ class Group:
         self.on_events: Callable[[list[tuple[str, dict[str, Any]]]], None] | None = None
         self.are_events_for_all = False  # the meta group's: every node follows them
         self._is_ready = False
+        self._members = raft.members  # as of the last turn
         self._barriers: list[tuple[Index, Callable[[], None]]] = []
         # By ReadIndex context: what must be applied besides, who waits, and since when (ms).
         self._reads: dict[int, tuple[Index, Callable[[], None], int]] = {}
@@ -156,6 +160,8 @@ class Group:
         self._drain(turn)
         if self._is_ready != raft.is_leader:
             self._look_at_role(turn)
+        if raft.log.membership is not self._members:
+            self._look_at_members(turn)
         if not raft.log.is_sole:
             self._look_at_checkpoint()
             self._drain(turn)
@@ -186,6 +192,10 @@ class Group:
                 turn.ready_callbacks.append(callback)
             self.on_ready = []
             turn.has_role_changed = True
+
+    def _look_at_members(self, turn: Turn) -> None:
+        before, self._members = self._members.members(), self.raft.members
+        turn.newcomers = tuple(name for name in self._members.members() if name not in before)
 
     def _drain(self, turn: Turn) -> None:
         """Move what Raft has ready: writes to the log, messages to peers, entries to apply."""

@@ -202,7 +202,11 @@ class Monitor:
             self._log.append([write], self._durable(token))
         self._emit(turn)
         if self._on_turn is not None and (
-            turn.has_role_changed or turn.checkpoints or turn.snapshot_offer or turn.alerts
+            turn.has_role_changed
+            or turn.newcomers
+            or turn.checkpoints
+            or turn.snapshot_offer
+            or turn.alerts
         ):
             self._loop.call_soon(self._on_turn, turn)
         self._has_more = turn.more

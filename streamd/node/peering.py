@@ -76,7 +76,7 @@ class Peering:
                 self.introduce_to(node_id)
 
     def introduce(self, monitor: Monitor, members: tuple[NodeId, ...]) -> None:
-        """Tell a new group which of its peers are here."""
+        """Tell a group which of its new `members` are here."""
         if self.peers is None:
             return
         live = self._live()

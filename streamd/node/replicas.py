@@ -417,11 +417,14 @@ class Replicas:
     # --- running ----------------------------------------------------------------------------
 
     def _on_turn(self, uid: Uid, group: StreamGroup, turn: g.Turn) -> None:
-        """After a turn in which a role changed or peers must hear of something."""
+        """After a turn in which a role or the members changed or peers must hear of something."""
         node = self._node
         replica = self._replicas.get(uid)
         if replica is None or replica.group is not group or group.failure:
             return
+        if turn.newcomers:
+            # Their links, up before they were members, were none of this group's business then.
+            node.peering.introduce(replica.monitor, turn.newcomers)
         if turn.has_role_changed and node.is_clustered:
             node.leaders.note_own(uid, group.raft.term, is_ready=group.is_ready)
             node.peering.announce(uid)

@@ -17,7 +17,7 @@ from tests.sim.cluster import SimCluster, small_limits
 from tests.sim.faults import DirectedWorld
 from tests.sim.plan import ALONE, IN_MEMORY, stream_config
 from tests.sim.workload import Client
-from tests.sim.world import SECOND
+from tests.sim.world import MS, SECOND
 
 
 class Script:
@@ -357,3 +357,29 @@ def test_who_was_told_a_part_that_names_who_has_left_begins_anew() -> None:
         script.publish(IN_MEMORY, 1)
         for name in (leader, back):
             script.wait_for_last(name, uid, 1)
+
+
+def test_a_newcomer_is_known_to_be_there() -> None:
+    """Its link had come up before it was a member, so its leader took it to be away: it rested
+    while the newcomer was still being opened (seed 61423), and had nobody to hand over to."""
+    with born(3) as script:
+        world, hosts = script.cluster.world, script.cluster.hosts
+        leader = script.cluster._leader(META_UID)
+        late = next(name for name in script.cluster.names if hosts[name] is not leader)
+        hosts[late].kill()
+        world.run(world.now_us + SECOND)
+        uid, first, _ = script.create_alone(ALONE)
+        hosts[late].boot()
+        world.run(world.now_us + 2 * SECOND)
+        process = hosts[late].process
+        assert process is not None
+        process.pause()  # for less than its links bear
+        script.set_peers(uid, (first, late))
+        world.run(world.now_us + 900 * MS)
+        raft = script.group(first, uid).raft
+        assert late in raft.members.learners
+        process.resume()
+        began_us = world.now_us
+        script.wait("a voter", lambda: late in raft.members.voters)
+        assert world.now_us - began_us < 2 * SECOND
+        assert raft.transfer_target() == late

@@ -40,3 +40,18 @@ def test_reads_whose_question_is_lost_do_not_pile_up() -> None:
         turn = group.turn(now_ms, now_ms * 10**6, inbox)
         assert any(isinstance(message, ReadQuery) for _, message in turn.send_now)
     assert len(group._reads) <= limits.RAFT_READ_LOST_MS // 250 + 1
+
+
+def test_a_turn_tells_who_has_become_a_member() -> None:
+    """On a follower too, which may lead next; once, and not of those who have left."""
+    cluster = Cluster(list("abc"), extra=["d"])
+    cluster.elect("a")
+    core = cluster.core("b")
+    group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=g.NoBlocks(), snapshot_index=0)
+    newcomers = []
+    for learners in ("d", "", "d"):
+        cluster.core("a").propose_membership("abc", learners)
+        cluster.run()
+        newcomers.append(group.turn(core.now_ms, 0, []).newcomers)
+        newcomers.append(group.turn(core.now_ms, 0, []).newcomers)
+    assert newcomers == [("d",), (), (), (), ("d",), ()]
