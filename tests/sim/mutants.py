@@ -372,7 +372,7 @@ RARE: dict[str, DirectedWorld] = {
         ("kill", "power loss", "stop"), pace=0.5, caught_by=5
     ),
     "uncertain_acks_count": DirectedWorld(
-        ("wipe", "log removed", "partition", "power loss"), pace=0.15, caught_by=3
+        ("wipe", "log removed", "partition", "power loss"), pace=0.15, caught_by=1
     ),
     "quiet_without_a_look": DirectedWorld(("bad network", "broken connection"), pace=0.3),
     "members_not_in_snapshot": DirectedWorld(
