@@ -545,7 +545,7 @@ class Wal:
         else:
             self._sync()
         if not self._thread.is_current():
-            self._pace.note(began, time.monotonic(), size)
+            self._pace.note(began, time.monotonic())
         if not self._is_witness_due:
             self._witness_later()
         written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity

@@ -15,12 +15,12 @@ class Disk:
         self.by_loop = 0
         self.stood_s = 0.0  # the loop, because of writes
 
-    def write(self, took_s: float | None = None, size: int = 4096) -> None:
+    def write(self, took_s: float | None = None) -> None:
         took = self.took_s if took_s is None else took_s
         if self.pace.is_quick(self.now):
             self.by_loop += 1
             self.stood_s += took
-            self.pace.note(self.now, self.now + took, size)
+            self.pace.note(self.now, self.now + took)
         self.now += took
 
     def write_for(self, seconds: float) -> int:
@@ -44,16 +44,6 @@ def test_a_write_that_is_slow_now_and_then_is_forgiven() -> None:
         for _ in range(100):
             disk.write()
     assert disk.by_loop == 50 * 101
-
-
-def test_large_writes_may_take_longer() -> None:
-    disk = Disk(0.01)
-    for _ in range(100):
-        disk.write(size=8 << 20)
-    assert disk.by_loop == 100
-    for _ in range(100):
-        disk.write(size=4096)
-    assert disk.by_loop < 110
 
 
 def test_a_slow_disk_costs_the_loop_next_to_nothing() -> None:
