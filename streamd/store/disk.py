@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
@@ -277,8 +278,8 @@ class DiskThread:
     def submit_soon(self, job: Callable[[], T], done: Callable[[Any], None]) -> None:
         """Run `job` on the loop itself, in its next round, if the thread has nothing to do.
 
-        For short jobs: the loop stands still meanwhile. What sockets were given in this round
-        leaves before.
+        For short jobs: the loop stands still meanwhile. What was to be sent in this round leaves
+        before. `done` follows at once; if the job failed, in a round of its own.
         """
         if self._soon is None or self._count:
             self.submit(job, done)
@@ -347,7 +348,10 @@ class DiskThread:
         finally:
             self._running.release()
         if done is not None:
-            done(result)
+            if isinstance(result, BaseException) and self._soon is not None:
+                self._soon(partial(done, result))  # who asked is in the middle of something
+            else:
+                done(result)
 
     def _wait_until_due(self) -> _Job | None:
         due, job = min(self._later, key=lambda item: item[0])

@@ -109,7 +109,11 @@ class HostThread:
     def do_now(self) -> None:
         while self._for_loop:
             job, done = self._for_loop.popleft()
-            done(self._run(job, done)[1])
+            result = self._run(job, done)[1]
+            if isinstance(result, BaseException):
+                self._finish(done, result)
+            else:
+                done(result)
             self._process.world.counts["writes by the loop"] += 1
 
     def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None:

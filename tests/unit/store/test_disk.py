@@ -241,10 +241,12 @@ def test_a_quick_job_waits_for_a_delayed_one_that_runs() -> None:
     assert results == ["a"]
 
 
-def test_the_error_of_a_quick_job_is_its_result() -> None:
+def test_the_error_of_a_quick_job_is_its_result_in_a_round_of_its_own() -> None:
     both = LoopAndThread()
     results: list[object] = []
     both.thread.submit_soon(lambda: 1 // 0, lambda result: results.append(type(result)))
+    both.thread.do_now()
+    assert results == []
     both.run_ready()
     both.thread.close()
     assert results == [ZeroDivisionError]
