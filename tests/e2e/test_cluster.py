@@ -195,13 +195,27 @@ def test_a_node_that_does_not_belong_stays_out(
     stranger = ServerProcess(binary, directory=tmp_path / "stranger", extra=block)
     config = {"name": "S", "subjects": ["s.>"], "num_replicas": 3}
     load.api(cluster, "STREAM.CREATE.S", config)
+
+    def links() -> set[tuple[str, str, int]]:
+        """The links of all nodes; one that was made anew has another number."""
+        return {
+            (name, route["remote_name"], route["rid"])
+            for name, node in cluster.nodes.items()
+            for route in cluster.get(node, "/routez")["routes"]
+        }
+
+    for node in cluster.nodes.values():
+        cluster.wait_healthy(node)
+    before = links()
     try:
         stranger.launch()
         cluster.wait_until(
             lambda: "[ERR]" in stranger.log_tail() or "[WRN]" in stranger.log_tail(), "refused"
         )
+        if not is_peer(cluster):
+            assert links() == before
         for node in cluster.nodes.values():
-            assert cluster.is_healthy(node)
+            cluster.wait_healthy(node)
             routes = cluster.get(node, "/routez")["routes"]
             assert "n9" not in {route["remote_name"] for route in routes}
             with Wire(node.port) as wire:
