@@ -153,11 +153,17 @@ class CatchUps:
         return (entry.term, entry.chain) == (found.term, found.chain)
 
     def _failed(self, uid: Uid, err: BaseException) -> None:
+        """The group is closed, and what was fetched is not known to be in its place."""
+        node = self._node
         self._running.pop(uid, None)
-        self._node.error("catch-up failed", group=uid, reason=str(err))
-        asset = self._node.meta.streams_by_uid.get(uid)
+        node.error("catch-up failed", group=uid, reason=str(err))
+        if uid == META_UID:
+            assert node.meta_group is not None
+            node.on_meta_failed(node.meta_group, err)
+            return
+        asset = node.meta.streams_by_uid.get(uid)
         if asset is not None:
-            self._node.replicas.fail(uid, asset.name, err)
+            node.replicas.fail(uid, asset.name, err)
 
     # --- to a follower ----------------------------------------------------------------------
 

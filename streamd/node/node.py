@@ -378,7 +378,7 @@ class Node:
             log=self.wal,
             clock=self.env.clock,
             snapshot_writer=writer,
-            on_failed=self._on_meta_failed,
+            on_failed=self.on_meta_failed,
             loop=self.env.loop,
             send=self.peering.send,
             on_turn=self._on_meta_turn,
@@ -783,7 +783,8 @@ class Node:
         if self._on_fatal is not None:
             self._on_fatal(err)
 
-    def _on_meta_failed(self, group: Group, err: BaseException) -> None:
+    def on_meta_failed(self, group: Group, err: BaseException) -> None:
+        """The meta group runs no more: it begins from what peers have, or the node ends."""
         for callback in group.on_ready:
             callback()
         self.error("meta group stopped", reason=str(err))

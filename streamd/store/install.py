@@ -22,7 +22,7 @@ from streamd.store.blocks import LoadedSnapshot, write_index
 from streamd.store.disk import Disk, Thread
 from streamd.store.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
 from streamd.store.memory import MemoryStreamStore
-from streamd.store.snapshots import SnapshotFile, read_file, write_file
+from streamd.store.snapshots import Snapshot, SnapshotFile, read_file, write_file
 from streamd.store.source import Result, submit
 from streamd.store.verify import check_block
 from streamd.types import Index, Uid
@@ -31,6 +31,7 @@ SUFFIX = ".catchup"
 _PART = ".part"
 _MARKER = "manifest"
 _NAMES = {STATE_NO: "state", INDEX_NO: "index"}
+_FETCHED = "fetched.tmp"
 
 
 def catchup_uid(name: str) -> Uid | None:
@@ -451,8 +452,8 @@ class MemoryInstall(_BufferedInstall):
 
 
 class StateInstall(_BufferedInstall):
-    """Installs a group that has a state and no blocks: the meta group. The swap writes an
-    ordinary snapshot file, `<name>-<index>.snap`, into `directory`."""
+    """Installs a group that has a state and no blocks: the meta group. The swap gives what was
+    written before, as `fetched.tmp`, the name of an ordinary snapshot, `<name>-<index>.snap`."""
 
     def __init__(
         self,
@@ -469,24 +470,42 @@ class StateInstall(_BufferedInstall):
         self._directory = directory
         self._name = name
 
-    def swap(self, done: Result) -> None:
-        """See FileInstall."""
-        manifest = self._clear()
-        state = self._whole.pop(STATE_NO)
+    def seal(self, done: Result) -> None:
+        """See FileInstall. All that a full disk could refuse is done while the group still runs."""
+        manifest = self._manifest
+        assert manifest is not None
+        snapshot = Snapshot(
+            self._uid, manifest.index, manifest.term, manifest.chain, self._whole[STATE_NO]
+        )
 
         def job() -> None:
-            SnapshotFile.save(
-                self._disk,
-                self._directory,
-                self._name,
-                group=self._uid,
-                index=manifest.index,
-                term=manifest.term,
-                chain=manifest.chain,
-                state=state,
-            )
+            SnapshotFile.prepare(self._disk, self._directory, _FETCHED, snapshot)
 
-        submit(self._thread, "installing a snapshot", self._directory, job, done)
+        self._submit("completing an install", job, done)
+
+    def swap(self, done: Result) -> None:
+        """See FileInstall."""
+        index = self._clear().index
+        self._whole.clear()
+
+        def job() -> None:
+            SnapshotFile.adopt(self._disk, self._directory, _FETCHED, self._name, index=index)
+
+        self._submit("installing a snapshot", job, done)
+
+    def drop(self, done: Result) -> None:
+        """See FileInstall."""
+        super().drop(lambda result: None)
+        path = os.path.join(self._directory, _FETCHED)
+
+        def job() -> None:
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+
+        self._submit("dropping an install", job, done)
+
+    def _submit(self, what: str, job: Callable[[], Any], done: Result) -> None:
+        submit(self._thread, what, self._directory, job, done)
 
 
 def _is_whole(blob: bytes, fact: FileFact) -> bool:

@@ -90,9 +90,14 @@ def decode(blob: bytes, *, name: str, group: Uid) -> Snapshot:
 
 def write_file(disk: Disk, directory: str, name: str, parts: list[bytes], *, point: str) -> None:
     """Put a whole file under `name`, atomically and durably. Crash points begin with `point`."""
-    final = os.path.join(directory, name)
-    tmp = final + TMP_SUFFIX
-    fd = disk.open(tmp, create=True)
+    tmp = name + TMP_SUFFIX
+    write_tmp(disk, directory, tmp, parts, point=point)
+    put_in_place(disk, directory, tmp, name, point=point)
+
+
+def write_tmp(disk: Disk, directory: str, tmp: str, parts: list[bytes], *, point: str) -> None:
+    """The first half of `write_file`, and what of it needs room: a synced file of no account."""
+    fd = disk.open(os.path.join(directory, tmp), create=True)
     try:
         disk.truncate(fd, 0)
         disk.writev(fd, parts, 0)
@@ -102,7 +107,11 @@ def write_file(disk: Disk, directory: str, name: str, parts: list[bytes], *, poi
         disk.close(fd)
     # On disk now: what was there before, and a complete tmp. A crash here leaves a stray tmp.
     disk.crash_point(f"{point}_TMP_SYNCED")
-    disk.replace(tmp, final)
+
+
+def put_in_place(disk: Disk, directory: str, tmp: str, name: str, *, point: str) -> None:
+    """The second half of `write_file`: from here on the file counts."""
+    disk.replace(os.path.join(directory, tmp), os.path.join(directory, name))
     disk.crash_point(f"{point}_RENAMED")
     disk.sync_dir(directory)  # without this the rename itself may be lost
     disk.crash_point(f"{point}_DIR_SYNCED")
@@ -138,9 +147,21 @@ class SnapshotFile:
         doomed: tuple[int, ...] = (),
     ) -> None:
         """Write the snapshot durably; then remove all but it and the one before it."""
-        blob = encode(Snapshot(group, index, term, chain, state, tail, doomed))
+        tmp = f"{name}-{index:016x}{cls.SUFFIX}{TMP_SUFFIX}"
+        snapshot = Snapshot(group, index, term, chain, state, tail, doomed)
+        cls.prepare(disk, directory, tmp, snapshot)
+        cls.adopt(disk, directory, tmp, name, index=index)
+
+    @classmethod
+    def prepare(cls, disk: Disk, directory: str, tmp: str, snapshot: Snapshot) -> None:
+        """Write a snapshot, synced, that counts for nothing before `adopt`."""
+        write_tmp(disk, directory, tmp, [encode(snapshot)], point="SNAPSHOT")
+
+    @classmethod
+    def adopt(cls, disk: Disk, directory: str, tmp: str, name: str, *, index: Index) -> None:
+        """Make it count, durably; then remove all but it and the one before it."""
         file_name = f"{name}-{index:016x}{cls.SUFFIX}"
-        write_file(disk, directory, file_name, [blob], point="SNAPSHOT")
+        put_in_place(disk, directory, tmp, file_name, point="SNAPSHOT")
         for old in cls.names(disk, directory, name)[2:]:
             disk.unlink(os.path.join(directory, old))
         disk.crash_point("SNAPSHOT_OLD_REMOVED")

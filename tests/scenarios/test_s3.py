@@ -6,6 +6,7 @@ frames, snapshots and manifests carry it.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from streamd.types import META_UID, NodeId, Uid
 from tests.scenarios.conftest import Make
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import copy_of, put_back
+from tests.sim.disk import SimDisk
 from tests.sim.host import SimProcess
 from tests.sim.world import SECOND
 
@@ -381,4 +383,59 @@ def test_s3_9_the_leader_is_gone_in_the_middle_of_a_catch_up(make: Make) -> None
         assert cluster.world.now_us - began < 30 * SECOND
     assert least >= 0.35
     cluster.boot(before)
+    cluster.until_whole()
+
+
+def behind_with_a_full_disk(cluster: Cluster) -> tuple[NodeId, SimDisk]:
+    """A node comes back that needs the meta group's snapshot, and its disk takes no byte more."""
+    cluster.create()
+    cluster.until_whole()
+    leaders = {cluster.leader_name(META_UID), cluster.leader("S")}
+    name = next(each for each in cluster.names if each not in leaders)
+    cluster.kill(name)
+    compact_meta(cluster)
+    cluster.isolate(name)
+    cluster.boot(name)
+    cluster.run_ms(1000)
+    disk = cluster.hosts[name].disk
+    disk.capacity = disk.used_bytes
+    cluster.net.heal()
+    return name, disk
+
+
+def meta_applied(cluster: Cluster, name: NodeId) -> int:
+    group = cluster.node(name).meta_group
+    return group.machine.applied if group is not None else 0
+
+
+def test_s3_11_a_full_disk_when_the_meta_snapshot_is_fetched(cluster: Cluster) -> None:
+    """S3.11: ENOSPC. The node stays up with the meta group it has, and takes the snapshot when
+    there is room: seed 66314."""
+    name, disk = behind_with_a_full_disk(cluster)
+    process = cluster.process(name)
+    cluster.until("trouble", lambda: cluster.events("warning: catch-up"))
+    for _ in range(100):
+        cluster.run_ms(50)
+        assert cluster.node(name).meta_monitor is not None
+    last = cluster.checkers.truths[META_UID].last
+    assert meta_applied(cluster, name) < last
+    disk.capacity = 1 << 40
+    cluster.until("caught up", lambda: meta_applied(cluster, name) >= last)
+    assert cluster.process(name) is process
+    assert not disk.exists(f"{ROOT}/meta/fetched.tmp")
+    cluster.until_whole()
+
+
+def test_s3_11_a_meta_snapshot_that_does_not_get_into_place_ends_the_process(
+    cluster: Cluster,
+) -> None:
+    """The group is closed by then: a node that went on without it would be behind for ever."""
+    name, disk = behind_with_a_full_disk(cluster)
+    disk.capacity = 1 << 40
+    disk.fail("replace", errno.EIO, under=f"{ROOT}/meta")
+    cluster.hosts[name].excused_until_us = cluster.world.now_us + 10 * SECOND
+    before = cluster.process(name)
+    cluster.until("a new process", lambda: cluster.process(name) is not before)
+    last = cluster.checkers.truths[META_UID].last
+    cluster.until("caught up", lambda: meta_applied(cluster, name) >= last)
     cluster.until_whole()

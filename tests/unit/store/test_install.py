@@ -7,7 +7,7 @@ import random
 import pytest
 from crc32c import crc32c
 
-from streamd.errors import CorruptionError
+from streamd.errors import CorruptionError, DiskError
 from streamd.node.scrub import check_content
 from streamd.store.install import (
     StateInstall,
@@ -202,27 +202,59 @@ def test_only_the_directories_of_installs_are_told_as_such() -> None:
         assert catchup_uid(name) is None
 
 
-def test_a_state_without_blocks_becomes_an_ordinary_snapshot() -> None:
-    """The meta group's install: one file, renamed into its place."""
-    disk, thread = SimDisk(), SimThread()
+META_STATE = b"the state of meta"
+
+
+def fetched_meta(disk: SimDisk, thread: SimThread, results: list[object]) -> StateInstall:
+    """The meta group's install with all that it needs: what is left is to seal and swap."""
     disk.mkdir("/n/meta")
     target = StateInstall(
         disk, "/n/meta", 0, thread, name="meta", close_live=lambda done: done()
     )  # fmt: skip
-    state = b"the state of meta"
     members = (("a", "b"), (), (), ())
-    fact = FileFact(0, len(state), crc32c(state))
+    fact = FileFact(0, len(META_STATE), crc32c(META_STATE))
     manifest = Manifest(0, 40, 2, 9, (0, 0), 0, members, (fact,))
-    results: list[object] = []
     target.begin(manifest, results.append)
-    target.write(0, 0, state[:5], results.append)
-    target.write(0, 5, state[5:], results.append)
+    target.write(0, 0, META_STATE[:5], results.append)
+    target.write(0, 5, META_STATE[5:], results.append)
     target.complete(0, results.append)
     thread.run()
+    return target
+
+
+def test_a_state_without_blocks_becomes_an_ordinary_snapshot() -> None:
+    """The meta group's install: one file, renamed into its place."""
+    disk, thread = SimDisk(), SimThread()
+    results: list[object] = []
+    target = fetched_meta(disk, thread, results)
     target.seal(results.append)
     target.swap(results.append)
     thread.run()
     assert results == [set(), None, None, None, None, None]
     found = SnapshotFile.load(disk, "/n/meta", "meta", group=0)
     assert found is not None
-    assert (found.index, found.term, found.chain, found.state) == (40, 2, 9, state)
+    assert (found.index, found.term, found.chain, found.state) == (40, 2, 9, META_STATE)
+
+
+def test_a_full_disk_refuses_a_state_before_the_group_is_closed() -> None:
+    """Sealing needs the room; what it could not write in full is gone again, and the swap needs
+    no more."""
+    disk, thread = SimDisk(), SimThread()
+    results: list[object] = []
+    target = fetched_meta(disk, thread, [])
+    disk.capacity = disk.used_bytes + 10
+    target.seal(results.append)
+    target.drop(results.append)
+    thread.run()
+    assert isinstance(results[0], DiskError)
+    assert disk.listdir("/n/meta") == []
+    disk.capacity = 1 << 40
+    target = fetched_meta(disk, thread, [])
+    target.seal(results.append)
+    thread.run()
+    assert SnapshotFile.load(disk, "/n/meta", "meta", group=0) is None
+    disk.capacity = disk.used_bytes
+    target.swap(results.append)
+    thread.run()
+    assert results[1:] == [None, None, None]
+    assert disk.listdir("/n/meta") == [f"meta-{40:016x}.snap"]
