@@ -76,6 +76,10 @@ def prepare(store_dir: str, disk: Disk) -> StoreDir:
         for name in ("wal", "meta", "streams", "trash"):
             if name not in names:
                 disk.mkdir(os.path.join(root, name))
+        # What a killed process renamed may be known to the page cache only. What is found is
+        # acted upon from now on (a snapshot's index is told to peers), so make it durable.
+        for name in ("meta", "streams"):
+            disk.sync_dir(os.path.join(root, name))
         disk.sync_dir(root)
     except PermissionError as err:
         raise ConfigError(f"can't use store directory {root!r}: Permission denied") from err

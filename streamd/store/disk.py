@@ -222,11 +222,16 @@ def disk_error(what: str, path: str, err: OSError) -> DiskError:
     return DiskError(f"{path}: {what}: {os.strerror(err.errno) if err.errno else err}")
 
 
-def _nothing(result: Any = None) -> None:
+def _nothing() -> None:
     """A job that does nothing."""
 
 
-_UNCOUNTED = _nothing  # as `done`: of a delayed job, which nobody waits for
+def _noted(result: Any) -> None:
+    """The `done` of a delayed job that is only noted for now."""
+
+
+def _uncounted(result: Any) -> None:
+    """The `done` of a delayed job, which nobody waits for."""
 
 
 class Thread(Protocol):
@@ -300,7 +305,7 @@ class DiskThread:
     def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None:
         """Run `job` on the thread, not before `delay_s` from now. Not run if closed before."""
         due = time.monotonic() + delay_s
-        self._jobs.put((lambda: self._later.append((due, job)), _UNCOUNTED))
+        self._jobs.put((lambda: self._later.append((due, job)), _noted))
 
     def is_current(self) -> bool:
         """True on the thread itself."""
@@ -321,12 +326,15 @@ class DiskThread:
             if item is None:
                 return
             job, done = item
+            if done is _noted:
+                job()
+                continue
             with self._running:
                 try:
                     result = job()
                 except BaseException as err:  # noqa: BLE001 - handed to `done`, who decides
                     result = err
-            if done is _UNCOUNTED:
+            if done is _uncounted:
                 continue
             if done is not None:
                 self._finished.append((done, result))
@@ -359,7 +367,7 @@ class DiskThread:
             return self._jobs.get(timeout=max(0.0, due - time.monotonic()))
         except Empty:
             self._later.remove((due, job))
-            return job, _UNCOUNTED
+            return job, _uncounted
 
     def _complete(self) -> None:
         # Cleared first: a result appended after the loop below saw an empty deque posts again.

@@ -439,3 +439,26 @@ def test_s3_11_a_meta_snapshot_that_does_not_get_into_place_ends_the_process(
     last = cluster.checkers.truths[META_UID].last
     cluster.until("caught up", lambda: meta_applied(cluster, name) >= last)
     cluster.until_whole()
+
+
+def test_s3_11_killed_before_the_name_of_the_meta_snapshot_is_durable(cluster: Cluster) -> None:
+    """S3.11: SIGKILL between the rename and the sync of the directory. The next process finds the
+    snapshot and says that it holds it; the power may go at any time after that."""
+    cluster.create()
+    cluster.until_whole()
+    leaders = {cluster.leader_name(META_UID), cluster.leader("S")}
+    name = next(each for each in cluster.names if each not in leaders)
+    cluster.kill(name)
+    compact_meta(cluster)
+    host = cluster.hosts[name]
+    host.is_cache_kept = True
+    host.disk.crash_at_point = "SNAPSHOT_RENAMED"
+    cluster.boot(name)
+    cluster.until("killed", lambda: name not in cluster.running())
+    cluster.boot(name)
+    cluster.run_ms(3000)  # the checkers see what it says it holds
+    host.is_cache_kept = False
+    host.lose_power()
+    cluster.boot(name)
+    cluster.until("caught up", lambda: meta_applied(cluster, name) >= 20)
+    cluster.until_whole()
