@@ -295,12 +295,11 @@ class DiskThread:
 
     def do_now(self) -> None:
         """Do what was left for the loop's next round; by the thread, if that is at work."""
-        waiting = self._for_loop
-        while waiting:
-            if not self._running.acquire(blocking=False):  # a delayed job
-                self.submit(*waiting.popleft())
-            else:
+        while self._for_loop:
+            if self._running.acquire(blocking=False):
                 self._run_on_loop()
+            else:
+                self.submit(_nothing, None)  # a delayed job runs: all goes behind it
 
     def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None:
         """Run `job` on the thread, not before `delay_s` from now. Not run if closed before."""
