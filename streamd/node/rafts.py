@@ -33,6 +33,7 @@ class GroupStart(NamedTuple):
     is_damaged: bool = False  # what the snapshot should have brought back is lost
     is_log_void: bool = False  # what its log says is wrong, votes aside
     is_memory: bool = False
+    named: frozenset[NodeId] = frozenset()  # of a group in memory: who belongs to it, or will
     is_alone: bool = False  # there is no other member to ask, and never was
 
 
@@ -125,6 +126,7 @@ class Rafts:
             is_uncertain=is_uncertain,
             is_incomplete=is_incomplete,
             may_begin_anew=start.is_memory,
+            named=start.named,
         )
         core.log.is_in_memory = start.is_memory
         if start.uid:

@@ -25,7 +25,7 @@ from streamd.node.monitor import Monitor
 from streamd.node.ports import Done
 from streamd.node.rafts import GroupStart
 from streamd.node.remote_stream import RemoteStream
-from streamd.node.rosters import has_wrong_members, next_roster
+from streamd.node.rosters import forgotten_members, has_wrong_members, named_by, next_roster
 from streamd.node.scrub import check_installed
 from streamd.node.snapshot_state import unwrap
 from streamd.node.snapshot_writers import StreamSnapshots
@@ -295,9 +295,13 @@ class Replicas:
         if opened.conflict:
             node.damages.on_conflict(uid, opened.conflict)
         is_file = isinstance(opened.store, StreamStore)
+        is_forgotten = node.may_have_forgotten(uid) or (not is_file and self._was_open(uid))
         voters = asset.created_peers or asset.peers or (node.server_name,)
+        members = opened.members
         if not is_file and asset.members:
             voters = asset.members  # what its log says of them is forgotten with the rest
+            if is_forgotten and members is None:
+                members = forgotten_members(asset)
         if opened.marker is not None:
             self._tell_log(uid, opened.marker)
         raft = node.rafts.make(
@@ -307,11 +311,12 @@ class Replicas:
                 opened.term,
                 opened.chain,
                 voters=tuple(voters) if node.is_clustered else (node.server_name,),
-                members=opened.members,
-                is_forgotten=node.may_have_forgotten(uid) or (not is_file and self._was_open(uid)),
+                members=members,
+                is_forgotten=is_forgotten,
                 is_damaged=opened.is_damaged,
                 is_log_void=uid in self._void_logs,
                 is_memory=not is_file,
+                named=frozenset() if is_file else frozenset(named_by(asset)),
                 is_alone=self._is_alone(asset),
             )
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from streamd import limits
 from streamd.machine.meta import StreamAsset
 from streamd.raft.core import RaftCore
+from streamd.raft.membership import Membership
 from streamd.types import NodeId
 
 Roster = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
@@ -31,23 +32,40 @@ def next_roster(raft: RaftCore, wanted: tuple[NodeId, ...]) -> Roster | None:
     return tuple(sorted(wanted)), ()
 
 
+def named_by(asset: StreamAsset) -> set[NodeId]:
+    """Who belongs to the group as far as the meta group knows, or is wanted in it: its leader may
+    have made them voters by now, and its report is on the way."""
+    return {*asset.members, *asset.peers}
+
+
+def forgotten_members(asset: StreamAsset) -> Membership:
+    """With whom a member in memory begins that has forgotten its log: whether the members it knew
+    or those that are wanted decide by now it can't know, so both must agree."""
+    before, wanted = tuple(sorted(asset.members)), tuple(sorted(asset.peers))
+    if set(wanted) <= set(before):
+        return Membership(before)
+    return Membership(wanted, voters_out=before)
+
+
 def has_wrong_members(raft: RaftCore, asset: StreamAsset, now_ms: int) -> bool:
     """True if a member in memory must be opened again, empty, with the members that meta knows:
     its own log, which would say who they are, is gone.
 
     Either it was opened, empty, with members of long ago, before this node had heard who they are
     now. Or it was told a part of the log, and whoever told it has forgotten the rest: by that part
-    it needs the vote of somebody who has left, and it grants none to those who hold less. Nothing
-    rests on a member whose acks do not count; as long as somebody may lead, it is told the rest.
+    it needs the vote of somebody who has left, or may not stand without those who have come, and it
+    grants none to those who hold less. Nothing rests on a member whose acks do not count; as long
+    as somebody may lead, it is told the rest.
     """
     members = raft.members
+    asked = {*members.voters, *members.voters_out}
+    named = named_by(asset)
     if not asset.members:
         return False
     if raft.last_index == 0:
-        return raft.is_uncertain and set(members.voters) != set(asset.members)
+        return raft.is_uncertain and asked != named
     is_counted = members.is_voter(raft.node_id) and not raft.is_uncertain
     is_led = raft.leader_id is not None or now_ms < raft.heard_ms + limits.LEADERLESS_MS
     if is_counted or is_led:
         return False
-    asked = (*members.voters, *members.voters_out)
-    return any(asset.may_be_dropped_by(name) for name in asked)
+    return asked != named

@@ -62,6 +62,7 @@ class Member(State):
         is_uncertain: bool = False,
         is_incomplete: bool = False,
         may_begin_anew: bool = False,
+        named: frozenset[NodeId] = frozenset(),
     ) -> None:
         """See `State`. Who has nobody else to wait for leads at once."""
         super().__init__(
@@ -80,6 +81,7 @@ class Member(State):
             is_uncertain=is_uncertain,
             is_incomplete=is_incomplete,
             may_begin_anew=may_begin_anew,
+            named=named,
         )
         self._follow_membership()
         if self.log.membership.voters == (node_id,):
@@ -641,8 +643,11 @@ class Member(State):
         until it is, the group may need the longer log that only the removed member has."""
         if self.is_incomplete or self._has_diverged:
             return False
-        if self.is_uncertain and not self.may_begin_anew:
-            return False
+        if self.is_uncertain:
+            members = self.log.membership
+            voters = {*members.voters, *members.voters_out}
+            if not self.may_begin_anew or not self.named <= voters:
+                return False  # all that it knows may be of before the others came
         return any(members.is_voter(self.node_id) for members in self.log.open_memberships())
 
     def _arm_election(self) -> None:

@@ -63,6 +63,7 @@ class State:
         "leader_id",
         "log",
         "may_begin_anew",
+        "named",
         "node_id",
         "now_ms",
         "role",
@@ -88,6 +89,7 @@ class State:
         is_uncertain: bool = False,
         is_incomplete: bool = False,
         may_begin_anew: bool = False,
+        named: frozenset[NodeId] = frozenset(),
     ) -> None:
         """Start from what storage has: `log`, and a snapshot at `applied` whose members were
         `voters` and `learners` (or `members`, if it was taken amid a joint change).
@@ -97,7 +99,8 @@ class State:
         below it is missing; then `applied` may be anything up to the start of the log.
         `may_begin_anew`: what all members have forgotten is gone, and the group may go on without
         it: an uncertain member may stand, and wins if all voters, or a majority that remembers,
-        grant it; whoever has a longer log does not.
+        grant it; whoever has a longer log does not. `named`: who must be among the voters for
+        that, whatever its log says: it may have been told a part of before they came.
 
         Reads the durable log once, and raises CorruptionError if it does not fit together.
         """
@@ -106,6 +109,7 @@ class State:
         self.is_uncertain = is_uncertain or log.hard_state.is_uncertain
         self.is_incomplete = is_incomplete
         self.may_begin_anew = may_begin_anew
+        self.named = named
         if self.is_uncertain:
             # The hint may be younger than the entries that are left: let a leader verify them.
             log = log._replace(hard_state=log.hard_state._replace(commit=0))

@@ -8,7 +8,7 @@ import pytest
 
 from streamd import limits
 from streamd.machine.meta import StreamAsset
-from streamd.node.rosters import has_wrong_members
+from streamd.node.rosters import forgotten_members, has_wrong_members
 from streamd.raft.core import RaftCore
 from streamd.raft.messages import Heartbeat
 from streamd.types import HardState, LogState
@@ -40,7 +40,7 @@ def placed(members: str, peers: str = "") -> StreamAsset:
         ("abc", 52, "bc", "", True),  # a has left, and c waits for its vote: seed 60380
         ("abc", 52, "abc", "bc", False),  # ... it may be a member yet
         ("abc", 52, "bc", "abc", False),  # ... it is to be one again
-        ("bc", 52, "abc", "", False),  # b can vote, whoever else may
+        ("bc", 52, "abc", "", True),  # without a, c may not stand
         ("ab", 52, "bc", "", True),  # a learner grants no votes to shorter logs either
         ("abc", 52, "", "", False),  # meta says nothing
     ],
@@ -63,3 +63,26 @@ def test_who_may_be_told_the_rest_keeps_what_it_has() -> None:
 def test_what_a_certain_voter_holds_counts() -> None:
     core = member("abc", 52, is_uncertain=False)
     assert not has_wrong_members(core, placed("bc"), LATER_MS)
+
+
+def test_who_is_in_doubt_does_not_stand_without_those_who_are_named() -> None:
+    """By its log c is the only voter; a and b may have become voters since: seed 68321."""
+    for named, is_leader in (("abc", False), ("c", True)):
+        log = LogState(HardState(1), 53, 52, 1, 0)
+        core = RaftCore(
+            group=7, node_id="c", voters="c", log=log, reader=Disk(), now_ms=0, seed=1,
+            applied=52, is_uncertain=True, may_begin_anew=True, named=frozenset(named),
+        )  # fmt: skip
+        core.tick(10 * LATER_MS)
+        assert (core.is_leader, core.term) == (is_leader, 1 + is_leader)
+        assert has_wrong_members(core, placed("c", named), 10 * LATER_MS) is not is_leader
+
+
+@pytest.mark.parametrize(
+    ("members", "peers", "voters", "voters_out"),
+    [("abc", "abc", "abc", ""), ("abc", "ab", "abc", ""), ("c", "abc", "abc", "c")],
+)
+def test_who_has_forgotten_asks_those_who_were_members_and_those_who_are_wanted(
+    members: str, peers: str, voters: str, voters_out: str
+) -> None:
+    assert forgotten_members(placed(members, peers)) == (tuple(voters), tuple(voters_out), (), ())
