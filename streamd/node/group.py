@@ -130,7 +130,9 @@ class Group:
         self._barriers: list[tuple[Index, Callable[[], None]]] = []
         # By ReadIndex context: what must be applied besides, who waits, and since when (ms).
         self._reads: dict[int, tuple[Index, Callable[[], None], int]] = {}
-        self._read_count = 0
+        # Begins elsewhere in each life: the answer to an earlier one's question must not be taken
+        # for the answer to ours.
+        self._read_count = raft.nonce << 20
         self._checkpoint_at_ms = 0  # 0: nothing changed since the last one
         self._checkpoint_index: Index = 0  # of the last one applied here
         self._stepping_down: list[tuple[int, Callable[[Any], None]]] = []  # (deadline, done)

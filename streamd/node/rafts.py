@@ -43,6 +43,7 @@ class Rafts:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._seed = int.from_bytes(node.env.disk.random_bytes(8), "little")
+        self.nonce = self._seed & 0x7FFFFFFF  # of this process, for numbers that peers echo
 
     def make(self, start: GroupStart) -> RaftCore:
         """Build the member. Raises CorruptionError if a group of one has lost something."""

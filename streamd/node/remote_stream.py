@@ -104,11 +104,19 @@ class RemoteStream:
 
 
 class Relay:
-    """Publishes on their way to other nodes: who wants their acks."""
+    """Publishes on their way to other nodes: who wants their acks.
+
+    What an earlier process of this node sent may be answered to us, long after: a leader answers
+    when the entry is committed. So tokens begin elsewhere in each process (`begin`).
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[NodeId, bytes, list[bytes], PublishSink]] = {}
         self._count = 0
+
+    def begin(self, nonce: int) -> None:
+        """Before anything is sent: a number of 31 bits that differs from process to process."""
+        self._count = nonce << 32
 
     def expect(self, leader: NodeId, stream: bytes, replies: list[bytes], sink: PublishSink) -> int:
         """Return the token under which `leader` will answer; 0 if nobody wants an ack."""

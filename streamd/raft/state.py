@@ -65,6 +65,7 @@ class State:
         "may_begin_anew",
         "named",
         "node_id",
+        "nonce",
         "now_ms",
         "role",
         "term",
@@ -141,6 +142,7 @@ class State:
         self._heartbeat_ms = heartbeat_ms
         self._patience_ms = election_ms  # of this follower; drawn anew with each role it takes
         self._dice = Dice(seed)
+        self.nonce = seed & 0x7FFFFFFF  # of this life of the member, for numbers that others echo
         self._ballot = Ballot()
         self._leadership: Leadership | None = None
         self._is_sole = False

@@ -170,3 +170,24 @@ def test_while_the_disk_is_quick_the_loop_writes_the_log(
             await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_what_peers_echo_differs_from_process_to_process(tmp_path: Path) -> None:
+    """The ack of a publish that an earlier process had relayed went to another publish with the
+    same token, and might have acked what nobody had stored: seed 69692."""
+    tokens: list[int] = []
+    contexts: list[int] = []
+
+    async def run() -> None:
+        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
+        await node.started()
+        tokens.append(node.peering.relay.expect("peer", b"S", [b"r"], Acks(1)))
+        assert node.meta_group is not None
+        contexts.append(node.meta_group._read_count)
+        await node.stopped()
+
+    for _ in range(2):
+        asyncio.run(asyncio.wait_for(run(), 30))
+    assert abs(tokens[0] - tokens[1]) >= 1 << 32
+    assert abs(contexts[0] - contexts[1]) >= 1 << 20
+    assert max(tokens) < 1 << 63
