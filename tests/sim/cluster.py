@@ -282,13 +282,15 @@ class SimCluster:
 
         def is_answered() -> bool:
             nonlocal asked_us
-            if not found and self.world.now_us >= asked_us + SECOND:
+            if found or self.world.now_us < asked_us + SECOND or host.process is None:
+                return bool(found)
+            # Consumers deliver on, in step with the seconds: not asked means looked at again soon.
+            if not self.missing_at(host, is_current=True):
                 # Who finds damage does not answer; the replica is made anew, and asked again.
                 if asked_us > 0:
                     self.world.counts["reads asked again"] += 1
                 asked_us = self.world.now_us
-                if host.process is not None and not self.missing_at(host, is_current=True):
-                    host.process.run(self._whole_replica(host, uid).read, seqs, found.append)
+                host.process.run(self._whole_replica(host, uid).read, seqs, found.append)
             return bool(found)
 
         self._await(f"answer to a read of {uid} at {host.name}", LIVENESS_US, is_answered)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from tests.sim.__main__ import run_seed, run_seeds
+from tests.sim.checkers import Probes
+from tests.sim.cluster import SimCluster, small_limits
+from tests.sim.faults import DirectedWorld
 from tests.sim.mutants import MUTANTS, RARE, hunt
+from tests.sim.world import SECOND
 
 SEEDS = int(os.environ.get("STREAMD_SEEDS", "300"))
 
@@ -56,6 +61,25 @@ def test_one_seed_is_one_story() -> None:
         assert done.returncode == 0, done.stdout[-2000:]
         hashes.add(tuple(line for line in done.stdout.splitlines() if line.startswith("seed ")))
     assert len(hashes) == 1, hashes
+
+
+def test_a_replica_that_is_behind_when_a_second_begins_is_read_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Consumers that deliver again every second left it a few ms behind at each look, for it was
+    looked at once a second, also if it was not asked then: seed 69021."""
+    cluster = SimCluster(1, directed=DirectedWorld((), node_count=3))
+    looked_us = -SECOND
+
+    def missing_at(host: Any, *, is_current: bool) -> str:
+        nonlocal looked_us
+        since_us, looked_us = cluster.world.now_us - looked_us, cluster.world.now_us
+        return "behind" if since_us >= SECOND else ""
+
+    with Probes(cluster.checkers), small_limits():
+        cluster._be_born()
+        monkeypatch.setattr(cluster, "missing_at", missing_at)
+        cluster._examine()
 
 
 @pytest.mark.campaign
