@@ -274,6 +274,28 @@ def test_the_only_replica_in_memory_begins_anew_where_it_moved(is_late: bool) ->
         script.wait_for_last(second, uid, 1)
 
 
+def test_who_alone_was_moved_to_forgot_it_before_the_meta_group_was_told() -> None:
+    """Empty, it took the node before it for the only voter, by what the meta group knew; that one
+    knew that it was none any more. Nobody led: seed 69650."""
+    with born(3) as script:
+        uid = script.create(IN_MEMORY, 1)
+        (first,) = script.peers_of(uid)
+        leader = script.cluster._leader(META_UID)
+        assert leader is not None and leader.name != first
+        second = next(n for n in script.cluster.names if n not in (first, leader.name))
+        script.publish(IN_MEMORY, 5)
+        script.set_peers(uid, (second,))
+        script.wait("a member", lambda: script.group(second, uid))
+        script.cluster.net.block({(second, leader.name)})
+        raft = script.group(first, uid).raft
+        script.wait("a move", lambda: not raft.is_leader)
+        assert raft.members.members() == (second,)
+        script.restart(second)
+        script.cluster.net.heal()
+        script.publish(IN_MEMORY, 1)
+        script.wait_for_last(second, uid, 1)
+
+
 @pytest.mark.parametrize("moves", [("n1",), ("n1", "n2")])
 def test_the_only_member_left_knows_that_it_is_alone(moves: tuple[NodeId, ...]) -> None:
     """Its snapshot did not say so, and it waited for the founders for ever: seed 20031."""
