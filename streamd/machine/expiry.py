@@ -23,16 +23,16 @@ EXPIRE_NAMED_MAX: Final = 4096  # seqs named one by one in an EXPIRE
 class Expiry:
     """Due times of one stream's messages."""
 
-    __slots__ = ("_age_from", "_index", "due")
+    __slots__ = ("_age_from", "_due", "_index")
 
     def __init__(self, index: IndexLookup) -> None:
         self._index = index
-        self.due: list[tuple[int, Seq]] = []  # heap of (due, seq); dead seqs fall out late
+        self._due: list[tuple[int, Seq]] = []  # heap of (due, seq); dead seqs fall out late
         self._age_from: Seq = 0  # all below it are dead or never expire: only a hint
 
     def watch(self, seq: Seq, due_ns: int) -> None:
         """The message `seq` leaves at `due_ns` unless it left before."""
-        heapq.heappush(self.due, (due_ns, seq))
+        heapq.heappush(self._due, (due_ns, seq))
 
     def forget_hint(self) -> None:
         """The rules of age have changed."""
@@ -45,7 +45,7 @@ class Expiry:
             seq = self._first_aging(limits)
             if seq:
                 due = self._index.ts_at(seq) + limits.max_age_ns
-        heap = self.due
+        heap = self._due
         while heap and not self._index.is_live(heap[0][1]):
             heapq.heappop(heap)
         if heap and (not due or heap[0][0] < due):
@@ -62,7 +62,7 @@ class Expiry:
                 up_to = min(young - 1, seq + EXPIRE_MAX)
         named: list[Seq] = []
         passed: list[tuple[int, Seq]] = []
-        heap = self.due
+        heap = self._due
         while heap and heap[0][0] <= now_ns and len(named) < EXPIRE_NAMED_MAX:
             item = heapq.heappop(heap)
             if self._index.is_live(item[1]):
@@ -87,8 +87,8 @@ class Expiry:
 
     def to_state(self) -> list[tuple[int, Seq]]:
         """Who leaves when, without those that are gone already: equal on all replicas."""
-        return sorted(item for item in self.due if self._index.is_live(item[1]))
+        return sorted(item for item in self._due if self._index.is_live(item[1]))
 
     def load(self, state: Iterable[Sequence[int]]) -> None:
         """Inverse of `to_state`. A sorted list is a heap."""
-        self.due = [(due, seq) for due, seq in state]
+        self._due = [(due, seq) for due, seq in state]

@@ -87,7 +87,6 @@ class Monitor:
         self._inbox: list[tuple[Any, ...]] = []
         self._wake = asyncio.Event()
         self._due = due if due is not None else DueTurns()  # with those of the other groups
-        self._is_due = False  # a turn is; the same as `_wake`, but quicker to ask
         self._is_done = False
         self._is_stopping = False
         self._is_saving = False
@@ -110,14 +109,12 @@ class Monitor:
             self._ring()
 
     def _ring(self) -> None:
-        if not self._is_due and not self._is_done:
-            self._is_due = True
+        if not self._wake.is_set() and not self._is_done:
             self._due.count += 1
             self._wake.set()
 
     def _answer(self) -> None:
-        if self._is_due:
-            self._is_due = False
+        if self._wake.is_set():
             self._due.count -= 1
             self._wake.clear()
 
@@ -127,7 +124,7 @@ class Monitor:
 
     def is_awake(self) -> bool:
         """True if a turn is due."""
-        return self._is_due and not self._is_done
+        return self._wake.is_set() and not self._is_done
 
     def step(self) -> None:
         """One round of `run`, for who drives monitors without an event loop."""
@@ -178,7 +175,7 @@ class Monitor:
             # The last turn of this round, so nothing else would share the sync. What was sent to
             # peers leaves first: it does when the round is over, and then the log is written too.
             self._log.flush()
-            if self._is_due:  # and it is written: go on with what waited for that
+            if self._wake.is_set():  # and it is written: go on with what waited for that
                 self._answer()
                 self._pass()
         group = self._group

@@ -142,7 +142,7 @@ class Node:
         self.memory_log = MemoryLog(env.loop.call_soon)
         self.due_turns = DueTurns()
         self.rafts = Rafts(self)
-        self.peering.relay.begin(self.rafts.nonce)
+        self.peering.relay.begin(self.rafts.next_nonce())
         self._is_running = True
         self.again("stragglers", limits.STRAGGLER_CHECK_S, self._check_stragglers)
         self.scrubber.start()

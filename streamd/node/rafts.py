@@ -43,7 +43,12 @@ class Rafts:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._seed = int.from_bytes(node.env.disk.random_bytes(8), "little")
-        self.nonce = self._seed & 0x7FFFFFFF  # of this process, for numbers that peers echo
+        self._made_count = 0
+
+    def next_nonce(self) -> int:
+        """A number of 31 bits for what peers echo: another each time, and in each process."""
+        self._made_count += 1
+        return (self._seed + self._made_count) & 0x7FFFFFFF
 
     def make(self, start: GroupStart) -> RaftCore:
         """Build the member. Raises CorruptionError if a group of one has lost something."""
@@ -130,6 +135,7 @@ class Rafts:
             named=start.named,
         )
         core.log.is_in_memory = start.is_memory
+        core.nonce = self.next_nonce()
         if start.uid:
             core.commit_delay_ms = limits.RAFT_COMMIT_DELAY_MS
         if node.peers is not None:

@@ -124,8 +124,7 @@ class StreamGroup(Group):
         if self._stager.deadline_ms and now_ms >= self._stager.deadline_ms:
             self._stager.expire(now_ms, self._advices)
         turn = super().turn(now_ms, now_ns, inbox)
-        machine = self.machine
-        if self._is_ready and (machine.limits.max_age_ns > 0 or machine.expiry.due):
+        if self._is_ready:
             self._look_at_expiry(turn)
         if self._advices:
             turn.effects.events.extend(self._advices)

@@ -142,7 +142,7 @@ class State:
         self._heartbeat_ms = heartbeat_ms
         self._patience_ms = election_ms  # of this follower; drawn anew with each role it takes
         self._dice = Dice(seed)
-        self.nonce = seed & 0x7FFFFFFF  # of this life of the member, for numbers that others echo
+        self.nonce = 0  # differs from one life of a member to the next; the shell's to set
         self._ballot = Ballot()
         self._leadership: Leadership | None = None
         self._is_sole = False

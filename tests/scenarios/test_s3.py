@@ -386,14 +386,20 @@ def test_s3_9_the_leader_is_gone_in_the_middle_of_a_catch_up(make: Make) -> None
     cluster.until_whole()
 
 
-def behind_with_a_full_disk(cluster: Cluster) -> tuple[NodeId, SimDisk]:
-    """A node comes back that needs the meta group's snapshot, and its disk takes no byte more."""
+def down_while_meta_goes_on(cluster: Cluster) -> NodeId:
+    """Kill a node that leads nothing; when it comes back it needs the meta group's snapshot."""
     cluster.create()
     cluster.until_whole()
     leaders = {cluster.leader_name(META_UID), cluster.leader("S")}
     name = next(each for each in cluster.names if each not in leaders)
     cluster.kill(name)
     compact_meta(cluster)
+    return name
+
+
+def behind_with_a_full_disk(cluster: Cluster) -> tuple[NodeId, SimDisk]:
+    """A node comes back that needs the meta group's snapshot, and its disk takes no byte more."""
+    name = down_while_meta_goes_on(cluster)
     cluster.isolate(name)
     cluster.boot(name)
     cluster.run_ms(1000)
@@ -444,12 +450,7 @@ def test_s3_11_a_meta_snapshot_that_does_not_get_into_place_ends_the_process(
 def test_s3_11_killed_before_the_name_of_the_meta_snapshot_is_durable(cluster: Cluster) -> None:
     """S3.11: SIGKILL between the rename and the sync of the directory. The next process finds the
     snapshot and says that it holds it; the power may go at any time after that."""
-    cluster.create()
-    cluster.until_whole()
-    leaders = {cluster.leader_name(META_UID), cluster.leader("S")}
-    name = next(each for each in cluster.names if each not in leaders)
-    cluster.kill(name)
-    compact_meta(cluster)
+    name = down_while_meta_goes_on(cluster)
     host = cluster.hosts[name]
     host.is_cache_kept = True
     host.disk.crash_at_point = "SNAPSHOT_RENAMED"

@@ -43,6 +43,15 @@ class Script:
         (first,) = self.peers_of(uid)
         return uid, first, next(other for other in self.cluster.names if other != first)
 
+    def create_apart(self, name: str) -> tuple[Uid, NodeId, NodeId, NodeId]:
+        """Create a stream of one replica; return its uid, its node, another, the meta leader's."""
+        uid = self.create(name, 1)
+        (first,) = self.peers_of(uid)
+        leader = self.cluster._leader(META_UID)
+        assert leader is not None and leader.name != first
+        second = next(n for n in self.cluster.names if n not in (first, leader.name))
+        return uid, first, second, leader.name
+
     def publish(self, name: str, count: int) -> None:
         """One message after another, an entry each; again if nobody leads."""
         for _ in range(count):
@@ -245,11 +254,7 @@ def test_the_only_replica_in_memory_begins_anew_where_it_moved(is_late: bool) ->
     """The node heard that the stream had moved to it while it opened the member, or after that;
     what it knew before said otherwise, and nobody led: seed 31157."""
     with born(3) as script:
-        uid = script.create(IN_MEMORY, 1)
-        (first,) = script.peers_of(uid)
-        leader = script.cluster._leader(META_UID)
-        assert leader is not None and leader.name != first
-        second = next(n for n in script.cluster.names if n not in (first, leader.name))
+        uid, first, second, leader = script.create_apart(IN_MEMORY)
 
         def members() -> tuple[NodeId, ...]:
             return next(asset.members for asset in script.cluster.assets() if asset.uid == uid)
@@ -260,7 +265,7 @@ def test_the_only_replica_in_memory_begins_anew_where_it_moved(is_late: bool) ->
         script.save_snapshot(second, META_UID)  # what it knows when it is back: not that it moved
         assert members() == (first,)
         if is_late:
-            script.cluster.net.block({(second, leader.name)})
+            script.cluster.net.block({(second, leader)})
             script.wait("a voter", lambda: script.voters(second, uid) == (second,))
         else:
             script.wait("the move", lambda: members() == (second,))
@@ -278,15 +283,11 @@ def test_who_alone_was_moved_to_forgot_it_before_the_meta_group_was_told() -> No
     """Empty, it took the node before it for the only voter, by what the meta group knew; that one
     knew that it was none any more. Nobody led: seed 69650."""
     with born(3) as script:
-        uid = script.create(IN_MEMORY, 1)
-        (first,) = script.peers_of(uid)
-        leader = script.cluster._leader(META_UID)
-        assert leader is not None and leader.name != first
-        second = next(n for n in script.cluster.names if n not in (first, leader.name))
+        uid, first, second, leader = script.create_apart(IN_MEMORY)
         script.publish(IN_MEMORY, 5)
         script.set_peers(uid, (second,))
         script.wait("a member", lambda: script.group(second, uid))
-        script.cluster.net.block({(second, leader.name)})
+        script.cluster.net.block({(second, leader)})
         raft = script.group(first, uid).raft
         script.wait("a move", lambda: not raft.is_leader)
         assert raft.members.members() == (second,)

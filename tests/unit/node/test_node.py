@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,9 @@ import pytest
 
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
+from streamd.node.group import Group, NoBlocks
 from streamd.node.node import Node
+from streamd.node.rafts import GroupStart
 from streamd.store import wal
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal_pace import Pace
@@ -96,7 +101,7 @@ def test_a_meta_group_that_can_not_begin_anew_ends_the_node(
 
 
 class Acks:
-    """Counts acks, and says on which round of the loop each came."""
+    """Collects the outcomes of publishes; `all` is set when as many have come as are wanted."""
 
     def __init__(self, wanted: int) -> None:
         self.outcomes: list[Any] = []
@@ -109,6 +114,21 @@ class Acks:
             self.all.set()
 
 
+@asynccontextmanager
+async def _running(path: Path) -> AsyncIterator[Node]:
+    node = Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n")
+    await node.started()
+    try:
+        yield node
+    finally:
+        await node.stopped()
+
+
+async def _create(node: Node, name: str) -> None:
+    config = normalise({"name": name, "subjects": [name]}, is_pedantic=False)
+    await _propose(node, [commands.CREATE_STREAM, 1, config])
+
+
 def test_streams_that_are_written_in_one_round_share_one_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,12 +137,9 @@ def test_streams_that_are_written_in_one_round_share_one_sync(
     monkeypatch.setattr(Pace, "is_quick", lambda self, now: True)
 
     async def run() -> None:
-        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
-        await node.started()
-        try:
+        async with _running(tmp_path) as node:
             for name in ("A", "B", "C"):
-                config = normalise({"name": name, "subjects": [name]}, is_pedantic=False)
-                await _propose(node, [commands.CREATE_STREAM, 1, config])
+                await _create(node, name)
             handles = [node.streams_for(name)[0] for name in (b"A", b"B", b"C")]
             for _ in range(3):
                 acks = Acks(3)
@@ -131,8 +148,6 @@ def test_streams_that_are_written_in_one_round_share_one_sync(
                     handle.publish([(handle.name.encode(), b"", b"x")], [b"r"], acks)
                 await acks.all.wait()
                 assert node.wal.sync_count == before + 1
-        finally:
-            await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
@@ -145,11 +160,8 @@ def test_while_the_disk_is_quick_the_loop_writes_the_log(
     monkeypatch.setattr(Pace, "is_quick", lambda self, now: True)
 
     async def run() -> None:
-        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
-        await node.started()
-        try:
-            config = normalise({"name": "A", "subjects": ["A"]}, is_pedantic=False)
-            await _propose(node, [commands.CREATE_STREAM, 1, config])
+        async with _running(tmp_path) as node:
+            await _create(node, "A")
             handle = node.streams_for(b"A")[0]
             writers: list[str] = []
             writev = node.env.disk.writev
@@ -166,8 +178,6 @@ def test_while_the_disk_is_quick_the_loop_writes_the_log(
                 handle.publish([(b"A", b"", b"x")], [b"r"], acks)
                 await acks.all.wait()
                 assert writers == ["MainThread" if is_quick else "disk-log"]
-        finally:
-            await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
@@ -179,15 +189,16 @@ def test_what_peers_echo_differs_from_process_to_process(tmp_path: Path) -> None
     contexts: list[int] = []
 
     async def run() -> None:
-        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
-        await node.started()
-        tokens.append(node.peering.relay.expect("peer", b"S", [b"r"], Acks(1)))
-        assert node.meta_group is not None
-        contexts.append(node.meta_group._read_count)
-        await node.stopped()
+        async with _running(tmp_path) as node:
+            tokens.append(node.peering.relay.expect("peer", b"S", [b"r"], Acks(1)))
+            for _ in range(2):  # opened again within the process
+                core = node.rafts.make(GroupStart(99, is_memory=True))
+                group = Group(uid=99, raft=core, machine=None, blocks=NoBlocks(), snapshot_index=0)
+                contexts.append(group._read_count)
 
     for _ in range(2):
         asyncio.run(asyncio.wait_for(run(), 30))
     assert abs(tokens[0] - tokens[1]) >= 1 << 32
-    assert abs(contexts[0] - contexts[1]) >= 1 << 20
+    ordered = sorted(contexts)
+    assert all(after - before >= 1 << 20 for before, after in pairwise(ordered))
     assert max(tokens) < 1 << 63
