@@ -286,7 +286,8 @@ class DiskThread:
         For short jobs: the loop stands still meanwhile. What was to be sent in this round leaves
         before. `done` follows at once; if the job failed, in a round of its own.
         """
-        if self._soon is None or self._count:
+        if self._soon is None or self._count or self._finished:
+            # Also behind what is done already and not told yet: results come in order.
             self.submit(job, done)
             return
         self._for_loop.append((job, done))

@@ -48,9 +48,12 @@ _Placed: TypeAlias = tuple[Uid, HardState | None, Index, Index, "array[int]", "a
 class _Written:
     """What one write did, for the event loop: which entries are where, and who waits for it."""
 
-    __slots__ = ("capacity", "dones", "fd", "lazy_count", "placed", "segment_no", "start")
+    __slots__ = (
+        *("batch_no", "capacity", "dones", "fd", "lazy_count", "placed", "segment_no", "start"),
+    )
 
     def __init__(self) -> None:
+        self.batch_no = 0  # 0: nothing was written
         self.segment_no = 0
         self.fd = -1
         self.capacity = 0
@@ -112,6 +115,7 @@ class Wal:
             deque()
         )
         self._is_scheduled = False
+        self._completed_batch = 0  # the last one of which the loop has heard
         # Who writes': the log thread's, or the loop's while the thread has nothing to do.
         self._wal_id = recovered.wal_id
         self._next_batch = recovered.next_batch
@@ -394,6 +398,10 @@ class Wal:
                 result = DiskError(f"{self._directory}: the log cannot be written: {result!r}")
             self._on_error(result)
             return
+        if result.batch_no:
+            # In the order of the log, or entries would be noted as released that are not.
+            assert result.batch_no > self._completed_batch, (result.batch_no, self._completed_batch)
+            self._completed_batch = result.batch_no
         groups = self._groups
         base = (result.segment_no << 32) | result.start
         if result.segment_no not in self._fds:
@@ -548,6 +556,7 @@ class Wal:
             self._pace.note(began, time.monotonic())
         if not self._is_witness_due:
             self._witness_later()
+        written.batch_no = self._next_batch - 1
         written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity
         if self._position * 16 > self._capacity and not self._spares and not self._is_preparing:
             self._prepare_spare()

@@ -198,6 +198,21 @@ def test_a_quick_job_never_overtakes_what_the_thread_was_given() -> None:
     assert (both.ran, results) == ([("a", "thread")], ["a"])
 
 
+def test_a_quick_job_never_overtakes_a_completion_that_the_loop_has_not_heard_of() -> None:
+    both = LoopAndThread()
+    results: list[object] = []
+    for number in range(200):  # the thread may be slow to count its job as ended
+        both.thread.submit(both.job(f"thread {number}"), results.append)
+        complete = both.ready.get(timeout=10)
+        both.thread.submit_soon(both.job(f"soon {number}"), results.append)
+        both.thread.do_now()
+        complete()
+        while len(results) < 2 * number + 2:
+            both.ready.get(timeout=10)()
+    both.thread.close()
+    assert results == [f"{who} {number}" for number in range(200) for who in ("thread", "soon")]
+
+
 def test_what_is_submitted_after_a_quick_job_runs_after_it() -> None:
     both = LoopAndThread()
     results: list[object] = []
