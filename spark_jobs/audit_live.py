@@ -192,8 +192,8 @@ def held_of(block: bytes, payload: bytes) -> tuple[int, Held]:
     subject = fields[b"Nats-Subject"]
     seq = int(fields[b"Nats-Sequence"])
     ts = parse_ns(fields[b"Nats-Time-Stamp"].decode())
-    records, crcs = fmt.encode_batch(seq, ts, [(subject, own, payload)])
-    record = records[0]
+    pieces, _, crcs = fmt.encode_batch(seq, ts, [(subject, own, payload)])
+    record = b"".join(pieces)
     content = crc32c(record[28:-4], crc32c(record[:20]))
     return seq, Held(crcs[0], ts, content)
 

@@ -52,7 +52,7 @@ class ReadOnlyDisk(OsDisk):
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise PermissionError(f"read-only access to a data directory: {args}")
 
-    pwrite = writev = fdatasync = preallocate = truncate = _refuse
+    pwrite = writev = fdatasync = preallocate = reserve = truncate = _refuse
     replace = unlink = mkdir = remove_tree = sync_dir = lock = _refuse
 
 

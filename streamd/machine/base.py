@@ -69,10 +69,11 @@ class RecordCodec(Protocol):
 
     def encode_batch(
         self, first_seq: Seq, first_ts: int, msgs: list[Msg]
-    ) -> tuple[list[bytes], list[int]]:
+    ) -> tuple[list[bytes], list[int], list[int]]:
         """Encode `msgs` as records with consecutive seqs and timestamps (one ns apart).
 
-        Returns (records, crcs): each record's bytes and its crc32c.
+        Returns (pieces, lengths, crcs): the records' bytes, if joined; the length and the crc32c
+        of each record.
         """
 
     def encode_frame(self, index: Index, ts: int) -> bytes:

@@ -45,16 +45,17 @@ class StreamIndex(IndexLookup):
         *,
         first_ts: int,
         msgs: Sequence[Msg],
-        records: list[bytes],
+        lengths: list[int],
         crcs: list[int],
         flags: list[int] | None = None,
     ) -> Seq:
         """Record that `msgs` were stored, one ns apart, with the seqs after `last_seq`; their
-        records go to the end of the active block. Returns the first of the seqs."""
+        records, of these lengths and crcs, go to the end of the active block. Returns the first
+        of the seqs."""
         block = self.active
         columns = block.columns
         assert columns is not None and not block.is_sealed, block.block_no
-        count = len(records)
+        count = len(lengths)
         first = self.last_seq + 1
         if not block.count:
             block.first_seq = columns.first_seq = first
@@ -65,9 +66,9 @@ class StreamIndex(IndexLookup):
         if columns.seqs is not None:
             columns.seqs.extend(range(first, first + count))
         if count == 1:
-            size, mixed = self._append_row(block, columns, first_ts, records[0], crcs[0], flags)
+            size, mixed = self._append_row(block, columns, first_ts, lengths[0], crcs[0], flags)
         else:
-            size, mixed = self._append_rows(block, columns, first_ts, records, crcs, flags)
+            size, mixed = self._append_rows(block, columns, first_ts, lengths, crcs, flags)
         self.digest = (self.digest + mixed) & MASK64
         block.digest = (block.digest + mixed) & MASK64
         if not self.count:
@@ -87,13 +88,12 @@ class StreamIndex(IndexLookup):
         block: Block,
         columns: Columns,
         first_ts: int,
-        records: list[bytes],
+        lengths: list[int],
         crcs: list[int],
         flags: list[int] | None,
     ) -> tuple[int, int]:
         """Fill the columns; return what the messages count in bytes and in the digest."""
-        lengths = list(map(len, records))
-        count = len(records)
+        count = len(lengths)
         record_bytes = sum(lengths)
         offsets = list(accumulate(lengths, initial=block.end_offset))
         block.end_offset = columns.end_offset = offsets.pop()
@@ -117,12 +117,11 @@ class StreamIndex(IndexLookup):
         block: Block,
         columns: Columns,
         ts: int,
-        record: bytes,
+        length: int,
         crc: int,
         flags: list[int] | None,
     ) -> tuple[int, int]:
         """`_append_rows` for one: publishers that wait for each ack send them so."""
-        length = len(record)
         size = length - self._size_less
         columns.offsets.append(block.end_offset)
         block.end_offset = columns.end_offset = block.end_offset + length

@@ -310,9 +310,9 @@ class StreamMachine:
     def _write(self, ts: int, msgs: list[Msg], flags: list[int] | None) -> Seq:
         """Store `msgs`, admitted already, with the next seqs. Returns the first of them."""
         index = self.index
-        records, crcs = self._codec.encode_batch(index.last_seq + 1, ts, msgs)
-        first = index.append(first_ts=ts, msgs=msgs, records=records, crcs=crcs, flags=flags)
-        self._blob += records
+        pieces, lengths, crcs = self._codec.encode_batch(index.last_seq + 1, ts, msgs)
+        first = index.append(first_ts=ts, msgs=msgs, lengths=lengths, crcs=crcs, flags=flags)
+        self._blob += pieces
         self._stored.append((first, msgs))
         return first
 

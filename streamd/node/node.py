@@ -144,6 +144,7 @@ class Node:
         self.rafts = Rafts(self)
         self.peering.relay.begin(self.rafts.next_nonce())
         self._is_running = True
+        self.wal.on_crowded = self._check_stragglers
         self.again("stragglers", limits.STRAGGLER_CHECK_S, self._check_stragglers)
         self.scrubber.start()
         self.damages.start()

@@ -16,7 +16,7 @@ from typing import Any
 from streamd import errors, limits
 from streamd.machine import commands
 from streamd.machine.base import Effects
-from streamd.machine.commands import Command, encode
+from streamd.machine.commands import Command, encode, encode_store
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
 from streamd.node.batches import BatchStager
@@ -234,7 +234,8 @@ class StreamGroup(Group):
                 batch_id, staged = result
                 ts = self._stamp(len(staged))
                 done = partial(self._batch_done, sink, reply, batch_id)
-                self._track([commands.STORE_BATCH, ts, batch_id, staged], done)
+                command: Command = [commands.STORE_BATCH, ts, batch_id, staged]
+                self._track(command, encode(command), done)
 
     def _batch_done(self, sink: PublishSink, reply: bytes, batch_id: str, outcome: Any) -> None:
         if not isinstance(outcome, errors.JsError):
@@ -246,10 +247,10 @@ class StreamGroup(Group):
             return
         msgs, self._msgs = self._msgs, []
         waiters, self._waiters = self._waiters, []
-        self._track([commands.STORE, self._stamp(len(msgs)), msgs], waiters)
+        command: Command = [commands.STORE, self._stamp(len(msgs)), msgs]
+        self._track(command, encode_store(command), waiters)
 
-    def _track(self, command: Command, tag: Any) -> None:
-        data = encode(command)
+    def _track(self, command: Command, data: bytes, tag: Any) -> None:
         if not self._has_room(len(data)):
             self._refuse(tag)
             return

@@ -57,6 +57,10 @@ class Disk(Protocol):
     def preallocate(self, fd: int, *, offset: int, size: int) -> None:
         """Write zeros, so that later writes there change no metadata. Not synced."""
 
+    def reserve(self, fd: int, size: int) -> None:
+        """Have the file read as zeros up to `size`, with room on the disk for them, but without
+        writing them: the first sync of what is written there costs more. Not synced."""
+
     def truncate(self, fd: int, size: int) -> None: ...
 
     def size(self, fd: int) -> int: ...
@@ -143,6 +147,9 @@ class OsDisk:
             count = min(len(_ZEROS), end - offset)
             self.pwrite(fd, memoryview(_ZEROS)[:count], offset)
             offset += count
+
+    def reserve(self, fd: int, size: int) -> None:
+        os.posix_fallocate(fd, 0, size)
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)

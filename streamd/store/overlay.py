@@ -172,6 +172,9 @@ class OverlayDisk(OsDisk):
             overlay = self._overlay(fd)
             overlay.size = max(overlay.size, offset + size)
 
+    def reserve(self, fd: int, size: int) -> None:
+        self.preallocate(fd, offset=0, size=size)
+
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         with self._lock:
             overlay = self._overlays.get(self._key(fd))

@@ -8,6 +8,7 @@ that was reported done.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from array import array
@@ -30,6 +31,8 @@ WalWrite: TypeAlias = tuple[Uid, list[Entry], HardState | None, Index]
 """(group, entries, hard state to remember, index from which older entries are void or 0)."""
 
 BATCH_BYTES_MAX = 1024 * 1024  # one write: bounds how long those who come later wait
+BATCH_WEIGHT = 1 / 16  # of the latest batch in their average size
+BULKY_BATCH_BYTES = 64 * 1024  # from here on zeros cost more than what they save each sync
 FIRST_SEGMENT_FRACTION = 16  # the first segment after a start is small, so that a start is quick
 FIRST_SEGMENT_BYTES_MIN = 1024 * 1024
 WITNESS_IDLE_S = 1.0  # after so long without an append the last one gets its witness
@@ -96,6 +99,7 @@ class Wal:
         self.damage = recovered.damage  # what was found damaged or missing, if that is tolerated
         self.damaged_groups = recovered.damaged_groups  # may have lost votes or entries: why
         self.may_have_lost_groups = recovered.may_have_lost_groups  # that nobody knows of now
+        self.on_crowded: Callable[[], None] = _nothing  # one segment more: look at `stragglers`
         self.sync_count = 0
         self.written_bytes = 0
         self.failure: DiskError | None = None
@@ -138,8 +142,9 @@ class Wal:
         self._witness_batch = 0  # that has nothing to lose; a witness
         # The spare segment: made by the helper, taken by the log thread.
         self._spares: deque[tuple[str, int]] = deque()
-        self._spare_count = 0
+        self._spare_numbers = itertools.count(1)
         self._is_preparing = False
+        self._batch_bytes = 0.0  # of late, on average
 
     @classmethod
     def open(
@@ -180,6 +185,8 @@ class Wal:
                 on_error=on_error,
                 helper=helper,
             )
+            numbers = [int(name[len(SPARE_PREFIX) :]) for name in recovered.spares]
+            wal._spare_numbers = itertools.count(max(numbers, default=0) + 1)
             for name in recovered.spares:
                 wal._adopt_spare(name)
             wal._wal_id = recovered.wal_id or int.from_bytes(disk.random_bytes(8), "little") | 1
@@ -404,7 +411,8 @@ class Wal:
             self._completed_batch = result.batch_no
         groups = self._groups
         base = (result.segment_no << 32) | result.start
-        if result.segment_no not in self._fds:
+        is_new_segment = result.segment_no not in self._fds
+        if is_new_segment:
             self._fds[result.segment_no] = result.fd
             self._sizes[result.segment_no] = result.capacity
         resets = self._resets
@@ -445,6 +453,8 @@ class Wal:
             done()
         if result.lazy_count or len(self._fds) > 1:
             self._free_segments()
+        if is_new_segment and len(self._fds) > SEGMENTS_UNHURRIED:
+            self.on_crowded()
 
     def _free_segments(self) -> None:
         """Let go of the oldest segments that nobody needs. Never of the one being written."""
@@ -558,6 +568,7 @@ class Wal:
             self._witness_later()
         written.batch_no = self._next_batch - 1
         written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity
+        self._batch_bytes += BATCH_WEIGHT * (size - self._batch_bytes)
         if self._position * 16 > self._capacity and not self._spares and not self._is_preparing:
             self._prepare_spare()
         return written
@@ -692,14 +703,8 @@ class Wal:
             name, fd = self._spares.popleft()
             capacity = disk.size(fd)
         else:
-            # Nobody was quick enough to prepare one of full size: a small one will do meanwhile.
-            capacity = max(
-                needed,
-                wf.SEGMENT_HEADER_BYTES * 2 + self._checkpoint_size(),
-                min(capacity, max(FIRST_SEGMENT_BYTES_MIN, capacity // FIRST_SEGMENT_FRACTION)),
-            )
             name, fd = self._create_spare()
-            disk.preallocate(fd, offset=0, size=capacity)
+            capacity = self._prepare_now(fd, capacity, needed)
         no = self._no + 1
         header = wf.SegmentHeader(
             self._wal_id, no, self._next_batch, self._position if self._no else 0, capacity
@@ -743,6 +748,28 @@ class Wal:
         self._manifest.write(self._wal_id, self._no)
         disk.crash_point("WAL_MANIFEST_SYNCED")
 
+    def _prepare_now(self, fd: int, capacity: int, needed: int) -> int:
+        """Make a segment while appends wait for it; return how long it is."""
+        disk = self._disk
+        if self._is_bulky():
+            try:
+                disk.reserve(fd, capacity)
+            except OSError:
+                disk.truncate(fd, 0)  # there may be room for a small one
+            else:
+                return capacity
+        small = max(
+            needed,
+            wf.SEGMENT_HEADER_BYTES * 2 + self._checkpoint_size(),
+            min(capacity, max(FIRST_SEGMENT_BYTES_MIN, capacity // FIRST_SEGMENT_FRACTION)),
+        )
+        disk.preallocate(fd, offset=0, size=small)
+        return small
+
+    def _is_bulky(self) -> bool:
+        """True while so much is appended that the disk should not write zeros besides."""
+        return self._batch_bytes >= BULKY_BATCH_BYTES
+
     def _checkpoint_size(self) -> int:
         votes = sum(len(state.vote.encode()) for state in self._hard_states.values())
         records = len(self._hard_states) + len(self._released) + len(self._tips)
@@ -754,18 +781,26 @@ class Wal:
         fd = self._disk.open(path)
         if self._disk.size(fd) == self._segment_bytes and len(self._spares) < SPARES_MAX:
             self._spares.append((name, fd))
-            self._spare_count = max(self._spare_count, int(name[len(SPARE_PREFIX) :]))
         else:
             self._disk.close(fd)
             self._disk.unlink(path)
 
     def _create_spare(self) -> tuple[str, int]:
-        self._spare_count += 1
-        name = f"{SPARE_PREFIX}{self._spare_count}"
+        name = self._spare_name()
         return name, self._disk.open(os.path.join(self._directory, name), create=True)
 
+    def _spare_name(self) -> str:
+        # One step for all threads: two spares of one name would be one file.
+        return f"{SPARE_PREFIX}{next(self._spare_numbers)}"
+
     def _prepare_spare(self) -> None:
-        """Have a zeroed file of full size made, in steps, so that no ack waits behind it."""
+        """Have a zeroed file of full size made, in steps, so that no ack waits behind it.
+
+        Not while the load is bulky: each byte would be written twice. Segments that are in use
+        then will be the spares.
+        """
+        if self._is_bulky():
+            return
         self._is_preparing = True
         step = PrepareSpare(self)
         self._helper.submit(step.run, None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from streamd.errors import DiskError
 from streamd.store.disk import disk_error
-from streamd.store.wal_recovery import SPARE_PREFIX, segment_name
+from streamd.store.wal_recovery import segment_name
 
 if TYPE_CHECKING:
     from streamd.store.wal import Wal
@@ -51,7 +52,10 @@ class PrepareSpare:
 
 
 class FreeSegment:
-    """Takes a segment out of use: keeps the file for reuse, or removes it."""
+    """Takes a segment out of use: it becomes a spare, and spares that are too many are removed.
+
+    The log waits for the first part alone: to remove a large file can take a tenth of a second.
+    """
 
     def __init__(self, wal: Wal, no: int, fd: int) -> None:
         self._wal = wal
@@ -68,20 +72,25 @@ class FreeSegment:
             if wal._durable_batch != wal._next_batch - 1:
                 wal._sync()  # the records that released it (I11)
             disk.crash_point("WAL_SEGMENT_RELEASED")
+            name = wal._spare_name()
+            disk.replace(path, os.path.join(wal._directory, name))
+            disk.sync_dir(wal._directory)
+            disk.crash_point("WAL_SEGMENT_FREED")
             if disk.size(self._fd) == wal._segment_bytes and len(wal._spares) < SPARES_MAX:
-                wal._spare_count += 1
-                name = f"{SPARE_PREFIX}{wal._spare_count}"
-                disk.replace(path, os.path.join(wal._directory, name))
-                disk.sync_dir(wal._directory)
                 wal._spares.append((name, self._fd))
             else:
-                disk.close(self._fd)
-                disk.unlink(path)
-                disk.sync_dir(wal._directory)
-            disk.crash_point("WAL_SEGMENT_FREED")
+                wal._helper.submit(partial(self._remove, name), None)
         except OSError as err:
             wal.failure = disk_error("freeing a log segment", path, err)
             wal._thread.submit(Raise(wal.failure), wal._complete)
+
+    def _remove(self, name: str) -> None:
+        disk = self._wal._disk
+        try:
+            disk.close(self._fd)
+            disk.unlink(os.path.join(self._wal._directory, name))
+        except OSError:
+            return  # nobody needs it; the next start removes it
 
 
 class Raise:

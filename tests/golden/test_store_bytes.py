@@ -26,7 +26,7 @@ def block() -> bytes:
         (b"flights.JFK.LAX", b"", b"payload"),
         (b"flights.EWR.ORD", b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n", b""),
     ]
-    records, crcs = fmt.encode_batch(41, 1_700_000_000_000_000_000, msgs)
+    records, _, crcs = fmt.encode_batch(41, 1_700_000_000_000_000_000, msgs)
     tail = [
         fmt.encode_frame(9, 1_700_000_000_000_000_000),
         fmt.encode_tombstone([(3, 5), (41, 41)], 10),

@@ -17,11 +17,21 @@ SEGMENT_BYTES = 32 * 1024
 State = dict[int, tuple[HardState, dict[int, tuple[int, bytes]]]]
 
 
-def open_wal(disk: SimDisk, thread: SimThread, *, sync: Any = "always") -> Wal:
+def open_wal(
+    disk: SimDisk, thread: SimThread, *, sync: Any = "always", helper: SimThread | None = None
+) -> Wal:
     def fail(err: Exception) -> None:
         raise AssertionError(err)
 
-    return Wal.open(disk, "/wal", thread, segment_bytes=SEGMENT_BYTES, sync=sync, on_error=fail)
+    return Wal.open(
+        disk,
+        "/wal",
+        thread,
+        segment_bytes=SEGMENT_BYTES,
+        sync=sync,
+        on_error=fail,
+        helper=helper,
+    )
 
 
 class Model:
@@ -93,6 +103,7 @@ class Run:
         self.sync = sync
         self.rng = random.Random(seed)
         self.is_quick = seed % 2 == 1  # the loop writes what it is given a chance to
+        self.is_bulky = seed % 4 >= 2  # full segments are followed by reserved ones
         self.disk = SimDisk(seed)
         self.model = Model()
         self.term = 1
@@ -102,7 +113,9 @@ class Run:
     def start(self) -> None:
         self.thread = SimThread(is_quick=self.is_quick)
         self.helper = SimThread()
-        self.wal = open_wal(self.disk, self.thread, sync=self.sync)
+        self.wal = open_wal(self.disk, self.thread, sync=self.sync, helper=self.helper)
+        if self.is_bulky:
+            self.wal._batch_bytes = 1e9  # as after a load that lasts longer than this life
         if self.sync != "always":
             self.model.acked = 0  # done meant written; any earlier moment may come back
         self.model.check(self.wal)
@@ -120,8 +133,10 @@ class Run:
                 self.wal.flush()
         elif roll < 0.8:
             self.thread.step()
-        elif roll < 0.93:
+        elif roll < 0.88:
             self.thread.complete()
+        elif roll < 0.93:
+            self.helper.step()
         elif roll < 0.98 and self.uids:
             self.release(rng.choice(self.uids))
         elif len(self.uids) > 3:

@@ -333,6 +333,9 @@ class SimDisk:
     def preallocate(self, fd: int, *, offset: int, size: int) -> None:
         self.pwrite(fd, bytes(size), offset)
 
+    def reserve(self, fd: int, size: int) -> None:
+        self.pwrite(fd, bytes(size), 0)
+
     def truncate(self, fd: int, size: int) -> None:
         self._operation("truncate", self._paths[fd])
         inode = self._open[fd]

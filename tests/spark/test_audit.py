@@ -127,7 +127,7 @@ def test_a_message_without_headers_of_its_own_has_none() -> None:
     seq, held = held_of(block, b"x")
     from streamd.store import format as fmt
 
-    _, crcs = fmt.encode_batch(7, 1_767_225_600_500_000_000, [(b"a.b", b"", b"x")])
+    _, _, crcs = fmt.encode_batch(7, 1_767_225_600_500_000_000, [(b"a.b", b"", b"x")])
     assert (seq, held.crc) == (7, crcs[0])
 
 

@@ -128,7 +128,7 @@ def record_of_a_seq_nobody_knows(directory: Path, stream: str) -> Found:
     frame = next(r for r in damage.records_of(replica.block(5)) if r.type == 2)
     from streamd.store import format as fmt
 
-    records, _ = fmt.encode_batch(9999, 1, [(b"", b"", b"")])
+    records, _, _ = fmt.encode_batch(9999, 1, [(b"", b"", b"")])
     damage.put(replica.block(5), frame.offset, records[0])
     return {("seq-extra", "n1", 9999, 9999)}
 

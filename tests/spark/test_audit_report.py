@@ -24,7 +24,7 @@ PHONE, DESKTOP = (390, 844), (1280, 900)
 
 
 def record(payload: bytes) -> str:
-    records, _ = fmt.encode_batch(7, 1_780_000_000_000_000_000, [(b"orders.eu", b"", payload)])
+    records, _, _ = fmt.encode_batch(7, 1_780_000_000_000_000_000, [(b"orders.eu", b"", payload)])
     return records[0].hex()
 
 

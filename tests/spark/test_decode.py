@@ -59,7 +59,7 @@ def made_block(
     first = seq
     for at in range(batches):
         batch = random_msgs(rng, rng.randrange(1, per_batch))
-        records, _ = fmt.encode_batch(seq, ts, batch)
+        records, _, _ = fmt.encode_batch(seq, ts, batch)
         parts += records
         for step, msg in enumerate(batch):
             msgs[seq + step] = (ts + step, msg)
@@ -198,7 +198,7 @@ def test_every_flipped_bit_is_found_and_nothing_else(seed: int, is_sealed: bool)
 def test_two_records_that_changed_places_are_found() -> None:
     """Each is whole, so no crc is wrong; the footer knows where which belongs."""
     msgs = [(b"s.a", b"", b"one"), (b"s.a", b"", b"two")]
-    records, _ = fmt.encode_batch(1, TS, msgs)
+    records, _, _ = fmt.encode_batch(1, TS, msgs)
     head = fmt.encode_block_header(UID, BLOCK_NO)
     body = head + b"".join(records)
     footer = fmt.encode_footer(columns_from(fmt.scan(body[HEADER_BYTES:], HEADER_BYTES)))
@@ -283,7 +283,7 @@ def test_many_whole_records_are_whole(size: int) -> None:
     """Up to some hundred KiB, so that the shift over 16 KiB is used many times over."""
     rng = random.Random(size)
     msgs = [(b"s", b"", rng.randbytes(rng.randrange(size + 1))) for _ in range(300)]
-    records, _ = fmt.encode_batch(1, TS, msgs)
+    records, _, _ = fmt.encode_batch(1, TS, msgs)
     blob = b"".join(records)
     ends = np.cumsum([len(record) for record in records])
     starts = ends - [len(record) for record in records]

@@ -31,7 +31,7 @@ def opened(
 
 def blob_of(first_seq: int, count: int, size: int = 100) -> bytes:
     msgs = [(b"a.b", b"", b"%08d" % (first_seq + i) + bytes(size - 8)) for i in range(count)]
-    records, _ = fmt.encode_batch(first_seq, 1000 + first_seq, msgs)
+    records, _, _ = fmt.encode_batch(first_seq, 1000 + first_seq, msgs)
     return b"".join([*records, fmt.encode_frame(first_seq, 5)])
 
 
@@ -94,8 +94,9 @@ def test_evicted_bytes_are_read_back_verified_and_concurrent_reads_share_one() -
 def test_a_record_longer_than_a_read_is_read_whole(size: int) -> None:
     disk, thread = SimDisk(), SimThread()
     store, _ = opened(disk, thread, HotBudget(bytes_max=0))
-    records, _ = fmt.encode_batch(1, 1, [(b"big", b"", bytes(size)), (b"big", b"", b"small")])
-    blob = b"".join(records)
+    msgs = [(b"big", b"", bytes(size)), (b"big", b"", b"small")]
+    pieces, (first, _), _ = fmt.encode_batch(1, 1, msgs)
+    blob = b"".join(pieces)
     store.apply([(APPEND, 1, 64, blob)])
     store.flush()
     thread.run()
@@ -103,12 +104,12 @@ def test_a_record_longer_than_a_read_is_read_whole(size: int) -> None:
     assert store.chunk(1, 64) is None
     store.read_chunk(1, 64, 10, lambda: None)
     thread.run()
-    assert store.chunk(1, 64) == (64, records[0])
-    disk.flip(f"{DIRECTORY}/1.blk", 64 + len(records[0]) + 3)  # a length beyond the file
-    store.read_chunk(1, 64 + len(records[0]), 10, lambda: None)
+    assert store.chunk(1, 64) == (64, blob[:first])
+    disk.flip(f"{DIRECTORY}/1.blk", 64 + first + 3)  # a length beyond the file
+    store.read_chunk(1, 64 + first, 10, lambda: None)
     thread.run()
     with pytest.raises(CorruptionError, match="damaged"):
-        store.chunk(1, 64 + len(records[0]))
+        store.chunk(1, 64 + first)
 
 
 def test_a_rotten_record_is_an_error_where_it_is_and_nowhere_else() -> None:

@@ -12,7 +12,14 @@ from streamd.errors import CorruptionError
 from streamd.store import format as fmt
 
 MSGS = st.lists(
-    st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=40), st.binary(max_size=90)),
+    st.tuples(
+        st.binary(min_size=1, max_size=40),
+        st.binary(max_size=40),
+        st.one_of(
+            st.binary(max_size=90),
+            st.integers(fmt.LARGE_PAYLOAD_BYTES - 1, fmt.LARGE_PAYLOAD_BYTES + 9).map(bytes),
+        ),
+    ),
     min_size=1,
     max_size=6,
 )
@@ -23,17 +30,17 @@ MSGS = st.lists(
 def test_a_batch_reads_back_field_by_field(
     msgs: list[tuple[bytes, bytes, bytes]], seq: int, ts: int
 ) -> None:
-    records, crcs = fmt.encode_batch(seq, ts, msgs)
-    blob = b"".join(records)
+    pieces, lengths, crcs = fmt.encode_batch(seq, ts, msgs)
+    blob = b"".join(pieces)
     pos = 0
     for i, msg in enumerate(msgs):
         expected = (seq + i, ts + i, *msg)
         assert fmt.decode_at(blob, pos) == expected
         assert fmt.decode_fields(blob, pos) == expected
-        pos += len(records[i])
+        pos += lengths[i]
     scanned = list(fmt.scan(blob, 64))
     assert [record.crc for record in scanned] == crcs
-    assert [record.length for record in scanned] == list(map(len, records))
+    assert [record.length for record in scanned] == lengths
     assert fmt.verified_length(blob) == len(blob)
 
 
@@ -42,21 +49,21 @@ def test_a_batch_reads_back_field_by_field(
 def test_any_flipped_bit_ends_the_scan_before_its_record(
     msgs: list[tuple[bytes, bytes, bytes]], data: st.DataObject
 ) -> None:
-    records, _ = fmt.encode_batch(1, 1, msgs)
-    blob = bytearray(b"".join(records))
+    pieces, lengths, _ = fmt.encode_batch(1, 1, msgs)
+    blob = bytearray(b"".join(pieces))
     at = data.draw(st.integers(0, len(blob) - 1))
     blob[at] ^= 1 << data.draw(st.integers(0, 7))
     good = 0
-    for record in records:
-        if good + len(record) > at:
+    for length in lengths:
+        if good + length > at:
             break
-        good += len(record)
+        good += length
     assert fmt.verified_length(bytes(blob)) == good
     assert sum(record.length for record in fmt.scan(bytes(blob))) == good
 
 
 def test_a_torn_tail_ends_the_scan_at_every_byte() -> None:
-    records, _ = fmt.encode_batch(1, 1, [(b"s", b"", b"one"), (b"s", b"", b"two")])
+    records, _, _ = fmt.encode_batch(1, 1, [(b"s", b"", b"one"), (b"s", b"", b"two")])
     blob = b"".join(records)
     for size in range(len(blob)):
         for cut in (blob[:size], blob[:size].ljust(len(blob), b"\0")):
@@ -117,8 +124,8 @@ def test_a_block_header_is_of_one_block_only() -> None:
 
 
 def _blob(msgs: list[tuple[bytes, bytes, bytes]], first_seq: int = 5) -> tuple[bytes, int]:
-    records, _ = fmt.encode_batch(first_seq, 1000, msgs)
-    return b"".join(records), len(records[0])
+    pieces, lengths, _ = fmt.encode_batch(first_seq, 1000, msgs)
+    return b"".join(pieces), lengths[0]
 
 
 def test_a_run_of_like_records_decodes_to_the_same_as_each() -> None:
