@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import TYPE_CHECKING
 
 from streamd.errors import DiskError
@@ -14,7 +13,8 @@ if TYPE_CHECKING:
     from streamd.store.wal import Wal
 
 ZERO_STEP_BYTES = 512 * 1024  # of a spare, written and synced at once: acks wait behind it
-SPARES_MAX = 2  # kept for reuse; more are removed
+REMOVE_STEP_BYTES = 1024 * 1024  # freed at once: acks wait behind it
+SPARES_MAX = 3  # kept for reuse: a snapshot frees as many at once; more are removed
 
 
 class PrepareSpare:
@@ -54,7 +54,7 @@ class PrepareSpare:
 class FreeSegment:
     """Takes a segment out of use: it becomes a spare, and spares that are too many are removed.
 
-    The log waits for the first part alone: to remove a large file can take a tenth of a second.
+    The log waits for the first part alone.
     """
 
     def __init__(self, wal: Wal, no: int, fd: int) -> None:
@@ -79,16 +79,31 @@ class FreeSegment:
             if disk.size(self._fd) == wal._segment_bytes and len(wal._spares) < SPARES_MAX:
                 wal._spares.append((name, self._fd))
             else:
-                wal._helper.submit(partial(self._remove, name), None)
+                wal._helper.submit(RemoveSpare(wal, name, self._fd).run, None)
         except OSError as err:
             wal.failure = disk_error("freeing a log segment", path, err)
             wal._thread.submit(Raise(wal.failure), wal._complete)
 
-    def _remove(self, name: str) -> None:
+
+class RemoveSpare:
+    """Shortens a file step by step, then removes it: while a file system frees a file's bytes,
+    syncs of others wait. Many take a millisecond for each MiB, to tell the drive about it."""
+
+    def __init__(self, wal: Wal, name: str, fd: int) -> None:
+        self._wal = wal
+        self._name = name
+        self._fd = fd
+
+    def run(self) -> None:
         disk = self._wal._disk
         try:
+            size = disk.size(self._fd) - REMOVE_STEP_BYTES
+            if size > 0:
+                disk.truncate(self._fd, size)
+                self._wal._helper.submit(self.run, None)
+                return
             disk.close(self._fd)
-            disk.unlink(os.path.join(self._wal._directory, name))
+            disk.unlink(os.path.join(self._wal._directory, self._name))
         except OSError:
             return  # nobody needs it; the next start removes it
 
