@@ -318,6 +318,8 @@ class Faults:
         host = self._victim()
         if host is None or self._world.now_us > self._end_us - REMOVAL_US:
             return None
+        if not host.restart_wanted:
+            return None  # removed already: it is to be replaced before it starts again
         for asset in self._cluster.assets():
             if len(asset.peers) < 3 and host.name in (*asset.peers, *asset.members):
                 return None  # nobody else could take over what is in memory there

@@ -82,6 +82,31 @@ def test_a_replica_that_is_behind_when_a_second_begins_is_read_from(
         cluster._examine()
 
 
+def test_a_removed_server_is_replaced_before_it_is_removed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then it may run with its data, and seems to lack nothing. Removed once more, it was to
+    start again after it had been told, which it rightly refuses: seed 81468."""
+    cluster = SimCluster(1, directed=DirectedWorld((), node_count=5))
+    host, faults = cluster.hosts["n1"], cluster.faults
+
+    def is_told() -> bool:
+        return host.node is not None and bool(host.node.removals.reason)
+
+    with Probes(cluster.checkers), small_limits():
+        cluster._be_born()
+        faults.start()
+        monkeypatch.setattr(faults, "_victim", lambda: host)
+        host.restart_wanted = False
+        host.kill()
+        faults._remove(host, 0, set(), has_data=True)
+        cluster._await("word of the removal", 5 * SECOND, is_told)
+        assert cluster.is_whole(host)
+        assert faults._server_removal() is None
+        cluster._await("a replacement", 10 * SECOND, lambda: host.restart_wanted)
+        cluster._await("a member", 10 * SECOND, lambda: cluster.is_whole(host))
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", MUTANTS)
