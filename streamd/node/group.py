@@ -44,6 +44,8 @@ WROTE = 20  # (node_id): a client there publishes, so it may read its own writes
 class BlockPort(Protocol):
     """The part of a stream's block store that a group and its monitor use."""
 
+    reclaimable_bytes: int  # of dead blocks: two more snapshots let them go
+
     def apply(self, ops: list[tuple[Any, ...]]) -> None: ...
 
     def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None: ...
@@ -55,6 +57,8 @@ class BlockPort(Protocol):
 
 class NoBlocks:
     """The block port of a machine without messages (the meta machine)."""
+
+    reclaimable_bytes = 0
 
     def apply(self, ops: list[tuple[Any, ...]]) -> None:
         assert not ops, ops

@@ -43,6 +43,7 @@ from streamd.raft.membership import Membership
 from streamd.raft.messages import Message
 from streamd.store.install import catchup_uid
 from streamd.store.snapshots import SnapshotFile
+from streamd.store.trash import EmptyTrash
 from streamd.store.wal import Wal
 from streamd.types import META_UID, HardState, NodeId, Uid
 
@@ -760,7 +761,7 @@ class Node:
         """Unlink streams that a committed command deleted. Orphans stay until somebody looks."""
         for name in names:
             path = os.path.join(self.root, "trash", name)
-            self.block_thread.submit(partial(self._disk.remove_tree, path), None)
+            EmptyTrash(self._disk, self.block_thread, path).begin()
 
     def _empty_own_trash(self) -> None:
         trash = self._disk.listdir(os.path.join(self.root, "trash"))

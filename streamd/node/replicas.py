@@ -263,6 +263,8 @@ class Replicas:
             columns=store,
             scan=store.scan,
         )
+        if isinstance(store, StreamStore):
+            store.disown(block.block_no for block in machine.index.blocks)
         found = _Opened(store, machine)
         found.index, found.term, found.chain = snapshot.index, snapshot.term, snapshot.chain
         found.members = members

@@ -87,7 +87,8 @@ class StreamGroup(Group):
         self._unforced_due_ms = 0  # 0: nothing waits
         self._is_forced = False
         self._uncommitted_bytes = 0
-        self._reclaim_at_ms = 0  # not before then: make room by a snapshot
+        self._reclaim_at_ms = 0  # not before then: a snapshot, because the disk is full
+        self._dead_blocks_at_ms = 0  # nor before then, because much of what it holds is dead
         self._next_ts = 0
         self._cursors: dict[Uid, Cursor] = {}
         self._by_name: dict[bytes, Cursor] = {}
@@ -126,6 +127,8 @@ class StreamGroup(Group):
         turn = super().turn(now_ms, now_ns, inbox)
         if self._is_ready:
             self._look_at_expiry(turn)
+        if self.blocks.reclaimable_bytes >= limits.RECLAIM_BYTES:
+            self._look_at_dead_blocks(turn)
         if self._advices:
             turn.effects.events.extend(self._advices)
             self._advices = []
@@ -157,6 +160,10 @@ class StreamGroup(Group):
             earliest = due_ms
         if self._wakes and (not earliest or self._wakes[0][0] < earliest):
             earliest = self._wakes[0][0]
+        if self.blocks.reclaimable_bytes >= limits.RECLAIM_BYTES:
+            due_ms = self._dead_blocks_at_ms
+            if due_ms > self.at_ms and (not earliest or due_ms < earliest):
+                earliest = due_ms
         if self._expiry_at_ns:
             due_ms = self.at_ms + max(0, self._expiry_at_ns - self.at_ns) // 1_000_000 + 1
             if not earliest or due_ms < earliest:
@@ -265,14 +272,33 @@ class StreamGroup(Group):
         """Nothing more can be stored on this node; what is stored is safe."""
         self._decline(tag, errors.INSUFFICIENT_RESOURCES())
         if self.at_ms >= self._reclaim_at_ms:
-            # Blocks that a purge emptied are unlinked by the second snapshot without them, and a
-            # snapshot needs something new to cover.
+            # Blocks that a purge emptied are unlinked by the second snapshot without them.
             self._reclaim_at_ms = self.at_ms + limits.RECLAIM_EVERY_MS
-            machine = self.machine
-            self.propose_now(
-                [commands.CHECKPOINT, self.at_ns, machine.applied, machine.digest], None
-            )
+            self._propose_checkpoint()
             self._turn_out.snapshot_wanted = True
+
+    def _look_at_dead_blocks(self, turn: Turn) -> None:
+        """Give back what a purge emptied: such blocks are unlinked by the second snapshot without
+        them, which is long in coming where little is stored."""
+        if self.at_ms < self._dead_blocks_at_ms:
+            return
+        if self.machine.applied > self.snapshot_index:
+            self._dead_blocks_at_ms = self.at_ms + limits.RECLAIM_AFTER_MS
+            turn.snapshot_wanted = True
+        elif self._is_ready and self.raft.last_index == self.machine.applied:
+            # A snapshot needs something new to cover.
+            turn.more = self._propose_checkpoint()
+            if not turn.more:
+                self._dead_blocks_at_ms = self.at_ms + limits.RECLAIM_AFTER_MS
+
+    def _on_saved(self, index: Index, term: int, chain: int) -> None:
+        self._dead_blocks_at_ms = self.at_ms + limits.RECLAIM_AFTER_MS
+        super()._on_saved(index, term, chain)
+
+    def _propose_checkpoint(self) -> bool:
+        machine = self.machine
+        command = [commands.CHECKPOINT, self.at_ns, machine.applied, machine.digest]
+        return self.propose_now(command, None)
 
     def _decline(self, tag: Any, error: errors.JsError) -> None:
         if type(tag) is list:

@@ -7,7 +7,7 @@ in their files later, without a sync of their own: the log holds them until a sn
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -66,6 +66,9 @@ class StreamStore:
         self._footers: dict[int, bytes] = {}  # of sealed blocks, until they are written
         self._dead: list[int] = []  # since the newest snapshot
         self._doomed: list[int] = []  # before it: removed when the next one is durable
+        self._unneeded: dict[int, int] = {}  # the bytes of both
+        self.reclaimable_bytes = 0  # and all of them: two snapshots let them go
+        self._is_closed = False
         # Where the blocks end at least: a footer counts, and nothing follows in a dead block.
         self._tail_floor = (0, 0)
         self._reads: dict[tuple[int, int], list[Callable[[], None]]] = {}
@@ -165,9 +168,15 @@ class StreamStore:
         self._tail.drop(block_no)
         self._chunks.drop(block_no)
         self._footers.pop(block_no, None)
-        self._bytes -= self._sizes.pop(block_no, 0)
+        size = self._sizes.pop(block_no, 0)
+        self._bytes -= size
         self._dead.append(block_no)
+        self._note_unneeded(block_no, size)
         self._tail_floor = max(self._tail_floor, (block_no + 1, HEADER_BYTES))
+
+    def _note_unneeded(self, block_no: int, size: int) -> None:
+        self._unneeded[block_no] = size
+        self.reclaimable_bytes += size
 
     def _wrote(self, result: Any) -> None:
         if isinstance(result, BaseException):
@@ -299,6 +308,8 @@ class StreamStore:
         """
         self.flush()
         doomed, self._doomed, self._dead = self._doomed, self._dead, []
+        for block_no in doomed:
+            self.reclaimable_bytes -= self._unneeded.pop(block_no, 0)
         kept = tuple(self._doomed)
         tail = max(tail, self._tail_floor)
         files, disk, directory = self._files, self._disk, self.directory
@@ -321,9 +332,6 @@ class StreamStore:
                     doomed=kept,
                 )
                 self._save_index(index, index_db)
-                for block_no in doomed:  # I11: the record that makes them dead is durable twice
-                    files.remove(block_no)
-                disk.crash_point("SNAPSHOT_BLOCKS_REMOVED")
             except OSError as err:
                 self.failure = disk_error("saving a snapshot", directory, err)
                 raise self.failure from err
@@ -333,8 +341,41 @@ class StreamStore:
                 self._fail(result)
             else:
                 done()
+                self._remove(doomed)  # I11: the record that makes them dead is durable twice
 
         self._submit(job, saved)
+
+    def _remove(self, block_nos: list[int]) -> None:
+        """Remove files one by one: what others read and write comes in between. What is left when
+        the store is closed goes after the next start (`disown`)."""
+        if not block_nos or self._is_closed or self.failure is not None:
+            return
+        files, disk = self._files, self._disk
+
+        def job() -> None:
+            try:
+                files.remove(block_nos[0])
+            except OSError as err:
+                self.failure = disk_error("removing a block", self.directory, err)
+                raise self.failure from err
+            disk.crash_point("SNAPSHOT_BLOCK_REMOVED")
+
+        def removed(result: Any) -> None:
+            if isinstance(result, BaseException):
+                self._fail(result)
+            else:
+                self._remove(block_nos[1:])
+
+        self._submit(job, removed)
+
+    def disown(self, known: Iterable[int]) -> None:
+        """Blocks that are neither in `known`, those of the machine as loaded, nor dead since the
+        snapshot before, are left over from a removal that was cut short: they go with the dead."""
+        for block_no in sorted(self._sizes.keys() - set(known)):
+            size = self._sizes.pop(block_no)
+            self._bytes -= size
+            self._doomed.append(block_no)
+            self._note_unneeded(block_no, size)
 
     def _save_index(self, index: Index, index_db: bytes) -> None:
         write_index(self._disk, self.directory, self.uid, index, index_db)
@@ -403,13 +444,14 @@ class StreamStore:
         except OSError as err:
             raise disk_error("truncating blocks", self.directory, err) from err
         for doomed in self._doomed:
-            self._sizes.pop(doomed, None)
+            self._note_unneeded(doomed, self._sizes.pop(doomed, 0))
         self._bytes = sum(self._sizes.values())
         self._disk.crash_point("BLOCKS_TRUNCATED")
 
     def close(self) -> None:
         """Write what waits and let go of the files. Nothing is synced: the log has it."""
         self.flush()
+        self._is_closed = True
 
         def job() -> None:
             self._files.close()

@@ -25,6 +25,7 @@ class MemoryStreamStore:
         self.uid = uid
         self.keeps_snapshots = keeps_snapshots
         self.failure: None = None
+        self.reclaimable_bytes = 0  # of files
         self._offsets: dict[int, list[int]] = {}
         self._blobs: dict[int, list[bytes]] = {}
         self._footers: dict[int, bytes] = {}

@@ -15,9 +15,10 @@ import pytest
 from streamd.machine import commands
 from streamd.obs.metrics import render
 from streamd.raft.messages import SnapshotOffer
+from streamd.store import wal
 from streamd.types import META_UID, NodeId, Uid
 from tests.scenarios.conftest import Make
-from tests.scenarios.driver import ROOT, Cluster
+from tests.scenarios.driver import ROOT, Cluster, setting
 from tests.scenarios.files import copy_of, put_back
 from tests.sim.disk import SimDisk
 from tests.sim.host import SimProcess
@@ -310,16 +311,17 @@ def test_s3_7_whatever_the_files_are_like_the_process_runs(cluster: Cluster, dam
     says so and does not lead; where votes may be lost it is in doubt until a leader has vouched
     for it. With the others back it is whole within 30 s, without another restart.
     """
-    cluster.create("T")
-    cluster.publish(5, "T")  # never in a snapshot: keeps the log's first segment in use
-    cluster.create()
-    cluster.publish(60, size=3000)
-    cluster.save(cluster.uid("S"))
-    cluster.publish(60, size=3000)
-    cluster.save(cluster.uid("S"))
-    cluster.save(META_UID)
-    cluster.publish(10, size=3000)
-    cluster.until_whole()
+    with setting(wal, "SEGMENTS_UNHURRIED", 100):
+        cluster.create("T")
+        cluster.publish(5, "T")  # never in a snapshot: keeps the log's first segment in use
+        cluster.create()
+        cluster.publish(60, size=3000)
+        cluster.save(cluster.uid("S"))
+        cluster.publish(60, size=3000)
+        cluster.save(cluster.uid("S"))
+        cluster.save(META_UID)
+        cluster.publish(10, size=3000)
+        cluster.until_whole()
     name = cluster.followers("S")[0]
     cluster.kill(name)
     DAMAGES[damage](cluster, name)

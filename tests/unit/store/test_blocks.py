@@ -282,7 +282,7 @@ POINTS = [
     "SNAPSHOT_DIR_SYNCED",
     "SNAPSHOT_OLD_REMOVED",
     "INDEX_RENAMED",
-    "SNAPSHOT_BLOCKS_REMOVED",
+    "SNAPSHOT_BLOCK_REMOVED",
 ]
 
 
@@ -307,7 +307,13 @@ class Life:
             if found.index_db is not None:
                 assert found.index_db == b"i%d" % found.index
         self.store.truncate_to((0, 0) if found is None else found.tail)
+        if found is not None:
+            self.store.disown(set(range(1, (self.applied + 3) // 4 + 1)) - self.dead())
         self.check()
+
+    def dead(self) -> set[int]:
+        """The blocks that died up to `applied`."""
+        return set(range(2, self.applied // 4 + 1, 2))
 
     @staticmethod
     def ops(index: int) -> list[tuple[object, ...]]:
@@ -349,23 +355,37 @@ class Life:
         elif roll < 0.6:
             self.store.flush()
         elif roll < 0.7:
-            index = self.applied
-
-            def done() -> None:
-                self.reported = index
-
-            self.store.save_snapshot(
-                index=index,
-                term=1,
-                chain=2,
-                state=b"%d" % index,
-                index_db=b"i%d" % index,
-                tail=self.tail(index),
-                done=done,
-            )
+            self.save()
         else:
             self.thread.step()
             self.thread.complete()
+
+    def save(self) -> None:
+        index = self.applied
+
+        def done() -> None:
+            self.reported = index
+
+        self.store.save_snapshot(
+            index=index,
+            term=1,
+            chain=2,
+            state=b"%d" % index,
+            index_db=b"i%d" % index,
+            tail=self.tail(index),
+            done=done,
+        )
+
+    def check_that_the_dead_go(self) -> None:
+        """Two snapshots later no file of a block that is dead now is left, nor counted."""
+        dead = self.dead()
+        for _ in range(2):
+            self.applied += 1
+            self.store.apply(self.ops(self.applied))
+            self.save()
+            self.thread.run()
+        assert not [no for no in dead if self.disk.exists(f"{DIRECTORY}/{no}.blk")]
+        assert self.dead() != dead or self.store.reclaimable_bytes == 0
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -382,6 +402,7 @@ def test_recovery_finds_the_newest_reported_snapshot_and_its_blocks(block: int) 
                 pass
             life.disk.crash(keep=life.rng.choice((0.0, 0.5, 1.0)))
             life.start()
+        life.check_that_the_dead_go()
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -394,6 +415,7 @@ def test_recovery_after_a_crash_at_each_named_point(point: str) -> None:
                 life.act()
         life.disk.crash(keep=0.5)
         life.start()
+        life.check_that_the_dead_go()
 
 
 def test_flush_size_bounds_what_waits() -> None:

@@ -1,0 +1,39 @@
+"""What a deleted stream leaves behind goes file by file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from streamd.store.block import SUFFIX
+from streamd.store.disk import Disk, Thread
+
+
+class EmptyTrash:
+    """Removes a directory in `trash/` on the block thread, one block per job: what other streams
+    read and write comes in between, and while a file system frees a file, syncs of others wait.
+    What a stop or a failure leaves is removed after the next start."""
+
+    def __init__(self, disk: Disk, thread: Thread, path: str) -> None:
+        self._disk = disk
+        self._thread = thread
+        self._path = path
+
+    def begin(self) -> None:
+        self._thread.submit(lambda: self._disk.listdir(self._path), self._listed)
+
+    def _listed(self, names: Any) -> None:
+        if not isinstance(names, BaseException):
+            self._go_on([name for name in names if name.endswith(SUFFIX)])
+
+    def _go_on(self, blocks: list[str]) -> None:
+        if not blocks:
+            self._thread.submit(lambda: self._disk.remove_tree(self._path), None)
+            return
+        path = os.path.join(self._path, blocks.pop())
+
+        def removed(result: Any) -> None:
+            if not isinstance(result, BaseException):
+                self._go_on(blocks)
+
+        self._thread.submit(lambda: self._disk.unlink(path), removed)
