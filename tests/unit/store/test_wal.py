@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
+import random
 from pathlib import Path
 
 from streamd.errors import DiskError
@@ -232,5 +234,52 @@ def test_on_a_real_disk_with_real_threads(tmp_path: Path) -> None:
             wal.close()
             log.close()
             block.close()
+
+    asyncio.run(main())
+
+
+def test_the_loop_and_the_thread_take_turns_at_writing(tmp_path: Path) -> None:
+    """Real threads, and a disk that is quick and slow as the dice say: all is told in order, and
+    is where the log says."""
+    rng = random.Random(1)
+    work = bytes(1_000_000)
+    done: list[int] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        log = DiskThread("log", loop.call_soon_threadsafe, loop.call_soon)
+        block = DiskThread("block", loop.call_soon_threadsafe)
+        errors: list[Exception] = []
+        wal = Wal.open(
+            OsDisk(),
+            str(tmp_path / "wal"),
+            log,
+            segment_bytes=256 * 1024,
+            sync="always",
+            on_error=errors.append,
+            helper=block,
+        )
+        wal._pace.is_quick = lambda now: rng.random() < 0.5  # type: ignore[method-assign]
+        for index in range(1, 3001):
+            entry = Entry(1, index, bytes(rng.choice((10, 1000, 20_000))), chain=index)
+            wal.append([(5, [entry], None, 0)], lambda index=index: done.append(index))
+            if rng.random() < 0.5:
+                wal.flush()
+            if rng.random() < 0.3:
+                await asyncio.sleep(0)
+            if rng.random() < 0.1:
+                hashlib.sha256(work)  # the loop is busy, the thread may run
+            if index % 500 == 0 and done:
+                wal.release(5, done[-1] // 2, 1, done[-1] // 2)
+        finished = asyncio.Event()
+        wal.append([], finished.set)
+        await finished.wait()
+        assert errors == []
+        assert done == list(range(1, 3001))
+        first = wal.groups[5].first_index
+        assert [e.index for e in wal.read(5, first, 3001, 1 << 30)] == list(range(first, 3001))
+        wal.close()
+        log.close()
+        block.close()
 
     asyncio.run(main())
