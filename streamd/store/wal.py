@@ -32,7 +32,7 @@ WalWrite: TypeAlias = tuple[Uid, list[Entry], HardState | None, Index]
 
 BATCH_BYTES_MAX = 1024 * 1024  # one write: bounds how long those who come later wait
 BATCH_WEIGHT = 1 / 16  # of the latest batch in their average size
-BULKY_BATCH_BYTES = 64 * 1024  # from here on zeros cost more than what they save each sync
+BULKY_BATCH_BYTES = 512 * 1024  # from here on zeros cost more than what they save each sync
 FIRST_SEGMENT_FRACTION = 16  # the first segment after a start is small, so that a start is quick
 FIRST_SEGMENT_BYTES_MIN = 1024 * 1024
 WITNESS_IDLE_S = 1.0  # after so long without an append the last one gets its witness

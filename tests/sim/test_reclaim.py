@@ -47,9 +47,7 @@ def test_a_purge_gives_back_the_room_though_nothing_is_stored_after_it(cluster: 
     within_s = 3 * limits.RECLAIM_AFTER_MS / 1000
     with setting(limits, "RECLAIM_BYTES", 256 * 1024):
         cluster.ask("STREAM.PURGE.S")
-        cluster.until(
-            "given back", lambda: cluster.block_bytes() < held / 10, within_s
-        )
+        cluster.until("given back", lambda: cluster.block_bytes() < held / 10, within_s)
     cluster.publish(10)
     cluster.until_whole()
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import errno
 
-from streamd.store.wal import BULKY_BATCH_BYTES, SEGMENTS_UNHURRIED, Wal
+import pytest
+
+from streamd.store import wal as wal_module
+from streamd.store.wal import SEGMENTS_UNHURRIED, Wal
 from streamd.store.wal_jobs import SPARES_MAX
 from streamd.types import Entry
 from tests.sim.disk import SimDisk, SimThread
 
 GROUP = 5
 SEGMENT_BYTES = 1024 * 1024
+BULKY_BATCH_BYTES = 64 * 1024  # here
 BULKY = bytes(2 * BULKY_BATCH_BYTES)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_module, "BULKY_BATCH_BYTES", BULKY_BATCH_BYTES)
 
 
 class CountingDisk(SimDisk):
