@@ -76,6 +76,7 @@ class Replicas:
         self._node = node
         self._replicas: dict[Uid, LocalStream] = {}
         self._assets: dict[Uid, StreamAsset] = {}  # of replicas that are open, opening or failed
+        self._busy: set[Uid] = set()  # of these, being opened, or closed for good
         self._waiting: dict[Uid, list[Callable[[], None]]] = {}  # to be gone
         self._ready_waiters: dict[Uid, list[Ready]] = {}  # to lead, or to have failed
         self._config_waiters: dict[Uid, list[tuple[int, Done]]] = {}
@@ -137,7 +138,9 @@ class Replicas:
         """Do what the meta group's state asks for one stream."""
         node = self._node
         asset = node.meta.streams_by_uid.get(uid)
-        if asset is None or self._is_foreign(asset):
+        if uid in self._busy:
+            pass  # until it is over: of two members here, neither would know the other's promises
+        elif asset is None or self._is_foreign(asset):
             # A committed command took it away: it named the uid, or said who has it now.
             if uid in self._assets:
                 self._close(self._assets[uid])
@@ -188,6 +191,7 @@ class Replicas:
     def _open(self, asset: StreamAsset) -> None:
         """Recover or create the group of `asset`, off the loop; then run it."""
         self._assets[asset.uid] = asset
+        self._busy.add(asset.uid)
 
         def opened(result: Any) -> None:
             try:
@@ -196,8 +200,15 @@ class Replicas:
                 self._run(asset, result)
             except _OPENING_ERRORS as err:
                 self.fail(asset.uid, asset.name, err)
+            self._no_longer_busy(asset)
 
         self._node.block_thread.submit(partial(self._recover, asset), opened)
+
+    def _no_longer_busy(self, asset: StreamAsset) -> None:
+        """Do what was asked for meanwhile: it may have come to be wanted here, or not to be."""
+        self._busy.discard(asset.uid)
+        if not self._node.is_stopping:
+            self.reconcile_one(asset.uid, asset.name)
 
     def _recover(self, asset: StreamAsset) -> _Opened:
         """On the block thread: what the disk has of this stream."""
@@ -288,8 +299,10 @@ class Replicas:
     def _run(self, asset: StreamAsset, opened: _Opened) -> None:
         node = self._node
         uid = asset.uid
-        asset = self._assets.get(uid, asset)  # what the meta group said of it meanwhile
-        if uid not in self._assets or node.is_stopping or node.removals.reason:
+        asset = node.meta.streams_by_uid.get(uid, asset)  # what the meta group says of it now
+        self._assets[uid] = asset
+        is_gone = uid not in node.meta.streams_by_uid or self._is_foreign(asset)
+        if is_gone or node.is_stopping or node.removals.reason:
             self._discard(asset, opened.store)
             return
         if opened.is_damaged:
@@ -668,7 +681,7 @@ class Replicas:
     def open_again(self, uid: Uid) -> None:
         """Open a replica that was closed for a repair, if it is still wanted."""
         asset = self._assets.get(uid)
-        if asset is None or self._node.is_stopping:
+        if asset is None or uid in self._busy or self._node.is_stopping:
             return
         self._node.peering.digests.forget(uid)
         self._node.damages.forget(uid)
@@ -740,9 +753,10 @@ class Replicas:
         node.failed.pop(asset.name, None)
         replica = self._replicas.get(uid)
         if replica is None:
-            # Not open: being opened (then it closes once it runs), or failed.
+            # Not open: being begun anew, or failed.
             self._gone(uid)
             return
+        self._busy.add(uid)
         replica.is_ready = False
         self._place(asset.name)
         replica.group.delete()
@@ -766,6 +780,7 @@ class Replicas:
                 node.empty_trash([str(uid)])
             self._replicas.pop(uid, None)
             self._gone(uid)
+            self._no_longer_busy(asset)
 
         _when_stopped(replica.monitor, stopped)
 

@@ -424,3 +424,65 @@ def test_who_was_alone_and_forgot_it_does_not_lead_by_what_it_was_told_first() -
         script.publish(IN_MEMORY, 1)
         for name in script.cluster.names:
             script.wait_for_last(name, uid, 6)
+
+
+def test_who_is_wanted_again_while_its_member_goes_begins_another() -> None:
+    """It was told so before the files of the old one were gone, and not once more after that: a
+    voter that was never there, and no leader. Seed 81455."""
+    with born(5) as script:
+        uid = next(asset.uid for asset in script.cluster.assets() if asset.name == "S1")
+        founders = script.peers_of(uid)
+        leaves = next(n for n in founders if not script.group(n, uid).is_ready)
+        comes = next(name for name in script.cluster.names if name not in founders)
+        host = script.cluster.hosts[leaves]
+        node = host.node
+        assert node is not None
+        before, monitor = node.group_of(uid), node.monitor_of(uid)
+        assert monitor is not None
+        host.slowness = 100
+        script.set_peers(uid, tuple({*founders, comes} - {leaves}))
+        script.wait("the end of the member", monitor.stopped.is_set)
+        script.set_peers(uid, founders)
+        script.wait("news", lambda: leaves in node.meta.streams_by_uid[uid].peers)
+        assert node.group_of(uid) is before  # its files are not gone yet
+        host.slowness = 1
+        script.wait("another member", lambda: node.group_of(uid) not in (before, None))
+        assert script.group(leaves, uid).raft.is_uncertain
+        script.publish("S1", 1)
+        script.move(uid, founders)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_who_is_wanted_again_while_its_member_is_opened_opens_no_other(is_new: bool) -> None:
+    """Two of one group ran on one node, with one log; the node itself knew one of them."""
+    with born(5) as script:
+        uid = next(asset.uid for asset in script.cluster.assets() if asset.name == "S1")
+        founders = script.peers_of(uid)
+        comes = next(
+            name
+            for name in script.cluster.names
+            if (name not in founders) == is_new
+            and ((group := script.group(name, uid)) is None or not group.is_ready)
+        )
+        others = tuple(name for name in founders if name != comes)
+        host = script.cluster.hosts[comes]
+        node, process = host.node, host.process
+        assert node is not None and process is not None
+        host.slowness = 2000
+        if is_new:
+            script.set_peers(uid, (*others, comes))
+            script.wait("news", lambda: comes in node.meta.streams_by_uid[uid].peers)
+        else:
+            process.run(node.replicas.reopen, uid, lambda: None)
+            script.wait("the end of the member", lambda: node.group_of(uid) is None)
+        script.set_peers(uid, others)
+        script.propose_meta([commands.MOVED, 1, uid, list(others)])
+        script.wait("the end", lambda: node.meta.streams_by_uid[uid].may_be_dropped_by(comes))
+        script.set_peers(uid, (*others, comes))
+        script.wait("news", lambda: comes in node.meta.streams_by_uid[uid].peers)
+        assert node.group_of(uid) is None
+        host.slowness = 1
+        script.cluster.world.run(script.cluster.world.now_us + 5 * SECOND)
+        members = [one for one in process.monitors if one._group.uid == uid]
+        assert [one._group for one in members if not one.stopped.is_set()] == [node.group_of(uid)]
+        script.move(uid, (*others, comes))
