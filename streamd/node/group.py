@@ -200,6 +200,8 @@ class Group:
             turn.has_role_changed = True
 
     def _look_at_members(self, turn: Turn) -> None:
+        if self.raft.log.is_sole:
+            self._checkpoint_at_ms = 0  # nobody is left to compare with
         before, self._members = self._members.members(), self.raft.members
         turn.newcomers = tuple(name for name in self._members.members() if name not in before)
 

@@ -426,6 +426,11 @@ class Node:
         """True if the log knows nothing of a group, and nobody can say yet whether it should."""
         return self.forgotten_upto == limits.EVERYTHING and self.wal.group(uid) is None
 
+    def is_deleted(self, uid: Uid) -> bool:
+        """True if a committed command deleted the stream. A meta group that begins anew knows of
+        no stream before it comes to the entry that made it, and that one's index is the uid."""
+        return uid not in self.meta.streams_by_uid and self.meta.applied >= uid
+
     def was_dropped(self, uid: Uid) -> bool:
         """True if this node once destroyed its member of a group that lived on."""
         return uid in self.identity.get("dropped", ())
@@ -437,9 +442,8 @@ class Node:
         """
         if not self.is_clustered:
             return
-        known = self.meta.streams_by_uid
         before = self.identity.get("dropped", [])
-        dropped = sorted({*before, uid} & known.keys())
+        dropped = sorted(one for one in {*before, uid} if not self.is_deleted(one))
         if dropped != before:
             self.identity["dropped"] = dropped
             self.save_identity()

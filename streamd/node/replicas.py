@@ -142,7 +142,7 @@ class Replicas:
             pass  # until it is over: of two members here, neither would know the other's promises
         elif asset is None or self._is_foreign(asset):
             # A committed command took it away: it named the uid, or said who has it now.
-            if uid in self._assets:
+            if uid in self._assets and (asset is not None or node.is_deleted(uid)):
                 self._close(self._assets[uid])
         elif uid not in self._assets:
             if self._is_wanted(asset) and not (node.is_unknown(uid) or self._is_early(asset)):
@@ -301,7 +301,7 @@ class Replicas:
         uid = asset.uid
         asset = node.meta.streams_by_uid.get(uid, asset)  # what the meta group says of it now
         self._assets[uid] = asset
-        is_gone = uid not in node.meta.streams_by_uid or self._is_foreign(asset)
+        is_gone = node.is_deleted(uid) or self._is_foreign(asset)
         if is_gone or node.is_stopping or node.removals.reason:
             self._discard(asset, opened.store)
             return
@@ -419,7 +419,7 @@ class Replicas:
     def _discard(self, asset: StreamAsset, store: Any) -> None:
         """The stream was deleted, or the node began to stop, while this was being opened."""
         node = self._node
-        is_deleted = asset.uid not in node.meta.streams_by_uid
+        is_deleted = node.is_deleted(asset.uid)
 
         def job() -> None:
             store.close()
@@ -786,7 +786,7 @@ class Replicas:
 
     def _gone(self, uid: Uid) -> None:
         self._assets.pop(uid, None)
-        if uid not in self._node.meta.streams_by_uid:
+        if self._node.is_deleted(uid):
             self._opened_in_memory.discard(uid)
         for waiting in self._waiting.pop(uid, []):
             waiting()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from streamd import limits
 from streamd.machine import commands
 from streamd.types import META_UID, Index, NodeId, Seq, Uid
 from tests.sim.checkers import Probes
@@ -486,3 +487,42 @@ def test_who_is_wanted_again_while_its_member_is_opened_opens_no_other(is_new: b
         members = [one for one in process.monitors if one._group.uid == uid]
         assert [one._group for one in members if not one.stopped.is_set()] == [node.group_of(uid)]
         script.move(uid, (*others, comes))
+
+
+def test_a_meta_group_that_begins_anew_deletes_no_stream_that_it_has_not_heard_of() -> None:
+    """It knows nothing for a moment. The node destroyed its members of all groups then, and opened
+    others that were empty and sure of it: votes and acks forgotten, and nobody knew (I12)."""
+    with born(3) as script:
+        uid = next(asset.uid for asset in script.cluster.assets() if asset.name == "S1")
+        script.publish("S1", 5)
+        hosts = script.cluster.hosts.values()
+        host = next(h for h in hosts if h.node is not None and not h.node.is_meta_leader)
+        node, process = host.node, host.process
+        assert node is not None and process is not None
+        member, machine = node.group_of(uid), node.meta
+        node.identity["dropped"] = [uid]
+        process.run(node.restart_meta_damaged)
+        script.wait("a meta group that begins anew", lambda: node.meta is not machine)
+        assert not node.meta.streams_by_uid
+        process.run(node.note_dropped, uid + 1)
+        script.wait("its state", lambda: uid in node.meta.streams_by_uid)
+        script.cluster.world.run(script.cluster.world.now_us + SECOND)
+        assert member is not None and node.group_of(uid) is member
+        assert member.machine.index.last_seq >= 5
+        assert node.was_dropped(uid)
+
+
+def test_who_is_left_alone_rests() -> None:
+    """The time of a checkpoint, for which there are no others any more, stayed in the past: the
+    group was woken for it without end."""
+    with born(3) as script:
+        uid = script.create(ALONE, 3)
+        script.publish(ALONE, 3)
+        leader = next(name for name in script.cluster.names if script.group(name, uid).is_ready)
+        script.move(uid, (leader,))
+        world = script.cluster.world
+        world.run(world.now_us + limits.CHECKPOINT_EVERY_MS * MS - SECOND)
+        begun = world.counts["events"]
+        later_us = world.now_us + 3 * SECOND
+        world.run(later_us, lambda: world.counts["events"] - begun > 10_000)
+        assert world.now_us >= later_us

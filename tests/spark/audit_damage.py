@@ -49,9 +49,9 @@ def replace_record(path: Path, seq: int, *, payload: bytes | None = None) -> fmt
     """Put another valid message under `seq`, of the same length; returns the old one."""
     old = record_of(path, seq)
     new = payload if payload is not None else bytes(b ^ 1 for b in old.payload)
-    records, _, _ = fmt.encode_batch(seq, old.ts, [(old.subject, old.headers, new)])
-    assert len(records[0]) == old.length
-    put(path, old.offset, records[0])
+    pieces, lengths, _ = fmt.encode_batch(seq, old.ts, [(old.subject, old.headers, new)])
+    assert lengths == [old.length]
+    put(path, old.offset, b"".join(pieces))
     return old
 
 

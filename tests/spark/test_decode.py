@@ -283,10 +283,10 @@ def test_many_whole_records_are_whole(size: int) -> None:
     """Up to some hundred KiB, so that the shift over 16 KiB is used many times over."""
     rng = random.Random(size)
     msgs = [(b"s", b"", rng.randbytes(rng.randrange(size + 1))) for _ in range(300)]
-    records, _, _ = fmt.encode_batch(1, TS, msgs)
-    blob = b"".join(records)
-    ends = np.cumsum([len(record) for record in records])
-    starts = ends - [len(record) for record in records]
+    pieces, lengths, _ = fmt.encode_batch(1, TS, msgs)
+    blob = b"".join(pieces)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
     assert are_whole(blob, starts, ends)
     assert are_whole(blob, starts[::2], ends[::2])
     for _ in range(40):
