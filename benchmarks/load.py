@@ -16,6 +16,8 @@ import json
 import re
 import select
 import socket
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +29,7 @@ CONNECT = (
 )
 RECV_BYTES = 1 << 18
 SILENT_S = 15.0  # nothing heard for so long: the run failed
+HEAVY_LEAD_S = 0.5  # until the other process is at work
 ACK_SUBJECT = re.compile(rb" (\$JS\.ACK\.[^ ]+) ")
 FLOW_SUBJECT = re.compile(rb"(\$JS\.FC\.[^ \r]+)")
 STREAM = "BENCH"
@@ -278,6 +281,42 @@ def publish(
         figures["p50_us"] = percentile(waits, 0.5) * 1e6
         figures["p99_us"] = percentile(waits, 0.99) * 1e6
     return figures
+
+
+def publish_beside(port: int, *, size: int, seconds: float) -> Figures:
+    """One in flight of 128 bytes, while another process publishes `size` with a window of 1,000
+    into another stream. What holds up the log or the loop shows in the longest waits."""
+    api = Api(port)
+    api.create_stream("BESIDE", subjects=["beside"])
+    api.close()
+    link, ready = Link(port), b"_INBOX.beside"
+    link.send(b"SUB %s 1\r\n" % ready)
+    body = payload(128)
+    message = b"PUB beside %s %d\r\n%s\r\n" % (ready, len(body), body)
+    heavy_args = json.dumps({"size": size, "seconds": seconds + HEAVY_LEAD_S})
+    command = [sys.executable, "-m", "benchmarks.load", "--port", str(port)]
+    heavy = subprocess.Popen(
+        [*command, "--row", "publish", "--args", heavy_args], stdout=subprocess.PIPE
+    )
+    try:
+        began = time.perf_counter()
+        waits = _one_by_one([link], {link: message}, began + HEAVY_LEAD_S + seconds)
+        took = time.perf_counter() - began
+        told, _ = heavy.communicate(timeout=SILENT_S)
+    finally:
+        heavy.kill()
+        heavy.wait()
+    link.socket.close()
+    if "error" in (beside := json.loads(told)):
+        raise LoadError(beside["error"])
+    return {
+        "rate": len(waits) / took,
+        "count": float(len(waits)),
+        "beside_rate": beside["rate"],
+        "p50_us": percentile(waits, 0.5) * 1e6,
+        "p999_us": percentile(waits, 0.999) * 1e6,
+        "max_us": max(waits) * 1e6,
+    }
 
 
 def _windows(links: list[Link], rings: dict[Link, Ring], window: int, deadline: float) -> int:
@@ -670,6 +709,7 @@ def main() -> None:
     options = parser.parse_args()
     rows: dict[str, Callable[..., Figures]] = {
         "publish": publish,
+        "publish_beside": publish_beside,
         "fill": fill,
         "fetch": fetch,
         "push": push,

@@ -47,6 +47,11 @@ def figure(row: Row, found: Figures | None) -> str:
             f"{number(found['rate'])}/s, p50 {found['p50_us']:.0f} us, "
             f"p99 {found['p99_us']:.0f} us{cpu}"
         )
+    if row.measure == "p999_us":
+        return (
+            f"p50 {found['p50_us'] / 1000:.1f} ms, p99.9 {found['p999_us'] / 1000:.0f} ms, "
+            f"worst {found['max_us'] / 1000:.0f} ms, beside {number(found['beside_rate'])}/s"
+        )
     return f"{number(found['rate'])}/s{cpu}"
 
 

@@ -67,6 +67,8 @@ def _rows() -> list[Row]:
                 reach_lazy=0.6 if is_small else 0.0),
         ]  # fmt: skip
     rows += [
+        Row("beside_1k", "publish, one in flight, beside window 1000 of 1 KiB elsewhere",
+            "publish_beside", {"size": 1024}, measure="p999_us"),
         Row("get_last_128", "direct get, last of one of 1,000 subjects, one in flight", "get_last",
             {"size": 128}, measure="p50_us"),
         Row("get_last16_128", "direct get, last per subject, 16 connections", "get_last",
