@@ -6,6 +6,8 @@ import asyncio
 import errno
 import hashlib
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from streamd.errors import DiskError
@@ -207,33 +209,43 @@ def test_lazy_sync_reports_done_before_the_sync_and_syncs_when_it_is_due() -> No
     assert bed.wal.groups[5].last_index == 9
 
 
+@asynccontextmanager
+async def with_real_threads(path: Path, *, is_loop_writing: bool = False) -> AsyncIterator[Wal]:
+    """A log on the operating system's disk; its threads and files are closed after it."""
+    loop = asyncio.get_running_loop()
+    soon = loop.call_soon if is_loop_writing else None
+    log = DiskThread("log", loop.call_soon_threadsafe, soon)
+    block = DiskThread("block", loop.call_soon_threadsafe)
+    errors: list[Exception] = []
+    wal = Wal.open(
+        OsDisk(),
+        str(path / "wal"),
+        log,
+        segment_bytes=256 * 1024,
+        sync="always",
+        on_error=errors.append,
+        helper=block,
+    )
+    yield wal
+    finished = asyncio.Event()
+    wal.append([], finished.set)
+    await asyncio.wait_for(finished.wait(), 30)
+    assert errors == []
+    wal.close()
+    log.close()
+    block.close()
+
+
 def test_on_a_real_disk_with_real_threads(tmp_path: Path) -> None:
     async def main() -> None:
-        loop = asyncio.get_running_loop()
         for start in (0, 200):
-            log = DiskThread("log", loop.call_soon_threadsafe)
-            block = DiskThread("block", loop.call_soon_threadsafe)
-            wal = Wal.open(
-                OsDisk(),
-                str(tmp_path / "wal"),
-                log,
-                segment_bytes=256 * 1024,
-                sync="always",
-                on_error=lambda err: None,
-                helper=block,
-            )
-            if start:
-                assert wal.groups[5].last_index == start
-                found = wal.read(5, 1, 999, 1 << 30)
-                assert [e.index for e in found] == list(range(1, start + 1))
-            finished = asyncio.Event()
-            for index in range(start + 1, start + 201):
-                wal.append([(5, [Entry(1, index, bytes(3000))], None, 0)], lambda: None)
-            wal.append([], finished.set)
-            await finished.wait()
-            wal.close()
-            log.close()
-            block.close()
+            async with with_real_threads(tmp_path) as wal:
+                if start:
+                    assert wal.groups[5].last_index == start
+                    found = wal.read(5, 1, 999, 1 << 30)
+                    assert [e.index for e in found] == list(range(1, start + 1))
+                for index in range(start + 1, start + 201):
+                    wal.append([(5, [Entry(1, index, bytes(3000))], None, 0)], lambda: None)
 
     asyncio.run(main())
 
@@ -246,40 +258,25 @@ def test_the_loop_and_the_thread_take_turns_at_writing(tmp_path: Path) -> None:
     done: list[int] = []
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        log = DiskThread("log", loop.call_soon_threadsafe, loop.call_soon)
-        block = DiskThread("block", loop.call_soon_threadsafe)
-        errors: list[Exception] = []
-        wal = Wal.open(
-            OsDisk(),
-            str(tmp_path / "wal"),
-            log,
-            segment_bytes=256 * 1024,
-            sync="always",
-            on_error=errors.append,
-            helper=block,
-        )
-        wal._pace.is_quick = lambda now: rng.random() < 0.5  # type: ignore[method-assign]
-        for index in range(1, 3001):
-            entry = Entry(1, index, bytes(rng.choice((10, 1000, 20_000))), chain=index)
-            wal.append([(5, [entry], None, 0)], lambda index=index: done.append(index))
-            if rng.random() < 0.5:
-                wal.flush()
-            if rng.random() < 0.3:
-                await asyncio.sleep(0)
-            if rng.random() < 0.1:
-                hashlib.sha256(work)  # the loop is busy, the thread may run
-            if index % 500 == 0 and done:
-                wal.release(5, done[-1] // 2, 1, done[-1] // 2)
         finished = asyncio.Event()
-        wal.append([], finished.set)
-        await finished.wait()
-        assert errors == []
-        assert done == list(range(1, 3001))
-        first = wal.groups[5].first_index
-        assert [e.index for e in wal.read(5, first, 3001, 1 << 30)] == list(range(first, 3001))
-        wal.close()
-        log.close()
-        block.close()
+        async with with_real_threads(tmp_path, is_loop_writing=True) as wal:
+            wal._pace.is_quick = lambda now: rng.random() < 0.5  # type: ignore[method-assign]
+            for index in range(1, 3001):
+                entry = Entry(1, index, bytes(rng.choice((10, 1000, 20_000))), chain=index)
+                wal.append([(5, [entry], None, 0)], lambda index=index: done.append(index))
+                if rng.random() < 0.5:
+                    wal.flush()
+                if rng.random() < 0.3:
+                    await asyncio.sleep(0)  # one round of the loop, in which it may write
+                if rng.random() < 0.1:
+                    hashlib.sha256(work)  # the loop is busy, the thread may run
+                if index % 500 == 0 and done:
+                    wal.release(5, done[-1] // 2, 1, done[-1] // 2)
+            wal.append([], finished.set)
+            await asyncio.wait_for(finished.wait(), 30)
+            assert done == list(range(1, 3001))
+            first = wal.groups[5].first_index
+            found = wal.read(5, first, 3001, 1 << 30)
+            assert [e.index for e in found] == list(range(first, 3001))
 
     asyncio.run(main())
