@@ -350,11 +350,12 @@ class StreamStore:
         the store is closed goes after the next start (`disown`)."""
         if not block_nos or self._is_closed or self.failure is not None:
             return
+        block_no = block_nos.pop()
         files, disk = self._files, self._disk
 
         def job() -> None:
             try:
-                files.remove(block_nos[0])
+                files.remove(block_no)
             except OSError as err:
                 self.failure = disk_error("removing a block", self.directory, err)
                 raise self.failure from err
@@ -364,7 +365,7 @@ class StreamStore:
             if isinstance(result, BaseException):
                 self._fail(result)
             else:
-                self._remove(block_nos[1:])
+                self._remove(block_nos)
 
         self._submit(job, removed)
 

@@ -52,7 +52,14 @@ class _Written:
     """What one write did, for the event loop: which entries are where, and who waits for it."""
 
     __slots__ = (
-        *("batch_no", "capacity", "dones", "fd", "lazy_count", "placed", "segment_no", "start"),
+        "batch_no",
+        "capacity",
+        "dones",
+        "fd",
+        "lazy_count",
+        "placed",
+        "segment_no",
+        "start",
     )
 
     def __init__(self) -> None:
