@@ -49,7 +49,7 @@ def figure(row: Row, found: Figures | None) -> str:
         )
     if row.measure == "p999_us":
         return (
-            f"p50 {found['p50_us'] / 1000:.1f} ms, p99.9 {found['p999_us'] / 1000:.0f} ms, "
+            f"p50 {found['p50_us']:.0f} us, p99.9 {found['p999_us'] / 1000:.0f} ms, "
             f"worst {found['max_us'] / 1000:.0f} ms, beside {number(found['beside_rate'])}/s"
         )
     return f"{number(found['rate'])}/s{cpu}"
