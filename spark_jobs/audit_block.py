@@ -464,7 +464,7 @@ class _Check:
                     got=f"{name} {int(there[row])} ({len(wrong)} rows differ)",
                 )
                 return
-        row = wrong_subject(blob, rows, ids, footer.subjects)
+        row = wrong_subject(blob, rows, ids, list(footer.subjects))
         if row >= 0:
             self.add(
                 "footer-differs",

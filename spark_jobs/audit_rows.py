@@ -159,7 +159,7 @@ def subject_sum_of(blob: bytes, live: BlockRows, footer: fmt.FooterColumns | Non
         rows = np.searchsorted(array_of(footer.offsets), live.offsets)
         counts = np.bincount(array_of(footer.subject_ids)[rows].astype(np.int64))
         return subject_sum(
-            (footer.subjects[number], int(counts[number])) for number in np.flatnonzero(counts)
+            (footer.subjects[int(number)], int(counts[number])) for number in np.flatnonzero(counts)
         )
     if not len(live.seqs):
         return 0

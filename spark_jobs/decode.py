@@ -148,7 +148,7 @@ def _from_footer(blob: Blob, block: BlockView) -> BlockColumns | None:
         ts_ns=np.array(footer.ts_deltas, np.uint64).astype(np.int64) + footer.base_ts,
         crcs=np.array(footer.crcs, np.uint32),
         subject_ids=np.array(footer.subject_ids, np.uint32).astype(np.int32),
-        subjects=footer.subjects,
+        subjects=list(footer.subjects),
         header_lengths=header_lengths,
         live=np.zeros(0, bool),
         is_from_footer=True,

@@ -107,7 +107,7 @@ class ColumnsView(Protocol):
     base_ts: int
     crcs: Any  # array('I')
     subject_ids: Any  # array('I')
-    subjects: list[bytes]
+    subjects: Any  # a sequence of bytes
     end_offset: int  # where the last record ends
 
 

@@ -207,10 +207,9 @@ class StreamIndex(IndexLookup):
         assert columns is not None
         footer = self._codec.encode_footer(columns)
         sealed.is_sealed = True
-        sealed.columns = None
+        self._just_made.append(sealed)
         if not sealed.live:
             self.has_dead_blocks = True
-        self._cache(sealed.block_no, columns)
         fresh = Block(sealed.block_no + 1)
         fresh.columns = Columns()
         self.blocks.append(fresh)
@@ -231,8 +230,16 @@ class StreamIndex(IndexLookup):
             self._starts = [block.first_seq for block in self.blocks[:-1]]
             self._starts.append(self.active.first_seq or self.last_seq + 1)
             for block_no in dead:
-                self._cached.pop(block_no, None)
+                self._cache.drop(self._cache_key, block_no)
         return dead
+
+    def settle(self) -> None:
+        """What earlier entries sealed is stored by now: its columns can be had from there."""
+        for block in self._just_made:
+            assert block.columns is not None
+            self._cache.put(self._cache_key, block.block_no, block.columns)
+            block.columns = None
+        self._just_made.clear()
 
     # --- removing -------------------------------------------------------------------------------
 
@@ -281,6 +288,8 @@ class StreamIndex(IndexLookup):
                 else:
                     held.remove(seq)
                 row[FIRST], row[LAST] = held[0], held[-1]
+            elif row[COUNT] == 1 and row[LAST] > seq and self.is_live(row[LAST]):
+                row[FIRST] = row[LAST]  # else the next one to ask would have to look for it
             if seq == self.first_seq:
                 self.first_seq = self.deleted.next_absent(seq + 1)
                 if self.deleted:
@@ -335,6 +344,8 @@ class StreamIndex(IndexLookup):
                     for _ in range(count):
                         row[SEQS].popleft()
                     row[FIRST] = row[SEQS][0]
+                elif row[COUNT] == 1 and row[LAST] > last and self.is_live(row[LAST]):
+                    row[FIRST] = row[LAST]
             seq += high - low
         self.first_seq = self.deleted.next_absent(last + 1) if self.count else self.last_seq + 1
         self.deleted.discard_below(self.first_seq)
@@ -437,6 +448,7 @@ class StreamIndex(IndexLookup):
             columns = Columns()
         columns.end_offset = block.end_offset
         assert len(columns) == block.count, (block.block_no, len(columns), block.count)
+        columns.subjects = list(columns.subjects)  # more will come
         block.columns = columns
         self._ids = {name: local for local, name in enumerate(columns.subjects)}
 

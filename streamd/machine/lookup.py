@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from streamd import errors
 from streamd.machine.base import HAS_HEADERS, LENGTH_MASK, ColumnSource, RecordCodec
-from streamd.machine.columns import Block, Columns
+from streamd.machine.columns import Block, Columns, ColumnsCache
 from streamd.machine.seqset import SeqSet
 from streamd.subjects import Matcher
 from streamd.types import Msg, Seq
@@ -21,7 +21,6 @@ from streamd.types import Msg, Seq
 Loc = tuple[Seq, int, int, int]
 """Where a message is: (seq, block_no, offset, length of its record)."""
 
-COLUMNS_CACHED: Final = 16  # sealed blocks whose columns stay in memory (a few MB)
 SEQ_LIST_MAX: Final = 256  # per-subject limits up to this keep a list of each subject's seqs
 
 # A subject's row: [first, last, count, block its local id belongs to, local id, seqs or None].
@@ -44,6 +43,7 @@ class IndexLookup:
         block_bytes: int,
         is_memory: bool,
         first_seq: Seq = 1,
+        cache: ColumnsCache | None = None,
     ) -> None:
         self.first_seq = first_seq
         self.last_seq = first_seq - 1
@@ -68,7 +68,9 @@ class IndexLookup:
         self._header_extra = 0 if is_memory else 4
         self._starts: list[Seq] = [0]  # first_seq of each block, for bisect
         self._ids: dict[bytes, int] = {}  # subject -> local id in the active block
-        self._cached: dict[int, Columns] = {}
+        self._cache = cache if cache is not None else ColumnsCache()
+        self._cache_key = self._cache.key()
+        self._just_made: list[Block] = []  # sealed by the last entry, with their columns
 
     # --- asking about a seq ---------------------------------------------------------------------
 
@@ -90,7 +92,8 @@ class IndexLookup:
     def subject_at(self, seq: Seq) -> bytes:
         """The subject of the live message `seq`."""
         columns = self._columns(self._block_of(seq))
-        return columns.subjects[columns.subject_ids[columns.position(seq)]]
+        subject: bytes = columns.subjects[columns.subject_ids[columns.position(seq)]]
+        return subject
 
     def ts_at(self, seq: Seq) -> int:
         """When the live message `seq` was stored."""
@@ -404,10 +407,10 @@ class IndexLookup:
         """The columns of `block`, from memory or its footer."""
         if block.columns is not None:
             return block.columns
-        columns = self._cached.pop(block.block_no, None)
+        columns = self._cache.get(self._cache_key, block.block_no)
         if columns is None:
             columns = self._read_columns(block)
-        self._cache(block.block_no, columns)
+            self._cache.put(self._cache_key, block.block_no, columns)
         return columns
 
     def _read_columns(self, block: Block) -> Columns:
@@ -425,12 +428,6 @@ class IndexLookup:
                 f"block {block.block_no}: {len(columns)} messages, expected {block.count}"
             )
         return columns
-
-    def _cache(self, block_no: int, columns: Columns) -> None:
-        cached = self._cached
-        if len(cached) >= COLUMNS_CACHED:
-            del cached[next(iter(cached))]  # the one not asked for longest
-        cached[block_no] = columns
 
     def _has_deleted(self, columns: Columns, low: int, high: int) -> bool:
         """True if any row of low..high-1 is not live."""

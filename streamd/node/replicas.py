@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from streamd import errors, limits
 from streamd.errors import CorruptionError, IncarnationError, StreamdError
 from streamd.machine import commands
+from streamd.machine.columns import ColumnsCache
 from streamd.machine.meta import StreamAsset
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
@@ -88,6 +89,7 @@ class Replicas:
         self._void_logs: set[Uid] = set()  # of replicas being repaired
         self._codec = BlockCodec()
         self._hot_budget = HotBudget()
+        self._columns = ColumnsCache()
         self._batch_budget = BatchBudget()
         self.catch_ups = CatchUps(node)
 
@@ -273,6 +275,7 @@ class Replicas:
             codec=self._codec,
             columns=store,
             scan=store.scan,
+            cache=self._columns,
         )
         if isinstance(store, StreamStore):
             store.disown(block.block_no for block in machine.index.blocks)
@@ -289,6 +292,7 @@ class Replicas:
             created_ns=asset.created_ns,
             codec=self._codec,
             columns=store,
+            cache=self._columns,
         )
         machine.use_scan(store.scan)
         return machine

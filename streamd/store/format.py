@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
@@ -350,8 +352,59 @@ class ColumnsView(Protocol):
     base_ts: int
     crcs: Any
     subject_ids: Any
-    subjects: list[bytes]
+    subjects: Sequence[bytes]
     end_offset: int
+
+
+class Subjects(Sequence[bytes]):
+    """The subjects of a sealed block, as its footer has them: one behind another. Each is cut out
+    when it is asked for; as a list they would take five times the memory and most of the time that
+    a footer takes to read."""
+
+    __slots__ = ("_blob", "_ends", "_sizes")
+
+    def __init__(self, blob: bytes, sizes: array[int]) -> None:
+        self._blob = blob
+        self._sizes = sizes
+        self._ends: array[int] | None = None  # made when first needed
+
+    @property
+    def byte_count(self) -> int:
+        return len(self._blob) + 6 * len(self._sizes)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        end = self._bounds()[at]
+        return self._blob[end - self._sizes[at] : end]
+
+    def __iter__(self) -> Iterator[bytes]:
+        blob, end = self._blob, 0
+        for size in self._sizes:
+            start, end = end, end + size
+            yield blob[start:end]
+
+    def index(self, value: bytes, start: int = 0, stop: int | None = None) -> int:
+        """The place of `value`, which is there once at most; ValueError if it is not there."""
+        ends, sizes = self._bounds(), self._sizes
+        stop = len(sizes) if stop is None else min(stop, len(sizes))
+        found = self._blob.find(value, ends[start - 1] if start else 0)
+        while found >= 0:
+            at = bisect_left(ends, found + len(value))
+            if at >= stop:
+                break
+            if ends[at] == found + len(value) and sizes[at] == len(value):
+                return at
+            found = self._blob.find(value, found + 1)
+        raise ValueError(f"{value!r} is none of these subjects")
+
+    def _bounds(self) -> array[int]:
+        if self._ends is None:
+            self._ends = array("I", accumulate(self._sizes))
+        return self._ends
 
 
 class FooterColumns:
@@ -381,7 +434,7 @@ class FooterColumns:
         base_ts: int,
         crcs: array[int],
         subject_ids: array[int],
-        subjects: list[bytes],
+        subjects: Sequence[bytes],
         end_offset: int,
     ) -> None:
         self.first_seq = first_seq
@@ -447,10 +500,8 @@ def decode_footer(footer: bytes) -> FooterColumns:
         raise CorruptionError(f"a block's footer has unknown version {version}")
     sizes, pos = _decode_column(record, _HEADER_BYTES + _FOOTER_HEAD.size)
     assert len(sizes) == subject_count, (len(sizes), subject_count)
-    subjects: list[bytes] = []
-    for size in sizes:
-        subjects.append(footer[pos : pos + size])
-        pos += size
+    subjects = Subjects(footer[pos : pos + sum(sizes)], sizes)
+    pos += sum(sizes)
     offsets, pos = _decode_column(record, pos)
     lengths, pos = _decode_column(record, pos)
     ts_deltas, pos = _decode_column(record, pos)

@@ -116,7 +116,7 @@ def test_the_golden_block_reads_back() -> None:
     length = fmt.footer_length(blob[-fmt.TRAILER_BYTES :])
     columns = fmt.decode_footer(blob[-length:])
     assert columns.seqs == array("Q", [41, 42])
-    assert columns.subjects == [b"flights.JFK.LAX", b"flights.EWR.ORD"]
+    assert list(columns.subjects) == [b"flights.JFK.LAX", b"flights.EWR.ORD"]
     assert columns.end_offset == records[5].offset
     assert list(columns.crcs) == [records[0].crc, records[1].crc]
 

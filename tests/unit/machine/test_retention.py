@@ -6,6 +6,7 @@ from typing import Any
 
 from streamd.machine import commands
 from streamd.machine.base import DROP, SEAL, Effects
+from streamd.machine.lookup import FIRST, LAST
 from streamd.machine.stream import StreamMachine
 from streamd.types import Entry
 from tests.unit.machine.box import SECOND, Box
@@ -288,3 +289,50 @@ def test_index_of_another_moment_is_not_used() -> None:
         scan=box.blocks.scan,
     )
     assert set(again.index.subjects) == {b"a.1", b"a.2"}
+
+
+def test_an_entry_may_ask_for_a_block_that_it_sealed_after_many_others() -> None:
+    """Its footer is not stored yet, and so many columns were asked for since that those of the
+    sealed block would have been let go of."""
+    box = Box(block_bytes=300, max_msgs_per_subject=1)
+    box.machine.index._cache.bytes_max = 1  # one block
+    subjects = [b"a.%d" % number for number in range(20)]
+    for subject in subjects:
+        box.store((subject, b"", bytes(50)))
+    sealed = box.machine.index.active
+    while not box.machine.index.is_block_full():
+        subjects.append(b"a.%d" % len(subjects))
+        box.store((subjects[-1], b"", bytes(50)))
+    box.store(*[(subject, b"", b"new") for subject in subjects])
+    assert sealed.is_sealed
+    assert box.machine.index.count == len(subjects)
+    assert {box.read(seq).payload for seq in box.live()} == {b"new"}  # type: ignore[union-attr]
+
+
+def test_a_key_written_again_is_found_without_a_search() -> None:
+    """A bucket's usual work: one message per subject, each replaced by the next. Which one is the
+    oldest must be known, or every write would walk the stream for it."""
+    box = Box(block_bytes=300, max_msgs_per_subject=1)
+    for _ in range(3):
+        for number in range(20):
+            box.put(b"a.%d" % number)
+
+    def search(*args: Any) -> Any:
+        raise AssertionError(args)
+
+    box.machine.index.select = search  # type: ignore[method-assign]
+    for number in range(20):
+        box.put(b"a.%d" % number)
+    box.store(*[(b"a.%d" % number, b"", b"x") for number in range(20)])
+    assert box.machine.index.count == 20
+
+
+def test_the_last_of_a_subject_left_by_age_is_found_without_a_search() -> None:
+    box = Box(block_bytes=300)
+    for _ in range(2):
+        for number in range(5):
+            box.put(b"a.%d" % number)
+    box.do(commands.EXPIRE, 5, [])
+    for number in range(5):
+        row = box.machine.index.subjects[b"a.%d" % number]
+        assert row[FIRST] == row[LAST] == 6 + number

@@ -86,7 +86,7 @@ def test_evicted_bytes_are_read_back_verified_and_concurrent_reads_share_one() -
     thread.run()
     assert calls == [1, 2]
     assert store.chunk(1, 64) == (64, blob)  # without the footer
-    assert fmt.decode_footer(store.load_footer(1)).subjects == [b"a.b"]
+    assert list(fmt.decode_footer(store.load_footer(1)).subjects) == [b"a.b"]
     assert store.chunk(2, 64) is not None  # not written yet, so never evicted
 
 

@@ -102,8 +102,9 @@ def test_a_footer_reads_back_and_any_cut_is_noticed(
     footer = fmt.encode_footer(columns)
     assert fmt.footer_length(footer[-fmt.TRAILER_BYTES :]) == len(footer)
     found = fmt.decode_footer(footer)
+    assert list(found.subjects) == subjects
     for name in fmt.FooterColumns.__slots__:
-        assert getattr(found, name) == getattr(columns, name)
+        assert name == "subjects" or getattr(found, name) == getattr(columns, name)
     for cut in range(0, len(footer), 7):
         with pytest.raises(CorruptionError):
             fmt.decode_footer(footer[:cut])
@@ -111,6 +112,28 @@ def test_a_footer_reads_back_and_any_cut_is_noticed(
     damaged[len(footer) // 2] ^= 4
     with pytest.raises(CorruptionError):
         fmt.decode_footer(bytes(damaged))
+
+
+@given(
+    st.lists(st.text("ab.", min_size=1, max_size=4), max_size=9, unique=True),
+    st.text("ab.", min_size=1, max_size=4),
+)
+def test_subjects_of_a_footer_are_a_sequence(names: list[str], other: str) -> None:
+    want = [name.encode() for name in names]
+    found = fmt.Subjects(b"".join(want), array("H", map(len, want)))
+    assert (len(found), list(found)) == (len(want), want)
+    assert found[1:3] == want[1:3]
+    for at, name in enumerate(want):
+        assert found[at] == want[at]
+        for start in range(at + 1):
+            assert found.index(name, start) == at
+        with pytest.raises(ValueError, match="none of these"):
+            found.index(name, at + 1)
+    if other not in names:
+        with pytest.raises(ValueError, match="none of these"):
+            found.index(other.encode())
+    with pytest.raises(IndexError):
+        found[len(want)]
 
 
 def test_a_block_header_is_of_one_block_only() -> None:

@@ -1,0 +1,66 @@
+"""`ColumnsCache`: what many streams keep of their sealed blocks, within one bound."""
+
+from __future__ import annotations
+
+from streamd.machine.columns import Columns, ColumnsCache
+from tests.unit.machine.box import Box
+
+
+def columns(rows: int) -> Columns:
+    made = Columns()
+    made.offsets.extend(range(rows))
+    return made
+
+
+def test_those_asked_for_longest_ago_make_room() -> None:
+    cache = ColumnsCache(bytes_max=3 * 24 * 100)
+    one, two = cache.key(), cache.key()
+    held = [columns(100) for _ in range(4)]
+    cache.put(one, 1, held[0])
+    cache.put(two, 1, held[1])
+    cache.put(one, 2, held[2])
+    assert cache.get(one, 1) is held[0]
+    cache.put(two, 2, held[3])
+    assert cache.get(two, 1) is None
+    assert [cache.get(one, 1), cache.get(one, 2), cache.get(two, 2)] == [held[0], *held[2:]]
+    assert cache.byte_count == 3 * 24 * 100
+
+
+def test_what_is_dropped_or_put_again_counts_once() -> None:
+    cache = ColumnsCache(bytes_max=10_000)
+    key = cache.key()
+    for rows in (100, 50):
+        cache.put(key, 1, columns(rows))
+    assert cache.byte_count == 50 * 24
+    cache.drop(key, 1)
+    cache.drop(key, 1)
+    assert cache.byte_count == 0
+    assert cache.get(key, 1) is None
+
+
+def test_columns_larger_than_the_bound_are_held_alone() -> None:
+    cache = ColumnsCache(bytes_max=100)
+    key = cache.key()
+    cache.put(key, 1, columns(10))
+    cache.put(key, 2, columns(1000))
+    assert cache.get(key, 1) is None
+    assert cache.get(key, 2) is not None
+
+
+def test_a_stream_with_many_blocks_reads_a_footer_once() -> None:
+    box = Box(block_bytes=300, max_msgs_per_subject=1)
+    loads: list[int] = []
+    footers = box.blocks.load_footer
+    box.machine.index._source = box.blocks
+
+    def load(block_no: int) -> bytes:
+        loads.append(block_no)
+        return footers(block_no)
+
+    box.blocks.load_footer = load  # type: ignore[method-assign]
+    for number in range(200):
+        box.put(b"a.%d" % number)
+    box.machine = box.restored()
+    for number in reversed(range(200)):
+        box.put(b"a.%d" % number)
+    assert len(loads) == len(set(loads)) > 20
