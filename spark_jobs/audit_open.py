@@ -29,7 +29,8 @@ from streamd.node.snapshot_state import unwrap
 from streamd.raft import membership
 from streamd.raft.membership import simple
 from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES, SUFFIX, block_name
+from streamd.store.block import HEADER_BYTES
+from streamd.store.format import block_name, block_number
 from streamd.store.snapshots import Snapshot, SnapshotFile
 from streamd.store.snapshots import decode as decode_snapshot
 from streamd.types import META_UID, Entry
@@ -155,8 +156,7 @@ class StreamFiles:
     def block_numbers(self) -> list[int]:
         """Of the block files there are, ascending."""
         names = ReadOnlyDisk().listdir(self.store.directory(self.asset.uid))
-        stems = [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
-        return sorted(int(stem) for stem in stems if stem.isdigit())
+        return sorted(no for name in names if (no := block_number(name)) is not None)
 
     def mark_at(self, index: int) -> tuple[int, int] | None:
         """(term, chain) of the entry at `index`, which stands for all before it."""

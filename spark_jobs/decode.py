@@ -377,7 +377,7 @@ class _Maker:
             elif name == "replica":
                 made = pa.repeat(pa.scalar(self._block.replica, pa.string()), count)
             elif name == "block":
-                made = pa.array(np.full(count, self._block.block_no, np.int32))
+                made = pa.array(np.full(count, self._block.block_no, np.int64))
             elif name == "pos":
                 made = pa.array(found.offsets[rows])
             else:

@@ -18,8 +18,9 @@ from streamd.raft import membership
 from streamd.raft.membership import Membership
 from streamd.store import format as fmt
 from streamd.store import wal_format as wf
-from streamd.store.block import HEADER_BYTES, SUFFIX
+from streamd.store.block import HEADER_BYTES
 from streamd.store.disk import OsDisk
+from streamd.store.format import REWRITTEN, block_name, block_number
 from streamd.store.wal_groups import GroupLog
 from streamd.store.wal_recovery import recover, segment_name
 from streamd.types import Entry, Index, Term, Uid
@@ -156,10 +157,11 @@ def last_frame_index(directory: Path, uid: Uid) -> Index:
         names = os.listdir(directory)
     except FileNotFoundError:
         return 0
-    stems = [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
-    for block_no in sorted((int(stem) for stem in stems if stem.isdigit()), reverse=True):
+    numbers = [no for name in names if (no := block_number(name)) is not None]
+    # A rewritten block has no frames; those of the others tell.
+    for block_no in sorted((no for no in numbers if no < REWRITTEN), reverse=True):
         try:
-            blob = (directory / f"{block_no}{SUFFIX}").read_bytes()
+            blob = (directory / block_name(block_no)).read_bytes()
             fmt.check_block_header(blob, uid, block_no)
         except (FileNotFoundError, CorruptionError):
             continue

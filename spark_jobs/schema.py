@@ -35,7 +35,7 @@ DEBUG_ARROW_SCHEMA = pa.schema(
     [
         *ARROW_SCHEMA,
         pa.field("replica", pa.string()),
-        pa.field("block", pa.int32()),
+        pa.field("block", pa.int64()),
         pa.field("pos", pa.int64()),
         pa.field("crc", pa.int64()),
     ]

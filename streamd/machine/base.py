@@ -12,6 +12,7 @@ SEAL = 2  # (SEAL, block_no, offset, footer): nothing follows in this block but 
 DROP = 3  # (DROP, block_no): every record of the block is dead (unlink after the next snapshot)
 
 BLOCK_HEADER_BYTES = 64  # what the store writes at the head of a block file; block 1 starts here
+REWRITTEN = 1 << 62  # with the log index: the number of a block that took the place of others
 
 # Facts about a record that ride in the top bits of `ColumnsView.lengths`. A record is far shorter
 # than LENGTH_MASK, and a column of its own would cost a byte for each message ever stored.

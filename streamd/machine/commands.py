@@ -70,6 +70,11 @@ CHECKPOINT = 18
 can compare theirs. Understood by both kinds of group. `index` and `digest` are what the proposer
 had; they are not judged: it proposed before what is in between was applied. Outcome: True."""
 
+REWRITE = 19
+"""[REWRITE, ts, block_nos, ranges, records]: one block takes the place of neighbouring sealed ones
+that hold little that is live. ranges: its seqs, [first, last, ...] inclusive, ascending; records:
+theirs, one behind another. Outcome: True, or False if these blocks are not there any more."""
+
 # --- meta group ---------------------------------------------------------------------------------
 CREATE_STREAM = 101
 """[CREATE_STREAM, ts, config: dict, peers: list[str]]. The stream's uid is the entry's index; its

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from streamd.machine.base import HAS_HEADERS, LENGTH_MASK
+from streamd.machine import rewriting
+from streamd.machine.base import BLOCK_HEADER_BYTES, HAS_HEADERS, LENGTH_MASK
 from streamd.machine.columns import Block, Columns
 from streamd.machine.digest import MASK64, mix64, mix_run
 from streamd.machine.lookup import (
@@ -198,7 +199,7 @@ class StreamIndex(IndexLookup):
 
     def is_block_full(self) -> bool:
         """True when the next message belongs into a new block."""
-        return self.active.end_offset >= self._block_bytes
+        return self.active.end_offset >= self.block_bytes
 
     def roll(self) -> tuple[Block, bytes]:
         """Seal the active block and begin the next. Returns the sealed block and its footer."""
@@ -232,6 +233,39 @@ class StreamIndex(IndexLookup):
             for block_no in dead:
                 self._cache.drop(self._cache_key, block_no)
         return dead
+
+    def rewrite(
+        self, block_nos: list[int], ranges: list[Seq], size: int, made_no: int
+    ) -> tuple[Block, bytes] | None:
+        """Put one block with the messages of `ranges`, whose records are `size` bytes, in the place
+        of the neighbouring sealed blocks `block_nos`. Returns it with its footer. None, and nothing
+        changed: these blocks are not there, or the ranges are not all that is live in them."""
+        at = next((i for i, b in enumerate(self.blocks) if b.block_no == block_nos[0]), 0)
+        old = self.blocks[at : at + len(block_nos)]
+        if [block.block_no for block in old] != block_nos or not old[-1].is_sealed:
+            return None
+        parts = []
+        for block in old:
+            columns = self._columns(block)
+            parts.append((block, columns, rewriting.rows_of(columns, block, ranges)))
+        wanted = sum(ranges[1::2]) - sum(ranges[::2]) + len(ranges) // 2
+        if not wanted or sum(len(rows) for _, _, rows in parts) != wanted:
+            return None
+        made, columns = rewriting.merged(made_no, parts)
+        made.digest &= MASK64
+        if made.end_offset - BLOCK_HEADER_BYTES != size:
+            return None
+        seqs = columns.seqs_between(0, made.count)
+        if sum(map(self.is_live, seqs)) != made.live:
+            return None
+        self.blocks[at : at + len(old)] = [made]
+        self._starts[at : at + len(old)] = [made.first_seq]
+        for block in old:
+            block.live = 0  # whoever still holds it must know that its file will go
+            self._cache.drop(self._cache_key, block.block_no)
+        made.columns = columns
+        self._just_made.append(made)
+        return made, self._codec.encode_footer(columns)
 
     def settle(self) -> None:
         """What earlier entries sealed is stored by now: its columns can be had from there."""

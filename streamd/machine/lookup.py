@@ -61,7 +61,7 @@ class IndexLookup:
         self.has_dead_blocks = False  # sealed ones, to be dropped before the entry ends
         self._codec = codec
         self._source = columns
-        self._block_bytes = block_bytes
+        self.block_bytes = block_bytes  # from here on the next message begins another
         # What NATS counts for a message, from the length of its record: file 30 + subject +
         # payload (+ 4 + headers), memory 16 + all; a record is 32 + all.
         self._size_less = 16 if is_memory else 2
@@ -386,6 +386,10 @@ class IndexLookup:
         length = columns.lengths[columns.position(seq)]
         extra = self._header_extra if length & HAS_HEADERS else 0
         return int(length & LENGTH_MASK) - self._size_less + extra
+
+    def columns_of(self, block: Block) -> Columns:
+        """The columns of a block of this index."""
+        return self._columns(block)
 
     # --- below ----------------------------------------------------------------------------------
 

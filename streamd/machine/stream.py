@@ -15,11 +15,13 @@ from streamd import errors
 from streamd.machine import commands, consumer_checks, msgheaders, publish, retention, snapshot
 from streamd.machine.base import (
     APPEND,
+    BLOCK_HEADER_BYTES,
     DROP,
     HAS_HEADERS,
     HAS_TTL,
     IS_NEVER,
     NO_MARKER,
+    REWRITTEN,
     SEAL,
     ColumnSource,
     Effects,
@@ -110,6 +112,7 @@ class StreamMachine:
             commands.PAUSE_CONSUMER: self._apply_pause_consumer,
             commands.RESET_CONSUMER: self._apply_reset_consumer,
             commands.CHECKPOINT: self._apply_checkpoint,
+            commands.REWRITE: self._apply_rewrite,
         }
 
     # --- the machine ----------------------------------------------------------------------------
@@ -674,6 +677,19 @@ class StreamMachine:
     def _apply_checkpoint(self, entry: Entry, command: Command, out: Effects) -> Any:
         # Nothing of this entry changes what the fingerprint covers, so it is that of the entry.
         out.checkpoint = (entry.index, self.fingerprint())
+        return True
+
+    def _apply_rewrite(self, entry: Entry, command: Command, out: Effects) -> Any:
+        _, _, block_nos, ranges, records = command
+        made = self.index.rewrite(block_nos, ranges, len(records), REWRITTEN + entry.index)
+        if made is None:
+            return False
+        block, footer = made
+        out.block_ops += (
+            (APPEND, block.block_no, BLOCK_HEADER_BYTES, records),
+            (SEAL, block.block_no, block.end_offset, footer),
+        )
+        out.block_ops += [(DROP, block_no) for block_no in block_nos]
         return True
 
     def on_acked(self, consumer: Consumer, sseqs: Sequence[Seq]) -> None:

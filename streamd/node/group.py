@@ -54,6 +54,10 @@ class BlockPort(Protocol):
         self, block_no: int, offset: int, min_bytes: int, done: Callable[[], None]
     ) -> None: ...
 
+    def read_spans(
+        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
+    ) -> None: ...
+
 
 class NoBlocks:
     """The block port of a machine without messages (the meta machine)."""
@@ -68,6 +72,11 @@ class NoBlocks:
 
     def read_chunk(
         self, block_no: int, offset: int, min_bytes: int, done: Callable[[], None]
+    ) -> None:
+        raise AssertionError("the meta group has no blocks")
+
+    def read_spans(
+        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
     ) -> None:
         raise AssertionError("the meta group has no blocks")
 

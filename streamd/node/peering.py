@@ -5,7 +5,7 @@ Raft's own messages pass through `Node.on_raft`; here is everything around them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from streamd import errors, limits
@@ -307,11 +307,19 @@ class Peering:
             "memory_max": node.memory_max,
             "ha_assets_max": node.ha_assets_max,
             "unique_tag": node.unique_tag,
+            "rewrites": True,
             "storage_used": node.storage_bytes(),
             "memory_used": node.memory_bytes(),
             "streams": len(replicas),
             "ha_assets": sum(1 for r in replicas if len(r.group.raft.members.voters) > 1),
         }
+
+    def all_rewrite(self, members: Iterable[NodeId]) -> bool:
+        """True if all `members` have said that they know the command REWRITE: servers that do not
+        may still be among them while a cluster is brought to a new version node by node."""
+        return not self._node.is_clustered or all(
+            self.node_facts.get(name, {}).get("rewrites") for name in members
+        )
 
     def tell_facts(self) -> None:
         """Renew them everywhere."""

@@ -23,6 +23,7 @@ from streamd.node.batches import BatchStager
 from streamd.node.cursor import Cursor
 from streamd.node.group import BlockPort, Group, Turn
 from streamd.node.ports import DeliverSink, PublishSink, Wires
+from streamd.node.rewriter import Rewriter
 from streamd.protocol import acks
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.store.format import decode_fields
@@ -70,6 +71,7 @@ class StreamGroup(Group):
         stager: BatchStager,
         max_payload: int,
         has_room: Callable[[int], bool],
+        may_rewrite: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(
             uid=uid, raft=raft, machine=machine, blocks=blocks, snapshot_index=snapshot_index
@@ -89,6 +91,13 @@ class StreamGroup(Group):
         self._uncommitted_bytes = 0
         self._reclaim_at_ms = 0  # not before then: a snapshot, because the disk is full
         self._dead_blocks_at_ms = 0  # nor before then, because much of what it holds is dead
+        self._rewriter = Rewriter(
+            machine.index,
+            blocks,
+            self._post_rewrite,
+            may_rewrite,
+            wake=lambda: self.post((g.TICK, None, None, None)),
+        )
         self._next_ts = 0
         self._cursors: dict[Uid, Cursor] = {}
         self._by_name: dict[bytes, Cursor] = {}
@@ -127,6 +136,7 @@ class StreamGroup(Group):
         turn = super().turn(now_ms, now_ns, inbox)
         if self._is_ready:
             self._look_at_expiry(turn)
+            self._rewriter.tick(now_ms)
         if self.blocks.reclaimable_bytes >= limits.RECLAIM_BYTES:
             self._look_at_dead_blocks(turn)
         if self._advices:
@@ -163,6 +173,10 @@ class StreamGroup(Group):
         if self.blocks.reclaimable_bytes >= limits.RECLAIM_BYTES:
             due_ms = self._dead_blocks_at_ms
             if due_ms > self.at_ms and (not earliest or due_ms < earliest):
+                earliest = due_ms
+        if self._is_ready:
+            due_ms = self._rewriter.deadline_ms()
+            if due_ms and (not earliest or due_ms < earliest):
                 earliest = due_ms
         if self._expiry_at_ns:
             due_ms = self.at_ms + max(0, self._expiry_at_ns - self.at_ns) // 1_000_000 + 1
@@ -291,6 +305,20 @@ class StreamGroup(Group):
             if not turn.more:
                 self._dead_blocks_at_ms = self.at_ms + limits.RECLAIM_AFTER_MS
 
+    def _post_rewrite(
+        self,
+        block_nos: list[int],
+        ranges: list[Seq],
+        records: bytes,
+        done: Callable[[Any], None],
+    ) -> None:
+        """Propose, in a turn, that one block takes the place of others."""
+        if not self._has_room(len(records)):
+            self.call_soon(done, errors.INSUFFICIENT_RESOURCES())
+            return
+        command = [commands.REWRITE, self.at_ns, block_nos, ranges, records]
+        self.post((g.PROPOSE, command, done, False))
+
     def _on_saved(self, index: Index, term: int, chain: int) -> None:
         self._dead_blocks_at_ms = self.at_ms + limits.RECLAIM_AFTER_MS
         super()._on_saved(index, term, chain)
@@ -415,6 +443,7 @@ class StreamGroup(Group):
     def _on_leader_ready(self) -> None:
         self._next_ts = self.machine.state()["last_ts"] + 1
         self._seen_first = self.machine.index.first_seq
+        self._rewriter.restart()
         self._sync_cursors()
 
     def _sync_cursors(self) -> None:

@@ -9,16 +9,10 @@ from streamd.store import format as fmt
 from streamd.store.disk import Buffer, Disk
 from streamd.types import Uid
 
-SUFFIX = ".blk"
 HEADER_BYTES = 64
 
 Write = tuple[int, int, bytes, bool]
 """(block_no, offset, blob, is_seal): write `blob`; with is_seal it is the footer."""
-
-
-def block_name(block_no: int) -> str:
-    """`17.blk`"""
-    return f"{block_no}{SUFFIX}"
 
 
 class BlockFiles:
@@ -32,16 +26,16 @@ class BlockFiles:
         self._is_dir_unsynced = False
 
     def path(self, block_no: int) -> str:
-        return os.path.join(self._directory, block_name(block_no))
+        return os.path.join(self._directory, fmt.block_name(block_no))
 
     def sizes(self) -> dict[int, int]:
         """Bytes of every block file there is."""
         found: dict[int, int] = {}
         for name in self._disk.listdir(self._directory):
-            stem = name[: -len(SUFFIX)]
-            if name.endswith(SUFFIX) and stem.isdigit():
+            block_no = fmt.block_number(name)
+            if block_no is not None:
                 fd = self._disk.open(os.path.join(self._directory, name))
-                found[int(stem)] = self._disk.size(fd)
+                found[block_no] = self._disk.size(fd)
                 self._disk.close(fd)
         return found
 
@@ -98,6 +92,31 @@ class BlockFiles:
                 f"{self.path(block_no)}: offset {offset}: the record there is damaged"
             )
         return blob if valid == len(blob) else blob[:valid]
+
+    def read_spans(self, block_no: int, spans: list[tuple[int, int]], step: int) -> bytes:
+        """Return the records at `spans`, (offset, length) in ascending order, one behind another,
+        each verified; reads about `step` bytes at a time."""
+        pieces: list[bytes] = []
+        fd = self._disk.open(self.path(block_no))
+        try:
+            base, blob = 0, b""
+            for at, (offset, length) in enumerate(spans):
+                if offset + length > base + len(blob):
+                    end = offset + length
+                    for next_offset, next_length in spans[at + 1 :]:
+                        if next_offset + next_length > offset + step:
+                            break
+                        end = next_offset + next_length
+                    base, blob = offset, self._disk.pread(fd, end - offset, offset)
+                piece = blob[offset - base : offset - base + length]
+                if len(piece) < length or fmt.verified_length(piece) != length:
+                    raise CorruptionError(
+                        f"{self.path(block_no)}: offset {offset}: a record there is damaged"
+                    )
+                pieces.append(piece)
+        finally:
+            self._disk.close(fd)
+        return b"".join(pieces)
 
     def read_all(self, block_no: int, end_offset: int) -> bytes:
         """Return the block up to `end_offset` (0: all of it), its header checked and included."""

@@ -15,8 +15,9 @@ from crc32c import crc32c
 
 from streamd.errors import CorruptionError, DiskError, StreamdError
 from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES, BlockFiles, Write, block_name
+from streamd.store.block import HEADER_BYTES, BlockFiles, Write
 from streamd.store.disk import Disk, Thread, disk_error
+from streamd.store.format import REWRITTEN, block_name
 from streamd.store.hot_tail import ChunkCache, HotBudget, HotTail
 from streamd.store.snapshots import SnapshotFile, read_file
 from streamd.store.verify import BlockRows, rows_of
@@ -64,6 +65,7 @@ class StreamStore:
         self._pending: list[Write] = []
         self._pending_bytes = 0
         self._footers: dict[int, bytes] = {}  # of sealed blocks, until they are written
+        self._rewritten: dict[int, bytes] = {}  # the records of rewritten ones, until then
         self._dead: list[int] = []  # since the newest snapshot
         self._doomed: list[int] = []  # before it: removed when the next one is durable
         self._unneeded: dict[int, int] = {}  # the bytes of both
@@ -121,7 +123,10 @@ class StreamStore:
             kind = op[0]
             if kind == APPEND:
                 _, block_no, offset, blob = op
-                self._tail.append(block_no, offset, blob)
+                if block_no < REWRITTEN:
+                    self._tail.append(block_no, offset, blob)
+                else:
+                    self._rewritten[block_no] = blob
                 self._grow(block_no, offset, len(blob))
                 pending.append((block_no, offset, blob, False))
                 self._pending_bytes += len(blob)
@@ -129,7 +134,8 @@ class StreamStore:
                 _, block_no, offset, footer = op
                 self._footers[block_no] = footer
                 self._grow(block_no, offset, len(footer))
-                self._tail_floor = max(self._tail_floor, (block_no, offset + len(footer)))
+                if block_no < REWRITTEN:
+                    self._tail_floor = max(self._tail_floor, (block_no, offset + len(footer)))
                 pending.append((block_no, offset, footer, True))
                 self._pending_bytes += len(footer)
             else:
@@ -168,11 +174,13 @@ class StreamStore:
         self._tail.drop(block_no)
         self._chunks.drop(block_no)
         self._footers.pop(block_no, None)
+        self._rewritten.pop(block_no, None)
         size = self._sizes.pop(block_no, 0)
         self._bytes -= size
         self._dead.append(block_no)
         self._note_unneeded(block_no, size)
-        self._tail_floor = max(self._tail_floor, (block_no + 1, HEADER_BYTES))
+        if block_no < REWRITTEN:
+            self._tail_floor = max(self._tail_floor, (block_no + 1, HEADER_BYTES))
 
     def _note_unneeded(self, block_no: int, size: int) -> None:
         self._unneeded[block_no] = size
@@ -182,11 +190,16 @@ class StreamStore:
         if isinstance(result, BaseException):
             self._fail(result)
             return
+        last: Write | None = None
         for write in result:
             if write[3]:
                 self._footers.pop(write[0], None)
-        block_no, offset, blob, _ = result[-1]
-        self._tail.wrote(block_no, offset + len(blob))
+                self._rewritten.pop(write[0], None)
+            if write[0] < REWRITTEN:
+                last = write
+        if last is not None:
+            block_no, offset, blob, _ = last
+            self._tail.wrote(block_no, offset + len(blob))
 
     def _submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if self._thread.is_current():  # recovery and closing run in a job of their own
@@ -215,6 +228,8 @@ class StreamStore:
         tried and the record cannot be had.
         """
         found = self._tail.find(block_no, offset) or self._chunks.find(block_no, offset)
+        if found is None and block_no in self._rewritten:
+            return HEADER_BYTES, self._rewritten[block_no]
         if found is None and self._damaged:
             failure = self._damaged.get((block_no, offset))
             if failure is not None:
@@ -255,6 +270,22 @@ class StreamStore:
                 waiting()
 
         self._submit(job, read)
+
+    def read_spans(
+        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
+    ) -> None:
+        """Read the records at `spans` of a sealed block, (offset, length) in ascending order, and
+        verify each; then `done` with their bytes, one behind another, or with the StreamdError."""
+        self.flush()  # the job comes after what waited to be written
+        files = self._files
+
+        def job() -> bytes:
+            try:
+                return files.read_spans(block_no, spans, READ_BYTES)
+            except OSError as err:
+                raise disk_error("reading a block", files.path(block_no), err) from err
+
+        self._submit(job, done)
 
     def load_footer(self, block_no: int) -> bytes:
         """Return the footer of a sealed block (machine.base.ColumnSource). Synchronous."""
@@ -371,12 +402,25 @@ class StreamStore:
 
     def disown(self, known: Iterable[int]) -> None:
         """Blocks that are neither in `known`, those of the machine as loaded, nor dead since the
-        snapshot before, are left over from a removal that was cut short: they go with the dead."""
+        snapshot before, are left over from a removal that was cut short: they go with the dead.
+
+        A rewritten one may also be of after the snapshot. It goes at once, like all that was
+        written then: the log writes it again, and all it holds is in blocks that are there.
+        """
         for block_no in sorted(self._sizes.keys() - set(known)):
             size = self._sizes.pop(block_no)
             self._bytes -= size
-            self._doomed.append(block_no)
-            self._note_unneeded(block_no, size)
+            if block_no >= REWRITTEN:
+                self._remove_now(block_no)
+            else:
+                self._doomed.append(block_no)
+                self._note_unneeded(block_no, size)
+
+    def _remove_now(self, block_no: int) -> None:
+        try:
+            self._files.remove(block_no)
+        except OSError as err:
+            raise disk_error("removing a block", self._files.path(block_no), err) from err
 
     def _save_index(self, index: Index, index_db: bytes) -> None:
         write_index(self._disk, self.directory, self.uid, index, index_db)
@@ -426,7 +470,8 @@ class StreamStore:
             raise disk_error("loading a snapshot", self.directory, err) from err
 
     def truncate_to(self, tail: tuple[int, int]) -> None:
-        """Remove what was written after `tail`; replaying the log writes it again.
+        """Remove what was written after `tail`; replaying the log writes it again. Whether a
+        rewritten block is of after it, the machine knows: see `disown`.
 
         Raises CorruptionError if the blocks do not reach `tail`.
         """
@@ -435,6 +480,8 @@ class StreamStore:
             # A block without a record before the tail goes whole: its header may be torn.
             is_whole = offset <= HEADER_BYTES
             for found in sorted(self._sizes):
+                if found >= REWRITTEN and block_no:
+                    continue
                 if found > block_no or (found == block_no and is_whole):
                     self._files.remove(found)
             if not is_whole:

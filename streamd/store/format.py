@@ -305,8 +305,26 @@ def index_of(record: Record) -> Index:
 
 BLOCK_MAGIC = b"STRDBLK1"
 BLOCK_VERSION = 1
+BLOCK_SUFFIX = ".blk"
+REWRITTEN = 1 << 62  # the same as in machine.base: rooms do not import each other
 _BLOCK_HEADER = Struct("<8sIIQQ28s")
 _BLOCK_HEADER_CRC_AT = 60
+
+
+def block_name(block_no: int) -> str:
+    """`17.blk`; `r1234.blk`: rewritten by the log entry 1234, in the place of others."""
+    if block_no >= REWRITTEN:
+        return f"r{block_no - REWRITTEN}{BLOCK_SUFFIX}"
+    return f"{block_no}{BLOCK_SUFFIX}"
+
+
+def block_number(name: str) -> int | None:
+    """Inverse of `block_name`; None for the name of any other file."""
+    stem = name.removesuffix(BLOCK_SUFFIX)
+    digits = stem.removeprefix("r")
+    if stem == name or not digits.isdecimal() or not digits.isascii():
+        return None
+    return int(digits) + (REWRITTEN if digits != stem else 0)
 
 
 def encode_block_header(uid: Uid, block_no: int) -> bytes:
@@ -318,13 +336,13 @@ def encode_block_header(uid: Uid, block_no: int) -> bytes:
 def check_block_header(header: bytes, uid: Uid, block_no: int) -> None:
     """Raise CorruptionError unless `header` is that of this very block."""
     if len(header) < 64 or crc32c(header[:64]) != RESIDUE:
-        raise CorruptionError(f"{block_no}.blk of stream {uid}: its header is damaged")
+        raise CorruptionError(f"{block_name(block_no)} of stream {uid}: its header is damaged")
     magic, version, _, found_uid, found_no, _ = _BLOCK_HEADER.unpack_from(header)
     if magic != BLOCK_MAGIC or version != BLOCK_VERSION:
-        raise CorruptionError(f"{block_no}.blk: unknown format {magic!r} version {version}")
+        raise CorruptionError(f"{block_name(block_no)}: unknown format {magic!r} version {version}")
     if (found_uid, found_no) != (uid, block_no):
         raise CorruptionError(
-            f"{block_no}.blk of stream {uid}: holds block {found_no} of stream {found_uid}"
+            f"{block_name(block_no)} of stream {uid}: holds block {found_no} of stream {found_uid}"
         )
 
 

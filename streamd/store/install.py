@@ -17,9 +17,9 @@ from typing import Any
 from crc32c import crc32c
 
 from streamd.errors import CorruptionError, IncarnationError
-from streamd.store.block import block_name
 from streamd.store.blocks import LoadedSnapshot, write_index
 from streamd.store.disk import Disk, Thread
+from streamd.store.format import block_name
 from streamd.store.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.snapshots import Snapshot, SnapshotFile, read_file, write_file

@@ -12,8 +12,9 @@ from typing import Any
 
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES, block_name
+from streamd.store.block import HEADER_BYTES
 from streamd.store.blocks import APPEND, DROP, SEAL, LoadedSnapshot
+from streamd.store.format import REWRITTEN, block_name
 from streamd.store.verify import BlockRows, rows_of
 from streamd.types import Index, Term, Uid
 
@@ -78,6 +79,23 @@ class MemoryStreamStore:
     ) -> None:
         """Never needed: whatever is there is in memory."""
         done()
+
+    def read_spans(
+        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
+    ) -> None:
+        """See StreamStore; `done` is called at once."""
+        pieces = []
+        for offset, length in spans:
+            end = offset + length
+            while offset < end:
+                found = self.chunk(block_no, offset)
+                assert found is not None, (block_no, offset)
+                base, blob = found
+                piece = blob[offset - base : end - base]
+                assert piece, (block_no, offset)
+                pieces.append(piece)
+                offset += len(piece)
+        done(b"".join(pieces))
 
     def load_footer(self, block_no: int) -> bytes:
         """See StreamStore."""
@@ -159,9 +177,11 @@ class MemoryStreamStore:
         return rows
 
     def truncate_to(self, tail: tuple[int, int]) -> None:
-        """Forget everything after `tail`."""
+        """Forget everything after `tail`. Rewritten blocks are those of the snapshot, if any."""
         block_no, offset = tail
         for found in sorted(self._blobs):
+            if found >= REWRITTEN and block_no:
+                continue
             keep = 0
             if found <= block_no:
                 offsets = self._offsets[found]

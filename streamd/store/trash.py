@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from streamd.store.block import SUFFIX
 from streamd.store.disk import Disk, Thread
+from streamd.store.format import BLOCK_SUFFIX
 
 
 class EmptyTrash:
@@ -24,7 +24,7 @@ class EmptyTrash:
 
     def _listed(self, names: Any) -> None:
         if not isinstance(names, BaseException):
-            self._go_on([name for name in names if name.endswith(SUFFIX)])
+            self._go_on([name for name in names if name.endswith(BLOCK_SUFFIX)])
 
     def _go_on(self, blocks: list[str]) -> None:
         if not blocks:

@@ -9,7 +9,8 @@ from crc32c import crc32c
 
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES, block_name
+from streamd.store.block import HEADER_BYTES
+from streamd.store.format import block_name
 from streamd.types import Seq, Uid
 
 _unpack = Struct("<IB7xQ").unpack_from  # length, type, seq

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 
 from streamd.errors import JsError
 from streamd.machine import commands
+from streamd.machine.base import REWRITTEN
 from streamd.machine.digest import MASK64, mix64
 from streamd.machine.stream import StreamMachine
 from streamd.store.format import BlockCodec
@@ -51,6 +52,7 @@ class StreamModel(RuleBasedStateMachine):
         self.live: dict[int, tuple[bytes, bytes, bytes]] = {}
         self.last = 0
         self.consumers: list[str] = []
+        self.planned: list[Any] | None = None
         self.saved: tuple[bytes, bytes | None, Blocks, int] | None = None
 
     def size(self, msg: tuple[bytes, bytes, bytes]) -> int:
@@ -126,6 +128,30 @@ class StreamModel(RuleBasedStateMachine):
         named = data.draw(st.lists(st.integers(1, self.last + 1), max_size=3))
         self.box.do(commands.EXPIRE, up_to, named)
         self.live = {seq: msg for seq, msg in self.live.items() if seq > up_to and seq not in named}
+
+    @precondition(lambda self: len(self.box.sealed()) > 0)
+    @rule(data=st.data())
+    def plan_rewrite(self, data: st.DataObject) -> None:
+        sealed = self.box.sealed()
+        first = data.draw(st.integers(0, len(sealed) - 1))
+        last = data.draw(st.integers(first, len(sealed) - 1))
+        self.planned = self.box.plan_rewrite(sealed[first : last + 1])
+
+    @precondition(lambda self: self.planned is not None)
+    @rule()
+    def rewrite(self) -> None:
+        """What was planned some commands ago: meanwhile blocks may have died, been rewritten, or
+        hold less."""
+        assert self.planned is not None
+        block_nos = self.planned[0]
+        sealed = self.box.sealed()
+        is_there = all(block_no in sealed for block_no in block_nos)
+        assert self.box.do(commands.REWRITE, *self.planned) is is_there
+        if is_there:
+            assert not set(block_nos) & set(self.box.sealed())
+            made = self.box.machine.applied + REWRITTEN
+            assert made in self.box.sealed()
+            assert len(self.box.blocks.files[made]) == 64 + len(self.planned[2])
 
     @precondition(lambda self: len(self.consumers) < 3)
     @rule(filter_subject=st.sampled_from([b"", *PATTERNS]))

@@ -45,6 +45,7 @@ DEEDS = (
     "answers in doubt",
     "batches",
     "batches as expected",
+    "blocks rewritten",
     "consumers",
     "deletes",
     "double acked",

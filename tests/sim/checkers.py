@@ -38,6 +38,7 @@ class Truth:
         self.prints: list[tuple[int, int]] = [_print_of(machine)]  # by index
         self._known_in: list[Term] = [0]  # by index: the term of whoever committed it first
         self.content: dict[Seq, Msg] = {}  # every message ever stored
+        self.rewrites = 0  # how often a block took the place of others
         self._columns = columns
 
     @property
@@ -78,6 +79,8 @@ class Truth:
                 last, count = outcome
                 for seq, msg in zip(range(last - count + 1, last + 1), command[3], strict=True):
                     self.content[seq] = tuple(msg)
+        elif command[0] == commands.REWRITE and out.outcomes[-1][1] is True:
+            self.rewrites += 1
 
 
 def _print_of(machine: Any) -> tuple[int, int]:
@@ -182,7 +185,10 @@ class Checkers:
         need(index == truth.last + 1, f"{_who(core)} commits {index} after {truth.last}")
         self.world.counts["entries"] += 1
         self.world.note(f"{_who(core)} commits {index} of {entry.term} {entry.chain:08x}")
-        for kind, fields in truth.add(entry, core.term):
+        rewrites = truth.rewrites
+        events = truth.add(entry, core.term)
+        self.world.counts["blocks rewritten"] += truth.rewrites - rewrites
+        for kind, fields in events:
             if core.group == META_UID and "asset" in fields:
                 asset = fields["asset"]
                 self.assets[asset.uid] = asset

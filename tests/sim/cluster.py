@@ -401,6 +401,9 @@ def small_limits() -> Iterator[None]:
             ("WAL_SEGMENT_BYTES_MIN", 128 * 1024),
             ("SNAPSHOT_AT_STOP_BYTES", 4 * 1024),
             ("MEMORY_SNAPSHOT_BYTES", 32 * 1024),
+            ("REWRITE_LOOK_MS", 100),
+            ("REWRITE_AFTER_MS", 500),
+            ("REWRITE_PAUSE_MS", 20),
         ):
             stack.enter_context(_set(limits, name, value))
         from streamd.raft import log, replication

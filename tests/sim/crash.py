@@ -16,10 +16,14 @@ import argparse
 import random
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
+from streamd import limits
 from streamd.errors import JsError
 from streamd.machine import commands
+from streamd.machine.base import REWRITTEN
 from streamd.node import group as g
 from streamd.types import Entry, Index
 from tests.sim.disk import SimCrash, SimDisk, SimThread
@@ -169,7 +173,10 @@ class Campaign:
         if rng.random() < 0.3:
             headers = b"NATS/1.0\r\nNats-Msg-Id: id%d\r\n\r\n" % rng.randint(0, self.ties)
         body = b"%d-" % self.ties + b"x" * rng.choice((0, 10, 200, 3000))
-        return (b"s.%d" % rng.randint(0, 4), headers, body)
+        subject = b"s.%d" % rng.randint(0, 4)
+        if not self.ties % 20:
+            subject = b"s.cold.%d" % self.ties  # stays where others go, so that blocks get sparse
+        return (subject, headers, body)
 
     def _publish(self, node: SimNode) -> None:
         msgs = [self._message() for _ in range(self.rng.choice((1, 1, 5, 30)))]
@@ -273,6 +280,8 @@ class Campaign:
             assert consumer is not None, "the consumer is lost"
             assert seq not in consumer.pending, f"the ack of {seq} is lost"
         self.counts["checked"] += 1
+        blocks = machine.index.blocks
+        self.counts["rewritten"] += sum(block.block_no >= REWRITTEN for block in blocks)
 
     def _check_message(self, node: SimNode, seq: int, message: tuple[bytes, bytes, bytes]) -> None:
         """A live message has the bytes that were acked; the fold vouches for removed ones."""
@@ -297,6 +306,13 @@ def SimThreadOf(post: Any) -> SimThread:
 
 def run(first_seed: int, points: int, crashes_per_seed: int = 12) -> Counter[str]:
     """Crash at `points` points; return what happened how often."""
+    with ExitStack() as stack:
+        for name, value in (("LOOK", 5), ("AFTER", 20), ("PAUSE", 5)):
+            stack.enter_context(patch.object(limits, f"REWRITE_{name}_MS", value))
+        return _run(first_seed, points, crashes_per_seed)
+
+
+def _run(first_seed: int, points: int, crashes_per_seed: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     seed = first_seed
     while counts["crashes"] < points:

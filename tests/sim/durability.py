@@ -19,6 +19,7 @@ from streamd.machine.meta import StreamAsset
 from streamd.raft.core import RaftCore
 from streamd.raft.messages import AppendReply, VoteReply
 from streamd.store import snapshots
+from streamd.store.format import REWRITTEN, block_number
 from streamd.types import META_UID, Entry, Index, NodeId, Term, Uid
 from tests.sim.disk import SimDisk
 from tests.sim.durable import durable_groups
@@ -168,11 +169,13 @@ class Durability:
         self._world.counts["releases checked"] += 1
         last_block, offset = snapshot.tail
         for path in disk.paths:
-            number = path.removeprefix(folder + "/").removesuffix(".blk")
-            if not path.endswith(".blk") or not number.isdigit() or "/" in number:
+            block = block_number(path.removeprefix(folder + "/"))
+            if block is None or block in snapshot.doomed:
                 continue
-            block = int(number)
-            if block > last_block or block in snapshot.doomed:
+            if block >= REWRITTEN:
+                if block > REWRITTEN + index:
+                    continue
+            elif block > last_block:
                 continue
             have, want = disk.durable_contents(path), disk.contents(path)
             end = offset if block == last_block else len(want)

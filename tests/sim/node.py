@@ -156,6 +156,7 @@ class SimNode:
                 snapshot.state, snapshot.index_db, codec=codec, columns=self.store,
                 scan=self.store.scan, block_bytes=block_bytes,
             )  # fmt: skip
+            self.store.disown(block.block_no for block in machine.index.blocks)
             index, term, chain = snapshot.index, snapshot.term, snapshot.chain
         wal = self.wal
 

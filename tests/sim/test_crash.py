@@ -11,5 +11,6 @@ def test_nothing_acked_is_lost_wherever_the_power_goes() -> None:
     assert counts["crashes"] >= 72
     assert counts["acked"] > 1000
     assert counts["double acked"] > 20
+    assert counts["rewritten"] > 0
     assert counts["point SNAPSHOT_RENAMED"] > 0
     assert counts["point WAL_SEGMENT_FREED"] > 0

@@ -21,6 +21,7 @@ from streamd.api.stream_configs import normalise
 from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.meta import MetaMachine
+from streamd.machine.rewriting import live_spans
 from streamd.machine.stream import StreamMachine
 from streamd.node.snapshot_state import wrap
 from streamd.node.storedir import prepare
@@ -169,6 +170,25 @@ class Replica:
     def delete(self, seq: int) -> Any:
         return self.propose([commands.DELETE_MSG, self.tick(), seq, True])
 
+    def rewrite(self, rng: random.Random) -> Any:
+        """One block takes the place of some neighbours, however much of them is live."""
+        index = self.machine.index
+        sealed = [block for block in index.blocks if block.is_sealed]
+        if not sealed:
+            return None
+        first = rng.randrange(len(sealed))
+        chosen = sealed[first : first + rng.randrange(1, 4)]
+        ranges: list[int] = []
+        records: list[bytes] = []
+        for block in chosen:
+            found, spans = live_spans(index.columns_of(block), index.next_live, index.last_seq)
+            ranges += found
+            if spans:
+                self.store.read_spans(block.block_no, spans, records.append)
+                self.thread.run()
+        block_nos = [block.block_no for block in chosen]
+        return self.propose([commands.REWRITE, self.tick(), block_nos, ranges, b"".join(records)])
+
     def create_consumer(self, name: str, **config: Any) -> Any:
         wanted = {"durable_name": name, "ack_policy": "explicit", "deliver_policy": "all", **config}
         return self.propose([commands.CREATE_CONSUMER, self.tick(), name, wanted, "", False])
@@ -275,6 +295,8 @@ def random_work(replica: Replica, rng: random.Random, *, steps: int) -> None:
         elif what < 0.93 and index.count:
             last = rng.randrange(index.first_seq, index.last_seq + 1)
             replica.propose([commands.EXPIRE, replica.tick(), last, []])
+        elif what < 0.945:
+            replica.rewrite(rng)
         elif what < 0.97:
             replica.snapshot(releases=rng.random() < 0.8)
         elif what < 0.985:

@@ -21,6 +21,9 @@ from spark_jobs.offline import DataLoss
 from spark_jobs.options import OptionError
 from spark_jobs.replica import StreamMissing
 from streamd.errors import CorruptionError
+from streamd.machine.base import REWRITTEN
+from streamd.store.format import block_name
+from tests.spark.audit_stores import Replica, copy_of, small_blocks
 from tests.spark.conftest import StartServer
 from tests.spark.reads import Row, partitions_of, read_rows, read_table
 from tests.spark.servers import SparkTestServer
@@ -117,6 +120,34 @@ def test_random_work_reads_as_published(start_server: StartServer, seed: int) ->
         assert contents(read_rows(server.store_dir, "S")) == wanted
         server.start()
     assert contents(read_rows(server.store_dir, "S")) == wanted
+
+
+@pytest.mark.parametrize("ending", ["saved", "flushed", "killed"])
+def test_rewritten_blocks_are_read_whether_they_are_in_files_or_in_the_log(
+    tmp_path: Path, ending: str
+) -> None:
+    with small_blocks():
+        replica = Replica(tmp_path / "n1", max_msgs_per_subject=40)
+        replica.fill(500)
+        replica.snapshot()
+        rng = random.Random(1)
+        done = [replica.rewrite(rng) for _ in range(5)]
+        assert done.count(True) >= 4
+        replica.fill(20, first=501)
+        if ending == "saved":
+            replica.snapshot()
+        if ending == "flushed":
+            replica.flush()
+        directory = copy_of(replica.directory, tmp_path / "copy")
+        replica.close()
+        index = replica.machine.index
+        rewritten = [no for no in (b.block_no for b in index.blocks) if no >= REWRITTEN]
+        files = {path.name for path in directory.rglob("r*.blk")}
+        assert ({block_name(no) for no in rewritten} <= files) is (ending != "killed")
+        rows = read_rows(directory, "S", withDebug=True)
+    assert [row["seq"] for row in rows] == list(index.live_seqs(1, index.last_seq))
+    assert all(row["payload"].startswith(b"%06d" % row["seq"]) for row in rows)
+    assert {row["block"] for row in rows} == {block.block_no for block in index.blocks}
 
 
 def test_several_blocks_and_large_and_empty_payloads(server: SparkTestServer) -> None:

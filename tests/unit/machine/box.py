@@ -7,6 +7,7 @@ from typing import Any
 
 from streamd.machine import commands
 from streamd.machine.base import APPEND, BLOCK_HEADER_BYTES, DROP, SEAL, Effects
+from streamd.machine.rewriting import live_spans
 from streamd.machine.stream import StreamMachine
 from streamd.store.format import BlockCodec, Record, decode_at, scan
 from streamd.types import Entry, StoredMsg
@@ -105,6 +106,23 @@ class Box:
         return self.do(
             commands.CONFIGURE, self.machine.config | changes, self.machine.applied + 100
         )
+
+    def plan_rewrite(self, block_nos: list[int]) -> list[Any]:
+        """What a REWRITE of these blocks says, after its time: what is live in them now."""
+        index = self.machine.index
+        ranges: list[int] = []
+        records = b""
+        for block in index.blocks:
+            if block.block_no in block_nos:
+                columns = index.columns_of(block)
+                found, spans = live_spans(columns, index.next_live, index.last_seq)
+                ranges += found
+                file = self.blocks.files[block.block_no]
+                records += b"".join(bytes(file[at : at + length]) for at, length in spans)
+        return [block_nos, ranges, records]
+
+    def sealed(self) -> list[int]:
+        return [block.block_no for block in self.machine.index.blocks if block.is_sealed]
 
     def consumer(self, name: str, **config: Any) -> Any:
         full = {"durable_name": name, "ack_policy": "explicit", "deliver_policy": "all", **config}

@@ -52,8 +52,82 @@ def footer_of(end_offset: int) -> bytes:
     )
 
 
-def test_block_operations_are_the_machines() -> None:
+def test_block_operations_and_numbers_are_the_machines() -> None:
     assert (APPEND, SEAL, DROP) == (base.APPEND, base.SEAL, base.DROP)
+    assert fmt.REWRITTEN == base.REWRITTEN
+
+
+def test_a_block_s_name_tells_its_number() -> None:
+    for block_no, name in ((17, "17.blk"), (fmt.REWRITTEN + 1234, "r1234.blk")):
+        assert fmt.block_name(block_no) == name
+        assert fmt.block_number(name) == block_no
+    for name in (
+        "17.blk.part",
+        "17",
+        "r.blk",
+        ".blk",
+        "x1.blk",
+        "rr1.blk",
+        "index.db",
+        "1\u0661.blk",
+    ):
+        assert fmt.block_number(name) is None, name
+
+
+def test_a_rewritten_block_is_in_memory_until_it_is_written_and_not_in_the_hot_tail() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread, HotBudget(bytes_max=0))
+    first, records = blob_of(1, 40), blob_of(1, 3)
+    made_no, end = fmt.REWRITTEN + 9, 64 + len(records)
+    store.apply([(APPEND, 1, 64, first), (SEAL, 1, 64 + len(first), footer_of(64 + len(first)))])
+    store.apply([(APPEND, 2, 64, first)])
+    store.apply([(APPEND, made_no, 64, records), (SEAL, made_no, end, footer_of(end)), (DROP, 1)])
+    assert store.chunk(made_no, 64) == (64, records)
+    assert store.load_footer(made_no) == footer_of(end)
+    store.flush()
+    thread.run()
+    assert store.chunk(made_no, 64) is None
+    store.apply([(APPEND, 2, 64 + len(first), records)])
+    assert store.chunk(2, 64) is None, "written, so evicted"
+    assert store.chunk(2, 64 + len(first)) == (64 + len(first), records)
+    store.read_chunk(made_no, 64, 10, lambda: None)
+    thread.run()
+    assert store.chunk(made_no, 64) == (64, records)
+    assert disk.exists(f"{DIRECTORY}/r9.blk")
+    assert store.load_footer(made_no) == footer_of(end)
+
+
+@pytest.mark.parametrize("is_memory", [False, True])
+def test_spans_are_read_verified_one_behind_another(is_memory: bool) -> None:
+    disk, thread = SimDisk(), SimThread()
+    store = MemoryStreamStore(7) if is_memory else opened(disk, thread, HotBudget(bytes_max=0))[0]
+    pieces, (size, *_), _ = fmt.encode_batch(1, 9, [(b"a.b", b"", bytes(90_000))] * 9)
+    blob = b"".join(pieces)
+    store.apply([(APPEND, 1, 64, blob[: 4 * size]), (APPEND, 1, 64 + 4 * size, blob[4 * size :])])
+    store.apply([(SEAL, 1, 64 + len(blob), footer_of(64 + len(blob)))])
+    told: list[object] = []
+    store.read_spans(1, [(64, size), (64 + 2 * size, 3 * size), (64 + 8 * size, size)], told.append)
+    thread.run()
+    assert told == [blob[:size] + blob[2 * size : 5 * size] + blob[8 * size :]]
+
+
+def test_a_span_that_is_damaged_or_missing_is_an_error() -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread)
+    blob = blob_of(1, 3)
+    size = (len(blob) - len(fmt.encode_frame(1, 5))) // 3
+    store.apply([(APPEND, 1, 64, blob)])
+    store.flush()
+    thread.run()
+    disk.flip(f"{DIRECTORY}/1.blk", 64 + size + 40)
+    told: list[object] = []
+    for spans in ([(64, size)], [(64, 2 * size)], [(64 + 2 * size, size), (64 + len(blob), size)]):
+        store.read_spans(1, spans, told.append)
+    store.read_spans(3, [(64, size)], told.append)
+    thread.run()
+    assert told[0] == blob[:size]
+    assert [type(result) for result in told[1:]] == [CorruptionError, CorruptionError, DiskError]
+    assert "offset 64:" in str(told[1])
 
 
 def test_what_was_appended_is_in_memory_at_once_and_in_the_file_after_a_flush() -> None:
@@ -308,16 +382,24 @@ class Life:
                 assert found.index_db == b"i%d" % found.index
         self.store.truncate_to((0, 0) if found is None else found.tail)
         if found is not None:
-            self.store.disown(set(range(1, (self.applied + 3) // 4 + 1)) - self.dead())
+            self.store.disown(self.live())
         self.check()
 
     def dead(self) -> set[int]:
         """The blocks that died up to `applied`."""
-        return set(range(2, self.applied // 4 + 1, 2))
+        dead = set(range(2, self.applied // 4 + 1, 2))
+        for index in range(14, self.applied + 1, 16):
+            dead |= {index // 4 - 2, index // 4}
+        return dead | {fmt.REWRITTEN + index - 40 for index in range(54, self.applied + 1, 32)}
+
+    def live(self) -> set[int]:
+        plain = set(range(1, (self.applied + 3) // 4 + 1))
+        return (plain | {fmt.REWRITTEN + i for i in range(14, self.applied + 1, 16)}) - self.dead()
 
     @staticmethod
     def ops(index: int) -> list[tuple[object, ...]]:
-        """Batch `index` of block (index - 1) // 4 + 1; the fourth seals it; one in two dies."""
+        """Batch `index` of block (index - 1) // 4 + 1; the fourth seals it; one in two dies. One
+        in sixteen also rewrites blocks, and every other block made so dies 40 batches later."""
         block_no, at = (index - 1) // 4 + 1, (index - 1) % 4
         size = len(blob_of(1, 2))
         out: list[tuple[object, ...]] = [(APPEND, block_no, 64 + at * size, blob_of(index * 2, 2))]
@@ -326,7 +408,25 @@ class Life:
             out.append((SEAL, block_no, end, footer_of(end)))
             if block_no % 2 == 0:
                 out.append((DROP, block_no))
+        if index % 16 == 14:
+            made_no, records = fmt.REWRITTEN + index, Life.rewritten(index)
+            out += [
+                (APPEND, made_no, 64, records),
+                (SEAL, made_no, 64 + len(records), footer_of(64 + len(records))),
+                (DROP, index // 4 - 2),
+                (DROP, index // 4),
+            ]
+        if index >= 54 and index % 32 == 22:
+            out.append((DROP, fmt.REWRITTEN + index - 40))
         return out
+
+    @staticmethod
+    def rewritten(index: int) -> bytes:
+        """What batch `index` leaves of two blocks: a message of each."""
+        kept = (index - 13) * 2, (index - 5) * 2
+        return b"".join(
+            fmt.encode_batch(s, 1000 + s, [(b"a.b", b"", b"%d" % s)])[0][0] for s in kept
+        )
 
     @staticmethod
     def tail(index: int) -> tuple[int, int]:
@@ -339,13 +439,22 @@ class Life:
         """Every block that lives at `applied` holds exactly its batches."""
         for block_no in range(1, (self.applied - 1) // 4 + 2 if self.applied else 1):
             last = min(self.applied, block_no * 4)
-            if block_no % 2 == 0 and last == block_no * 4:
+            if block_no in self.dead():
                 continue
             seqs = [r.seq for r in self.store.scan(block_no, self.tail(last)[1]) if r.type == 1]
             first = ((block_no - 1) * 4 + 1) * 2
             assert seqs == list(range(first, last * 2 + 2))
             if last == block_no * 4:
                 fmt.decode_footer(self.store.load_footer(block_no))
+        for index in range(14, self.applied + 1, 16):
+            if fmt.REWRITTEN + index not in self.dead():
+                blob = self.rewritten(index)
+                found = list(self.store.scan(fmt.REWRITTEN + index, 64 + len(blob)))
+                assert [r.seq for r in found] == [(index - 13) * 2, (index - 5) * 2]
+                fmt.decode_footer(self.store.load_footer(fmt.REWRITTEN + index))
+        there = {no for name in self.disk.listdir(DIRECTORY) if (no := fmt.block_number(name))}
+        rewritten = {block_no for block_no in there if block_no >= fmt.REWRITTEN}
+        assert rewritten <= {fmt.REWRITTEN + i for i in range(14, self.applied + 1, 16)}
 
     def act(self) -> None:
         roll = self.rng.random()
@@ -384,7 +493,7 @@ class Life:
             self.store.apply(self.ops(self.applied))
             self.save()
             self.thread.run()
-        assert not [no for no in dead if self.disk.exists(f"{DIRECTORY}/{no}.blk")]
+        assert not [no for no in dead if self.disk.exists(f"{DIRECTORY}/{fmt.block_name(no)}")]
         assert self.dead() != dead or self.store.reclaimable_bytes == 0
 
 
