@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import random
 import re
 import select
 import socket
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 CONNECT = (
@@ -212,13 +213,23 @@ def payload(size: int) -> bytes:
 
 
 class Ring:
-    """Equal-sized publishes laid out one after another; sent as slices."""
+    """Equal-sized publishes laid out one after another; sent as slices. With `keys` each goes to
+    a subject of its own, in that order."""
 
-    def __init__(self, subject: bytes, body: bytes, count: int, *, reply: bytes = b"") -> None:
+    def __init__(
+        self,
+        subject: bytes,
+        body: bytes,
+        count: int,
+        *,
+        reply: bytes = b"",
+        keys: Sequence[int] = (),
+    ) -> None:
         parts = []
         for number in range(count):
             to = b" %s.%06d" % (reply, number) if reply else b""
-            parts.append(b"PUB %s%s %d\r\n%s\r\n" % (subject, to, len(body), body))
+            name = b"%s.%06d" % (subject, keys[number]) if keys else subject
+            parts.append(b"PUB %s%s %d\r\n%s\r\n" % (name, to, len(body), body))
         self.count = count
         self.each = len(parts[0])
         self.first = parts[0]
@@ -268,7 +279,7 @@ def publish(
         waits = _one_by_one(links, {link: rings[link].first for link in links}, began + seconds)
         acked = len(waits)
     else:
-        acked = _windows(links, rings, window, began + seconds)
+        acked = _windows(links, rings, window, until=began + seconds)
     took = time.perf_counter() - began
     for link in links:
         link.socket.close()
@@ -281,6 +292,29 @@ def publish(
         figures["p50_us"] = percentile(waits, 0.5) * 1e6
         figures["p99_us"] = percentile(waits, 0.99) * 1e6
     return figures
+
+
+def put_keys(port: int, *, size: int, seconds: float, keys: int, window: int) -> Figures:
+    """Put to a bucket whose `keys` keys all exist, in random order, `window` unacked."""
+    api = Api(port)
+    api.create_stream(max_msgs_per_subject=1, allow_direct=True)
+    inbox, body = b"_INBOX.bench", payload(size)
+    in_order = list(range(keys))
+    shuffled = random.Random(1).sample(in_order, keys)
+    for order, lasts in ((in_order, 0.0), (shuffled, seconds)):
+        link = Link(port)
+        link.send(b"SUB %s.* 1\r\n" % inbox)
+        ring = Ring(SUBJECT, body, keys, reply=inbox, keys=order)
+        began = time.perf_counter()
+        count = 0 if lasts else keys
+        acked = _windows([link], {link: ring}, window, until=began + lasts, count=count)
+        took = time.perf_counter() - began
+        link.socket.close()
+    stored = api.messages()
+    api.close()
+    if stored != keys:
+        raise LoadError(f"{keys} keys, but {stored} messages stored")
+    return {"rate": acked / took, "count": float(acked)}
 
 
 def publish_beside(port: int, *, size: int, seconds: float) -> Figures:
@@ -319,10 +353,25 @@ def publish_beside(port: int, *, size: int, seconds: float) -> Figures:
     }
 
 
-def _windows(links: list[Link], rings: dict[Link, Ring], window: int, deadline: float) -> int:
-    """Keep `window` publishes unacked on each link; returns how many were acked."""
+def _windows(
+    links: list[Link],
+    rings: dict[Link, Ring],
+    window: int,
+    *,
+    until: float = 0.0,
+    count: int = 0,
+) -> int:
+    """Keep `window` publishes unacked on each link, `until` a time or for `count` each; returns how
+    many were acked."""
     acked = 0
     clock = time.perf_counter
+    left = dict.fromkeys(links, count or sys.maxsize)
+
+    def send(link: Link, most: int) -> None:
+        most = min(most, left[link])
+        left[link] -= most
+        link.in_flight += most
+        rings[link].send(link, most)
 
     def on_readable(link: Link) -> None:
         nonlocal acked
@@ -331,15 +380,12 @@ def _windows(links: list[Link], rings: dict[Link, Ring], window: int, deadline: 
             return
         acked += got
         link.in_flight -= got
-        if clock() < deadline:
-            free = window - link.in_flight
-            link.in_flight += free
-            rings[link].send(link, free)
+        if count or clock() < until:
+            send(link, window - link.in_flight)
 
     loop = Loop(links)
     for link in links:
-        link.in_flight = window
-        rings[link].send(link, window)
+        send(link, window)
     loop.run(on_readable, lambda: all(link.in_flight == 0 for link in links))
     loop.close()
     return acked
@@ -710,6 +756,7 @@ def main() -> None:
     rows: dict[str, Callable[..., Figures]] = {
         "publish": publish,
         "publish_beside": publish_beside,
+        "put_keys": put_keys,
         "fill": fill,
         "fetch": fetch,
         "push": push,

@@ -69,6 +69,8 @@ def _rows() -> list[Row]:
     rows += [
         Row("beside_1k", "publish, one in flight, beside window 1000 of 1 KiB elsewhere",
             "publish_beside", {"size": 1024}, measure="p999_us"),
+        Row("put_keys_1k", "put to a bucket of 150,000 keys, random, window 1000, 1 KiB",
+            "put_keys", {"size": 1024, "keys": 150_000, "window": 1000}),
         Row("get_last_128", "direct get, last of one of 1,000 subjects, one in flight", "get_last",
             {"size": 128}, measure="p50_us"),
         Row("get_last16_128", "direct get, last per subject, 16 connections", "get_last",

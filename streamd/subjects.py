@@ -1,19 +1,16 @@
 """Subjects and patterns: validity, matching, and how two patterns relate.
 
 A subject is a series of tokens joined by dots. In a pattern the token `*` stands for exactly one
-token and `>`, as the last token, for one or more. Nothing here keeps state but `Matcher`, whose
-cache is bounded.
+token and `>`, as the last token, for one or more. Nothing here keeps state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 _WHITESPACE: Final = b" \t\r\n\f"
-_MATCHER_CACHE_MAX: Final = 16_384
-"""Verdicts a `Matcher` remembers; beyond it the cache starts anew. About 2 MB at 60-byte subjects,
-enough for the working set of a stream whose subjects carry an id."""
 
 
 def is_valid(subject: bytes) -> bool:
@@ -94,39 +91,68 @@ def is_subset(a: bytes, b: bytes) -> bool:
 class Matcher:
     """A set of patterns asked over and over which subjects they match.
 
-    No patterns at all means everything matches. Verdicts are cached, so a subject seen before
-    costs one dict lookup.
+    No patterns at all means everything matches. Patterns with wildcards become one regular
+    expression, so that asking about many subjects stays within C.
     """
 
-    __slots__ = ("_cache", "_literals", "_wild", "is_all", "literal", "patterns")
+    __slots__ = ("is_all", "literal", "patterns", "prefix", "test")
 
     def __init__(self, patterns: Sequence[bytes]) -> None:
         self.patterns: tuple[bytes, ...] = tuple(patterns)
         self.is_all = not self.patterns or b">" in self.patterns
-        self._literals = frozenset(p for p in self.patterns if is_literal(p))
-        self._wild = [p.split(b".") for p in self.patterns if not is_literal(p)]
+        literals = frozenset(p for p in self.patterns if is_literal(p))
+        wild = [p.split(b".") for p in self.patterns if p not in literals]
         only = self.patterns[0] if len(self.patterns) == 1 else None
-        self.literal: bytes | None = only if only in self._literals else None
-        self._cache: dict[bytes, bool] = {}
+        self.literal: bytes | None = only if only in literals else None
+        split = [pattern.split(b".") for pattern in self.patterns]
+        self.prefix = b"" if self.is_all else _common_prefix(split)
+        """Tokens with which all that matches begins, and the dot behind them; may be empty."""
+        self.test: Callable[[bytes], object] = _test_of(literals, wild, is_all=self.is_all)
+        """`matches` as one call; what it returns is true or not. For map, filter and the like."""
+
+    def __reduce__(self) -> tuple[type[Matcher], tuple[tuple[bytes, ...]]]:
+        return Matcher, (self.patterns,)
 
     def matches(self, subject: bytes) -> bool:
         """True if any of the patterns matches the literal `subject`."""
-        if self.is_all:
-            return True
-        if not self._wild:
-            return subject in self._literals
-        verdict = self._cache.get(subject)
-        if verdict is None:
-            if len(self._cache) >= _MATCHER_CACHE_MAX:
-                self._cache.clear()
-            verdict = self._cache[subject] = self._decide(subject)
-        return verdict
+        return bool(self.test(subject))
 
-    def _decide(self, subject: bytes) -> bool:
-        if subject in self._literals:
-            return True
-        tokens = subject.split(b".")
-        return any(match_tokens(pattern, tokens) for pattern in self._wild)
+    def count(self, subjects: Iterable[bytes]) -> int:
+        """How many of `subjects` match."""
+        return len(list(filter(self.test, subjects)))
 
     def __repr__(self) -> str:
         return f"Matcher({list(self.patterns)!r})"
+
+
+def _test_of(
+    literals: frozenset[bytes], wild: list[list[bytes]], *, is_all: bool
+) -> Callable[[bytes], object]:
+    if is_all:
+        return _always
+    if not wild:
+        return literals.__contains__
+    regex = b"|".join(map(_regex_of, wild))
+    fits: Callable[[bytes], object] = re.compile(regex, re.DOTALL).fullmatch
+    if not literals:
+        return fits
+    return lambda subject: subject in literals or fits(subject)
+
+
+def _regex_of(pattern: list[bytes]) -> bytes:
+    parts = {b"*": rb"[^.]+", b">": rb".+"}
+    return rb"\.".join(parts.get(token) or re.escape(token) for token in pattern)
+
+
+def _common_prefix(patterns: list[list[bytes]]) -> bytes:
+    """The literal tokens with which all patterns begin; the last token of none is among them."""
+    shared: list[bytes] = []
+    for tokens in zip(*(pattern[:-1] for pattern in patterns), strict=False):
+        if len(set(tokens)) > 1 or tokens[0] == b"*":
+            break
+        shared.append(tokens[0] + b".")
+    return b"".join(shared)
+
+
+def _always(subject: bytes) -> bool:
+    return True

@@ -119,9 +119,9 @@ class Columns:
             start, ids = known
         subjects = self.subjects
         if matcher.literal is None:
-            matches = matcher.matches
+            test = matcher.test
             rest = subjects if not start else subjects[start:]
-            ids |= {local for local, name in enumerate(rest, start) if matches(name)}
+            ids |= {local for local, name in enumerate(rest, start) if test(name)}
         elif not ids:
             with suppress(ValueError):  # each subject is there once
                 ids = frozenset((subjects.index(matcher.literal, start),))

@@ -332,7 +332,7 @@ class Consumer:
             return
         if start > 0:
             subjects = subjects[start:]
-        self._left += sum(map(self.matcher.matches, subjects))
+        self._left += self.matcher.count(subjects)
 
     def on_removed(
         self, seqs: Sequence[Seq], subjects: Sequence[bytes], out: Effects | None = None
@@ -344,7 +344,7 @@ class Consumer:
         if self.matcher is None:
             self._passed -= below
         elif below < len(seqs):
-            self._left -= sum(map(self.matcher.matches, subjects[below:]))
+            self._left -= self.matcher.count(subjects[below:])
         if seqs and seqs[-1] > self.delivered_sseq:
             self._removed_ahead_to = max(self._removed_ahead_to, seqs[-1])
         if self.initial_at < len(self.initial):

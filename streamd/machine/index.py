@@ -174,6 +174,8 @@ class StreamIndex(IndexLookup):
             columns.subjects.append(subject)
         if row is None:
             row = self.subjects[subject] = [seq, 0, 0, self.active.block_no, local, None]
+            if self._unsorted is not None:
+                self._note_name(subject)
         else:
             row[ID_BLOCK] = self.active.block_no
             row[LOCAL_ID] = local

@@ -21,6 +21,8 @@ from streamd.types import Msg, Seq
 Loc = tuple[Seq, int, int, int]
 """Where a message is: (seq, block_no, offset, length of its record)."""
 
+_UNSORTED_NAMES_MAX: Final = 100_000  # of subjects that came since somebody asked for some
+_STALE_NAMES_MAX: Final = 1000  # subjects that are gone and still in the sorted list
 SEQ_LIST_MAX: Final = 256  # per-subject limits up to this keep a list of each subject's seqs
 
 # A subject's row: [first, last, count, block its local id belongs to, local id, seqs or None].
@@ -66,6 +68,9 @@ class IndexLookup:
         # payload (+ 4 + headers), memory 16 + all; a record is 32 + all.
         self._size_less = 16 if is_memory else 2
         self._header_extra = 0 if is_memory else 4
+        # Names in order, once somebody asked for those with a prefix; and those that came since.
+        self._sorted: list[bytes] = []
+        self._unsorted: list[bytes] | None = None
         self._starts: list[Seq] = [0]  # first_seq of each block, for bisect
         self._ids: dict[bytes, int] = {}  # subject -> local id in the active block
         self._cache = cache if cache is not None else ColumnsCache()
@@ -448,8 +453,32 @@ class IndexLookup:
         if matcher.literal is not None:
             row = self.subjects.get(matcher.literal)
             return [] if row is None else [(matcher.literal, row)]
-        matches = matcher.matches
-        return [(name, row) for name, row in self.subjects.items() if matches(name)]
+        names: Iterable[bytes] = self.subjects
+        if matcher.prefix:
+            names = self._named(matcher.prefix)
+        rows = self.subjects
+        return [(name, rows[name]) for name in filter(matcher.test, names) if name in rows]
+
+    def _note_name(self, name: bytes) -> None:
+        """A subject is there that was not, or not always."""
+        assert self._unsorted is not None
+        if len(self._unsorted) < _UNSORTED_NAMES_MAX:
+            self._unsorted.append(name)
+        else:
+            self._sorted, self._unsorted = [], None  # nobody seems to ask any more
+
+    def _named(self, prefix: bytes) -> list[bytes]:
+        """All subjects that begin with `prefix`, which ends with a dot; and some that were."""
+        names, new = self._sorted, self._unsorted
+        if new is None or len(names) + len(new) > 2 * len(self.subjects) + _STALE_NAMES_MAX:
+            names, self._unsorted = sorted(self.subjects), []
+        elif new:
+            names += new
+            names.sort()  # two runs: hardly more than a merge
+            names = list(dict.fromkeys(names))
+            self._unsorted = []
+        self._sorted = names
+        return names[bisect_left(names, prefix) : bisect_left(names, prefix[:-1] + b"/")]
 
     def _may_match(self, matcher: Matcher, start: Seq) -> bool:
         """False if surely nothing from `start` on matches (asked of literal filters only)."""

@@ -369,7 +369,7 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "stale_reads": DirectedWorld(("cut-off node",), pace=0.3),
     "dead_leader_not_noticed": DirectedWorld(
-        ("kill", "power loss", "stop"), pace=0.5, caught_by=5
+        ("kill", "power loss", "stop"), pace=0.5, caught_by=4
     ),
     "uncertain_acks_count": DirectedWorld(
         ("wipe", "log removed", "partition", "power loss"), pace=0.15, caught_by=1

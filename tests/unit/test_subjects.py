@@ -1,6 +1,10 @@
 """Subjects: validity, matching and the relations between patterns, by example."""
 
+import pickle
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamd.subjects import (
     Matcher,
@@ -90,5 +94,41 @@ def test_matcher_knows_when_it_is_all_or_one_literal():
     assert Matcher([b"a.b"]).literal == b"a.b"
     assert Matcher([b"a.*"]).literal is None
     matcher = Matcher([b"a.*", b"c"])
-    for _ in range(2):  # the second round answers from the cache
-        assert matcher.matches(b"a.b") and matcher.matches(b"c") and not matcher.matches(b"d")
+    assert matcher.matches(b"a.b") and matcher.matches(b"c") and not matcher.matches(b"d")
+    assert pickle.loads(pickle.dumps(matcher)).patterns == matcher.patterns
+
+
+@pytest.mark.parametrize(
+    ("patterns", "prefix"),
+    [
+        ([b"a.b.*"], b"a.b."),
+        ([b"a.b.>"], b"a.b."),
+        ([b"a.b"], b"a."),
+        ([b"a"], b""),
+        ([b"*.a"], b""),
+        ([b"a.*.c"], b"a."),
+        ([b"a.b.c", b"a.b.*"], b"a.b."),
+        ([b"a.b.c", b"a.bb.*"], b"a."),
+        ([b"a.b.c", b"a"], b""),
+        ([b">"], b""),
+        ([], b""),
+    ],
+)
+def test_what_all_that_matches_begins_with(patterns, prefix):
+    assert Matcher(patterns).prefix == prefix
+
+
+TOKENS = st.sampled_from([b"a", b"b", b"ab", b"+", b"(", b"a\n", b"$K"])
+NAMES = st.lists(TOKENS, min_size=1, max_size=4).map(b".".join)
+WILD = st.tuples(
+    st.lists(st.one_of(TOKENS, st.just(b"*")), min_size=1, max_size=3), st.booleans()
+).map(lambda made: b".".join([*made[0], b">"] if made[1] else made[0]))
+
+
+@given(st.lists(WILD, max_size=4), st.lists(NAMES, max_size=20))
+def test_a_matcher_says_what_its_patterns_say(patterns, names):
+    matcher = Matcher(patterns)
+    want = [not patterns or any(matches(pattern, name) for pattern in patterns) for name in names]
+    assert [matcher.matches(name) for name in names] == want
+    assert matcher.count(names) == sum(want)
+    assert all(n.startswith(matcher.prefix) for n, fits in zip(names, want, strict=True) if fits)
