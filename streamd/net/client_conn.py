@@ -560,7 +560,9 @@ class ClientConn(asyncio.Protocol):
     def _sole_receiver(self, prefix: bytes) -> Subscription | None:
         """Return this connection's subscription if it alone receives all replies of `prefix`."""
         route = self._pubsub.table.find_under(prefix)
-        if route is None or len(route.plain) != 1 or route.queues or route.remote is not None:
+        if route is None or len(route.plain) != 1:
+            return None
+        if route.queues or route.streams or route.remote is not None:
             return None
         sub = route.plain[0]
         if sub.conn is not self or sub.max_msgs or sub.is_filtered or not sub.is_open:

@@ -280,7 +280,7 @@ class PubSub:
         node = self._node
         assert node is not None
         self._topology = node.topology_version
-        self.table.set_streams(node.streams_for, node.is_captured)
+        self.table.set_streams(node.streams_for, node.streams_under)
         self._ack_key = b""
         self._ack_stream = None
 

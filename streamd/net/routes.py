@@ -3,8 +3,8 @@
 A route joins subscriptions (plain, and queue groups), streams that capture the subject, and other
 nodes whose clients want it. It is good until interest or the set of streams changes; then the table
 drops what may be affected.
-Reply subjects are many and short-lived, so they share one route per inbox prefix where the
-subscriptions allow it.
+Reply subjects are many and short-lived, and so are subjects that carry an id: they share one route
+per prefix where subscriptions and streams allow it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from streamd.net.remote_route import RemoteRoute, remote_route
 from streamd.net.sublist import Match, Sublist, Subscription
 from streamd.subjects import is_literal
 
+StreamsUnder = Callable[[bytes], tuple[Any, ...] | None]
+"""prefix -> the streams that capture every subject of it and one more token; None: some capture
+only a part of them."""
+
 INBOX = b"_INBOX."
 _FORBIDDEN = (b"_GR_.", b"$GR.", b"$NRG.")
 """Subjects of a cluster's own traffic; no client may publish there."""
 
 _NEVER_CACHED = (b"$JS.ACK.", b"$JS.FC.")
 """Each is published once, and `PubSub` relies on not finding them among the known routes."""
+
+_NEVER_SHARED = _FORBIDDEN + _NEVER_CACHED
 
 
 class Route:
@@ -83,13 +89,13 @@ class Route:
 class RouteTable:
     """Routes by subject, cached, bounded, and never stale."""
 
-    __slots__ = ("_by_prefix", "_elsewhere", "_is_captured", "_streams_for", "_sublist", "routes")
+    __slots__ = ("_by_prefix", "_elsewhere", "_streams_for", "_streams_under", "_sublist", "routes")
 
     def __init__(self, sublist: Sublist, elsewhere: Sublist | None = None) -> None:
         self._sublist = sublist
         self._elsewhere = elsewhere if elsewhere is not None else Sublist()  # of other nodes
         self._streams_for: Callable[[bytes], tuple[Any, ...]] = _no_streams
-        self._is_captured: Callable[[bytes], bool] = _is_never_captured
+        self._streams_under: StreamsUnder = _no_streams
         # Read directly by the hot path; `find` on a miss.
         self.routes: dict[bytes, Route] = {}
         self._by_prefix: dict[bytes, Route | None] = {}  # None: no common route
@@ -97,11 +103,11 @@ class RouteTable:
     def set_streams(
         self,
         streams_for: Callable[[bytes], tuple[Any, ...]],
-        is_captured: Callable[[bytes], bool],
+        streams_under: StreamsUnder,
     ) -> None:
         """The set of streams changed; what was found so far may be wrong."""
         self._streams_for = streams_for
-        self._is_captured = is_captured
+        self._streams_under = streams_under
         self.clear()
 
     def clear(self) -> None:
@@ -114,10 +120,16 @@ class RouteTable:
         route = self.routes.get(subject)
         if route is not None:
             return route
-        if subject.startswith(INBOX):
-            shared = self.find_under(subject[: subject.rfind(b".") + 1])
+        prefix = subject[: subject.rfind(b".") + 1]
+        if prefix and not subject.startswith(_NEVER_SHARED):
+            shared = self.find_under(prefix)
             if shared is not None:
-                return shared
+                if shared.streams:
+                    if len(self.routes) < NET_ROUTE_CACHE_MAX:
+                        self.routes[subject] = shared
+                    return shared
+                if subject.startswith(INBOX):
+                    return shared
         route = Route(
             self._sublist.match(subject),
             self._streams_for(subject),
@@ -134,18 +146,19 @@ class RouteTable:
 
     def find_under(self, prefix: bytes) -> Route | None:
         """Return the route that all subjects of `prefix` (ends with a dot) and one more token
-        have in common; None if they differ, or a stream may capture some."""
+        have in common; None if they differ."""
         try:
             return self._by_prefix[prefix]
         except KeyError:
             pass
         match = there = None
-        if not self._is_captured(prefix + b"*"):
+        streams = self._streams_under(prefix)
+        if streams is not None:
             match = self._sublist.match_under(prefix)
             there = self._elsewhere.match_under(prefix)
         shared = None
-        if match is not None and there is not None:
-            shared = Route(match, (), remote=remote_route(there))
+        if streams is not None and match is not None and there is not None:
+            shared = Route(match, streams, remote=remote_route(there))
         if len(self._by_prefix) >= NET_ROUTE_CACHE_MAX:
             self._by_prefix.clear()
         self._by_prefix[prefix] = shared
@@ -177,10 +190,6 @@ def _fixed_prefix(pattern: bytes) -> bytes:
             break
         tokens.append(token)
     return b".".join(tokens) + b"." if tokens else b""
-
-
-def _is_never_captured(_pattern: bytes) -> bool:
-    return False
 
 
 def _no_streams(_subject: bytes) -> tuple[Any, ...]:

@@ -698,8 +698,16 @@ class Node:
             self._routes[subject] = found
         return found
 
-    def is_captured(self, pattern: bytes) -> bool:
-        return bool(self.meta.capturing(pattern))
+    def streams_under(self, prefix: bytes) -> tuple[Any, ...] | None:
+        found: list[Any] = []
+        for name in sorted(self.meta.capturing(prefix + b"*")):
+            handle: Any = self._handles.get(name)
+            if handle is None or not (handle.is_local or handle.leader):
+                continue
+            if not handle.captures(prefix + b"*"):  # as a token like any: not by its literals
+                return None
+            found.append(handle)
+        return tuple(found)
 
     def place(self, name: str, handle: LocalStream | RemoteStream | None) -> None:
         """Have `name` lead to `handle` from now on."""

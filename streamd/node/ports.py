@@ -235,8 +235,9 @@ class NodeHandle(Protocol):
     def streams_for(self, subject: bytes) -> tuple[StreamHandle, ...]:
         """Streams that capture `subject`; the caller caches it until `topology_version` changes."""
 
-    def is_captured(self, pattern: bytes) -> bool:
-        """True if a stream may capture a subject that `pattern` matches; cached likewise."""
+    def streams_under(self, prefix: bytes) -> tuple[StreamHandle, ...] | None:
+        """Streams that capture every subject of `prefix` (ends with a dot) and one more token;
+        None: some capture only a part of them. Cached likewise."""
 
     topology_version: int
     is_clustered: bool

@@ -36,6 +36,7 @@ class Registry(RuleBasedStateMachine):
         self.table = RouteTable(self.sublist)
         self.subs = []
         self.asked = set()
+        self.streams = []  # patterns: each is a stream of its own
 
     @rule(pattern=_pattern, queue=st.sampled_from([b"", b"", b"q", b"r"]))
     def subscribe(self, pattern, queue):
@@ -43,6 +44,26 @@ class Registry(RuleBasedStateMachine):
         self.subs.append(sub)
         self.sublist.insert(sub)
         self.table.on_interest_changed(pattern)
+
+    @rule(pattern=_pattern)
+    def add_stream(self, pattern):
+        self.streams.append(pattern)
+        self.table.set_streams(self.streams_for, self.streams_under)
+
+    @rule(pick=st.integers(0, 10**6))
+    def remove_stream(self, pick):
+        if self.streams:
+            del self.streams[pick % len(self.streams)]
+            self.table.set_streams(self.streams_for, self.streams_under)
+
+    def streams_for(self, subject):
+        return tuple(pattern for pattern in self.streams if matches(pattern, subject))
+
+    def streams_under(self, prefix):
+        under = prefix + b"*"
+        found = tuple(pattern for pattern in self.streams if is_subset(under, pattern))
+        partly = [pattern for pattern in self.streams if collides(under, pattern)]
+        return found if len(found) == len(partly) else None
 
     @rule(pick=st.integers(0, 10**6))
     def unsubscribe(self, pick):
@@ -59,6 +80,7 @@ class Registry(RuleBasedStateMachine):
     def check(self, subject):
         wanted = [sub for sub in self.subs if matches(sub.pattern, subject)]
         route = self.table.find(subject)
+        assert route.streams == self.streams_for(subject)
         assert sorted(map(id, route.plain)) == sorted(id(s) for s in wanted if not s.queue)
         groups = {}
         for sub in wanted:

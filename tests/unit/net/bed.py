@@ -204,14 +204,17 @@ class Node:
             if any(matches(p.encode(), subject) for p in stream.machine.config["subjects"])
         )
 
-    def is_captured(self, pattern: bytes) -> bool:
-        from streamd.subjects import collides
+    def streams_under(self, prefix: bytes) -> tuple[Stream, ...] | None:
+        from streamd.subjects import collides, matches
 
-        return any(
-            collides(p.encode(), pattern)
-            for stream in self.all
-            for p in stream.machine.config["subjects"]
-        )
+        found = []
+        for stream in self.all:
+            patterns = [p.encode() for p in stream.machine.config["subjects"]]
+            if any(matches(pattern, prefix + b"*") for pattern in patterns):
+                found.append(stream)
+            elif any(collides(pattern, prefix + b"*") for pattern in patterns):
+                return None
+        return tuple(found)
 
     def on_drained(self) -> None:
         self.drained_count += 1
