@@ -471,6 +471,13 @@ class Group:
     def _on_step(self, sender: NodeId, message: Any, c: Any) -> None:
         self.raft.step(sender, message)
 
+    def turn_deaf(self) -> None:
+        """Take nothing of what peers say any more: this member goes, and its promises with it."""
+        self._handlers[STEP] = self._ignored
+
+    def _ignored(self, a: Any, b: Any, c: Any) -> None:
+        """As if it had been lost on its way."""
+
     def _on_failed(self, error: BaseException, b: Any, c: Any) -> None:
         raise error
 

@@ -203,6 +203,8 @@ class Peering:
         if method == "configured":
             uid, meta_index = args
             self._node.replicas.wait_configured(uid, meta_index, answer, limits.CONFIGURED_MS)
+        elif method == "has_left":
+            self._node.replicas.departures.answer(args[0], sender, answer)
         elif method in ("manifest", "block"):
             self._node.replicas.serve(method, args, answer)
         else:

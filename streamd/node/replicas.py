@@ -22,6 +22,7 @@ from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
 from streamd.node.batches import BatchBudget, BatchStager
 from streamd.node.catch_ups import CatchUps
+from streamd.node.departures import Departures
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Done
 from streamd.node.rafts import GroupStart
@@ -92,6 +93,7 @@ class Replicas:
         self._columns = ColumnsCache()
         self._batch_budget = BatchBudget()
         self.catch_ups = CatchUps(node)
+        self.departures = Departures(node)
 
     def __iter__(self) -> Iterator[LocalStream]:
         return iter(list(self._replicas.values()))
@@ -140,12 +142,18 @@ class Replicas:
         """Do what the meta group's state asks for one stream."""
         node = self._node
         asset = node.meta.streams_by_uid.get(uid)
+        self.departures.forget(uid)
         if uid in self._busy:
             pass  # until it is over: of two members here, neither would know the other's promises
-        elif asset is None or self._is_foreign(asset):
-            # A committed command took it away: it named the uid, or said who has it now.
-            if uid in self._assets and (asset is not None or node.is_deleted(uid)):
+        elif asset is None:
+            # A committed command took it away, if it named the uid.
+            if uid in self._assets and node.is_deleted(uid):
                 self._close(self._assets[uid])
+        elif self._is_foreign(asset):
+            if uid in self._replicas:
+                self.departures.begin(uid)
+            elif uid in self._assets:
+                self._close(self._assets[uid])  # not open: what it has on disk stays
         elif uid not in self._assets:
             if self._is_wanted(asset) and not (node.is_unknown(uid) or self._is_early(asset)):
                 self._open(asset)
@@ -558,6 +566,7 @@ class Replicas:
     def look_at_members(self) -> None:
         """Carry on with changes of membership that are not finished."""
         node = self._node
+        self.departures.look()
         if node.is_meta_leader and node.meta_group is not None and node.meta_monitor is not None:
             raft = node.meta_group.raft
             names = {*raft.members.voters, *node.peering.known_members()} - node.meta.out
@@ -744,10 +753,25 @@ class Replicas:
         else:
             done()
 
+    def leave(self, uid: Uid) -> None:
+        """The group has let this node go (see departures): unless the stream is wanted here again,
+        its replica goes too."""
+        node = self._node
+        asset = node.meta.streams_by_uid.get(uid)
+        if asset is None or not self._is_foreign(asset) or uid in self._busy:
+            return
+        if node.is_stopping or node.removals.reason:
+            return
+        # What the group asks from now on is not promised, for it would be forgotten.
+        self._replicas[uid].group.turn_deaf()
+        self._close(asset)
+
     def _close(self, asset: StreamAsset) -> None:
-        """Stop the group of a deleted stream and move what it stored into trash."""
+        """Stop the group of a stream that was deleted or has left, and move what it stored into
+        trash."""
         node = self._node
         uid = asset.uid
+        self.departures.forget(uid)
         self.catch_ups.stop(uid)
         if uid not in node.meta.streams_by_uid:
             node.leaders.forget(uid)  # else it lives on, elsewhere

@@ -52,7 +52,8 @@ def has_wrong_members(raft: RaftCore, asset: StreamAsset, now_ms: int) -> bool:
     its own log, which would say who they are, is gone.
 
     Either it was opened, empty, with members of long ago, before this node had heard who they are
-    now. Or it was told a part of the log, and whoever told it has forgotten the rest: by that part
+    now; unless somebody leads it, who may do so by its vote, and brings the group on from there.
+    Or it was told a part of the log, and whoever told it has forgotten the rest: by that part
     it needs the vote of somebody who has left, or may not stand without those who have come, and it
     grants none to those who hold less. Nothing rests on a member whose acks do not count; as long
     as somebody may lead, it is told the rest.
@@ -63,7 +64,7 @@ def has_wrong_members(raft: RaftCore, asset: StreamAsset, now_ms: int) -> bool:
     if not asset.members:
         return False
     if raft.last_index == 0:
-        return raft.is_uncertain and asked != named
+        return raft.is_uncertain and raft.leader_id is None and asked != named
     is_counted = members.is_voter(raft.node_id) and not raft.is_uncertain
     is_led = raft.leader_id is not None or now_ms < raft.heard_ms + limits.LEADERLESS_MS
     if is_counted or is_led:

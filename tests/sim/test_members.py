@@ -53,12 +53,12 @@ class Script:
         second = next(n for n in self.cluster.names if n not in (first, leader.name))
         return uid, first, second, leader.name
 
-    def publish(self, name: str, count: int) -> None:
-        """One message after another, an entry each; again if nobody leads."""
+    def publish(self, name: str, count: int, at: NodeId = "") -> None:
+        """One message after another, an entry each; again if nobody leads. `at`: by this node."""
         for _ in range(count):
-            self.wait("an ack", self._publisher(name))
+            self.wait("an ack", self._publisher(name, at))
 
-    def _publisher(self, name: str) -> Callable[[], bool]:
+    def _publisher(self, name: str, at: NodeId) -> Callable[[], bool]:
         acks: list[Any] = []
         asked_us = -SECOND
 
@@ -67,7 +67,7 @@ class Script:
             now_us = self.cluster.world.now_us
             if now_us >= asked_us + SECOND:
                 asked_us = now_us
-                self.operator.connect()
+                self.operator.connect(at)
                 process = self.operator.process
                 handle = process.node.stream(name) if process is not None else None
                 if process is not None and handle is not None:
@@ -267,7 +267,8 @@ def test_the_only_replica_in_memory_begins_anew_where_it_moved(is_late: bool) ->
         assert members() == (first,)
         if is_late:
             script.cluster.net.block({(second, leader)})
-            script.wait("a voter", lambda: script.voters(second, uid) == (second,))
+            raft = script.group(first, uid).raft
+            script.wait("a move", lambda: not raft.is_leader)
         else:
             script.wait("the move", lambda: members() == (second,))
         script.restart(second)
@@ -526,3 +527,133 @@ def test_who_is_left_alone_rests() -> None:
         later_us = world.now_us + 3 * SECOND
         world.run(later_us, lambda: world.counts["events"] - begun > 10_000)
         assert world.now_us >= later_us
+
+
+class Apart:
+    """A stream on three of five nodes, of which two, `a` and `b`, hear nothing from the leader of
+    the meta group: neither that the stream moves away from them, nor that it comes back."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.uid = script.create(ALONE, 3)
+        self.founders = script.peers_of(self.uid)
+        self.stays = next(n for n in self.founders if script.group(n, self.uid).is_ready)
+        self.a, self.b = (name for name in self.founders if name != self.stays)
+        self.first, self.second = (n for n in script.cluster.names if n not in self.founders)
+        script.publish(ALONE, 3)
+        self.lead(META_UID, self.first)
+        self.cut((self.a, self.b), self.first)
+
+    def cut(self, some: tuple[NodeId, ...], *others: NodeId) -> None:
+        """Let nothing pass between `some` and `others`."""
+        pairs = {(x, y) for x in some for y in others}
+        self.script.cluster.net.block(pairs | {(y, x) for x, y in pairs})
+
+    def lead(self, uid: Uid, name: NodeId) -> None:
+        """Have `name` lead the group."""
+        script = self.script
+        leader = script.cluster._leader(uid)
+        assert leader is not None and leader.process is not None and leader.node is not None
+        if leader.name != name:
+            leader.process.run(leader.node.step_down, uid, name, lambda outcome: None)
+        script.wait(f"{name} to lead", lambda: script.group(name, uid).is_ready)
+
+    def wait_for_members(self, leader: NodeId, *names: NodeId) -> None:
+        """Wait until the group of `leader` has these members, and no other is on its way."""
+        raft = self.script.group(leader, self.uid).raft
+
+        def is_settled() -> bool:
+            return (
+                set(raft.members.members()) == set(raft.members.voters) == set(names)
+                and raft.log.membership_index <= raft.commit
+            )
+
+        self.script.wait(f"members {names}", is_settled)
+
+    def move(self, *peers: NodeId) -> None:
+        """Have the group move, and the meta group know of it."""
+        script = self.script
+        script.set_peers(self.uid, peers)
+
+        def is_moved() -> bool:
+            asset = next(asset for asset in script.cluster.assets() if asset.uid == self.uid)
+            return set(asset.members) == set(asset.peers) == set(peers)
+
+        script.wait(f"a move to {peers}", is_moved)
+        for _ in range(8):  # the news that follows is in another append
+            script.propose_meta([commands.MOVED, 1, self.uid, list(peers)])
+
+    def knows(self, name: NodeId, index: Index) -> bool:
+        """True if the node has applied the meta log up to there."""
+        node = self.script.cluster.hosts[name].node
+        return node is not None and node.meta.applied >= index
+
+
+def test_who_came_back_and_hears_then_that_it_was_away_keeps_what_it_acked() -> None:
+    """Two of three members had been let go and were wanted again before they knew of either, and
+    went on as if nothing had been. When the old news came, both destroyed what they had acked."""
+    with born(5) as script:
+        apart = Apart(script)
+        uid, a, b, stays = apart.uid, apart.a, apart.b, apart.stays
+        apart.move(stays, apart.first, apart.second)
+        moved_at = script.cluster.checkers.truths[META_UID].last
+        members = [script.group(name, uid) for name in (a, b)]
+        script.set_peers(uid, apart.founders)
+        apart.wait_for_members(stays, *apart.founders)
+        apart.lead(uid, a)
+        apart.cut((a, b), stays)
+        script.publish(ALONE, 5, at=a)
+        assert not any(apart.knows(name, moved_at) for name in (a, b))
+        script.cluster.net.heal()
+        apart.cut((a, b), stays)
+        script.wait("news", lambda: all(apart.knows(name, moved_at) for name in (a, b)))
+        script.cluster.world.run(script.cluster.world.now_us + SECOND)
+        assert [script.group(name, uid) for name in (a, b)] == members
+        script.cluster.net.heal()
+        for name in apart.founders:
+            script.wait_for_last(name, uid, 8)
+
+
+def test_who_is_let_go_stays_as_long_as_its_leader_counts_on_it() -> None:
+    """The group's next leader had not heard of the move, and took it back: who had left acked
+    again. It knew by then that the stream had moved away, and destroyed what it had acked."""
+    with born(5) as script:
+        apart = Apart(script)
+        uid, a, b, stays = apart.uid, apart.a, apart.b, apart.stays
+        wanted = (stays, a, apart.second)
+        apart.move(*wanted)
+        moved_at = script.cluster.checkers.truths[META_UID].last
+        member = script.group(b, uid)
+        apart.lead(uid, a)
+        apart.wait_for_members(a, *apart.founders)
+        apart.cut((a,), stays, apart.second)
+        script.publish(ALONE, 5, at=a)
+        script.cluster.net.heal()
+        apart.cut((a,), stays, apart.first, apart.second)
+        script.wait("news", lambda: apart.knows(b, moved_at))
+        script.cluster.world.run(script.cluster.world.now_us + SECOND)
+        assert not apart.knows(a, moved_at) and b in script.voters(a, uid)
+        assert script.group(b, uid) is member
+        script.cluster.net.heal()
+        for name in wanted:
+            script.wait(f"a member at {name}", lambda: script.group(name, uid))  # noqa: B023
+            script.wait_for_last(name, uid, 8)
+        script.wait("its end", lambda: script.group(b, uid) is None)
+
+
+def test_who_can_ask_nobody_whether_it_is_counted_on_stays_until_its_stream_is_deleted() -> None:
+    """It hears from the meta group alone that the stream has moved away."""
+    with born(5) as script:
+        apart = Apart(script)
+        uid, b = apart.uid, apart.b
+        wanted = (apart.stays, apart.a, apart.second)
+        apart.move(*wanted)
+        moved_at = script.cluster.checkers.truths[META_UID].last
+        member = script.group(b, uid)
+        script.cluster.net.heal()
+        apart.cut((b,), *wanted)
+        script.wait("news", lambda: apart.knows(b, moved_at))
+        script.cluster.world.run(script.cluster.world.now_us + 5 * SECOND)
+        assert script.group(b, uid) is member
+        script.propose_meta([commands.DELETE_STREAM, 1, ALONE, uid])
+        script.wait("its end", lambda: script.group(b, uid) is None)

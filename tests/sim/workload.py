@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from streamd.errors import JsError
-from streamd.types import Msg, Seq, Uid
+from streamd.types import Msg, NodeId, Seq, Uid
 from tests.sim.ledger import Ledger
 from tests.sim.requests import Requester
 from tests.sim.world import MS, need
@@ -64,8 +64,8 @@ class Client(Requester):
             return None
         return connection.process
 
-    def connect(self) -> None:
-        """Go to some node that runs."""
+    def connect(self, at: NodeId = "") -> None:
+        """Go to some node that runs, or to this one."""
         if self.connection is not None:
             self.connection.is_open = False
             self.connection = None
@@ -74,7 +74,10 @@ class Client(Requester):
         running = [
             host.process
             for host in self.cluster.hosts.values()
-            if host.process is not None and host.process.is_alive and host.process.is_started
+            if host.process is not None
+            and host.process.is_alive
+            and host.process.is_started
+            and at in ("", host.name)
         ]
         if running:
             self.connection = Connection(self, self.rng.choice(running))

@@ -60,6 +60,14 @@ def test_who_may_be_told_the_rest_keeps_what_it_has() -> None:
     assert not has_wrong_members(core, placed("bc"), LATER_MS)
 
 
+def test_who_is_led_while_it_is_empty_is_not_opened_again() -> None:
+    """Its leader may have been elected by its vote, which it would forget."""
+    core = member("abc", 0)
+    assert has_wrong_members(core, placed("bc"), LATER_MS)
+    core.step("b", Heartbeat(1, 0, 1))
+    assert not has_wrong_members(core, placed("bc"), LATER_MS)
+
+
 def test_what_a_certain_voter_holds_counts() -> None:
     core = member("abc", 52, is_uncertain=False)
     assert not has_wrong_members(core, placed("bc"), LATER_MS)

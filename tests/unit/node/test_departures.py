@@ -1,0 +1,180 @@
+"""Whether the replica of a stream that moved away may go: what a node asks, and what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streamd import errors, limits
+from streamd.node.departures import Departures
+from streamd.raft.membership import Membership, simple
+from streamd.types import NodeId, Uid
+
+
+class _Replica:
+    """A member of a group, as far as it matters here."""
+
+    def __init__(self, members: Membership) -> None:
+        log = SimpleNamespace(membership_index=4, entry_id=lambda index: (self.raft.term, index))
+        self.raft = SimpleNamespace(
+            term=2, vote="b", is_uncertain=False, last_index=9, log=log, commit=9, members=members
+        )
+        self.group = SimpleNamespace(raft=self.raft)
+        self.is_ready = True
+        self.barriers: list[Callable[[], None]] = []
+
+    def read_barrier(self, done: Callable[[], None]) -> None:
+        self.barriers.append(done)
+
+
+class _Node:
+    """As much of a node, its links and its replicas as is needed: `a`, and `b` leads all groups."""
+
+    server_name = "a"
+
+    def __init__(self) -> None:
+        self.peers = self.replicas = self
+        self.leader = "b"
+        self.by_uid: dict[Uid, _Replica] = {7: _Replica(simple("bcd"))}
+        self.calls: list[tuple[NodeId, Uid, Callable[[Any], None]]] = []
+        self.left: list[Uid] = []
+
+    def leader_of(self, uid: Uid) -> NodeId:
+        return self.leader
+
+    def get(self, uid: Uid) -> _Replica | None:
+        return self.by_uid.get(uid)
+
+    def leave(self, uid: Uid) -> None:
+        self.left.append(uid)
+
+    def call(
+        self, node_id: NodeId, method: str, args: list[Any], done: Any, timeout_ms: int
+    ) -> None:
+        assert method == "has_left"
+        self.calls.append((node_id, args[0], done))
+
+
+def begun() -> tuple[_Node, Departures]:
+    fake = _Node()
+    node: Any = fake
+    departures = Departures(node)
+    departures.begin(7)
+    return fake, departures
+
+
+def test_who_has_left_by_its_leaders_word_goes() -> None:
+    node, departures = begun()
+    departures.begin(7)
+    departures.look()
+    ((leader, uid, answer),) = node.calls  # one question at a time
+    assert (leader, uid) == ("b", 7)
+    answer(True)
+    assert node.left == [7]
+
+
+def _vote(node: _Node, departures: Departures) -> None:
+    node.by_uid[7].raft.term, node.by_uid[7].raft.vote = 3, "c"
+
+
+def _take(node: _Node, departures: Departures) -> None:
+    node.by_uid[7].raft.last_index = 10
+
+
+def _open_again(node: _Node, departures: Departures) -> None:
+    node.by_uid[7] = _Replica(simple("bcd"))
+
+
+@pytest.mark.parametrize("meanwhile", [_vote, _take, _open_again])
+def test_who_promised_something_meanwhile_asks_again(
+    meanwhile: Callable[[_Node, Departures], None],
+) -> None:
+    """Whatever the leader was asked about, it was not this."""
+    node, departures = begun()
+    meanwhile(node, departures)
+    node.calls.pop()[2](True)
+    assert not node.left
+    departures.look()
+    node.calls.pop()[2](True)
+    assert node.left == [7]
+
+
+@pytest.mark.parametrize("outcome", [False, errors.CLUSTER_NOT_AVAIL(), errors.BAD_REQUEST()])
+def test_who_is_not_told_that_it_has_left_stays_and_asks_again(outcome: Any) -> None:
+    node, departures = begun()
+    node.calls.pop()[2](outcome)
+    assert not node.left and not node.calls
+    departures.look()
+    assert len(node.calls) == 1
+
+
+def test_who_is_wanted_again_stays() -> None:
+    node, departures = begun()
+    departures.forget(7)
+    node.calls.pop()[2](True)
+    departures.look()
+    assert not node.left and not node.calls
+
+
+@pytest.mark.parametrize("leader", ["", "a"])
+def test_who_knows_of_no_other_leader_asks_later(leader: NodeId) -> None:
+    node, departures = begun()
+    node.calls.pop()[2](False)
+    node.leader = leader
+    departures.look()
+    assert not node.calls
+    node.leader = "c"
+    departures.look()
+    assert node.calls[0][0] == "c"
+
+
+def test_many_are_asked_for_in_turn() -> None:
+    """No group that nobody answers for keeps the others waiting for ever."""
+    node, departures = begun()
+    uids = range(8, 8 + limits.DEPARTURES_MAX)
+    for uid in uids:
+        node.by_uid[uid] = _Replica(simple("bcd"))
+        departures.begin(uid)
+    assert [row[1] for row in node.calls] == [7, *uids[:-1]]
+    while node.calls:
+        node.calls.pop(0)[2](False)
+    departures.look()
+    assert node.calls[0][1] == uids[-1] and len(node.calls) == limits.DEPARTURES_MAX
+
+
+@pytest.mark.parametrize(
+    ("members", "commit", "is_leader"),
+    [
+        (simple("abc"), 9, True),
+        (simple("bcd", "a"), 9, True),
+        (Membership(("b", "c", "d"), voters_out=("a", "b", "c")), 9, True),
+        (simple("bcd"), 3, True),  # may yet be undone
+        (simple("bcd"), 9, False),
+    ],
+)
+def test_who_is_counted_on_is_told_so_at_once(
+    members: Membership, commit: int, is_leader: bool
+) -> None:
+    node, departures = begun()
+    replica = node.by_uid[7] = _Replica(members)
+    replica.raft.commit, replica.is_ready = commit, is_leader
+    answers: list[Any] = []
+    departures.answer(7, "a", answers.append)
+    assert answers == [False] and not replica.barriers
+
+
+@pytest.mark.parametrize(("members", "has_left"), [(simple("bcd"), True), (simple("abc"), False)])
+def test_that_one_has_left_is_said_when_a_majority_has_been_asked(
+    members: Membership, has_left: bool
+) -> None:
+    """And only if it is still so."""
+    node, departures = begun()
+    answers: list[Any] = []
+    departures.answer(7, "a", answers.append)
+    assert not answers
+    node.by_uid[7].raft.members = members
+    node.by_uid[7].barriers.pop()()
+    assert answers == [has_left]
