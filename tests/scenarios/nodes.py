@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Self
 
 from streamd.api.router import Router
@@ -295,8 +296,8 @@ class Nodes:
             assert monitor is not None
             saved: list[bool] = []
             index = monitor._group.machine.applied
-            self.process(name).run(monitor.when_saved, index, lambda done=saved: done.append(True))
-            self.until(f"{name} saves {uid}", lambda done=saved: done)
+            self.process(name).run(monitor.when_saved, index, partial(saved.append, True))
+            self.until(f"{name} saves {uid}", partial(bool, saved))
         self.checkpoint(uid)  # the next entry takes the release to the disk
         self.run_ms(50)
 
