@@ -71,6 +71,9 @@ TURN_BYTES_MAX: Final = 4 * 1024 * 1024  # of entries taken from the log at once
 ENTRY_OVERHEAD_BYTES: Final = 64  # what an entry costs in the log beside its payload
 SNAPSHOT_EVERY_BYTES: Final = 96 * 1024 * 1024  # bounds what a restart replays: about a second;
 # less on small disks: node/room.py
+INDEX_SUBJECTS_MAX: Final = (
+    100_000  # of a stream that runs: `index.db` would take 30 ms of the loop
+)
 SNAPSHOT_AT_STOP_BYTES: Final = 256 * 1024  # less is replayed faster than it is saved
 STORE_BATCH_MSGS: Final = 4096  # messages of one log entry; a turn may make several
 STORE_BATCH_BYTES: Final = 1024 * 1024  # of payloads, per log entry

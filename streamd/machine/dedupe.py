@@ -7,9 +7,22 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from streamd.types import Seq
+
+Arrival = tuple[int, bytes, Seq]
+"""(ts, id, seq)"""
+
+
+def columns_of(arrivals: Iterable[Arrival]) -> tuple[bytes, bytes]:
+    """The times and the seqs of `arrivals`, u64 each."""
+    times, seqs = array("Q"), array("Q")
+    for ts, _, seq in arrivals:
+        times.append(ts)
+        seqs.append(seq)
+    return times.tobytes(), seqs.tobytes()
 
 
 class DedupeWindow:
@@ -20,7 +33,7 @@ class DedupeWindow:
     def __init__(self, window_ns: int) -> None:
         self.window_ns = window_ns
         self._seqs: dict[bytes, Seq] = {}
-        self._arrivals: deque[tuple[int, bytes, Seq]] = deque()
+        self._arrivals: deque[Arrival] = deque()
 
     def __len__(self) -> int:
         return len(self._seqs)
@@ -51,12 +64,12 @@ class DedupeWindow:
             self._seqs.clear()
             self._arrivals.clear()
 
+    def arrivals(self) -> list[Arrival]:
+        """What is remembered, in order, as a copy: what a snapshot holds (`columns_of`)."""
+        return list(self._arrivals)
+
     def to_state(self) -> list[Any]:
-        return [
-            [msg_id for _, msg_id, _ in self._arrivals],
-            array("Q", [ts for ts, _, _ in self._arrivals]).tobytes(),
-            array("Q", [seq for _, _, seq in self._arrivals]).tobytes(),
-        ]
+        return [[msg_id for _, msg_id, _ in self._arrivals], *columns_of(self._arrivals)]
 
     def load(self, state: list[Any]) -> None:
         """Take over `to_state` of another window of the same size."""

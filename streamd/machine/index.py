@@ -490,11 +490,23 @@ class StreamIndex(IndexLookup):
 
     def _rebuild_subjects(self) -> None:
         table: dict[bytes, SubjectRow] = {}
-        for seq, subject in self.live_subjects():
-            row = table.get(subject)
-            if row is None:
-                row = table[subject] = [seq, seq, 0, 0, 0, None]
-            row[LAST] = seq
-            row[COUNT] += 1
+        for block in self.blocks:
+            if not block.live:
+                continue
+            columns = self._columns(block)
+            names = list(columns.subjects)
+            rows: list[SubjectRow | None] = [None] * len(names)  # by local id
+            pairs = zip(columns.subject_ids, columns.seqs_between(0, len(columns)), strict=True)
+            for local, seq in pairs:
+                if block.live < block.count and not self.is_live(seq):
+                    continue
+                row = rows[local]
+                if row is None:
+                    row = table.get(names[local])
+                    if row is None:
+                        row = table[names[local]] = [seq, seq, 0, 0, 0, None]
+                    rows[local] = row
+                row[LAST] = seq
+                row[COUNT] += 1
         self.subjects = table
         assert sum(row[COUNT] for row in table.values()) == self.count, self.count

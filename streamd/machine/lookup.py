@@ -23,6 +23,7 @@ Loc = tuple[Seq, int, int, int]
 
 _UNSORTED_NAMES_MAX: Final = 100_000  # of subjects that came since somebody asked for some
 _STALE_NAMES_MAX: Final = 1000  # subjects that are gone and still in the sorted list
+NEAR_MSGS: Final = 4096  # looked at one after another before all subjects are asked
 SEQ_LIST_MAX: Final = 256  # per-subject limits up to this keep a list of each subject's seqs
 
 # A subject's row: [first, last, count, block its local id belongs to, local id, seqs or None].
@@ -242,7 +243,14 @@ class IndexLookup:
                 return 0
             if row[FIRST] >= start and self.is_live(row[FIRST]):
                 return int(row[FIRST])
-        found, _ = self.select(start, matcher, 1, 1 << 62)
+        found, after = self.select(start, matcher, 1, NEAR_MSGS)
+        if not found and after <= self.last_seq:
+            # Not near: the subjects may know how far it is.
+            firsts = [(row[FIRST], row[LAST]) for _, row in self._rows(matcher)]
+            ahead = [first for first, last in firsts if last >= after]
+            if not ahead:
+                return 0
+            found, _ = self.select(max(after, min(ahead)), matcher, 1, 1 << 62)
         return found[0][0] if found else 0
 
     def last_match(self, matcher: Matcher | None, before: Seq | None = None) -> Seq:

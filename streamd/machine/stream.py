@@ -234,11 +234,19 @@ class StreamMachine:
 
     def snapshot(self) -> bytes:
         """See machine.base.Machine. Inverse: `restore`."""
-        return snapshot.encode_stream(self)
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], bytes]:
+        """What `snapshot` would return now; to be called later, in any thread."""
+        return snapshot.freeze_stream(self)
 
     def index_db(self) -> bytes:
         """What `restore` can do without, but faster with: subjects and the newest columns."""
-        return snapshot.encode_index(self)
+        return self.freeze_index()()
+
+    def freeze_index(self) -> Callable[[], bytes]:
+        """`index_db` likewise. What it copies is proportional to the number of subjects."""
+        return snapshot.freeze_index(self)
 
     @classmethod
     def restore(
@@ -371,10 +379,11 @@ class StreamMachine:
     def _store_run(self, run: _Run) -> None:
         msgs = run.msgs
         if msgs:
+            lasts = self._last_seqs_before(msgs) if self.limits.republish else []
             first = self._write(run.first_ts, msgs, run.flags if any(run.flags) else None)
             assert first + len(msgs) - 1 == run.last_seq, (first, run.last_seq)
-            if self.limits.republish and self._out is not None:
-                self._republish(first, run.first_ts, msgs, self._out)
+            if lasts and self._out is not None:
+                self._republish(first, run.first_ts, msgs, lasts, self._out)
             self._enforce(msgs)
         run.restart()
 
@@ -422,14 +431,26 @@ class StreamMachine:
                 self._roll_up(one.rollup, one.msg[0], seq)
         return (seqs[-1] if seqs else self.index.last_seq), len(msgs)
 
-    def _republish(self, first: Seq, ts: int, msgs: list[Msg], out: Effects) -> None:
+    def _last_seqs_before(self, msgs: list[Msg]) -> list[Seq]:
+        """For each of `msgs`, stored next: the last seq of its subject before it; 0: none. Known
+        now; once they are stored it would have to be looked for."""
+        lasts: dict[bytes, Seq] = {}
+        found: list[Seq] = []
+        for seq, (subject, _, _) in enumerate(msgs, self.index.last_seq + 1):
+            found.append(lasts[subject] if subject in lasts else self.index.last_of(subject))
+            lasts[subject] = seq
+        return found
+
+    def _republish(
+        self, first: Seq, ts: int, msgs: list[Msg], lasts: list[Seq], out: Effects
+    ) -> None:
         for at, (subject, headers, payload) in enumerate(msgs):
             fields = {
                 "stream": self.name,
                 "subject": subject,
                 "seq": first + at,
                 "ts": ts + at,
-                "last_seq": self.index.last_match(Matcher([subject]), before=first + at),
+                "last_seq": lasts[at],
                 "headers": headers,
                 "payload": payload,
             }

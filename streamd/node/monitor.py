@@ -50,8 +50,16 @@ class SnapshotWriter(Protocol):
     """Makes (state, index) durable and then calls `done`. Held by the monitor alone."""
 
     def save(
-        self, group: Group, *, index: Index, term: int, chain: int, done: Callable[[], None]
-    ) -> None: ...
+        self,
+        group: Group,
+        *,
+        index: Index,
+        term: int,
+        chain: int,
+        is_last: bool,
+        done: Callable[[], None],
+    ) -> None:
+        """`is_last`: the group stops then, so that it may take its time."""
 
 
 class DueTurns:
@@ -266,7 +274,9 @@ class Monitor:
                 else:
                     self.when_saved(wanted, callback)
 
-        self._snapshot_writer.save(group, index=index, term=term, chain=chain, done=done)
+        self._snapshot_writer.save(
+            group, index=index, term=term, chain=chain, is_last=self._is_stopping, done=done
+        )
 
     def _arm(self, deadline_ms: int) -> None:
         """Keep one timer for the earliest deadline; firing early is harmless, so never push out."""

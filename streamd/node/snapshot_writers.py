@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from streamd import limits
 from streamd.machine.stream import StreamMachine
 from streamd.node.group import Group
 from streamd.node.snapshot_state import wrap
+from streamd.raft.membership import Membership
 from streamd.store.disk import Disk, Thread
 from streamd.store.snapshots import SnapshotFile
 from streamd.types import META_UID, Index
@@ -24,9 +27,19 @@ class MetaSnapshots:
         self.on_error: Callable[[BaseException], None] = _raise
 
     def save(
-        self, group: Group, *, index: Index, term: int, chain: int, done: Callable[[], None]
+        self,
+        group: Group,
+        *,
+        index: Index,
+        term: int,
+        chain: int,
+        is_last: bool,
+        done: Callable[[], None],
     ) -> None:
-        state = _state(group, index, self._is_clustered)
+        """See monitor.SnapshotWriter."""
+        state = group.machine.snapshot()
+        if self._is_clustered:
+            state = wrap(group.raft.log.membership_at(index), state)
 
         def job() -> None:
             SnapshotFile.save(
@@ -57,25 +70,39 @@ class StreamSnapshots:
         self._is_clustered = is_clustered
 
     def save(
-        self, group: Group, *, index: Index, term: int, chain: int, done: Callable[[], None]
+        self,
+        group: Group,
+        *,
+        index: Index,
+        term: int,
+        chain: int,
+        is_last: bool,
+        done: Callable[[], None],
     ) -> None:
+        """See monitor.SnapshotWriter. Copies what may change; the block thread makes bytes of it.
+
+        Without `index.db` a restart reads the blocks' footers. Of very many subjects it takes too
+        long to copy what it says, so it is left out while the stream runs.
+        """
         machine: StreamMachine = group.machine
+        is_small = len(machine.index.subjects) <= limits.INDEX_SUBJECTS_MAX
+        state = machine.freeze()
+        if self._is_clustered:
+            # Of a group of one too: it may have begun with others, or elsewhere.
+            state = partial(_wrapped, group.raft.log.membership_at(index), state)
         self._store.save_snapshot(
             index=index,
             term=term,
             chain=chain,
-            state=_state(group, index, self._is_clustered),
-            index_db=machine.index_db(),
+            state=state,
+            index_db=machine.freeze_index() if is_small or is_last else None,
             tail=machine.tail,
             done=done,
         )
 
 
-def _state(group: Group, index: Index, is_clustered: bool) -> bytes:
-    """The machine's state; in a cluster, also who belonged to the group at `index`. Of a group of
-    one too: it may have begun with others, or elsewhere."""
-    state: bytes = group.machine.snapshot()
-    return wrap(group.raft.log.membership_at(index), state) if is_clustered else state
+def _wrapped(members: Membership, state: Callable[[], bytes]) -> bytes:
+    return wrap(members, state())
 
 
 def _raise(err: BaseException) -> None:

@@ -32,6 +32,9 @@ _INDEX_HEADER = Struct("<8sQQQII")
 _INDEX_MAGIC = b"STRDIDX1"
 
 
+Bytes = bytes | Callable[[], bytes]
+
+
 class LoadedSnapshot(NamedTuple):
     """What recovery starts from."""
 
@@ -327,12 +330,13 @@ class StreamStore:
         index: Index,
         term: Term,
         chain: int,
-        state: bytes,
-        index_db: bytes,
+        state: Bytes,
+        index_db: Bytes | None,
         tail: tuple[int, int],
         done: Callable[[], None],
     ) -> None:
-        """Make the state at `index` durable: blocks first, then the snapshot, then `index.db`.
+        """Make the state at `index` durable: blocks first, then the snapshot, then `index.db`, if
+        there is one. Functions are called on the block thread.
 
         `done` runs on the loop when it is. Files of blocks that were dead before the previous
         snapshot go only now: both generations can be started from.
@@ -358,11 +362,12 @@ class StreamStore:
                     index=index,
                     term=term,
                     chain=chain,
-                    state=state,
+                    state=state() if callable(state) else state,
                     tail=tail,
                     doomed=kept,
                 )
-                self._save_index(index, index_db)
+                if index_db is not None:
+                    self._save_index(index, index_db() if callable(index_db) else index_db)
             except OSError as err:
                 self.failure = disk_error("saving a snapshot", directory, err)
                 raise self.failure from err

@@ -13,7 +13,7 @@ from typing import Any
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
-from streamd.store.blocks import APPEND, DROP, SEAL, LoadedSnapshot
+from streamd.store.blocks import APPEND, DROP, SEAL, Bytes, LoadedSnapshot
 from streamd.store.format import REWRITTEN, block_name
 from streamd.store.verify import BlockRows, rows_of
 from streamd.types import Index, Term, Uid
@@ -114,14 +114,16 @@ class MemoryStreamStore:
         index: Index,
         term: Term,
         chain: int,
-        state: bytes,
-        index_db: bytes,
+        state: Bytes,
+        index_db: Bytes | None,
         tail: tuple[int, int],
         done: Callable[[], None],
     ) -> None:
         """Nothing would survive a restart, so it is done at once; kept for peers, if at all."""
         if self.keeps_snapshots:
-            self._saved = LoadedSnapshot(index, term, chain, state, index_db, tail)
+            made = state() if callable(state) else state
+            made_index = index_db() if callable(index_db) else index_db
+            self._saved = LoadedSnapshot(index, term, chain, made, made_index, tail)
             self._saved_blocks = {
                 block_no: (blobs, len(blobs), self._footers.get(block_no, b""))
                 for block_no, blobs in self._blobs.items()

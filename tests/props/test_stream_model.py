@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from streamd.errors import JsError
-from streamd.machine import commands
+from streamd.machine import commands, lookup
 from streamd.machine.base import REWRITTEN
 from streamd.machine.digest import MASK64, mix64
 from streamd.machine.stream import StreamMachine
@@ -219,6 +220,8 @@ class StreamModel(RuleBasedStateMachine):
             rest = [seq for seq in mine if seq >= middle]
             assert index.count_from(middle, matcher) == len(rest)
             assert index.next_match(middle, matcher) == (rest[0] if rest else 0)
+            with patch.object(lookup, "NEAR_MSGS", 1):
+                assert index.next_match(middle, matcher) == (rest[0] if rest else 0)
         table = {name: (first, last, n) for name, first, last, n in index.subjects_matching(None)}
         mine_table: dict[bytes, Any] = {}
         for seq, msg in sorted(self.live.items()):

@@ -277,3 +277,14 @@ def test_delete_of_what_is_not_there() -> None:
     assert code(box.do(commands.DELETE_MSG, 9, False)) == 10057
     box = Box(storage="memory")  # where nats-server words it otherwise
     assert box.do(commands.DELETE_MSG, 9, False) == errors.SEQUENCE_NOT_FOUND(seq=9)
+
+
+def test_a_republished_message_tells_the_one_before_it_on_its_subject() -> None:
+    box = Box(block_bytes=300, republish={"src": "a.>", "dest": "copy.>"}, max_msgs_per_subject=1)
+    for batch in ([b"a.1", b"a.2", b"a.1"], [b"a.1", b"a.3", b"a.2"]):
+        box.store(*[(subject, b"", b"x") for subject in batch])
+    told = [(f["seq"], f["last_seq"]) for kind, f in box.events if kind == "republish"]
+    assert told == [(1, 0), (2, 0), (3, 1), (4, 3), (5, 0), (6, 2)]
+    box.do(commands.DELETE_MSG, 6, False)
+    box.store((b"a.2", b"", b"x"))
+    assert box.events[-1][1]["last_seq"] == 0

@@ -32,9 +32,9 @@ def test_a_failed_sync_of_a_meta_snapshot_reaches_the_group() -> None:
     writer.on_error = errors.append
     group: Any = _MetaGroup()
     disk.fail("fdatasync", errno.EIO, under="/meta/")
-    writer.save(group, index=3, term=1, chain=0, done=lambda: saved.append("first"))
+    writer.save(group, index=3, term=1, chain=0, is_last=False, done=lambda: saved.append("first"))
     thread.run()
     assert not saved and [getattr(err, "errno", 0) for err in errors] == [errno.EIO]
-    writer.save(group, index=4, term=1, chain=0, done=lambda: saved.append("second"))
+    writer.save(group, index=4, term=1, chain=0, is_last=False, done=lambda: saved.append("second"))
     thread.run()
     assert saved == ["second"] and len(errors) == 1
