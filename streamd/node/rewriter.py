@@ -151,7 +151,8 @@ class Rewriter:
 
     def _settle(self, outcome: Any) -> None:
         self._is_busy = False
-        self._due_ms = self._now_ms + limits.REWRITE_PAUSE_MS
+        pause_ms = limits.REWRITE_PAUSE_MS if outcome is True else limits.REWRITE_AFTER_MS
+        self._due_ms = self._now_ms + pause_ms
         self._wake()
 
 
