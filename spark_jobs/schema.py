@@ -55,7 +55,7 @@ _DDL = {
     "payload": "binary",
     "size": "int",
     "replica": "string",
-    "block": "int",
+    "block": "bigint",
     "pos": "bigint",
     "crc": "bigint",
 }
