@@ -131,7 +131,9 @@ class Columns:
 
 class ColumnsCache:
     """Columns of sealed blocks, of all streams of a node: those asked for last. What is not here is
-    read from its footer, which takes about half a millisecond for 10,000 messages."""
+    read from its footer, which takes about half a millisecond for 10,000 messages.
+
+    For one thread."""
 
     def __init__(self, bytes_max: int = limits.COLUMNS_CACHE_BYTES) -> None:
         self.bytes_max = bytes_max

@@ -46,7 +46,6 @@ class IndexLookup:
         block_bytes: int,
         is_memory: bool,
         first_seq: Seq = 1,
-        cache: ColumnsCache | None = None,
     ) -> None:
         self.first_seq = first_seq
         self.last_seq = first_seq - 1
@@ -74,9 +73,15 @@ class IndexLookup:
         self._unsorted: list[bytes] | None = None
         self._starts: list[Seq] = [0]  # first_seq of each block, for bisect
         self._ids: dict[bytes, int] = {}  # subject -> local id in the active block
-        self._cache = cache if cache is not None else ColumnsCache()
+        self._cache = ColumnsCache()
         self._cache_key = self._cache.key()
         self._just_made: list[Block] = []  # sealed by the last entry, with their columns
+
+    def use_cache(self, cache: ColumnsCache) -> None:
+        """Keep columns in `cache` from now on, together with other streams of this thread. Not from
+        the start: recovery runs in another thread."""
+        self._cache = cache
+        self._cache_key = cache.key()
 
     # --- asking about a seq ---------------------------------------------------------------------
 

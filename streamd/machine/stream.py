@@ -27,7 +27,7 @@ from streamd.machine.base import (
     Effects,
     RecordCodec,
 )
-from streamd.machine.columns import Columns, ColumnsCache
+from streamd.machine.columns import Columns
 from streamd.machine.commands import Command
 from streamd.machine.consumer import Consumer
 from streamd.machine.dedupe import DedupeWindow
@@ -58,7 +58,6 @@ class StreamMachine:
         codec: RecordCodec,
         columns: ColumnSource,
         block_bytes: int = BLOCK_BYTES,
-        cache: ColumnsCache | None = None,
     ) -> None:
         self.uid = uid
         self.name: str = config["name"]
@@ -74,7 +73,6 @@ class StreamMachine:
             block_bytes=block_bytes,
             is_memory=config.get("storage", "file") == "memory",
             first_seq=int(config.get("first_seq") or 0) or 1,
-            cache=cache,
         )
         self.index.track_seqs(self.limits.tracks_seqs)
         self.dedupe = DedupeWindow(int(config.get("duplicate_window") or 0))
@@ -258,7 +256,6 @@ class StreamMachine:
         columns: ColumnSource,
         scan: Scan,
         block_bytes: int = BLOCK_BYTES,
-        cache: ColumnsCache | None = None,
     ) -> StreamMachine:
         """The machine as `snapshot` saw it. `index_db` that is missing or of another moment is
         replaced by reading the blocks."""
@@ -270,7 +267,6 @@ class StreamMachine:
             codec=codec,
             columns=columns,
             block_bytes=block_bytes,
-            cache=cache,
         )
         machine._scan = scan
         snapshot.fill(machine, found, index_db)

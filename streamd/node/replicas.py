@@ -283,7 +283,6 @@ class Replicas:
             codec=self._codec,
             columns=store,
             scan=store.scan,
-            cache=self._columns,
         )
         if isinstance(store, StreamStore):
             store.disown(block.block_no for block in machine.index.blocks)
@@ -300,7 +299,6 @@ class Replicas:
             created_ns=asset.created_ns,
             codec=self._codec,
             columns=store,
-            cache=self._columns,
         )
         machine.use_scan(store.scan)
         return machine
@@ -317,6 +315,7 @@ class Replicas:
         if is_gone or node.is_stopping or node.removals.reason:
             self._discard(asset, opened.store)
             return
+        opened.machine.index.use_cache(self._columns)
         if opened.is_damaged:
             node.damages.damage_count += 1
         if opened.conflict:

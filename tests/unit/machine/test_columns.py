@@ -64,3 +64,21 @@ def test_a_stream_with_many_blocks_reads_a_footer_once() -> None:
     for number in reversed(range(200)):
         box.put(b"a.%d" % number)
     assert len(loads) == len(set(loads)) > 20
+
+
+def test_streams_may_share_a_cache_once_they_are_in_one_thread() -> None:
+    cache = ColumnsCache()
+    boxes = [Box(block_bytes=300, max_msgs_per_subject=1) for _ in range(2)]
+    for number, box in enumerate(boxes):
+        for key in range(50):
+            box.put(b"a.%d" % key, b"%d" % number)
+        box.machine = box.restored()
+        assert cache.byte_count == 0
+    for box in boxes:
+        box.machine.index.use_cache(cache)
+    for key in range(50):
+        for number, box in enumerate(boxes):
+            message = box.read(box.machine.index.last_of(b"a.%d" % key))
+            assert message is not None and message.payload == b"%d" % number
+            box.put(b"a.%d" % key, b"%d" % number)
+    assert cache.byte_count > 0
