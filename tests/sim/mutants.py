@@ -234,20 +234,21 @@ def snapshot_index_too_high(replace: Replace) -> None:
     save = StreamSnapshots.save
 
     def boastful(writer: StreamSnapshots, group: Group, *, index: int, **rest: Any) -> None:
-        state = group.machine.snapshot
+        freeze = group.machine.freeze
 
-        def before() -> bytes:
+        def before() -> Callable[[], bytes]:
             group.machine.applied -= 1
             try:
-                return bytes(state())
+                state: Callable[[], bytes] = freeze()
+                return state
             finally:
                 group.machine.applied += 1
 
-        group.machine.snapshot = before
+        group.machine.freeze = before
         try:
             save(writer, group, index=index, **rest)
         finally:
-            del group.machine.snapshot
+            del group.machine.freeze
 
     replace(StreamSnapshots, "save", boastful)
 
