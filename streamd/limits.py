@@ -71,9 +71,8 @@ TURN_BYTES_MAX: Final = 4 * 1024 * 1024  # of entries taken from the log at once
 ENTRY_OVERHEAD_BYTES: Final = 64  # what an entry costs in the log beside its payload
 SNAPSHOT_EVERY_BYTES: Final = 96 * 1024 * 1024  # bounds what a restart replays: about a second;
 # less on small disks: node/room.py
-INDEX_SUBJECTS_MAX: Final = (
-    100_000  # of a stream that runs: `index.db` would take 30 ms of the loop
-)
+INDEX_SUBJECTS_MAX: Final = 100_000  # with more, a stream that runs writes no `index.db`
+"""Copying what it says would take more than 30 ms of the loop."""
 SNAPSHOT_AT_STOP_BYTES: Final = 256 * 1024  # less is replayed faster than it is saved
 STORE_BATCH_MSGS: Final = 4096  # messages of one log entry; a turn may make several
 STORE_BATCH_BYTES: Final = 1024 * 1024  # of payloads, per log entry
@@ -93,7 +92,7 @@ RECLAIM_EVERY_MS: Final = 1000  # while the disk is full: a snapshot that lets d
 REWRITE_AFTER_MS: Final = 10_000  # so long mostly dead: the rest will hardly go by itself
 REWRITE_LOOK_MS: Final = 1000  # after something was removed; and one ms more per block
 REWRITE_PAUSE_MS: Final = 250  # between two: at most half a block each, through log and peers
-REWRITE_BLOCKS_MAX: Final = 16  # of one entry; as many as have their columns in memory
+REWRITE_BLOCKS_MAX: Final = 16  # of one entry: the columns of each are read on each replica
 REWRITE_ROWS_MAX: Final = 128 * 1024  # messages ever stored in them: their columns are read
 REWRITE_MSGS_MAX: Final = 16 * 1024  # of these, live: about 15 ms of the loop, once on each replica
 WAL_SEGMENT_BYTES_MIN: Final = 4 * 1024 * 1024
