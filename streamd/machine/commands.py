@@ -59,8 +59,9 @@ CREATE_CONSUMER = 14
 or "update". The consumer's uid is the entry's index. Outcome: Consumer (machine/consumer.py), or
 JsError."""
 DELETE_CONSUMER = 15
-"""[DELETE_CONSUMER, ts, name: str, consumer_uid, reason]: uid 0 = whatever has the name. reason
-"" (asked for) or "inactive". Outcome: True or JsError."""
+"""[DELETE_CONSUMER, ts, name: str, consumer_uid, reason, removes_later]: uid 0 = whatever has the
+name. reason "" (asked for) or "inactive". `removes_later` (absent: False): what only this consumer
+wanted stays for now, the leader takes it out by and by (REMOVE). Outcome: True or JsError."""
 PAUSE_CONSUMER = 16
 """[PAUSE_CONSUMER, ts, name: str, until_ns]: 0 resumes. Outcome: Consumer or JsError."""
 RESET_CONSUMER = 17
@@ -74,6 +75,10 @@ REWRITE = 19
 """[REWRITE, ts, block_nos, ranges, records]: one block takes the place of neighbouring sealed ones
 that hold little that is live. ranges: its seqs, [first, last, ...] inclusive, ascending; records:
 theirs, one behind another. Outcome: True, or False if these blocks are not there any more."""
+REMOVE = 20
+"""[REMOVE, ts, ranges]: a part of what a PURGE, CONFIGURE or DELETE_CONSUMER takes out, removed
+apart from it so that no entry holds the loop for long. ranges: seqs, [first, last, ...] inclusive,
+ascending. Outcome: how many were still there."""
 
 # --- meta group ---------------------------------------------------------------------------------
 CREATE_STREAM = 101

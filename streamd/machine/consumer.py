@@ -297,8 +297,10 @@ class Consumer:
 
     def needs(self, seq: Seq, subject: bytes) -> bool:
         """True while this consumer's interest keeps the message (interest, workqueue)."""
-        if self.matcher is not None and not self.matcher.matches(subject):
-            return False
+        return (self.matcher is None or self.matcher.matches(subject)) and self.awaits(seq)
+
+    def awaits(self, seq: Seq) -> bool:
+        """`needs` of a message that matches."""
         if seq > self.delivered_sseq:
             return seq >= self.next_sseq or self._is_initial(seq)
         return seq in self.pending or seq in self.redelivered

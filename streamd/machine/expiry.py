@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from streamd.limits import TRIM_MSGS
 from streamd.machine import commands
 from streamd.machine.base import IS_NEVER
 from streamd.machine.commands import Command
@@ -16,7 +17,6 @@ from streamd.machine.lookup import IndexLookup
 from streamd.machine.retention import Limits
 from streamd.types import Seq
 
-EXPIRE_MAX: Final = 50_000  # messages one EXPIRE may remove: bounds the turn that applies it
 EXPIRE_NAMED_MAX: Final = 4096  # seqs named one by one in an EXPIRE
 
 
@@ -59,7 +59,7 @@ class Expiry:
             seq = self._first_aging(limits)
             if seq and self._index.ts_at(seq) + limits.max_age_ns <= now_ns:
                 young = self._index.seq_at_time(now_ns - limits.max_age_ns + 1)
-                up_to = min(young - 1, seq + EXPIRE_MAX)
+                up_to = min(young - 1, seq + TRIM_MSGS)
         named: list[Seq] = []
         passed: list[tuple[int, Seq]] = []
         heap = self._due

@@ -21,6 +21,7 @@ from streamd.types import Msg, Seq
 Loc = tuple[Seq, int, int, int]
 """Where a message is: (seq, block_no, offset, length of its record)."""
 
+_SIZES_AT_ONCE: Final = 256  # mostly few are asked for
 _UNSORTED_NAMES_MAX: Final = 100_000  # of subjects that came since somebody asked for some
 _STALE_NAMES_MAX: Final = 1000  # subjects that are gone and still in the sorted list
 NEAR_MSGS: Final = 4096  # looked at one after another before all subjects are asked
@@ -375,21 +376,74 @@ class IndexLookup:
         """Live seqs in first..last inclusive, ascending."""
         seq = self.next_live(first)
         last = min(last, self.last_seq)
+        if not self.deleted:
+            yield from range(seq, last + 1)
+            return
         while seq <= last:
             yield seq
             seq = self.next_live(seq + 1)
 
     def live_subjects(self) -> Iterator[tuple[Seq, bytes]]:
         """(seq, subject) of every live message, in order. Walks everything: rare."""
-        for block in self.blocks:
-            if not block.live:
-                continue
+        seq = self.first_seq
+        while seq <= self.last_seq:
+            rows, seq = self.rows_from(seq, 1 << 62)
+            yield from rows
+
+    def rows_from(self, start: Seq, most: int) -> tuple[list[tuple[Seq, bytes]], Seq]:
+        """(seq, subject) of the live ones among the `most` stored messages from `start` on, of one
+        block at most; and the seq where to go on."""
+        seq = max(start, self.first_seq)
+        block = self._block_from(seq) if seq <= self.last_seq else None
+        if block is None:
+            return [], self.last_seq + 1
+        if not block.live:
+            return [], block.last_seq + 1
+        columns = self._columns(block)
+        low = columns.position(seq)
+        high = min(len(columns), low + most)
+        subjects = map(columns.subjects.__getitem__, columns.subject_ids[low:high])
+        rows = list(zip(columns.seqs_between(low, high), subjects, strict=True))
+        if self._has_deleted(columns, low, high):
+            rows = [row for row in rows if self.is_live(row[0])]
+        return rows, columns.seq_at(high) if high < len(columns) else block.last_seq + 1
+
+    def live_sizes(self) -> Iterator[tuple[Seq, int]]:
+        """(seq, what it counts in `bytes`) of every live message, in order."""
+        seq = self.first_seq
+        less, extra = self._size_less, self._header_extra
+        while seq <= self.last_seq:
+            block = self._block_from(seq)
+            if block is None:
+                return
             columns = self._columns(block)
-            names = columns.subjects
-            for at, local in enumerate(columns.subject_ids):
-                seq = columns.seq_at(at)
-                if self.is_live(seq):
-                    yield seq, names[local]
+            low = columns.position(seq)
+            high = min(len(columns), low + _SIZES_AT_ONCE)
+            seqs = columns.seqs_between(low, high)
+            has_deleted = self._has_deleted(columns, low, high)
+            for seq, length in zip(seqs, columns.lengths[low:high], strict=True):
+                if has_deleted and not self.is_live(seq):
+                    continue
+                if length > LENGTH_MASK:
+                    more = extra if length & HAS_HEADERS else 0
+                    yield seq, (length & LENGTH_MASK) - less + more
+                else:
+                    yield seq, length - less
+            seq += 1
+
+    def spread(self, matcher: Matcher | None) -> tuple[int, Seq, Seq]:
+        """How many live messages match, and seqs between which all of them lie: (count, first,
+        last)."""
+        if matcher is None or matcher.is_all:
+            return self.count, self.first_seq, self.last_seq
+        rows = [row for _, row in self._rows(matcher)]
+        if not rows:
+            return 0, self.last_seq + 1, self.last_seq
+        return (
+            sum(row[COUNT] for row in rows),
+            max(self.first_seq, min(row[FIRST] for row in rows)),
+            max(row[LAST] for row in rows),
+        )
 
     def size_as_stored(self, msg: Msg) -> int:
         """What `msg` will count in `bytes`."""

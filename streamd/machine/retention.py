@@ -7,6 +7,7 @@ The functions return seqs; removing them is the machine's doing.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 from streamd.machine.consumer import Consumer
@@ -91,21 +92,24 @@ def _limit(config: dict[str, Any], key: str) -> int:
     return -1 if value is None else int(value)
 
 
-def over_limits(index: IndexLookup, limits: Limits) -> list[Seq]:
-    """The oldest messages that max_msgs and max_bytes no longer allow."""
-    over: list[Seq] = []
+def is_over_limits(index: IndexLookup, limits: Limits) -> bool:
+    """True if max_msgs or max_bytes does not allow all that is stored."""
+    return 0 < limits.max_msgs < index.count or 0 < limits.max_bytes < index.bytes
+
+
+def over_limits(index: IndexLookup, limits: Limits, most: int = 1 << 62) -> list[Seq]:
+    """The oldest messages that max_msgs and max_bytes no longer allow, at most `most`."""
     excess = index.count - limits.max_msgs if limits.max_msgs > 0 else 0
-    seq = index.first_seq
-    while excess > 0:
+    too_much = index.bytes - limits.max_bytes if limits.max_bytes > 0 else 0
+    if too_much <= 0:
+        oldest = index.live_seqs(index.first_seq, index.last_seq)
+        return list(islice(oldest, min(max(excess, 0), most)))
+    over: list[Seq] = []
+    for seq, size in index.live_sizes():
+        if len(over) >= most or (len(over) >= excess and too_much <= 0):
+            break
         over.append(seq)
-        excess -= 1
-        seq = index.next_live(seq + 1)
-    if limits.max_bytes > 0 and index.bytes > limits.max_bytes:
-        too_much = index.bytes - limits.max_bytes - sum(map(index.size_of, over))
-        while too_much > 0 and seq <= index.last_seq:
-            over.append(seq)
-            too_much -= index.size_of(seq)
-            seq = index.next_live(seq + 1)
+        too_much -= size
     return over
 
 
@@ -131,9 +135,3 @@ def is_wanted(
 def has_interest(subject: bytes, consumers: Iterable[Consumer]) -> bool:
     """True if some consumer would get a new message on `subject`."""
     return any(each.matcher is None or each.matcher.matches(subject) for each in consumers)
-
-
-def unwanted(index: IndexLookup, consumers: Iterable[Consumer]) -> list[Seq]:
-    """Live messages that no consumer needs. Walks the whole stream; asked when interest ends."""
-    held = list(consumers)
-    return [seq for seq, subject in index.live_subjects() if not is_wanted(seq, subject, held)]

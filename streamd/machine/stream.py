@@ -12,7 +12,15 @@ from itertools import pairwise
 from typing import Any, Final
 
 from streamd import errors
-from streamd.machine import commands, consumer_checks, msgheaders, publish, retention, snapshot
+from streamd.machine import (
+    commands,
+    consumer_checks,
+    msgheaders,
+    publish,
+    retention,
+    snapshot,
+    trimming,
+)
 from streamd.machine.base import (
     APPEND,
     BLOCK_HEADER_BYTES,
@@ -36,7 +44,7 @@ from streamd.machine.expiry import Expiry
 from streamd.machine.index import StreamIndex
 from streamd.machine.retention import Limits
 from streamd.machine.seqset import as_ranges
-from streamd.subjects import Matcher
+from streamd.machine.trimming import Purged, Unwanted
 from streamd.types import Entry, Index, Msg, Seq, Uid
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
@@ -111,6 +119,7 @@ class StreamMachine:
             commands.RESET_CONSUMER: self._apply_reset_consumer,
             commands.CHECKPOINT: self._apply_checkpoint,
             commands.REWRITE: self._apply_rewrite,
+            commands.REMOVE: self._apply_remove,
         }
 
     # --- the machine ----------------------------------------------------------------------------
@@ -467,7 +476,7 @@ class StreamMachine:
             self._enforce_per_subject({msg[0]: None for msg in msgs})
         if limits.is_discard_new:
             return  # what was let in stays, also when the limits are lowered later
-        if (0 < limits.max_msgs < index.count) or (0 < limits.max_bytes < index.bytes):
+        if retention.is_over_limits(index, limits):
             self._remove(retention.over_limits(index, limits))
 
     def _enforce_per_subject(self, names: Iterable[bytes]) -> None:
@@ -489,21 +498,9 @@ class StreamMachine:
             self._remove(list(index.live_seqs(index.first_seq, seq - 1)))
             self._is_purged = True
         elif index.count_of(subject) > 1:
-            self._remove(self._matching(Matcher([subject]), before=seq))
-
-    def _matching(self, matcher: Matcher | None, *, before: Seq) -> list[Seq]:
-        """Live matching seqs below `before`."""
-        if matcher is None or matcher.is_all:
-            return list(self.index.live_seqs(self.index.first_seq, before - 1))
-        start = self.index.first_seq
-        if matcher.literal is not None:
-            start = self.index.first_of(matcher.literal) or before
-        before = min(before, self.index.last_seq + 1)  # a search never gets beyond the end
-        found: list[Seq] = []
-        while start < before:
-            locs, start = self.index.select(start, matcher, 8192, before - start)
-            found += [loc[0] for loc in locs if loc[0] < before]
-        return found
+            # All but the last, if it is that: the search ends when it has as many.
+            is_last = index.last_of(subject) == seq
+            self._remove(Purged(index, subject, 0 if is_last else seq, int(is_last)).step())
 
     def _apply_purge(self, entry: Entry, command: Command, out: Effects) -> Any:
         _, _, pattern, seq, keep = command
@@ -512,8 +509,8 @@ class StreamMachine:
         if self.limits.denies_purge:
             return errors.STREAM_PURGE_FAILED(err="stream purge not permitted")
         index = self.index
-        matcher = Matcher([pattern]) if pattern and pattern != b">" else None
-        if matcher is None and not keep and (not seq or seq > index.last_seq):
+        is_of_all = not pattern or pattern == b">"
+        if is_of_all and not keep and (not seq or seq > index.last_seq):
             self._is_purged = True
             count = index.remove_all()
             if seq > index.last_seq + 1:
@@ -523,14 +520,19 @@ class StreamMachine:
                 self._blob.append(record)
                 index.skip(index.last_seq + 1, seq - 1)
             return count
-        before = seq or index.last_seq + 1
-        found = self._matching(matcher, before=before)
-        if keep:
-            found = found[: max(len(found) - keep, 0)]
+        found = Purged(index, pattern, seq, keep).step()
         self._remove(found)
         # What is purged below a seq is no longer what consumers wait for, even if they hold acks.
-        self._is_purged = matcher is None
+        self._is_purged = is_of_all
         return len(found)
+
+    def _apply_remove(self, entry: Entry, command: Command, out: Effects) -> Any:
+        ranges: list[Seq] = command[2]
+        seqs: list[Seq] = []
+        for first, last in zip(ranges[::2], ranges[1::2], strict=True):
+            seqs += self.index.live_seqs(first, last)
+        self._remove(seqs)
+        return len(seqs)
 
     def _apply_delete_msg(self, entry: Entry, command: Command, out: Effects) -> Any:
         seq: Seq = command[2]
@@ -614,13 +616,9 @@ class StreamMachine:
         self.dedupe.resize(int(config.get("duplicate_window") or 0))
         self.expiry.forget_hint()
         self.index.track_seqs(limits.tracks_seqs)
-        if limits.max_per_subject > 0 and (
-            limits.max_per_subject < before.max_per_subject or before.max_per_subject <= 0
-        ):
-            self._enforce_per_subject(list(self.index.subjects))
-        self._enforce(())
-        if limits.is_interest and not before.is_interest:
-            self._remove(retention.unwanted(self.index, self.consumers.values()))
+        consumers = self.consumers.values()
+        for search in trimming.reconfigured(self.index, before, limits, consumers):
+            self._remove(search.step())
         return True
 
     def _apply_to_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
@@ -643,7 +641,7 @@ class StreamMachine:
             existing.update(config)
             now = existing.matcher.patterns if existing.matcher else None
             if self.limits.is_interest and had != now:
-                self._remove(retention.unwanted(self.index, self.consumers.values()))
+                self._remove(Unwanted(self.index, self.consumers.values()).step())
             return existing
         consumer = Consumer.create(
             uid=entry.index, name=name, config=config, created_ns=ts, stream=self
@@ -653,14 +651,14 @@ class StreamMachine:
         return consumer
 
     def _apply_delete_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
-        _, _, name, uid, reason = command
+        _, _, name, uid, reason, *later = command
         consumer = self.consumers.get(name)
         if consumer is None or uid not in (0, consumer.uid):
             return errors.CONSUMER_NOT_FOUND()
         del self.consumers[name]
         del self.consumers_by_uid[consumer.uid]
-        if self.limits.is_interest:
-            self._remove(retention.unwanted(self.index, self.consumers.values()))
+        if self.limits.is_interest and later != [True]:
+            self._remove(Unwanted(self.index, self.consumers.values()).step())
         fields = {
             "stream": self.name,
             "consumer": name,

@@ -310,17 +310,18 @@ class Peering:
             "ha_assets_max": node.ha_assets_max,
             "unique_tag": node.unique_tag,
             "rewrites": True,
+            "removes": True,
             "storage_used": node.storage_bytes(),
             "memory_used": node.memory_bytes(),
             "streams": len(replicas),
             "ha_assets": sum(1 for r in replicas if len(r.group.raft.members.voters) > 1),
         }
 
-    def all_rewrite(self, members: Iterable[NodeId]) -> bool:
-        """True if all `members` have said that they know the command REWRITE: servers that do not
-        may still be among them while a cluster is brought to a new version node by node."""
+    def all_know(self, command: str, members: Iterable[NodeId]) -> bool:
+        """True if all `members` have said that they know a command ("rewrites", "removes"): servers
+        that do not may be among them while a cluster is brought to a new version node by node."""
         return not self._node.is_clustered or all(
-            self.node_facts.get(name, {}).get("rewrites") for name in members
+            self.node_facts.get(name, {}).get(command) for name in members
         )
 
     def tell_facts(self) -> None:

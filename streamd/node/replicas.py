@@ -360,7 +360,7 @@ class Replicas:
             stager=BatchStager(self._batch_budget),
             max_payload=node.max_payload,
             has_room=node.room.take if is_file else node.memory_room.take,
-            may_rewrite=lambda: node.peering.all_rewrite(raft.members.members()),
+            all_know=lambda command: node.peering.all_know(command, raft.members.members()),
         )
         group.snapshot_every_bytes = node.room.snapshot_every_bytes
         if not is_file and self._has_peers(asset):

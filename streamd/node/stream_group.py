@@ -24,6 +24,7 @@ from streamd.node.cursor import Cursor
 from streamd.node.group import BlockPort, Group, Turn
 from streamd.node.ports import DeliverSink, PublishSink, Wires
 from streamd.node.rewriter import Rewriter
+from streamd.node.trimmer import Trimmed, Trimmer
 from streamd.protocol import acks
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.store.format import decode_fields
@@ -39,7 +40,7 @@ _NAMED_KINDS = frozenset(
     (commands.CREATE_CONSUMER, commands.PAUSE_CONSUMER, commands.RESET_CONSUMER)
 )
 _PLAIN_ACKS = frozenset((b"", b"+ACK", b"+OK"))
-_REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MSG))
+_REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MSG, commands.REMOVE))
 
 Waiter = tuple[PublishSink, list[bytes]]
 Fields = tuple[Seq, int, bytes, bytes, bytes]
@@ -71,7 +72,7 @@ class StreamGroup(Group):
         stager: BatchStager,
         max_payload: int,
         has_room: Callable[[int], bool],
-        may_rewrite: Callable[[], bool] = lambda: True,
+        all_know: Callable[[str], bool] = lambda command: True,
     ) -> None:
         super().__init__(
             uid=uid, raft=raft, machine=machine, blocks=blocks, snapshot_index=snapshot_index
@@ -95,8 +96,14 @@ class StreamGroup(Group):
             machine.index,
             blocks,
             self._post_rewrite,
-            may_rewrite,
-            wake=lambda: self.post((g.TICK, None, None, None)),
+            may_rewrite=lambda: all_know("rewrites"),
+            wake=self._wake,
+        )
+        self._trimmer = Trimmer(
+            machine,
+            propose=lambda command, done: self.post((g.PROPOSE, command, done, False)),
+            may_remove=lambda: all_know("removes"),
+            wake=self._wake,
         )
         self._next_ts = 0
         self._cursors: dict[Uid, Cursor] = {}
@@ -137,6 +144,8 @@ class StreamGroup(Group):
         if self._is_ready:
             self._look_at_expiry(turn)
             self._rewriter.tick(now_ms)
+            if self._trimmer.is_due:
+                self._trimmer.go_on(now_ns)
         if self.blocks.reclaimable_bytes >= limits.RECLAIM_BYTES:
             self._look_at_dead_blocks(turn)
         if self._advices:
@@ -188,6 +197,8 @@ class StreamGroup(Group):
         """The stream is gone (or broken here): cursors tell their clients and end."""
         self._is_closed = True
         self._stager.clear()
+        for done in self._trimmer.stop():
+            self.call_soon(done, errors.STREAM_NOT_FOUND())
         for cursor in list(self._cursors.values()):
             self._drop_cursor(cursor, b"409 Consumer Deleted")
 
@@ -319,6 +330,9 @@ class StreamGroup(Group):
         command = [commands.REWRITE, self.at_ns, block_nos, ranges, records]
         self.post((g.PROPOSE, command, done, False))
 
+    def _wake(self) -> None:
+        self.post((g.TICK, None, None, None))
+
     def _on_saved(self, index: Index, term: int, chain: int) -> None:
         self._dead_blocks_at_ms = self.at_ms + limits.RECLAIM_AFTER_MS
         super()._on_saved(index, term, chain)
@@ -427,6 +441,8 @@ class StreamGroup(Group):
                     self._expiry_at_ns = 0
                     self._expiry_proposed = False
                     is_removed = True
+                elif kind == commands.DELETE_CONSUMER and command[5:] == [True]:
+                    self._trimmer.sweep()
         if not self._is_ready:
             return
         first = self.machine.index.first_seq
@@ -444,6 +460,7 @@ class StreamGroup(Group):
         self._next_ts = self.machine.state()["last_ts"] + 1
         self._seen_first = self.machine.index.first_seq
         self._rewriter.restart()
+        self._trimmer.sweep()  # the leader before may not have come to it
         self._sync_cursors()
 
     def _sync_cursors(self) -> None:
@@ -547,11 +564,18 @@ class StreamGroup(Group):
             if done is not None:
                 done(errors.STREAM_NOT_FOUND())
             return
+        if command[0] == commands.DELETE_CONSUMER:
+            command = self._trimmer.lightened(command)
+        elif self._is_ready and type(done) is not Trimmed:
+            if self._trimmer.takes(command, done, self.at_ns):
+                return
         super()._on_propose(command, done, is_forced)
 
     def _on_leadership_lost(self) -> None:
         """Another member leads, or nobody: who waits here hears of it, and asks there."""
         self._stager.clear()
+        for done in self._trimmer.stop():
+            self.call_soon(done, errors.CLUSTER_NOT_AVAIL())
         for cursor in list(self._cursors.values()):
             self._drop_cursor(cursor, b"409 Leadership Change")
         self._msgs, self._waiters = [], []
@@ -604,6 +628,8 @@ class StreamGroup(Group):
         return found
 
     def propose(self, command: Command, *, is_forced: bool, tag: Any = None) -> None:
+        if command[0] == commands.DELETE_CONSUMER:
+            command = self._trimmer.lightened(command)
         self._unforced.append((command, tag))
         if is_forced:
             self._is_forced = True

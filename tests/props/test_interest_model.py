@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from streamd.machine import commands
+from streamd.machine.seqset import as_ranges
+from streamd.machine.trimming import Unwanted
 from streamd.subjects import matches
 from tests.unit.machine.box import Box
 
@@ -59,10 +61,17 @@ class InterestModel(RuleBasedStateMachine):
                 needed.add(name)
 
     @precondition(lambda self: self.filters)
-    @rule(data=st.data())
-    def remove_consumer(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), in_steps=st.booleans())
+    def remove_consumer(self, data: st.DataObject, in_steps: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.filters)))
-        assert self.box.do(commands.DELETE_CONSUMER, name, 0, "") is True
+        assert self.box.do(commands.DELETE_CONSUMER, name, 0, "", in_steps) is True
+        if in_steps and not self.is_workqueue:
+            index, consumers = self.box.machine.index, self.box.machine.consumers.values()
+            search = Unwanted(index, consumers)
+            most, rows = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
+            while not search.is_done:
+                ranges = [seq for pair in as_ranges(search.step(most, rows)) for seq in pair]
+                self.box.do(commands.REMOVE, ranges)
         del self.filters[name]
         for seq, needed in list(self.needs.items()):
             needed.discard(name)
@@ -111,6 +120,9 @@ class InterestModel(RuleBasedStateMachine):
         if not hasattr(self, "box"):
             return
         assert self.box.live() == sorted(self.needs)
+        if not self.is_workqueue:
+            machine = self.box.machine
+            assert Unwanted(machine.index, machine.consumers.values()).step() == []
         for consumer in self.box.machine.consumers.values():
             assert consumer.floor_sseq <= consumer.delivered_sseq
             assert set(consumer.pending) <= set(self.needs)

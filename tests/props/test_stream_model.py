@@ -17,9 +17,11 @@ from hypothesis.stateful import (
 )
 
 from streamd.errors import JsError
-from streamd.machine import commands, lookup
+from streamd.machine import commands, lookup, trimming
 from streamd.machine.base import REWRITTEN
 from streamd.machine.digest import MASK64, mix64
+from streamd.machine.retention import Limits
+from streamd.machine.seqset import as_ranges
 from streamd.machine.stream import StreamMachine
 from streamd.store.format import BlockCodec
 from streamd.subjects import Matcher, matches
@@ -49,8 +51,10 @@ class StreamModel(RuleBasedStateMachine):
             storage=storage,
             allow_rollup_hdrs=True,
         )
+        self.first_config = self.box.machine.config
         self.limits = (max_msgs, max_bytes, per_subject)
         self.live: dict[int, tuple[bytes, bytes, bytes]] = {}
+        self.left: dict[int, tuple[bytes, bytes, bytes]] = {}  # in steps, of something under way
         self.last = 0
         self.consumers: list[str] = []
         self.planned: list[Any] | None = None
@@ -122,6 +126,81 @@ class StreamModel(RuleBasedStateMachine):
         assert self.box.do(commands.PURGE, pattern, seq, keep) == len(gone)
         for each in gone:
             del self.live[each]
+
+    @rule(
+        pattern=st.sampled_from([b"", *PATTERNS]),
+        seq=st.integers(0, 40),
+        keep=st.integers(0, 4),
+        most=st.integers(1, 3),
+        rows=st.integers(1, 9),
+    )
+    def purge_in_steps(self, pattern: bytes, seq: int, keep: int, most: int, rows: int) -> None:
+        """What the steps find, and then the command, is what the command alone would."""
+        if seq and keep:
+            keep = 0
+        search = trimming.Purged(self.box.machine.index, pattern, min(seq, self.last), keep)
+        gone: list[int] = []
+        for _ in range(1000):
+            found = search.step(most, rows)
+            assert len(found) <= most and set(found) <= set(self.live)
+            gone += found
+            if search.is_done:
+                break
+            self.remove_now(found)
+        assert search.is_done
+        self.put_back()
+        wanted = [
+            each
+            for each, msg in sorted(self.live.items())
+            if (not pattern or matches(pattern, msg[0])) and (not seq or each < min(seq, self.last))
+        ]
+        assert gone == wanted[: max(len(wanted) - keep, 0)]
+        self.box.do(commands.PURGE, pattern, min(seq, self.last), keep)
+        for each in gone:
+            del self.live[each]
+
+    def put_back(self) -> None:
+        """Have the model know of what left in steps."""
+        self.live = dict(sorted({**self.live, **self.left}.items()))
+        self.left.clear()
+
+    def remove_now(self, seqs: list[int]) -> None:
+        ranges = [seq for pair in as_ranges(seqs) for seq in pair]
+        assert self.box.do(commands.REMOVE, ranges) == len(seqs)
+        for seq in seqs:
+            self.left[seq] = self.live.pop(seq)
+
+    @rule(
+        max_msgs=st.sampled_from([-1, 3, 7]),
+        max_bytes=st.sampled_from([-1, 300, 600]),
+        per_subject=st.sampled_from([-1, 1, 2, 3]),
+        most=st.integers(0, 3),
+        rows=st.integers(1, 9),
+    )
+    def configure(
+        self, max_msgs: int, max_bytes: int, per_subject: int, most: int, rows: int
+    ) -> None:
+        """New limits, with steps before them (`most` > 0) or without."""
+        machine = self.box.machine
+        self.limits = (max_msgs, max_bytes, per_subject)
+        changes = {
+            "max_msgs": max_msgs,
+            "max_bytes": max_bytes,
+            "max_msgs_per_subject": per_subject,
+        }
+        before, after = machine.limits, Limits(machine.config | changes)
+        searches = trimming.reconfigured(machine.index, before, after, ())
+        search = trimming.OneAfterAnother(searches)
+        for _ in range(1000):
+            if search.is_done or not most:
+                break
+            self.remove_now(search.step(most, rows))
+        assert search.is_done or not most
+        self.put_back()
+        self.enforce()
+        if most:
+            assert self.box.live() == sorted(self.live)
+        self.box.config(**changes)
 
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
@@ -256,7 +335,7 @@ class StreamModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "box"):
             return
-        replica = Box(block_bytes=700, **self.box.machine.config)
+        replica = Box(block_bytes=700, **self.first_config)
         for data in self.box.log:
             replica.apply(data)
         assert replica.machine.digest == self.box.machine.digest

@@ -60,6 +60,7 @@ DEEDS = (
     "pushed",
     "reads",
     "releases checked",
+    "removals in steps",
     "step-downs",
     "stream deletes",
     "streams of 1",

@@ -39,6 +39,7 @@ class Truth:
         self._known_in: list[Term] = [0]  # by index: the term of whoever committed it first
         self.content: dict[Seq, Msg] = {}  # every message ever stored
         self.rewrites = 0  # how often a block took the place of others
+        self.removals = 0  # how often messages left in steps
         self._columns = columns
 
     @property
@@ -81,6 +82,8 @@ class Truth:
                     self.content[seq] = tuple(msg)
         elif command[0] == commands.REWRITE and out.outcomes[-1][1] is True:
             self.rewrites += 1
+        elif command[0] == commands.REMOVE:
+            self.removals += 1
 
 
 def _print_of(machine: Any) -> tuple[int, int]:
@@ -185,9 +188,10 @@ class Checkers:
         need(index == truth.last + 1, f"{_who(core)} commits {index} after {truth.last}")
         self.world.counts["entries"] += 1
         self.world.note(f"{_who(core)} commits {index} of {entry.term} {entry.chain:08x}")
-        rewrites = truth.rewrites
+        rewrites, removals = truth.rewrites, truth.removals
         events = truth.add(entry, core.term)
         self.world.counts["blocks rewritten"] += truth.rewrites - rewrites
+        self.world.counts["removals in steps"] += truth.removals - removals
         for kind, fields in events:
             if core.group == META_UID and "asset" in fields:
                 asset = fields["asset"]

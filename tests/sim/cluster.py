@@ -404,6 +404,8 @@ def small_limits() -> Iterator[None]:
             ("REWRITE_LOOK_MS", 100),
             ("REWRITE_AFTER_MS", 500),
             ("REWRITE_PAUSE_MS", 20),
+            ("TRIM_MSGS", 20),
+            ("TRIM_ROWS", 50),
         ):
             stack.enter_context(_set(limits, name, value))
         from streamd.raft import log, replication

@@ -309,6 +309,8 @@ def run(first_seed: int, points: int, crashes_per_seed: int = 12) -> Counter[str
     with ExitStack() as stack:
         for name, value in (("LOOK", 5), ("AFTER", 20), ("PAUSE", 5)):
             stack.enter_context(patch.object(limits, f"REWRITE_{name}_MS", value))
+        for name, value in (("MSGS", 20), ("ROWS", 50)):
+            stack.enter_context(patch.object(limits, f"TRIM_{name}", value))
         return _run(first_seed, points, crashes_per_seed)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from streamd.machine import commands
 from streamd.machine.base import DROP, SEAL, Effects
-from streamd.machine.lookup import FIRST, LAST
+from streamd.machine.lookup import FIRST, LAST, IndexLookup
 from streamd.machine.stream import StreamMachine
 from streamd.types import Entry
 from tests.unit.machine.box import SECOND, Box
@@ -336,3 +338,22 @@ def test_the_last_of_a_subject_left_by_age_is_found_without_a_search() -> None:
     for number in range(5):
         row = box.machine.index.subjects[b"a.%d" % number]
         assert row[FIRST] == row[LAST] == 6 + number
+
+
+def test_a_new_limit_per_subject_walks_the_stream_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was searched from each subject's first message on."""
+    box = Box()
+    for _ in range(20):
+        box.store(*((b"a.%d" % number, b"", b"") for number in range(50)))
+    looked: list[int] = []
+    columns_of = IndexLookup._columns
+
+    def count(index: IndexLookup, block: Any) -> Any:
+        looked.append(block.block_no)
+        return columns_of(index, block)
+
+    monkeypatch.setattr(IndexLookup, "_columns", count)
+    box.config(max_msgs_per_subject=1)
+    assert box.live() == list(range(951, 1001))
+    blocks = len(set(looked))
+    assert len(looked) <= 3 * blocks  # to find them, to remove them, and what `live` asks

@@ -1,0 +1,274 @@
+"""`Trimmer`: large removals in steps end as the command alone would have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamd import errors, limits
+from streamd.machine import commands
+from streamd.node import group as g
+from streamd.node.trimmer import Trimmed, Trimmer
+from tests.unit.machine.box import Box
+from tests.unit.node.test_refused_proposals import Leader
+
+STEP = 10
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRIM_MSGS", STEP)
+    monkeypatch.setattr(limits, "TRIM_ROWS", 4 * STEP)
+
+
+class World:
+    """A stream and its trimmer; what that proposes waits until a turn."""
+
+    def __init__(self, **config: Any) -> None:
+        self.box = Box(**config)
+        self.is_known = True
+        self.queue: list[tuple[list[Any], Callable[[Any], None]]] = []
+        self.removals: list[list[int]] = []
+        self.steps = 0
+        self.trimmer = Trimmer(
+            self.box.machine,
+            lambda command, done: self.queue.append((command, done)),
+            lambda: self.is_known,
+            lambda: None,
+        )
+
+    def fill(self, count: int, subjects: int = 3) -> None:
+        self.box.store(*((b"a.%d" % (n % subjects), b"", b"") for n in range(count)))
+
+    def ask(self, command: list[Any]) -> list[Any]:
+        """What the client hears of `command`; goes on until nothing is left to do."""
+        heard: list[Any] = []
+        self.post(command, heard.append)
+        while self.turn():
+            pass
+        return heard
+
+    def post(self, command: list[Any], done: Callable[[Any], None]) -> None:
+        if not self.trimmer.takes(command, done, 1):
+            self.queue.append((command, done))
+
+    def turn(self) -> bool:
+        if self.trimmer.is_due:
+            self.steps += 1
+            self.trimmer.go_on(1)
+        if not self.queue:
+            return self.trimmer.is_due
+        command, done = self.queue.pop(0)
+        before = self.box.machine.index.count
+        outcome = self.box.do(command[0], *command[2:])
+        if command[0] == commands.REMOVE:
+            self.removals.append(command[2])
+            assert outcome == before - self.box.machine.index.count > 0
+        done(outcome)
+        return True
+
+    def configure(self, **changes: Any) -> list[Any]:
+        config = self.box.machine.config | changes
+        return self.ask([commands.CONFIGURE, 1, config, self.box.machine.applied + 100])
+
+
+PURGES = [(b"", 61, 0), (b"", 0, 7), (b"a.1", 0, 0), (b"a.1", 70, 0), (b"a.*", 0, 33), (b">", 9, 0)]
+
+
+@pytest.mark.parametrize("purge", PURGES)
+def test_a_purge_in_steps_is_that_purge(purge: tuple[bytes, int, int]) -> None:
+    world, plain = World(), World()
+    plain.is_known = False
+    for each in (world, plain):
+        each.fill(100)
+        for seq in (5, 6, 50):
+            each.box.do(commands.DELETE_MSG, seq, False)
+    command = [commands.PURGE, 1, *purge]
+    assert world.ask(command) == plain.ask(command)
+    assert world.box.live() == plain.box.live()
+    assert plain.removals == []
+    assert bool(world.removals) is (purge[1] != 9)  # that one is small enough
+    assert all(b - a < STEP for ranges in world.removals for a, b in [(ranges[0], ranges[1])])
+
+
+def test_all_but_nothing_leaves_at_once() -> None:
+    world = World()
+    world.fill(100)
+    assert world.ask([commands.PURGE, 1, b"", 101, 0]) == [100]
+    assert len(world.removals) == 9  # the last ten leave with the purge itself
+    assert (world.box.live(), world.box.machine.index.first_seq) == ([], 101)
+
+
+CONFIGS = [
+    {"max_msgs": 17},
+    {"max_bytes": 900},
+    {"max_msgs_per_subject": 2},
+    {"max_msgs_per_subject": 20, "max_msgs": 30, "max_bytes": 500},
+    {"max_msgs_per_subject": 2, "discard": "new", "max_msgs": 1},
+    {"retention": "interest"},
+    {"description": "nothing to remove"},
+]
+
+
+@pytest.mark.parametrize("changes", CONFIGS)
+def test_new_limits_in_steps_are_those_limits(changes: dict[str, Any]) -> None:
+    world, plain = World(), World()
+    plain.is_known = False
+    for each in (world, plain):
+        each.fill(100)
+        each.box.consumer("c", filter_subject="a.1")
+        assert each.configure(**changes) == [True]
+    assert world.box.live() == plain.box.live()
+    assert bool(world.removals) is ("description" not in changes)
+    assert world.box.machine.config == plain.box.machine.config
+
+
+def test_messages_published_meanwhile_count() -> None:
+    world = World()
+    world.fill(60)
+    heard: list[Any] = []
+    world.post([commands.PURGE, 1, b"a.1", 0, 0], heard.append)
+    world.fill(60)
+    while world.turn():
+        pass
+    assert heard == [40]
+    assert world.box.machine.index.count_of(b"a.1") == 0
+    assert world.box.machine.index.count == 80
+
+
+def test_one_after_another_and_a_later_config_ends_an_earlier_one() -> None:
+    """Higher limits that came while lower ones were being enforced keep what is still there."""
+    world = World()
+    world.fill(100)
+    heard: list[Any] = []
+    config = world.box.machine.config
+    world.post([commands.CONFIGURE, 1, config | {"max_msgs": 10}, 200], heard.append)
+    world.turn()
+    world.box.do(commands.CONFIGURE, config | {"max_msgs": 1000}, 300)
+    world.post([commands.PURGE, 1, b"", 0, 85], heard.append)
+    while world.turn():
+        pass
+    assert heard == [True, 5]
+    assert world.box.live() == list(range(16, 101))
+    assert world.box.machine.config["max_msgs"] == 1000
+
+
+def test_a_purge_that_is_forbidden_removes_nothing() -> None:
+    world = World(deny_purge=True)
+    world.fill(100)
+    (refused,) = world.ask([commands.PURGE, 1, b"", 0, 1])
+    assert refused.err_code == 10110
+    assert len(world.box.live()) == 100
+
+
+def interested(count: int) -> World:
+    """An interest stream that two consumers want: `one` all of it, `two` a third."""
+    world = World(retention="interest")
+    world.box.consumer("one")
+    world.box.consumer("two", filter_subject="a.2")
+    world.fill(count)
+    return world
+
+
+def test_what_only_a_deleted_consumer_wanted_leaves_after_the_deletion() -> None:
+    world = interested(100)
+    command = world.trimmer.lightened([commands.DELETE_CONSUMER, 1, "one", 0, ""])
+    assert command[5:] == [True]
+    assert world.ask(command) == [True]
+    assert len(world.box.live()) == 100
+    world.trimmer.sweep()
+    while world.turn():
+        pass
+    assert world.box.live() == list(range(3, 101, 3))
+    assert len(world.removals) == 5
+    assert world.box.machine.consumers["two"].num_pending == 33
+
+
+def test_few_leave_with_the_deletion() -> None:
+    world = interested(20)
+    command = [commands.DELETE_CONSUMER, 1, "one", 0, ""]
+    assert world.trimmer.lightened(command) == command
+    assert world.ask(command) == [True]
+    assert world.box.live() == [3, 6, 9, 12, 15, 18]
+    nobody = [commands.DELETE_CONSUMER, 1, "nobody", 0, ""]
+    assert world.trimmer.lightened(nobody) == nobody
+
+
+def test_a_sweep_finds_nothing_where_all_is_wanted() -> None:
+    world = interested(400)
+    world.box.do(commands.DELETE_CONSUMER, "two", 0, "")
+    world.trimmer.sweep()
+    while world.turn():
+        pass
+    assert (world.removals, world.steps) == ([], 1)  # an unfiltered consumer wants the rest anyhow
+
+
+def test_rows_of_one_step_are_bounded() -> None:
+    world = World()
+    world.fill(2000, subjects=1000)
+    heard: list[Any] = []
+    world.post([commands.PURGE, 1, b"a.999", 0, 0], heard.append)
+    while world.turn():
+        pass
+    assert heard == [2]
+    assert world.steps >= 1000 // (4 * STEP)
+
+
+def test_whoever_waits_hears_that_this_node_leads_no_more() -> None:
+    world = World()
+    world.fill(100)
+    heard: list[Any] = []
+    world.post([commands.PURGE, 1, b"", 0, 1], heard.append)
+    world.post([commands.PURGE, 1, b"", 0, 2], heard.append)
+    (_, done), *_ = world.queue
+    assert len(world.trimmer.stop()) == 2
+    done(10)  # late news of the step under way
+    assert not world.trimmer.is_due
+
+    world.queue.clear()
+    world.post([commands.PURGE, 1, b"", 0, 1], heard.append)
+    (_, done), *_ = world.queue
+    done(errors.CLUSTER_NOT_AVAIL())
+    assert [each.err_code for each in heard] == [10008]
+    assert not world.trimmer.is_due
+
+
+def test_of_an_outcome_only_a_count_is_added_to() -> None:
+    heard: list[Any] = []
+    for outcome in (4, True, "other"):
+        Trimmed(heard.append, 3)(outcome)
+    Trimmed(None, 3)(4)
+    assert heard == [7, True, "other"]
+
+
+def test_a_group_removes_in_steps() -> None:
+    """Through log, turns and apply."""
+    leader = Leader()
+    leader.publish(100)
+    heard: list[Any] = []
+    leader.post(g.PROPOSE, [commands.PURGE, 1, b"", 0, 15], heard.append, True)
+    leader.pass_time(50)
+    assert heard == [85]
+    applied = leader.machine.applied
+    config = leader.machine.config | {"max_msgs": 3}
+    leader.post(g.PROPOSE, [commands.CONFIGURE, 1, config, 10**6], heard.append, True)
+    leader.pass_time(50)
+    assert heard == [85, True]
+    assert leader.machine.applied == applied + 2
+    assert leader.machine.state()["messages"] == 3
+    assert not leader.node.errors
+
+
+def test_a_group_removes_what_a_deleted_consumer_wanted() -> None:
+    leader = Leader(retention="interest")
+    config = {"durable_name": "C", "ack_policy": "explicit", "deliver_policy": "all"}
+    leader.propose([commands.CREATE_CONSUMER, 1, "C", config, "", False])
+    leader.publish(100)
+    assert leader.machine.state()["messages"] == 100
+    heard: list[Any] = []
+    leader.post(g.PROPOSE, [commands.DELETE_CONSUMER, 1, "C", 0, ""], heard.append, True)
+    leader.pass_time(50)
+    assert heard == [True]
+    assert leader.machine.state()["messages"] == 0
