@@ -283,6 +283,11 @@ class MetaMachine:
             for other in self.capturing(subject.encode())
         )
 
+    def is_deleted(self, uid: Uid) -> bool:
+        """True if a committed command deleted the stream. A meta group that begins anew knows of
+        no stream before it comes to the entry that made it, and that one's index is the uid."""
+        return uid not in self.streams_by_uid and self.applied >= uid
+
     def capturing(self, pattern: bytes) -> set[str]:
         """Names of the streams that capture a subject, or any subject of a pattern."""
         return set(self._captured.overlapping(pattern))

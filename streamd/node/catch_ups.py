@@ -106,7 +106,7 @@ class CatchUps:
         if uid == META_UID:
             directory = os.path.join(node.root, "meta")
             return StateInstall(
-                disk, directory, uid, thread, name="meta", close_live=node.close_meta
+                disk, directory, uid, thread, name="meta", close_live=node.meta_member.close
             )
         replica = node.replicas.get(uid)
         close = partial(node.replicas.close_live, uid)
@@ -137,7 +137,7 @@ class CatchUps:
             else:
                 node.wal.reset_group(uid, found.index, found.term, found.chain)
         if uid == META_UID:
-            node.wal.append([], node.open_meta)
+            node.wal.append([], node.meta_member.open_again)
             return
 
         node.wal.append([], partial(node.replicas.open_again, uid))
@@ -158,8 +158,8 @@ class CatchUps:
         self._running.pop(uid, None)
         node.error("catch-up failed", group=uid, reason=str(err))
         if uid == META_UID:
-            assert node.meta_group is not None
-            node.on_meta_failed(node.meta_group, err)
+            assert node.meta_member.group is not None
+            node.meta_member.on_failed(node.meta_member.group, err)
             return
         asset = node.meta.streams_by_uid.get(uid)
         if asset is not None:

@@ -130,6 +130,14 @@ class Monitor:
         """Ask the loop to end; it takes a last snapshot itself, or none. Await `stopped`."""
         self.post((g.STOP, None, None, None))
 
+    def when_stopped(self, done: Callable[[], None]) -> None:
+        """Stop, if that has not happened yet; then call `done`."""
+        if self.stopped.is_set():
+            done()
+        else:
+            self.on_stopped.append(done)
+            self.stop()
+
     def is_awake(self) -> bool:
         """True if a turn is due."""
         return self._wake.is_set() and not self._is_done

@@ -1,4 +1,4 @@
-"""A node: the meta group, the groups of its streams, their disks, and who finds whom.
+"""A node: the groups that run on it, their log and disks, its start and its stop.
 
 Start order: store directory, log (one scan), meta group, then every stream it knows. Stop order
 is the reverse. The node never deletes by inference: a stream's directory leaves `streams/` only
@@ -16,38 +16,33 @@ from functools import partial
 from typing import Any
 
 from streamd import errors, limits
-from streamd.errors import ConfigError, CorruptionError, StreamdError
-from streamd.machine import commands
-from streamd.machine.meta import MetaMachine, StreamAsset
+from streamd.errors import ConfigError, CorruptionError
+from streamd.machine.meta import MetaMachine
 from streamd.node import group as g
 from streamd.node import storedir
+from streamd.node.amnesia import Amnesia
 from streamd.node.bootstrap import Bootstrap
+from streamd.node.catalog import Catalog
 from streamd.node.damages import Damages
 from streamd.node.env import NodeEnv, SystemEnv, completion
-from streamd.node.group import Group, NoBlocks
+from streamd.node.group import Group
 from streamd.node.leaders import Leaders
 from streamd.node.memory_log import MemoryLog
+from streamd.node.meta_member import MetaMember
 from streamd.node.monitor import DueTurns, Monitor
 from streamd.node.peering import Peering
 from streamd.node.ports import Done, Peers, Wires
-from streamd.node.rafts import GroupStart, Rafts, log_from_snapshot
-from streamd.node.remote_stream import RemoteStream
+from streamd.node.rafts import Rafts
 from streamd.node.removals import Removals
 from streamd.node.replicas import Replicas
 from streamd.node.room import MemoryRoom, StorageRoom
 from streamd.node.scrubber import Scrubber
-from streamd.node.snapshot_state import unwrap
-from streamd.node.snapshot_writers import MetaSnapshots, StreamSnapshots
 from streamd.node.stream_handle import LocalStream
-from streamd.raft.membership import Membership
 from streamd.raft.messages import Message
 from streamd.store.install import catchup_uid
-from streamd.store.snapshots import SnapshotFile
 from streamd.store.trash import EmptyTrash
 from streamd.store.wal import Wal
-from streamd.types import META_UID, HardState, NodeId, Uid
-
-__all__ = ["Node", "StreamSnapshots", "log_from_snapshot"]
+from streamd.types import META_UID, NodeId, Uid
 
 
 class Node:
@@ -86,7 +81,6 @@ class Node:
         self.cluster_name = cluster_name
         self.is_clustered = bool(cluster_name)
         self.tags = tags
-        self.topology_version = 0
         self.failed: dict[str, str] = {}  # stream name -> why it is offline on this node
         self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
         self.env: NodeEnv = env or SystemEnv()
@@ -94,21 +88,15 @@ class Node:
         self.log = log
         self.wires = wires
         self.leaders = Leaders(self.server_name)
+        self.catalog = Catalog(lambda pattern: self.meta.capturing(pattern))
         self.peering = Peering(self)
         self.damages = Damages(self)
         self.scrubber = Scrubber(self)
+        self.amnesia = Amnesia(self)
+        self.meta_member = MetaMember(self)
         self.replicas = Replicas(self)
         self.removals = Removals(self)
-        self.is_meta_fresh = False  # it has what was committed when this process began
-        self.meta_index_at_start = -1  # of the meta log, as this process found it; -1: not yet
-        self.forgotten_upto = 0  # streams created up to this meta entry may have been forgotten
-        self.meta_reason = ""  # why the meta group does not serve here; empty: it does
         self._on_fatal = on_fatal
-        self._handles: dict[str, LocalStream | RemoteStream] = {}
-        self._sorted: list[LocalStream | RemoteStream] | None = []
-        self._routes: dict[bytes, tuple[LocalStream | RemoteStream, ...]] = {}
-        self._meta_group: Group | None = None
-        self._meta_monitor: Monitor | None = None
         self._expected_size: Callable[[], int] = lambda: 1
         self._bootstrap: Bootstrap | None = None
         self._timers: dict[str, Any] = {}
@@ -155,8 +143,8 @@ class Node:
                     f"store directory {self.root!r} belongs to a node of cluster id "
                     f"{self.identity['cluster_id']}: give this server its cluster configuration"
                 )
-            self._start_meta()
-            self._when_meta_ready(partial(self._meta_recovered, done))
+            self.meta_member.start()
+            self.meta_member.when_ready(partial(self._meta_recovered, done))
             return
         assert self.peering.peers is not None, "a clustered node needs its peers first"
         self.removals.check_directory()
@@ -175,7 +163,7 @@ class Node:
             on_decided=self._cluster_decided,
         )
         if self._bootstrap.is_decided:
-            self._start_meta()
+            self.meta_member.start()
         else:
             self._look_at_bootstrap()
         self.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
@@ -201,7 +189,7 @@ class Node:
             on_error=self._on_log_error,
             helper=self.block_thread,
             tolerate_damage=self.is_clustered,
-            on_groups_lost=self._on_groups_lost,
+            on_groups_lost=self.amnesia.groups_lost,
         )
         self.is_log_lost = is_known and self.identity["log_id"] != wal.log_id
         if self.is_log_lost and not self.is_clustered:
@@ -217,11 +205,6 @@ class Node:
             self.warn("the log is damaged", reason=text)
         return wal
 
-    def _on_groups_lost(self) -> None:
-        """The log may have lost all of a group, its votes too: as if the log itself was lost."""
-        self.identity["is_rejoined"] = True
-        self.save_identity()
-
     def save_identity(self) -> None:
         """Make what this node knows of itself what the next start finds."""
         try:
@@ -231,15 +214,15 @@ class Node:
                 raise
             # What this node is can't be written down, so it must not go on as if it were.
             self.error("node.json can't be written", reason=str(err))
-            if self._on_fatal is not None:
-                self._on_fatal(err)
+            self.give_up(err)
 
     def _meta_recovered(self, done: Callable[[BaseException | None], None]) -> None:
-        if self._meta_group is None or self._meta_group.failure:
-            reason = self._meta_group.failure if self._meta_group is not None else "not running"
+        group = self.meta_member.group
+        if group is None or group.failure:
+            reason = group.failure if group is not None else "not running"
             done(CorruptionError(f"meta group: {reason}"))
             return
-        self._meta_group.on_events = self._meta_events
+        self.meta_member.follow()
         assets = sorted(self.meta.streams_by_name.values(), key=lambda asset: asset.uid)
         known = {asset.uid for asset in assets}
 
@@ -267,6 +250,11 @@ class Node:
         self.peering.hand_over(self._stop_groups)
 
     @property
+    def is_running(self) -> bool:
+        """True from when the log is open until the last file is closed."""
+        return self._is_running
+
+    @property
     def is_stopping(self) -> bool:
         return self._is_stopping
 
@@ -288,13 +276,7 @@ class Node:
             for done in waiters:
                 done()
 
-        def streams_stopped() -> None:
-            if self._meta_monitor is None:
-                meta_stopped()
-            else:
-                stop_all([self._meta_monitor], meta_stopped)
-
-        self.replicas.stop_all(streams_stopped)
+        self.replicas.stop_all(lambda: self.meta_member.stop(meta_stopped))
 
     # --- which cluster ----------------------------------------------------------------------
 
@@ -308,270 +290,21 @@ class Node:
 
     def _cluster_decided(self, is_uncertain: bool) -> None:
         self.info("cluster joined" if is_uncertain else "cluster founded", id=self.cluster_id)
-        self._start_meta()
+        self.meta_member.start()
         self.peering.renew_hello([] if is_uncertain else self.identity["voters"])
 
     @property
     def cluster_id(self) -> str:
         return str(self.identity.get("cluster_id", ""))
 
-    # --- the meta group ---------------------------------------------------------------------
+    # --- groups and their leaders -----------------------------------------------------------
 
     @property
     def meta(self) -> MetaMachine:
-        if self._meta_group is None:
-            assert self.is_clustered, "the node has not started"
-            return MetaMachine()  # which cluster this is is not decided: no streams are known
-        machine: MetaMachine = self._meta_group.machine
-        return machine
-
-    @property
-    def meta_group(self) -> Group | None:
-        return self._meta_group
-
-    @property
-    def meta_monitor(self) -> Monitor | None:
-        return self._meta_monitor
-
-    def _start_meta(self, *, is_damaged: bool = False) -> None:
-        directory = os.path.join(self.root, "meta")
-        try:
-            snapshot = SnapshotFile.load(self._disk, directory, "meta", group=META_UID)
-        except CorruptionError as err:
-            if not self.is_clustered:
-                raise
-            self.warn("meta snapshot set aside", reason=str(err))
-            self._set_meta_aside(directory)
-            snapshot, is_damaged = None, True
-        members: Membership | None = None
-        if snapshot is None:
-            machine, start = MetaMachine(), GroupStart(META_UID)
-        else:
-            members, state = unwrap(snapshot.state)
-            machine = MetaMachine.restore(state)
-            start = GroupStart(META_UID, snapshot.index, snapshot.term, snapshot.chain)
-        voters = tuple(self.identity.get("voters", ())) or (self.server_name,)
-        is_rejoined = bool(self.identity.get("is_rejoined"))
-        raft = self.rafts.make(
-            start._replace(
-                voters=voters,
-                members=members,
-                is_forgotten=is_rejoined,
-                is_damaged=is_damaged,
-            )
-        )
-        if self.meta_index_at_start < 0:
-            # A log that lost entries does not say how far it went.
-            self.meta_index_at_start = limits.EVERYTHING if raft.is_uncertain else raft.last_index
-        # A log that is whole proves by its silence that nothing was promised; one that was lost
-        # proves nothing about any group of its time.
-        self.forgotten_upto = (
-            limits.EVERYTHING if is_rejoined else self.identity.get("forgotten_upto", 0)
-        )
-        group = Group(
-            uid=META_UID, raft=raft, machine=machine, blocks=NoBlocks(), snapshot_index=start.index
-        )
-        group.are_events_for_all = self.is_clustered
-        self._meta_group = group
-        writer = MetaSnapshots(
-            self._disk, directory, self.block_thread, is_clustered=self.is_clustered
-        )
-        monitor = Monitor(
-            group,
-            log=self.wal,
-            clock=self.env.clock,
-            snapshot_writer=writer,
-            on_failed=self.on_meta_failed,
-            loop=self.env.loop,
-            send=self.peering.send,
-            on_turn=self._on_meta_turn,
-            due=self.due_turns,
-        )
-        self._meta_monitor = monitor
-        self.is_meta_fresh = False
-        writer.on_error = lambda err: monitor.post((g.FAILED, err, None, None))
-        monitor.post((g.TICK, None, None, None))
-        if self.is_clustered:
-            # What is known to be committed is applied before any stream is opened: one of them may
-            # be deleted, its log gone, and must not come back as a new and empty one.
-            while monitor.is_awake():
-                monitor.step()
-            group.on_events = self._meta_events
-            self.peering.introduce(monitor, raft.members.members())
-            self.replicas.reconcile()
-            self.removals.look_at_members()
-        if not monitor.stopped.is_set():
-            self.env.spawn(monitor)
-            if self.is_clustered:
-                self._freshen()
-
-    def _freshen(self) -> None:
-        """Ask, until a majority says so, how far the meta log went when this process began."""
-        monitor = self._meta_monitor
-        if self.is_meta_fresh or not self._is_running or monitor is None:
-            return
-        monitor.post((g.BARRIER, self._is_fresh_now, None, None))
-        self.env.loop.call_later(limits.META_FRESH_RETRY_MS / 1000, self._freshen)
-
-    def _is_fresh_now(self) -> None:
-        if not self.is_meta_fresh and self._is_running:
-            self.is_meta_fresh = True
-            self.replicas.reconcile()
-
-    def may_have_forgotten(self, uid: Uid) -> bool:
-        """True if this node may have been in a group of which its log knows nothing."""
-        return uid <= self.forgotten_upto or self.was_dropped(uid)
-
-    def is_unknown(self, uid: Uid) -> bool:
-        """True if the log knows nothing of a group, and nobody can say yet whether it should."""
-        return self.forgotten_upto == limits.EVERYTHING and self.wal.group(uid) is None
-
-    def is_deleted(self, uid: Uid) -> bool:
-        """True if a committed command deleted the stream. A meta group that begins anew knows of
-        no stream before it comes to the entry that made it, and that one's index is the uid."""
-        return uid not in self.meta.streams_by_uid and self.meta.applied >= uid
-
-    def was_dropped(self, uid: Uid) -> bool:
-        """True if this node once destroyed its member of a group that lived on."""
-        return uid in self.identity.get("dropped", ())
-
-    def note_dropped(self, uid: Uid) -> None:
-        """This node's member of a group is about to be destroyed; the group may live on.
-
-        Should it come back, it must not pass for one of the founders, who promised nothing yet.
-        """
-        if not self.is_clustered:
-            return
-        before = self.identity.get("dropped", [])
-        dropped = sorted(one for one in {*before, uid} if not self.is_deleted(one))
-        if dropped != before:
-            self.identity["dropped"] = dropped
-            self.save_identity()
-
-    def remember_meta_commit(self) -> None:
-        """Have the log say how far the meta group is committed, before what is appended next."""
-        group = self._meta_group
-        if self.is_clustered and group is not None:
-            raft = group.raft
-            state = HardState(raft.term, raft.vote, group.machine.applied, raft.is_uncertain)
-            self.wal.append([(META_UID, [], state, 0)], _nothing)
-
-    def _set_meta_aside(self, directory: str) -> None:
-        aside = os.path.join(self.root, "trash", f"meta-damaged-{self.env.clock.now_ns()}")
-        self._disk.replace(directory, aside)
-        self._disk.mkdir(directory)
-        self._disk.sync_dir(self.root)
-
-    def close_meta(self, done: Callable[[], None]) -> None:
-        """Stop the meta group, to be begun anew by `open_meta`; its log and votes are kept."""
-        monitor, self._meta_monitor = self._meta_monitor, None
-        if monitor is None:
-            done()
-            return
-        self.leaders.note_own(META_UID, 0, is_ready=False)
-        stop_all([monitor], lambda: self.wal.append([], done))
-
-    def open_meta(self) -> None:
-        """Begin the meta group from what is on disk now."""
-        if self._meta_monitor is None and not self._is_stopping:
-            self._start_meta_again(self._start_meta)
-
-    def restart_meta_damaged(self) -> None:
-        """What this node believes is not what the majority believes: begin from theirs."""
-
-        def set_aside_and_start() -> None:
-            self._set_meta_aside(os.path.join(self.root, "meta"))
-            if not self._is_stopping:
-                self._start_meta(is_damaged=True)
-
-        self.close_meta(lambda: self._start_meta_again(set_aside_and_start))
-
-    def _start_meta_again(self, start: Callable[[], None]) -> None:
-        """`start` the meta group of a node that runs. What would end a start ends the node."""
-        try:
-            start()
-        except (OSError, StreamdError) as err:
-            self.error("meta group can't begin anew", reason=str(err))
-            if self._on_fatal is not None:
-                self._on_fatal(err)
-
-    def _when_meta_ready(self, done: Callable[[], None]) -> None:
-        assert self._meta_group is not None
-        self._meta_group.on_ready.append(done)
+        return self.meta_member.machine
 
     def propose_meta(self, command: list[Any], done: Done) -> None:
-        """See ports.NodeHandle. `done` waits for the stream's group to follow."""
-        if self._meta_monitor is None:
-            done(errors.CLUSTER_NOT_AVAIL())
-            return
-        kind = command[0]
-        deleted = 0
-        if kind == commands.DELETE_STREAM:
-            asset = self.meta.streams_by_name.get(command[2])
-            deleted = asset.uid if asset is not None else 0
-
-        def applied(result: Any) -> None:
-            if isinstance(result, errors.JsError):
-                done(result)
-            elif kind in (commands.CREATE_STREAM, commands.UPDATE_STREAM):
-                self.wait_configured(
-                    result.uid,
-                    result.update_index,
-                    lambda outcome: done(
-                        outcome if isinstance(outcome, errors.JsError) else result
-                    ),
-                )
-            elif kind == commands.DELETE_STREAM:
-                self.replicas.when_closed(deleted, lambda: done(True))
-            else:
-                done(result)
-
-        self._meta_monitor.post((g.PROPOSE, command, applied, True))
-
-    def propose_meta_anywhere(self, command: list[Any]) -> None:
-        """Propose a command of the node's own to whoever leads the meta group, if anybody."""
-        if self.is_meta_leader and self._meta_monitor is not None:
-            self._meta_monitor.post((g.PROPOSE, command, None, True))
-        elif self.meta_leader and self.peering.peers is not None:
-            self.peering.peers.note(self.meta_leader, "meta", [command])
-
-    def _meta_events(self, events: list[tuple[str, dict[str, Any]]]) -> None:
-        self._on_meta_events(events)
-
-    def _on_meta_events(self, events: list[tuple[str, dict[str, Any]]]) -> None:
-        for kind, fields in events:
-            if kind == "server_removed":
-                self.removals.on_removed(fields["server"])
-                continue
-            asset: StreamAsset = fields["asset"]
-            if kind == "stream_created":
-                self.failed.pop(asset.name, None)
-            self.replicas.reconcile_one(asset.uid, asset.name)
-        self.changed()
-
-    def _on_meta_turn(self, turn: g.Turn) -> None:
-        group = self._meta_group
-        if group is None or not self._is_running:
-            return
-        if turn.has_role_changed:
-            self.leaders.note_own(META_UID, group.raft.term, is_ready=group.is_ready)
-            self.peering.announce(META_UID)
-        self.peering.follow(META_UID, turn)
-        if group.raft.is_uncertain:
-            return
-        # What this node may have forgotten is behind it: the leader appended that entry after
-        # it had heard of the loss.
-        index = group.raft.certified_index or group.raft.last_index
-        if self.meta_index_at_start == limits.EVERYTHING:
-            self.meta_index_at_start = index
-        if self.identity.get("is_rejoined"):
-            self.identity["is_rejoined"] = False
-            self.removals.certified(index)
-            self.identity["forgotten_upto"] = self.forgotten_upto = index
-            self.save_identity()
-            self.replicas.reconcile()
-
-    # --- leadership -------------------------------------------------------------------------
+        self.meta_member.propose(command, done)
 
     @property
     def peers(self) -> Peers | None:
@@ -587,7 +320,8 @@ class Node:
 
     @property
     def is_meta_leader(self) -> bool:
-        return self._meta_group is not None and self._meta_group.is_ready
+        group = self.meta_member.group
+        return group is not None and group.is_ready
 
     def leader_of(self, uid: Uid) -> NodeId:
         return self.leaders.leader_of(uid) if self.is_clustered else self.server_name
@@ -601,14 +335,14 @@ class Node:
     def monitor_of(self, uid: Uid) -> Monitor | None:
         """The monitor of this node's member of a group."""
         if uid == META_UID:
-            return self._meta_monitor
+            return self.meta_member.monitor
         replica = self.replicas.get(uid)
         return replica.monitor if replica is not None else None
 
     def group_of(self, uid: Uid) -> Group | None:
         """This node's member of a group."""
         if uid == META_UID:
-            return self._meta_group
+            return self.meta_member.group
         replica = self.replicas.get(uid)
         return replica.group if replica is not None else None
 
@@ -647,6 +381,19 @@ class Node:
         self._bootstrap.on_peer_up(node_id, hello)
         self.peering.on_up(node_id, hello)
 
+    def on_hello_renewed(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        """A node that was in no cluster when we met is in one now."""
+        assert self._bootstrap is not None
+        try:
+            self._bootstrap.check(node_id, hello)
+            self.removals.check(node_id, hello)
+        except ConfigError as err:
+            self.error("peer refused", peer=node_id, reason=str(err))
+            return
+        self.peering.know(node_id, hello)
+        self._bootstrap.on_peer_up(node_id, hello)
+        self.peering.introduce_to(node_id)
+
     def on_peer_down(self, node_id: NodeId) -> None:
         if self._bootstrap is not None:
             self._bootstrap.on_peer_down(node_id)
@@ -671,57 +418,23 @@ class Node:
     def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
         self.peering.on_note(sender, kind, args)
 
-    # --- finding streams --------------------------------------------------------------------
+    # --- streams, see ports.NodeHandle ------------------------------------------------------
+
+    @property
+    def topology_version(self) -> int:
+        return self.catalog.topology_version
 
     def stream(self, name: str) -> Any:
-        return self._handles.get(name)
+        return self.catalog.stream(name)
 
     def streams(self) -> list[Any]:
-        if self._sorted is None:
-            self._sorted = sorted(self._handles.values(), key=lambda handle: handle.name)
-        return self._sorted
+        return self.catalog.streams()
 
     def streams_for(self, subject: bytes) -> tuple[Any, ...]:
-        found = self._routes.get(subject)
-        if found is None:
-            names = sorted(self.meta.capturing(subject))
-            handles: list[Any] = [self._handles.get(name) for name in names]
-            found = tuple(
-                handle
-                for handle in handles
-                if handle is not None
-                and handle.captures(subject)
-                and (handle.is_local or handle.leader)
-            )
-            if len(self._routes) >= limits.ROUTE_CACHE_MAX:
-                self._routes.clear()
-            self._routes[subject] = found
-        return found
+        return self.catalog.streams_for(subject)
 
     def streams_under(self, prefix: bytes) -> tuple[Any, ...] | None:
-        found: list[Any] = []
-        for name in sorted(self.meta.capturing(prefix + b"*")):
-            handle: Any = self._handles.get(name)
-            if handle is None or not (handle.is_local or handle.leader):
-                continue
-            if not handle.captures(prefix + b"*"):  # as a token like any: not by its literals
-                return None
-            found.append(handle)
-        return tuple(found)
-
-    def place(self, name: str, handle: LocalStream | RemoteStream | None) -> None:
-        """Have `name` lead to `handle` from now on."""
-        if handle is None:
-            self._handles.pop(name, None)
-        else:
-            self._handles[name] = handle
-        self.changed()
-
-    def changed(self) -> None:
-        """Forget what was looked up about streams."""
-        self._sorted = None
-        self._routes.clear()
-        self.topology_version += 1
+        return self.catalog.streams_under(prefix)
 
     def on_drained(self) -> None:
         for handle in self.replicas:
@@ -738,19 +451,6 @@ class Node:
 
     def _later(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
         self._timers[name] = self.env.loop.call_later(delay_s, callback)
-
-    def on_hello_renewed(self, node_id: NodeId, hello: dict[str, Any]) -> None:
-        """A node that was in no cluster when we met is in one now."""
-        assert self._bootstrap is not None
-        try:
-            self._bootstrap.check(node_id, hello)
-            self.removals.check(node_id, hello)
-        except ConfigError as err:
-            self.error("peer refused", peer=node_id, reason=str(err))
-            return
-        self.peering.know(node_id, hello)
-        self._bootstrap.on_peer_up(node_id, hello)
-        self.peering.introduce_to(node_id)
 
     def again(self, name: str, every_s: float, callback: Callable[[], None]) -> None:
         """Call again and again until the node stops."""
@@ -795,17 +495,10 @@ class Node:
         for handle in list(self.replicas):
             if handle.is_file:
                 self.replicas.fail(handle.uid, handle.name, err)
-        if self._on_fatal is not None:
-            self._on_fatal(err)
+        self.give_up(err)
 
-    def on_meta_failed(self, group: Group, err: BaseException) -> None:
-        """The meta group runs no more: it begins from what peers have, or the node ends."""
-        for callback in group.on_ready:
-            callback()
-        self.error("meta group stopped", reason=str(err))
-        if self.is_clustered and isinstance(err, CorruptionError):
-            self.restart_meta_damaged()
-            return
+    def give_up(self, err: BaseException) -> None:
+        """This node can't go on: whoever runs it stops it."""
         if self._on_fatal is not None:
             self._on_fatal(err)
 
@@ -821,26 +514,3 @@ class Node:
     def error(self, text: str, **facts: Any) -> None:
         if self.log is not None:
             self.log.error(text, **facts)
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""
-
-
-def stop_all(monitors: list[Monitor], done: Callable[[], None]) -> None:
-    """Stop `monitors`; call `done` when the last has stopped."""
-    left = [monitor for monitor in monitors if not monitor.stopped.is_set()]
-    count = len(left)
-    if not count:
-        done()
-        return
-
-    def stopped() -> None:
-        nonlocal count
-        count -= 1
-        if count == 0:
-            done()
-
-    for monitor in left:
-        monitor.on_stopped.append(stopped)
-        monitor.stop()

@@ -48,7 +48,7 @@ class Peering:
         """See ports.PeerHandler."""
         node = self._node
         identity: dict[str, Any] = getattr(node, "identity", {})
-        group = node.meta_group
+        group = node.meta_member.group
         facts = self.node_facts[node.server_name] = self.own_facts()
         voters = list(identity.get("voters", ()))
         if group is not None and not group.raft.is_uncertain:
@@ -109,7 +109,7 @@ class Peering:
         """A link broke."""
         self.relay.on_down(node_id)
         self._node.leaders.on_down(node_id)
-        self._node.changed()
+        self._node.catalog.changed()
         self._post_to_members(node_id, g.PEER_DOWN)
         self._node.replicas.on_peer_down(node_id)
 
@@ -126,8 +126,8 @@ class Peering:
     def _post_to_members(self, node_id: NodeId, kind: int) -> None:
         live = self._live()
         node = self._node
-        if node.meta_monitor is not None:
-            node.meta_monitor.post((kind, node_id, live, None))
+        if node.meta_member.monitor is not None:
+            node.meta_member.monitor.post((kind, node_id, live, None))
         for replica in node.replicas:
             if node_id in replica.group.raft.members.members():
                 replica.monitor.post((kind, node_id, live, None))
@@ -232,7 +232,7 @@ class Peering:
                 node.replicas.look_at_members()
             else:
                 node.replicas.on_leader_changed(uid)
-        node.changed()
+        node.catalog.changed()
 
     def _on_leader_gone(self, sender: NodeId, uid: Uid) -> None:
         """A leader stopped serving one group while its node goes on: a member at rest would not
@@ -257,7 +257,7 @@ class Peering:
 
     def _on_meta(self, sender: NodeId, args: list[Any]) -> None:
         if self._node.is_meta_leader:
-            self._node.propose_meta_anywhere(args[0])
+            self._node.meta_member.propose_anywhere(args[0])
 
     def _on_publish(self, sender: NodeId, args: list[Any]) -> None:
         uid, token, msgs, own_replies = args

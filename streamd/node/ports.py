@@ -239,7 +239,10 @@ class NodeHandle(Protocol):
         """Streams that capture every subject of `prefix` (ends with a dot) and one more token;
         None: some capture only a part of them. Cached likewise."""
 
-    topology_version: int
+    @property
+    def topology_version(self) -> int:
+        """Another number whenever anything about streams has changed."""
+
     is_clustered: bool
     cluster_name: str
 

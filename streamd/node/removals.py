@@ -110,7 +110,7 @@ class Removals:
         node.save_identity()
         node.replicas.fail_all(ConfigError(self.reason))
         # Not at once: this may be a turn of the meta group, or its start.
-        node.env.loop.call_soon(node.close_meta, _nothing)
+        node.env.loop.call_soon(node.meta_member.close, _nothing)
 
     # --- who takes over ---------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Removals:
         node = self._node
         now_ns = node.env.clock.now_ns()
         for name in sorted(node.meta.out.intersection(node.peering.known_members())):
-            node.propose_meta_anywhere([commands.ADMIT_SERVER, now_ns, name])
+            node.meta_member.propose_anywhere([commands.ADMIT_SERVER, now_ns, name])
         now_ms = node.env.clock.monotonic_ms()
         self._placing = {uid: end for uid, end in self._placing.items() if now_ms < end}
         thin = node.meta.thin

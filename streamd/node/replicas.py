@@ -86,7 +86,6 @@ class Replicas:
         self._led_since_ns: dict[Uid, int] = {}  # when this node last began to lead
         self._moving: set[Uid] = set()  # led here, and not yet with the members they should have
         self._early: dict[Uid, dict[NodeId, Message]] = {}  # campaigns in groups not open yet
-        self._opened_in_memory: set[Uid] = set()
         self._void_logs: set[Uid] = set()  # of replicas being repaired
         self._codec = BlockCodec()
         self._hot_budget = HotBudget()
@@ -147,7 +146,7 @@ class Replicas:
             pass  # until it is over: of two members here, neither would know the other's promises
         elif asset is None:
             # A committed command took it away, if it named the uid.
-            if uid in self._assets and node.is_deleted(uid):
+            if uid in self._assets and node.meta.is_deleted(uid):
                 self._close(self._assets[uid])
         elif self._is_foreign(asset):
             if uid in self._replicas:
@@ -155,7 +154,8 @@ class Replicas:
             elif uid in self._assets:
                 self._close(self._assets[uid])  # not open: what it has on disk stays
         elif uid not in self._assets:
-            if self._is_wanted(asset) and not (node.is_unknown(uid) or self._is_early(asset)):
+            is_too_early = node.amnesia.is_unknown(uid) or self._is_early(asset)
+            if self._is_wanted(asset) and not is_too_early:
                 self._open(asset)
         else:
             self._assets[uid] = asset
@@ -176,7 +176,7 @@ class Replicas:
         is known there alone: its own log, which would stop a replica that has moved, is gone."""
         node = self._node
         is_file = asset.config.get("storage", "file") == "file"
-        return node.is_clustered and not is_file and not node.is_meta_fresh
+        return node.is_clustered and not is_file and not node.meta_member.is_fresh
 
     def _is_foreign(self, asset: StreamAsset) -> bool:
         return self._node.is_clustered and asset.may_be_dropped_by(self._node.server_name)
@@ -186,15 +186,15 @@ class Replicas:
         node = self._node
         asset = node.meta.streams_by_name.get(name)
         if asset is None:
-            node.place(name, None)
+            node.catalog.place(name, None)
             return
         replica = self._replicas.get(asset.uid)
         if replica is not None and (replica.is_ready or not node.is_clustered):
-            node.place(name, replica)
+            node.catalog.place(name, replica)
         elif node.is_clustered:
-            node.place(name, RemoteStream(asset, node, node.peering.relay))
+            node.catalog.place(name, RemoteStream(asset, node, node.peering.relay))
         else:
-            node.place(name, None)
+            node.catalog.place(name, None)
 
     # --- opening ----------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class Replicas:
         uid = asset.uid
         asset = node.meta.streams_by_uid.get(uid, asset)  # what the meta group says of it now
         self._assets[uid] = asset
-        is_gone = node.is_deleted(uid) or self._is_foreign(asset)
+        is_gone = node.meta.is_deleted(uid) or self._is_foreign(asset)
         if is_gone or node.is_stopping or node.removals.reason:
             self._discard(asset, opened.store)
             return
@@ -321,7 +321,8 @@ class Replicas:
         if opened.conflict:
             node.damages.on_conflict(uid, opened.conflict)
         is_file = isinstance(opened.store, StreamStore)
-        is_forgotten = node.may_have_forgotten(uid) or (not is_file and self._was_open(uid))
+        amnesia = node.amnesia
+        is_forgotten = amnesia.may_have_forgotten(uid) or (not is_file and amnesia.was_open(uid))
         voters = asset.created_peers or asset.peers or (node.server_name,)
         members = opened.members
         if not is_file and asset.members:
@@ -343,7 +344,7 @@ class Replicas:
                 is_log_void=uid in self._void_logs,
                 is_memory=not is_file,
                 named=frozenset() if is_file else frozenset(named_by(asset)),
-                is_alone=self._is_alone(asset),
+                is_alone=amnesia.is_alone(asset),
             )
         )
         self._void_logs.discard(uid)
@@ -393,25 +394,6 @@ class Replicas:
                 monitor.post((g.STEP, sender, message, None))
         monitor.post((g.TICK, None, None, None))
 
-    def _is_alone(self, asset: StreamAsset) -> bool:
-        """True if this node has the only replica, and nothing suggests that others had it too.
-
-        A node that lost its log replays the meta group's from long ago: what was alone then may
-        have moved, or have peers, by now.
-        """
-        mine = (self._node.server_name,)
-        placed = (asset.created_peers, asset.peers, asset.members)
-        return all(names == mine for names in placed) and not self._node.may_have_forgotten(
-            asset.uid
-        )
-
-    def _was_open(self, uid: Uid) -> bool:
-        """True if a member of this group in memory may have made promises, in this process or in
-        the one before, that nobody remembers."""
-        was_open = uid <= self._node.meta_index_at_start or uid in self._opened_in_memory
-        self._opened_in_memory.add(uid)
-        return was_open
-
     def _tell_log(self, uid: Uid, marker: Manifest) -> None:
         """The files were installed from a peer. Does the log know? A crash may have come first."""
         node = self._node
@@ -431,7 +413,7 @@ class Replicas:
     def _discard(self, asset: StreamAsset, store: Any) -> None:
         """The stream was deleted, or the node began to stop, while this was being opened."""
         node = self._node
-        is_deleted = node.is_deleted(asset.uid)
+        is_deleted = node.meta.is_deleted(asset.uid)
 
         def job() -> None:
             store.close()
@@ -440,7 +422,7 @@ class Replicas:
 
         def done(result: Any) -> None:
             if is_deleted and isinstance(store, StreamStore):
-                node.remember_meta_commit()
+                node.meta_member.remember_commit()
                 node.wal.destroy(asset.uid)
                 node.empty_trash([str(asset.uid)])
 
@@ -484,7 +466,7 @@ class Replicas:
         def configured(outcome: Any) -> None:
             # Only now does the stream capture by its new subjects; what was looked up since meta
             # announced them is stale.
-            self._node.changed()
+            self._node.catalog.changed()
             if isinstance(outcome, errors.JsError):
                 self._settle_configured(replica.uid, outcome)
             else:
@@ -566,10 +548,11 @@ class Replicas:
         """Carry on with changes of membership that are not finished."""
         node = self._node
         self.departures.look()
-        if node.is_meta_leader and node.meta_group is not None and node.meta_monitor is not None:
-            raft = node.meta_group.raft
+        meta = node.meta_member
+        if node.is_meta_leader and meta.group is not None and meta.monitor is not None:
+            raft = meta.group.raft
             names = {*raft.members.voters, *node.peering.known_members()} - node.meta.out
-            self._move_on(node.meta_monitor, raft, tuple(sorted(names)))
+            self._move_on(meta.monitor, raft, tuple(sorted(names)))
             node.removals.look_at_cluster()
         moving, self._moving = self._moving, set()
         for uid in sorted(moving):
@@ -577,10 +560,11 @@ class Replicas:
             asset = node.meta.streams_by_uid.get(uid)
             if replica is not None and replica.is_ready and asset is not None:
                 self._look_at_members_of(replica, asset)
-        for uid in sorted(self._opened_in_memory & self._replicas.keys()):
+        for uid in node.amnesia.opened_in_memory():
+            replica = self._replicas.get(uid)
             asset = node.meta.streams_by_uid.get(uid)
-            if asset is not None:
-                self._begin_anew_if_wrong(self._replicas[uid], asset)
+            if replica is not None and asset is not None:
+                self._begin_anew_if_wrong(replica, asset)
 
     def _begin_anew_if_wrong(self, replica: LocalStream, asset: StreamAsset) -> None:
         """A member in memory learns from meta who belongs to its group by being opened again."""
@@ -604,7 +588,7 @@ class Replicas:
                     self._moving.discard(asset.uid)
                 else:
                     now_ns = self._node.env.clock.now_ns()
-                    self._node.propose_meta_anywhere(
+                    self._node.meta_member.propose_anywhere(
                         [commands.MOVED, now_ns, asset.uid, list(asset.peers)]
                     )
 
@@ -640,7 +624,7 @@ class Replicas:
         if is_log_void:
             self._void_logs.add(uid)
         if uid == META_UID:
-            self._node.restart_meta_damaged()
+            self._node.meta_member.restart_damaged()
             return
         self.reopen(uid, before=partial(self._set_aside, uid))
 
@@ -689,7 +673,7 @@ class Replicas:
             # Writes of this group that are under way end before its log is looked at again.
             self._node.wal.append([], done)
 
-        _when_stopped(replica.monitor, stopped)
+        replica.monitor.when_stopped(stopped)
 
     def open_again(self, uid: Uid) -> None:
         """Open a replica that was closed for a repair, if it is still wanted."""
@@ -738,7 +722,7 @@ class Replicas:
         if node.is_clustered:
             self._place(name)
         else:
-            node.place(name, None)
+            node.catalog.place(name, None)
         where = "".join(traceback.format_exception(err)[-3:]).strip()
         node.error("stream stopped", stream=name, uid=uid, reason=str(err), where=where)
         self._settle_ready(uid)
@@ -801,21 +785,21 @@ class Replicas:
                 replica.store.move_to_trash(os.path.join(node.root, "trash"))
 
         def removed(result: Any) -> None:
-            node.note_dropped(uid)
+            node.amnesia.note_dropped(uid)
             if replica.is_file:
-                node.remember_meta_commit()
+                node.meta_member.remember_commit()
                 node.wal.destroy(uid)
                 node.empty_trash([str(uid)])
             self._replicas.pop(uid, None)
             self._gone(uid)
             self._no_longer_busy(asset)
 
-        _when_stopped(replica.monitor, stopped)
+        replica.monitor.when_stopped(stopped)
 
     def _gone(self, uid: Uid) -> None:
         self._assets.pop(uid, None)
-        if self._node.is_deleted(uid):
-            self._opened_in_memory.discard(uid)
+        if self._node.meta.is_deleted(uid):
+            self._node.amnesia.forget(uid)
         for waiting in self._waiting.pop(uid, []):
             waiting()
 
@@ -836,7 +820,7 @@ class Replicas:
         for replica in self:
             replica.group.shut_down()
         for replica in self:
-            _when_stopped(replica.monitor, stopped)
+            replica.monitor.when_stopped(stopped)
 
     def fail_all(self, err: BaseException) -> None:
         """Nothing is served on this node any more."""
@@ -847,11 +831,3 @@ class Replicas:
     def close_stores(self) -> None:
         for replica in self:
             replica.store.close()
-
-
-def _when_stopped(monitor: Monitor, done: Ready) -> None:
-    if monitor.stopped.is_set():
-        done()
-    else:
-        monitor.on_stopped.append(done)
-        monitor.stop()

@@ -412,7 +412,7 @@ def behind_with_a_full_disk(cluster: Cluster) -> tuple[NodeId, SimDisk]:
 
 
 def meta_applied(cluster: Cluster, name: NodeId) -> int:
-    group = cluster.node(name).meta_group
+    group = cluster.node(name).meta_member.group
     return group.machine.applied if group is not None else 0
 
 
@@ -424,7 +424,7 @@ def test_s3_11_a_full_disk_when_the_meta_snapshot_is_fetched(cluster: Cluster) -
     cluster.until("trouble", lambda: cluster.events("warning: catch-up"))
     for _ in range(100):
         cluster.run_ms(50)
-        assert cluster.node(name).meta_monitor is not None
+        assert cluster.node(name).meta_member.monitor is not None
     last = cluster.checkers.truths[META_UID].last
     assert meta_applied(cluster, name) < last
     disk.capacity = 1 << 40

@@ -266,8 +266,8 @@ class SimCluster:
                 self._examine_replica(self.hosts[name], asset.uid)
             self.ledger.examine(asset.uid)
         for host in self.hosts.values():
-            assert host.node is not None and host.node.meta_group is not None
-            self.checkers.check_equal(host.name, host.node.meta_group)
+            assert host.node is not None and host.node.meta_member.group is not None
+            self.checkers.check_equal(host.name, host.node.meta_member.group)
 
     def _examine_replica(self, host: Host, uid: Uid) -> None:
         truth = self.checkers.truths.get(uid)

@@ -352,7 +352,8 @@ class Faults:
             node = other.node
             if node is None or other.process is None or not node.is_meta_leader:
                 continue
-            term = node.meta_group.raft.term if node.meta_group is not None else 0
+            group = node.meta_member.group
+            term = group.raft.term if group is not None else 0
             is_up = node.peers is not None and host.name in node.peers.nodes()
             if not is_up and term not in asked:
                 asked.add(term)

@@ -18,7 +18,8 @@ from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
 from streamd.node.batches import BatchStager
 from streamd.node.monitor import Monitor
-from streamd.node.node import StreamSnapshots, log_from_snapshot
+from streamd.node.rafts import log_from_snapshot
+from streamd.node.snapshot_writers import StreamSnapshots
 from streamd.node.stream_group import StreamGroup
 from streamd.raft.core import RaftCore
 from streamd.store.blocks import StreamStore

@@ -241,10 +241,10 @@ def test_a_stream_in_memory_that_moved_away_is_not_begun_by_stale_facts() -> Non
         script.restart(first)
         script.cluster.world.run(script.cluster.world.now_us + 5 * SECOND)
         node = script.cluster.hosts[first].node
-        assert node is not None and not node.is_meta_fresh
+        assert node is not None and not node.meta_member.is_fresh
         assert uid in node.meta.streams_by_uid and script.group(first, uid) is None
         script.cluster.net.heal()
-        script.wait("news", lambda: node.is_meta_fresh)
+        script.wait("news", lambda: node.meta_member.is_fresh)
         assert script.group(first, uid) is None
         script.publish(IN_MEMORY, 1)
         script.wait_for_last(second, uid, 6)
@@ -502,15 +502,15 @@ def test_a_meta_group_that_begins_anew_deletes_no_stream_that_it_has_not_heard_o
         assert node is not None and process is not None
         member, machine = node.group_of(uid), node.meta
         node.identity["dropped"] = [uid]
-        process.run(node.restart_meta_damaged)
+        process.run(node.meta_member.restart_damaged)
         script.wait("a meta group that begins anew", lambda: node.meta is not machine)
         assert not node.meta.streams_by_uid
-        process.run(node.note_dropped, uid + 1)
+        process.run(node.amnesia.note_dropped, uid + 1)
         script.wait("its state", lambda: uid in node.meta.streams_by_uid)
         script.cluster.world.run(script.cluster.world.now_us + SECOND)
         assert member is not None and node.group_of(uid) is member
         assert member.machine.index.last_seq >= 5
-        assert node.was_dropped(uid)
+        assert node.amnesia.was_dropped(uid)
 
 
 def test_who_is_left_alone_rests() -> None:

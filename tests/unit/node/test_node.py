@@ -35,14 +35,15 @@ async def _update_with_a_look_midway(path: Path) -> None:
     try:
         old = normalise({"name": "S", "subjects": ["old"]}, is_pedantic=False)
         await _propose(node, [commands.CREATE_STREAM, 1, old])
-        told = node._on_meta_events
+        group = node.meta_member.group
+        assert group is not None
+        told = group.on_events
 
         def look(events: list[tuple[str, dict[str, Any]]]) -> None:
             told(events)
             assert node.streams_for(b"new") == ()  # somebody publishes just now
 
-        assert node._meta_group is not None
-        node._meta_group.on_events = look
+        group.on_events = look
         before = node.topology_version
         new = normalise({"name": "S", "subjects": ["new"]}, is_pedantic=False)
         await _propose(node, [commands.UPDATE_STREAM, 2, "S", new])
@@ -90,10 +91,10 @@ def test_a_meta_group_that_can_not_begin_anew_ends_the_node(
         )
         await node.started()
         closed = asyncio.Event()
-        node.close_meta(closed.set)
+        node.meta_member.close(closed.set)
         await closed.wait()
         monkeypatch.setattr(SnapshotFile, "load", unreadable)
-        node.open_meta()
+        node.meta_member.open_again()
         await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 30))
