@@ -1,7 +1,9 @@
 """The catch-ups of one node, both ways: what it fetches from leaders, what peers fetch from it.
 
 `catchup.CatchUp` knows how a snapshot is fetched; here is what must happen around it: the group
-stops before the files take their place, the log is told, and the group begins anew.
+stops before the files take their place, the log is told, and the group begins anew. When a link
+breaks there is nothing to do: what was asked of that node fails by itself, and a new leader's offer
+starts anew.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class CatchUps:
         self._offered_in: dict[Uid, Term] = {}  # the term of the last offer
         self._turns = CatchUpTurns()
         self._source = CatchUpSource(find=self._find, on_damaged=node.damages.on_damaged)
-        self.memory_stores: dict[Uid, MemoryStreamStore] = {}  # installed, to be opened
+        self._memory_stores: dict[Uid, MemoryStreamStore] = {}  # installed, to be opened
 
     # --- from a leader ----------------------------------------------------------------------
 
@@ -80,8 +82,9 @@ class CatchUps:
         for uid in list(self._running):
             self.stop(uid)
 
-    def on_peer_down(self, node_id: NodeId) -> None:
-        """What was asked of that node fails by itself; a new leader's offer starts anew."""
+    def take_memory_store(self, uid: Uid) -> MemoryStreamStore | None:
+        """What a group in memory is to be opened with, if its snapshot was just fetched."""
+        return self._memory_stores.pop(uid, None)
 
     def _make(self, uid: Uid) -> CatchUp:
         node = self._node
@@ -111,7 +114,7 @@ class CatchUps:
         replica = node.replicas.get(uid)
         close = partial(node.replicas.close_live, uid)
         if replica is not None and not replica.is_file:
-            store = self.memory_stores[uid] = MemoryStreamStore(uid, keeps_snapshots=True)
+            store = self._memory_stores[uid] = MemoryStreamStore(uid, keeps_snapshots=True)
             return MemoryInstall(store, thread, close_live=close)
         return FileInstall(disk, node.root, uid, thread, close_live=close)
 
@@ -130,7 +133,7 @@ class CatchUps:
         node = self._node
         self._running.pop(uid, None)
         node.info("caught up", group=uid, index=found.index)
-        is_memory = uid in self.memory_stores
+        is_memory = uid in self._memory_stores
         if not is_memory:
             if self._log_leads_to(uid, found):
                 node.wal.release(uid, found.index, found.term, found.chain)

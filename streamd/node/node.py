@@ -23,6 +23,7 @@ from streamd.node import storedir
 from streamd.node.amnesia import Amnesia
 from streamd.node.bootstrap import Bootstrap
 from streamd.node.catalog import Catalog
+from streamd.node.config_changes import ConfigChanges
 from streamd.node.damages import Damages
 from streamd.node.env import NodeEnv, SystemEnv, completion
 from streamd.node.group import Group
@@ -30,6 +31,7 @@ from streamd.node.leaders import Leaders
 from streamd.node.memory_log import MemoryLog
 from streamd.node.meta_member import MetaMember
 from streamd.node.monitor import DueTurns, Monitor
+from streamd.node.moves import Moves
 from streamd.node.peering import Peering
 from streamd.node.ports import Done, Peers, Wires
 from streamd.node.rafts import Rafts
@@ -95,6 +97,8 @@ class Node:
         self.amnesia = Amnesia(self)
         self.meta_member = MetaMember(self)
         self.replicas = Replicas(self)
+        self.moves = Moves(self)
+        self.config_changes = ConfigChanges(self)
         self.removals = Removals(self)
         self._on_fatal = on_fatal
         self._expected_size: Callable[[], int] = lambda: 1
@@ -167,7 +171,7 @@ class Node:
         else:
             self._look_at_bootstrap()
         self.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
-        self.again("members", limits.PLACEMENT_EVERY_S, self.replicas.look_at_members)
+        self.again("members", limits.PLACEMENT_EVERY_S, self.moves.look)
         env.loop.call_soon(done, None)
 
     async def started(self) -> None:
@@ -359,7 +363,7 @@ class Node:
     def wait_configured(
         self, uid: Uid, meta_index: int, done: Done, timeout_ms: int = 5000
     ) -> None:
-        self.replicas.wait_configured(uid, meta_index, done, timeout_ms)
+        self.config_changes.wait(uid, meta_index, done, timeout_ms)
 
     def on_call_prefix(self, prefix: str, serve: Callable[..., None]) -> None:
         self.peering.call_prefixes[prefix] = serve

@@ -111,7 +111,6 @@ class Peering:
         self._node.leaders.on_down(node_id)
         self._node.catalog.changed()
         self._post_to_members(node_id, g.PEER_DOWN)
-        self._node.replicas.on_peer_down(node_id)
 
     def known_members(self) -> list[NodeId]:
         """Nodes of this cluster that are here now."""
@@ -163,7 +162,7 @@ class Peering:
             node.error("replicas disagree", group=uid, reason=alert.text)
         if turn.snapshot_offer is not None:
             leader, offer = turn.snapshot_offer
-            node.replicas.catch_up(uid, leader, offer.index)
+            node.replicas.catch_ups.start(uid, leader, offer.index)
         group = node.group_of(uid)
         if group is None or self.peers is None:
             return
@@ -202,11 +201,11 @@ class Peering:
                 return
         if method == "configured":
             uid, meta_index = args
-            self._node.replicas.wait_configured(uid, meta_index, answer, limits.CONFIGURED_MS)
+            self._node.config_changes.wait(uid, meta_index, answer, limits.CONFIGURED_MS)
         elif method == "has_left":
             self._node.replicas.departures.answer(args[0], sender, answer)
         elif method in ("manifest", "block"):
-            self._node.replicas.serve(method, args, answer)
+            self._node.replicas.catch_ups.serve(method, args, answer)
         else:
             answer(errors.BAD_REQUEST())
 
@@ -229,9 +228,9 @@ class Peering:
                 self._on_leader_gone(sender, uid)
             node.leaders.note(sender, uid, term, is_ready=is_ready)
             if uid == META_UID:
-                node.replicas.look_at_members()
+                node.moves.look()
             else:
-                node.replicas.on_leader_changed(uid)
+                node.config_changes.settle(uid)
         node.catalog.changed()
 
     def _on_leader_gone(self, sender: NodeId, uid: Uid) -> None:
@@ -374,7 +373,7 @@ class Peering:
             state = "diverged"
         elif status["is_uncertain"]:
             state = "uncertain"
-        elif status["is_incomplete"] or node.replicas.is_catching_up(uid):
+        elif status["is_incomplete"] or node.replicas.catch_ups.is_running(uid):
             state = "recovering"
         elif damage:
             state, reason = "damaged", damage

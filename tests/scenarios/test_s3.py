@@ -380,7 +380,7 @@ def test_s3_9_the_leader_is_gone_in_the_middle_of_a_catch_up(make: Make) -> None
             continue
         assert not group.raft.is_leader
         assert not cluster.is_current(name)
-        if cluster.node(name).replicas.is_catching_up(uid) and fetched():
+        if cluster.node(name).replicas.catch_ups.is_running(uid) and fetched():
             least = min(least, fetched())
         assert cluster.world.now_us - began < 30 * SECOND
     assert least >= 0.35

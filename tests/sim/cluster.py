@@ -114,7 +114,7 @@ class SimCluster:
             raft = group.raft
             if raft.is_uncertain or raft.is_incomplete or raft.status()["has_diverged"]:
                 return f"group {uid} is uncertain, incomplete or diverged"
-            if node.replicas.is_catching_up(uid):
+            if node.replicas.catch_ups.is_running(uid):
                 return f"group {uid} catches up"
             truth = self.checkers.truths.get(uid)
             is_known = truth is not None and uid not in self.checkers.forfeited

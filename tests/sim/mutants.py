@@ -323,10 +323,10 @@ def quiet_without_a_look(replace: Replace) -> None:
 
 def members_not_in_snapshot(replace: Replace) -> None:
     """After a restart from a snapshot a group has the members it began with."""
-    from streamd.node import replicas
+    from streamd.node import replica_recovery
 
     unwrap = snapshot_state.unwrap
-    replace(replicas, "unwrap", lambda blob: (None, unwrap(blob)[1]))
+    replace(replica_recovery, "unwrap", lambda blob: (None, unwrap(blob)[1]))
 
 
 def _handle(replace: Replace, message: type, handler: Any) -> None:

@@ -1,0 +1,122 @@
+"""From what recovery found of a stream to a replica that can run.
+
+First the member of the Raft group: with whom it begins, and whether it remembers all it promised.
+Then the group around it, its monitor, and the handle that net and api hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from streamd import limits
+from streamd.machine.columns import ColumnsCache
+from streamd.machine.meta import StreamAsset
+from streamd.node import group as g
+from streamd.node.batches import BatchBudget, BatchStager
+from streamd.node.monitor import Monitor
+from streamd.node.rafts import GroupStart
+from streamd.node.replica_recovery import Recovered
+from streamd.node.rosters import forgotten_members, named_by
+from streamd.node.snapshot_writers import StreamSnapshots
+from streamd.node.stream_group import StreamGroup
+from streamd.node.stream_handle import LocalStream
+from streamd.raft.core import RaftCore
+from streamd.types import Uid
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
+
+
+class ReplicaMaker:
+    """Makes one node's replicas, which share what is bounded for all of them together."""
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        on_turn: Callable[[Uid, StreamGroup, g.Turn], None],
+        on_events: Callable[[LocalStream, list[tuple[str, dict[str, Any]]]], None],
+        on_failed: Callable[[StreamAsset, BaseException], None],
+    ) -> None:
+        self._node = node
+        self._on_turn = on_turn
+        self._on_events = on_events
+        self._on_failed = on_failed
+        self._columns = ColumnsCache()
+        self._batch_budget = BatchBudget()
+
+    def member(self, asset: StreamAsset, found: Recovered, *, is_log_void: bool) -> RaftCore:
+        """Make this node's member of the stream's group. Raises what `Rafts.make` raises."""
+        node = self._node
+        uid, is_file = asset.uid, found.is_file
+        amnesia = node.amnesia
+        is_forgotten = amnesia.may_have_forgotten(uid) or (not is_file and amnesia.was_open(uid))
+        voters = asset.created_peers or asset.peers or (node.server_name,)
+        members = found.members
+        if not is_file and asset.members:
+            voters = asset.members  # what its log says of them is forgotten with the rest
+            if is_forgotten and members is None:
+                members = forgotten_members(asset)
+        raft = node.rafts.make(
+            GroupStart(
+                uid,
+                found.index,
+                found.term,
+                found.chain,
+                voters=tuple(voters) if node.is_clustered else (node.server_name,),
+                members=members,
+                is_forgotten=is_forgotten,
+                is_damaged=found.is_damaged,
+                is_log_void=is_log_void,
+                is_memory=not is_file,
+                named=frozenset() if is_file else frozenset(named_by(asset)),
+                is_alone=amnesia.is_alone(asset),
+            )
+        )
+        if raft.last_index == 0 and voters[uid % len(voters)] == node.server_name:
+            # A new stream need not wait for somebody to lose patience; leaders are spread.
+            raft.deadline_ms = node.env.clock.monotonic_ms()
+        return raft
+
+    def replica(self, asset: StreamAsset, found: Recovered, raft: RaftCore) -> LocalStream:
+        """Make what runs and serves the stream here with that member. Nothing runs yet."""
+        node = self._node
+        uid, is_file = asset.uid, found.is_file
+        found.machine.index.use_cache(self._columns)
+        group = StreamGroup(
+            uid=uid,
+            raft=raft,
+            machine=found.machine,
+            blocks=found.store,
+            snapshot_index=found.index,
+            wires=node.wires,
+            stager=BatchStager(self._batch_budget),
+            max_payload=node.max_payload,
+            has_room=node.room.take if is_file else node.memory_room.take,
+            all_know=lambda command: node.peering.all_know(command, raft.members.members()),
+        )
+        group.snapshot_every_bytes = node.room.snapshot_every_bytes
+        if not is_file and node.replicas.has_peers(asset):
+            group.snapshot_every_bytes = limits.MEMORY_SNAPSHOT_BYTES
+        monitor = Monitor(
+            group,
+            log=node.wal if is_file else node.memory_log,
+            clock=node.env.clock,
+            snapshot_writer=StreamSnapshots(found.store, is_clustered=node.is_clustered),
+            on_failed=lambda failed, err: self._on_failed(asset, err),
+            loop=node.env.loop,
+            send=node.peering.send,
+            on_turn=lambda turn: self._on_turn(uid, group, turn),
+            due=node.due_turns,
+        )
+        group.post = monitor.post
+        if is_file:
+            # A store may find out on its own thread; a simulated loop has but one.
+            call = getattr(node.env.loop, "call_soon_threadsafe", node.env.loop.call_soon)
+            found.store.on_error = lambda err: call(monitor.post, (g.FAILED, err, None, None))
+        handle = LocalStream(group, monitor, found.store, is_file=is_file)
+        handle.on_damaged = partial(node.damages.on_damaged, uid)
+        group.on_events = lambda events: self._on_events(handle, events)
+        return handle

@@ -1,0 +1,171 @@
+"""What this node's disk has of a stream, before its group starts: on the block thread.
+
+Files are brought back to the newest snapshot; the log, replayed on top, does the rest. A fetched
+snapshot takes its place first, if a crash came before it had. What can't be used is set aside when
+there are peers who have the stream too.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from streamd.errors import CorruptionError, IncarnationError, StreamdError
+from streamd.machine.meta import StreamAsset
+from streamd.machine.stream import StreamMachine
+from streamd.node.catch_ups import CatchUps
+from streamd.node.scrub import check_installed
+from streamd.node.snapshot_state import unwrap
+from streamd.raft.membership import Membership
+from streamd.store.blocks import StreamStore
+from streamd.store.format import BlockCodec
+from streamd.store.hot_tail import HotBudget
+from streamd.store.install import (
+    clear_marker,
+    finish_install,
+    quarantine,
+    read_marker,
+    remove_replaced,
+)
+from streamd.store.manifest import Manifest
+from streamd.store.memory import MemoryStreamStore
+from streamd.types import Index, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
+
+OPENING_ERRORS = (StreamdError, OSError, AssertionError, LookupError, ValueError)
+
+
+class Recovered:
+    """What recovery found of one stream."""
+
+    def __init__(self, store: Any, machine: StreamMachine) -> None:
+        self.store = store
+        self.machine = machine
+        self.index: Index = 0
+        self.term = 0
+        self.chain = 0
+        self.members: Membership | None = None
+        self.is_damaged = False
+        self.conflict = ""  # what was there was another incarnation's
+        self.marker: Manifest | None = None  # what the files were installed from, if just now
+
+    @property
+    def is_file(self) -> bool:
+        return isinstance(self.store, StreamStore)
+
+
+class ReplicaRecovery:
+    """One node's. All but `tell_log` is for the block thread."""
+
+    def __init__(self, node: Node, catch_ups: CatchUps) -> None:
+        self._node = node
+        self._catch_ups = catch_ups
+        self._codec = BlockCodec()
+        self._hot_budget = HotBudget()
+
+    def recover(self, asset: StreamAsset) -> Recovered:
+        """Open what there is of the stream, be it nothing yet. Raises one of OPENING_ERRORS if it
+        can't be used and nobody else has it."""
+        node = self._node
+        if asset.config.get("storage", "file") != "file":
+            installed = self._catch_ups.take_memory_store(asset.uid)
+            if installed is not None:
+                return self._recover_store(asset, installed)
+            store: Any = MemoryStreamStore(asset.uid, keeps_snapshots=node.is_clustered)
+            return Recovered(store, self._new_machine(asset, store))
+        if not node.is_clustered:
+            return self._recover_files(asset)
+        disk, uid = node.env.disk, asset.uid
+        directory = os.path.join(node.root, "streams", str(uid))
+        try:
+            marker = finish_install(disk, node.root, uid) or read_marker(disk, directory, uid)
+            found = self._recover_files(asset)
+            if marker is not None and found.machine.applied == marker.index:
+                damage = check_installed(marker, found.machine, found.store)
+                if damage:
+                    found.store.close()
+                    raise CorruptionError(f"stream {asset.name}: installed files: {damage[0]}")
+            found.marker = marker
+            return found
+        except OPENING_ERRORS as err:
+            if not node.replicas.has_peers(asset):
+                raise
+            aside = self.set_aside(uid)
+            node.warn("stream files set aside", stream=asset.name, path=aside, reason=str(err))
+            found = self._recover_files(asset)
+            found.is_damaged = True
+            found.conflict = str(err) if isinstance(err, IncarnationError) else ""
+            return found
+
+    def _recover_files(self, asset: StreamAsset) -> Recovered:
+        node = self._node
+        store = StreamStore.open(
+            node.env.disk,
+            os.path.join(node.root, "streams", str(asset.uid)),
+            asset.uid,
+            node.block_thread,
+            self._codec,
+            budget=self._hot_budget,
+        )
+        try:
+            return self._recover_store(asset, store)
+        except BaseException:
+            store.close()
+            raise
+
+    def _recover_store(self, asset: StreamAsset, store: Any) -> Recovered:
+        """Blocks back to the newest snapshot, and the machine as it was then."""
+        snapshot = store.load_snapshot()
+        if snapshot is None:
+            store.truncate_to((0, 0))
+            return Recovered(store, self._new_machine(asset, store))
+        store.truncate_to(snapshot.tail)
+        members, state = unwrap(snapshot.state)
+        machine = StreamMachine.restore(
+            state,
+            snapshot.index_db,
+            codec=self._codec,
+            columns=store,
+            scan=store.scan,
+        )
+        if isinstance(store, StreamStore):
+            store.disown(block.block_no for block in machine.index.blocks)
+        found = Recovered(store, machine)
+        found.index, found.term, found.chain = snapshot.index, snapshot.term, snapshot.chain
+        found.members = members
+        return found
+
+    def _new_machine(self, asset: StreamAsset, store: Any) -> StreamMachine:
+        # As it was created: the log replayed on top brings the config forward (CONFIGURE).
+        machine = StreamMachine(
+            uid=asset.uid,
+            config=asset.created_config,
+            created_ns=asset.created_ns,
+            codec=self._codec,
+            columns=store,
+        )
+        machine.use_scan(store.scan)
+        return machine
+
+    def set_aside(self, uid: Uid) -> str:
+        """Move the files of a closed stream where nothing reads them; return where that is."""
+        return quarantine(self._node.env.disk, self._node.root, uid)
+
+    def tell_log(self, uid: Uid, marker: Manifest) -> None:
+        """On the loop: the files were installed from a peer. Does the log know? A crash may have
+        come first."""
+        node = self._node
+        state = node.wal.group(uid)
+        if state is not None and state.first_index <= marker.index < state.last_index:
+            entry = node.wal.read(uid, marker.index, marker.index + 1, 0)[0]
+            if (entry.term, entry.chain) != (marker.term, marker.chain):
+                node.wal.reset_group(uid, marker.index, marker.term, marker.chain)
+        directory = os.path.join(node.root, "streams", str(uid))
+
+        def forget() -> None:
+            clear_marker(node.env.disk, directory)
+            remove_replaced(node.env.disk, node.root, uid)
+
+        node.wal.append([], lambda: node.block_thread.submit(forget, None))
