@@ -53,7 +53,6 @@ class _Written:
 
     __slots__ = (
         "batch_no",
-        "capacity",
         "dones",
         "fd",
         "lazy_count",
@@ -66,7 +65,6 @@ class _Written:
         self.batch_no = 0  # 0: nothing was written
         self.segment_no = 0
         self.fd = -1
-        self.capacity = 0
         self.start = 0  # where the records start; places are relative to it
         self.placed: list[_Placed] = []  # (group, hard state, truncate_from, first index, ...)
         self.dones: list[Callable[[], None]] = []
@@ -108,12 +106,10 @@ class Wal:
         self.may_have_lost_groups = recovered.may_have_lost_groups  # that nobody knows of now
         self.on_crowded: Callable[[], None] = _nothing  # one segment more: look at `stragglers`
         self.sync_count = 0
-        self.written_bytes = 0
         self.failure: DiskError | None = None
         self._pace = Pace()
         # Event loop's.
         self._fds = {segment.no: segment.fd for segment in recovered.segments}
-        self._sizes = {segment.no: segment.capacity for segment in recovered.segments}
         self._pins: dict[int, int] = {}  # segment -> groups whose first live entry is there
         for group in self._groups.values():
             self._pin(group, 1)
@@ -142,7 +138,6 @@ class Wal:
         self._fd = -1
         self._capacity = 0
         self._position = 0
-        self._synced_at = time.monotonic()
         self._is_sync_due = False
         self._is_witness_due = False
         self._idle_batch = 0  # the next batch's number when the idle timer last looked
@@ -209,7 +204,6 @@ class Wal:
         except OSError as err:
             raise disk_error("opening the log", directory, err) from err
         wal._fds[wal._no] = wal._fd
-        wal._sizes[wal._no] = wal._capacity
         return wal
 
     def _go_on(self, recovered: Recovered) -> None:
@@ -386,11 +380,6 @@ class Wal:
             if log.places and log.places[0] >> 32 == oldest
         ]
 
-    @property
-    def bytes_on_disk(self) -> int:
-        """What the segments in use take."""
-        return sum(self._sizes.values())
-
     def close(self) -> None:
         """Write what waits and a last witness. Call once nothing is appended any more."""
         if self._thread.is_current():
@@ -421,7 +410,6 @@ class Wal:
         is_new_segment = result.segment_no not in self._fds
         if is_new_segment:
             self._fds[result.segment_no] = result.fd
-            self._sizes[result.segment_no] = result.capacity
         resets = self._resets
         for uid, hard_state, truncate_from, first, offsets, lengths in result.placed:
             if resets and uid in resets:
@@ -476,7 +464,6 @@ class Wal:
             return
         while oldest != newest and not self._pins.get(oldest):
             fd = self._fds.pop(oldest)
-            self._sizes.pop(oldest)
             self._pins.pop(oldest, None)
             self._thread.submit(FreeSegment(self, oldest, fd).run, None)
             oldest += 1
@@ -555,7 +542,7 @@ class Wal:
                 if kind == wf.RESET:
                     written.placed.append((group, None, 0, _RESET_MARK, _NO_PLACES, _NO_LENGTHS))
             written.lazy_count += len(lazy)
-        written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity
+        written.segment_no, written.fd = self._no, self._fd
         if not count:  # only a clean close writes an empty batch
             return written
         if self._position + wf.padded(size) > self._capacity:
@@ -574,7 +561,7 @@ class Wal:
         if not self._is_witness_due:
             self._witness_later()
         written.batch_no = self._next_batch - 1
-        written.segment_no, written.fd, written.capacity = self._no, self._fd, self._capacity
+        written.segment_no, written.fd = self._no, self._fd
         self._batch_bytes += BATCH_WEIGHT * (size - self._batch_bytes)
         if self._position * 16 > self._capacity and not self._spares and not self._is_preparing:
             self._prepare_spare()
@@ -622,7 +609,6 @@ class Wal:
         self._disk.writev(self._fd, buffers, position)
         self._next_batch += 1
         self._position = position + wf.padded(size)
-        self.written_bytes += size
 
     def _sync(self) -> None:
         self._disk.fdatasync(self._fd)

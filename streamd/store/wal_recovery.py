@@ -36,7 +36,6 @@ class Segment(NamedTuple):
 
     no: int
     fd: int
-    capacity: int
     end: int  # where its batches end
     unproven: int  # from here on nothing says that they were ever synced
 
@@ -208,7 +207,7 @@ class _Recovery:
                 self.damage.lose(self.groups, text)
             scan = _SegmentScan(self, fd, header)
             next_batch = scan.read(following)
-            segments.append(Segment(no, fd, self.disk.size(fd), scan.end, scan.unproven))
+            segments.append(Segment(no, fd, scan.end, scan.unproven))
             if following is None:
                 dropped_bytes = scan.dropped_bytes
                 dropped_at = f"{segment_name(no)}: offset {scan.end}"

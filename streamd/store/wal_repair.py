@@ -63,7 +63,6 @@ def carry_over(wal: Wal, recovered: Recovered) -> None:
     for segment in recovered.segments:
         wal._disk.close(segment.fd)
     wal._fds.clear()
-    wal._sizes.clear()
     wal._pins.clear()
     for uid, at, places in moved:
         group = recovered.groups[uid]
