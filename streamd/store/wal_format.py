@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from streamd.types import Index, Term, Uid
+from streamd.types import HardState, Index, Term, Uid
 
 # Record types; 0 is invalid.
 ENTRY = 1
@@ -204,6 +204,18 @@ def encode_entry_header(group: Uid, term: Term, index: Index, chain: int, data: 
     """The 40 bytes before an entry's data."""
     head = pack_record(len(data), ENTRY, 0, 0, group, term, index, chain)
     return head + _pack_crc(crc32c(data, crc32c(head)))
+
+
+def encode_hard_state(group: Uid, state: HardState) -> bytes:
+    """The record of a hard state."""
+    return encode_record(
+        HARD_STATE,
+        group,
+        term=state.term,
+        index=state.commit,
+        data=state.vote.encode(),
+        flags=IS_UNCERTAIN if state.is_uncertain else 0,
+    )
 
 
 def decode_record(blob: bytes | memoryview, pos: int, *, offset: int) -> WalRecord | None:

@@ -7,22 +7,23 @@ that finds the old files and the same damage again, one after it only files to b
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from streamd.errors import CorruptionError, DiskError
 from streamd.store import wal_format as wf
 from streamd.store.disk import Buffer, Disk
+from streamd.store.wal_checkpoint import Checkpoint
+from streamd.store.wal_in_use import SegmentsInUse
 from streamd.store.wal_recovery import SUFFIX, Recovered, segment_name
+from streamd.store.wal_segment import CurrentSegment
 from streamd.types import Entry, Index, Uid
-
-if TYPE_CHECKING:
-    from streamd.store.wal import Wal
 
 BATCH_BYTES = 1024 * 1024  # of entries that are written anew at once
 ASIDE_PREFIX = "damaged-"
 
 
-def carry_over(wal: Wal, recovered: Recovered) -> None:
+def carry_over(
+    recovered: Recovered, in_use: SegmentsInUse, segment: CurrentSegment, checkpoint: Checkpoint
+) -> None:
     """Write one segment with all that `recovered` proves, and go on in it.
 
     Damaged groups get a hard state that says so, in the same durable step: a second start, that
@@ -34,42 +35,36 @@ def carry_over(wal: Wal, recovered: Recovered) -> None:
         at = group.first
         while at <= group.last:
             try:
-                entries = wal.read(uid, at, group.last + 1, BATCH_BYTES)
+                entries = in_use.read(uid, group, at, group.last + 1, BATCH_BYTES)
             except (CorruptionError, DiskError) as err:
-                wal.damage.append(str(err))
-                wal.damaged_groups[uid] = str(err)
+                recovered.damage.append(str(err))
+                recovered.damaged_groups[uid] = str(err)
                 group.truncate(at)
                 break
             size += wf.padded(_size_of(entries))
             batches.append((uid, at, entries[-1].index + 1))
             at = entries[-1].index + 1
-        if uid in wal.damaged_groups:
+        if uid in recovered.damaged_groups:
             group.hard_state = group.hard_state._replace(is_uncertain=True)
-            wal._hard_states[uid] = group.hard_state
+            checkpoint.set_hard_state(uid, group.hard_state)
         # The tip at the segment's start is before the entries that follow in it.
-        wal._tips[uid] = (group.base, group.base_term, group.base_chain)
-    wal._no = recovered.newest
-    capacity = 2 * wf.SEGMENT_HEADER_BYTES + wal._checkpoint_size() + size
-    capacity += max(0, min(wal._segment_bytes, BATCH_BYTES))
-    name, fd = wal._create_spare()
-    wal._disk.preallocate(fd, offset=0, size=capacity)
-    header = wf.SegmentHeader(wal._wal_id, wal._no + 1, recovered.next_batch, 0, capacity)
-    wal._write_segment_start(fd, header)
+        checkpoint.set_tip(uid, index=group.base, term=group.base_term, chain=group.base_chain)
+    name = segment.begin_alone(recovered.newest + 1, bytes_to_come=size)
     moved: list[tuple[Uid, Index, list[int]]] = []
     for uid, at, end in batches:
-        moved.append((uid, at, _write(wal, uid, wal.read(uid, at, end, 1 << 62))))
-    wal._sync()
-    wal._name_segment(name)
-    for segment in recovered.segments:
-        wal._disk.close(segment.fd)
-    wal._fds.clear()
-    wal._pins.clear()
+        entries = in_use.read(uid, recovered.groups[uid], at, end, 1 << 62)
+        moved.append((uid, at, _write(segment, uid, entries)))
+        last = entries[-1]
+        checkpoint.set_tip(uid, index=last.index, term=last.term, chain=last.chain)
+    segment.sync()
+    segment.name_it(name)
+    in_use.replace_all()
     for uid, at, places in moved:
         group = recovered.groups[uid]
         for number, place in enumerate(places, at - group.first):
             group.places[number] = place
-    for group in wal._groups.values():
-        wal._pin(group, 1)
+    for group in recovered.groups.values():
+        in_use.pin(group, 1)
 
 
 def _size_of(entries: list[Entry]) -> int:
@@ -77,18 +72,17 @@ def _size_of(entries: list[Entry]) -> int:
     return wf.BATCH_HEADER_BYTES + len(entries) * wf.RECORD_HEADER_BYTES + payloads
 
 
-def _write(wal: Wal, uid: Uid, entries: list[Entry]) -> list[int]:
+def _write(segment: CurrentSegment, uid: Uid, entries: list[Entry]) -> list[int]:
     """Put one batch of entries; return where they are now."""
     buffers: list[Buffer] = [b""]
     places: list[int] = []
-    place = (wal._no << 32) + wal._position + wf.BATCH_HEADER_BYTES
+    place = (segment.no << 32) + segment.position + wf.BATCH_HEADER_BYTES
     for entry in entries:
         header = wf.encode_entry_header(uid, entry.term, entry.index, entry.chain, entry.data)
         buffers += (header, entry.data)
         places.append(place)
         place += len(header) + len(entry.data)
-    wal._put_batch(buffers, _size_of(entries), len(entries))
-    wal._tips[uid] = (entries[-1].index, entries[-1].term, entries[-1].chain)
+    segment.put(buffers, size=_size_of(entries), count=len(entries))
     return places
 
 

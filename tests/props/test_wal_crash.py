@@ -115,7 +115,7 @@ class Run:
         self.helper = SimThread()
         self.wal = open_wal(self.disk, self.thread, sync=self.sync, helper=self.helper)
         if self.is_bulky:
-            self.wal._batch_bytes = 1e9  # as after a load that lasts longer than this life
+            self.wal._spares._batch_bytes = 1e9  # as after a load that lasts longer than this life
         if self.sync != "always":
             self.model.acked = 0  # done meant written; any earlier moment may come back
         self.model.check(self.wal)
@@ -271,7 +271,7 @@ def filled(count: int = 12) -> tuple[SimDisk, list[int]]:
     wal = open_wal(disk, thread)
     starts: list[int] = []
     for index in range(1, count + 1):
-        starts.append(wal._position)
+        starts.append(wal._segment.position)
         wal.append([(5, [Entry(1, index, b"%04d" % index * 30)], None, 0)], lambda: None)
         thread.run()
     return disk, starts
@@ -306,7 +306,7 @@ def test_after_a_clean_close_even_the_last_batch_is_witnessed() -> None:
     disk = SimDisk(2)
     thread = SimThread()
     wal = open_wal(disk, thread)
-    at = wal._position
+    at = wal._segment.position
     wal.append([(5, [Entry(1, 1, b"only")], None, 0)], lambda: None)
     wal.close()
     thread.run()

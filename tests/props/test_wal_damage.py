@@ -208,7 +208,7 @@ def prepared(seed: int) -> tuple[Work, int]:
         wal, thread = open_wal(work.disk, tolerates=False)
         work.check(wal, {})
         work.run(wal, thread, work.rng.randint(10, 90))
-        close_at = wal._position
+        close_at = wal._segment.position
         wal.close()
         thread.run()
     return work, close_at

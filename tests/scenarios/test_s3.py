@@ -15,7 +15,7 @@ import pytest
 from streamd.machine import commands
 from streamd.obs.metrics import render
 from streamd.raft.messages import SnapshotOffer
-from streamd.store import wal
+from streamd.store import wal_in_use
 from streamd.types import META_UID, NodeId, Uid
 from tests.scenarios.conftest import Make
 from tests.scenarios.driver import ROOT, Cluster, setting
@@ -311,7 +311,7 @@ def test_s3_7_whatever_the_files_are_like_the_process_runs(cluster: Cluster, dam
     says so and does not lead; where votes may be lost it is in doubt until a leader has vouched
     for it. With the others back it is whole within 30 s, without another restart.
     """
-    with setting(wal, "SEGMENTS_UNHURRIED", 100):
+    with setting(wal_in_use, "SEGMENTS_UNHURRIED", 100):
         cluster.create("T")
         cluster.publish(5, "T")  # never in a snapshot: keeps the log's first segment in use
         cluster.create()

@@ -18,7 +18,7 @@ from streamd.machine import commands
 from streamd.node.group import Group, NoBlocks
 from streamd.node.node import Node
 from streamd.node.rafts import GroupStart
-from streamd.store import wal
+from streamd.store import wal_writer
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal_pace import Pace
 from tests.sim.crash import SimWires
@@ -134,7 +134,7 @@ def test_streams_that_are_written_in_one_round_share_one_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last turn of the round has the log written; the others leave theirs to it."""
-    monkeypatch.setattr(wal, "WITNESS_IDLE_S", 1000.0)
+    monkeypatch.setattr(wal_writer, "WITNESS_IDLE_S", 1000.0)
     monkeypatch.setattr(Pace, "is_quick", lambda self, now: True)
 
     async def run() -> None:
@@ -157,7 +157,7 @@ def test_while_the_disk_is_quick_the_loop_writes_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what the thread writes otherwise is acked all the same."""
-    monkeypatch.setattr(wal, "WITNESS_IDLE_S", 1000.0)
+    monkeypatch.setattr(wal_writer, "WITNESS_IDLE_S", 1000.0)
     monkeypatch.setattr(Pace, "is_quick", lambda self, now: True)
 
     async def run() -> None:

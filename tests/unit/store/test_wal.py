@@ -260,7 +260,7 @@ def test_the_loop_and_the_thread_take_turns_at_writing(tmp_path: Path) -> None:
     async def main() -> None:
         finished = asyncio.Event()
         async with with_real_threads(tmp_path, is_loop_writing=True) as wal:
-            wal._pace.is_quick = lambda now: rng.random() < 0.5  # type: ignore[method-assign]
+            wal._writer._pace.is_quick = lambda now: rng.random() < 0.5  # type: ignore[method-assign]
             for index in range(1, 3001):
                 entry = Entry(1, index, bytes(rng.choice((10, 1000, 20_000))), chain=index)
                 wal.append([(5, [entry], None, 0)], lambda index=index: done.append(index))

@@ -122,10 +122,10 @@ def test_a_log_is_given_up_and_that_is_admitted_in_one_durable_step() -> None:
     bed = Bed()
     bed.append(1, 2)
     bed.thread.run()
-    batch = bed.wal._next_batch
+    batch = bed.wal._segment.next_batch
     bed.wal.reset_group(5, 9, 2, 7, hard_state=HardState(4, "n", 9, True))
     bed.thread.run()
-    assert bed.wal._next_batch == batch + 1
+    assert bed.wal._segment.next_batch == batch + 1
     for _ in range(2):
         assert bed.wal.groups[5] == LogState(HardState(4, "n", 9, True), 10, 9, 2, 7)
         bed.disk.crash(keep=0.0)
@@ -224,7 +224,7 @@ def test_after_an_idle_moment_rot_of_the_last_batch_is_not_taken_for_a_tear() ->
     bed = Bed()
     bed.append(1)
     bed.thread.run()
-    at = bed.wal._position
+    at = bed.wal._segment.position
     bed.append(2)
     bed.thread.run()
     bed.thread.run_later()  # just looks where the log is
@@ -246,9 +246,9 @@ def test_no_witness_is_written_while_appends_come_or_after_a_failure_or_the_end(
     for index in range(1, 5):
         bed.append(index)
         bed.thread.run()
-        batch = bed.wal._next_batch
+        batch = bed.wal._segment.next_batch
         bed.thread.run_later()
-        assert bed.wal._next_batch == batch
+        assert bed.wal._segment.next_batch == batch
     bed.disk.fail_next["fdatasync"] = errno.EIO
     bed.thread.run_later()
     assert isinstance(bed.errors[0], DiskError)
@@ -355,7 +355,7 @@ def test_a_torn_tail_is_no_damage() -> None:
     bed = Bed()
     bed.append(1)
     bed.thread.run()
-    at = bed.wal._position
+    at = bed.wal._segment.position
     bed.append(2, size=700)
     bed.thread.run()
     bed.disk.flip(bed.segments()[0], at + 600)

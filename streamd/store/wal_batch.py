@@ -1,0 +1,101 @@
+"""One batch of the log: appends that waited, as records for one write.
+
+Who writes gathers and writes it; the event loop then reads from it which entries are where, and
+tells who waits.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from streamd.store import wal_format as wf
+from streamd.store.disk import Buffer
+from streamd.types import Entry, HardState, Index, Term, Uid
+
+WalWrite: TypeAlias = tuple[Uid, list[Entry], HardState | None, Index]
+"""(group, entries, hard state to remember, index from which older entries are void or 0)."""
+
+Lazy: TypeAlias = tuple[int, Uid, Index, Term, int]  # record type, group, index, term, chain
+Append: TypeAlias = tuple[list[WalWrite], Callable[[], None] | None, list[Lazy]]
+Placed: TypeAlias = tuple[Uid, HardState | None, Index, Index, "array[int]", "array[int]"]
+
+BATCH_BYTES_MAX = 1024 * 1024  # one write: bounds how long those who come later wait
+RESET_MARK = -1  # as the first index of what was placed: here the group was reset
+_NO_PLACES = array("Q")
+_NO_LENGTHS = array("I")
+
+
+class Batch:
+    """What one write says, and what it did. Making one takes what waits, until it is enough."""
+
+    __slots__ = (
+        "batch_no",
+        "buffers",
+        "count",
+        "dones",
+        "fd",
+        "lazy_count",
+        "placed",
+        "segment_no",
+        "size",
+        "start",
+        "taken",
+    )
+
+    def __init__(self, waiting: deque[Append]) -> None:
+        # For who writes.
+        self.buffers: list[Buffer] = [b""]  # the batch header's place
+        self.taken: list[tuple[list[WalWrite], list[Lazy]]] = []
+        # For the event loop.
+        self.batch_no = 0  # 0: nothing was written
+        self.segment_no = 0
+        self.fd = -1
+        self.start = 0  # where the batch starts; places are relative to it
+        self.placed: list[Placed] = []  # (group, hard state, truncate_from, first index, ...)
+        self.dones: list[Callable[[], None]] = []
+        self.lazy_count = 0
+        buffers, placed = self.buffers, self.placed
+        size = wf.BATCH_HEADER_BYTES
+        count = 0
+        encode = wf.encode_entry_header
+        while waiting and size < BATCH_BYTES_MAX:
+            writes, done, lazy = waiting.popleft()
+            self.taken.append((writes, lazy))
+            if done is not None:
+                self.dones.append(done)
+            for group, entries, hard_state, truncate_from in writes:
+                if hard_state is not None:
+                    record = wf.encode_hard_state(group, hard_state)
+                    buffers.append(record)
+                    size += len(record)
+                    count += 1
+                if truncate_from:
+                    record = wf.encode_record(wf.TRUNCATE, group, term=0, index=truncate_from)
+                    buffers.append(record)
+                    size += len(record)
+                    count += 1
+                offsets = array("Q")
+                lengths = array("I")
+                for entry in entries:
+                    payload = entry.data
+                    buffers.append(encode(group, entry.term, entry.index, entry.chain, payload))
+                    if payload:
+                        buffers.append(payload)
+                    offsets.append(size)
+                    lengths.append(len(payload))
+                    size += wf.RECORD_HEADER_BYTES + len(payload)
+                    count += 1
+                first = entries[0].index if entries else 0
+                placed.append((group, hard_state, truncate_from, first, offsets, lengths))
+            for kind, group, index, term, chain in lazy:
+                buffers.append(wf.encode_record(kind, group, term=term, index=index, chain=chain))
+                size += wf.RECORD_HEADER_BYTES
+                count += 1
+                if kind == wf.RESET:
+                    placed.append((group, None, 0, RESET_MARK, _NO_PLACES, _NO_LENGTHS))
+            self.lazy_count += len(lazy)
+        self.size = size
+        self.count = count  # of records

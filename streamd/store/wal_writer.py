@@ -1,0 +1,221 @@
+"""Who writes the log: what waits becomes a batch, its sync, and word of it for the event loop.
+
+That is the loop itself, when its round is over, or, if the disk is slow, the log thread; while a
+sync runs, the next batch gathers. No timer, no window.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn
+
+from streamd.errors import DiskError
+from streamd.store import wal_format as wf
+from streamd.store.disk import Thread, disk_error
+from streamd.store.wal_batch import Append, Batch
+from streamd.store.wal_checkpoint import Checkpoint
+from streamd.store.wal_pace import Pace
+from streamd.store.wal_recovery import segment_name
+from streamd.store.wal_segment import CurrentSegment
+from streamd.store.wal_spares import Spares
+
+WITNESS_IDLE_S = 1.0  # after so long without an append the last one gets its witness
+
+
+class Writer:
+    """Writes appends in order. `add` and `free` are for the event loop, and wait for nothing.
+
+    `complete` gets each batch once it is safe, or what went wrong, on the loop. After the first
+    failed write or sync, `failure`, nothing is written any more (I10).
+    """
+
+    def __init__(
+        self,
+        thread: Thread,
+        directory: str,
+        segment: CurrentSegment,
+        spares: Spares,
+        checkpoint: Checkpoint,
+        *,
+        sync_s: float,
+        complete: Callable[[Batch | BaseException | None], None],
+    ) -> None:
+        self.failure: DiskError | None = None
+        self._thread = thread
+        self._directory = directory
+        self._sync_s = sync_s  # 0: each batch is synced before it is safe
+        self._complete = complete
+        self._pace = Pace()
+        # Between the two: appended by the loop, taken by the thread.
+        self._waiting: deque[Append] = deque()
+        self._is_scheduled = False
+        # Who writes': the log thread's, or the loop's while the thread has nothing to do.
+        self._segment = segment
+        self._spares = spares
+        self._checkpoint = checkpoint
+        self._is_sync_due = False
+        self._is_witness_due = False
+        self._idle_batch = 0  # the next batch's number when the idle timer last looked
+        self._witness_batch = 0  # that has nothing to lose; a witness
+
+    # --- on the event loop ------------------------------------------------------------------
+
+    def add(self, append: Append) -> None:
+        """Have `append` written after all that came before."""
+        self._waiting.append(append)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._schedule()
+
+    def free(self, no: int, *, fd: int) -> None:
+        """Take segment `no`, which nobody reads any more, out of use."""
+        self._thread.submit(lambda: self._free(no, fd=fd), None)
+
+    # --- on the log thread, or on the loop instead ---------------------------------------------
+
+    def close(self) -> bool:
+        """Write what waits, then an empty batch: its header says that all before is durable.
+
+        False: it failed or was closed before.
+        """
+        segment = self._segment
+        if self.failure is not None or segment.fd < 0:
+            return False
+        try:
+            while self._waiting:
+                self._write_batch()
+            segment.sync()
+            if segment.position + wf.ALIGN <= segment.capacity:
+                segment.put([b""], size=wf.BATCH_HEADER_BYTES, count=0)
+                segment.sync()
+        except OSError as err:
+            self._fail("closing the log", err)
+        return True
+
+    def _write(self) -> Batch | None:
+        """Write and sync what waits, as one batch; more than a batch waits for the next turn."""
+        if self.failure is not None:
+            return None
+        try:
+            batch = self._write_batch()
+        except OSError as err:
+            self._fail("writing the log", err)
+        if self._waiting:
+            self._schedule()
+        else:
+            self._is_scheduled = False
+            if self._waiting and not self._is_scheduled:  # came between the two lines above
+                self._is_scheduled = True
+                self._schedule()
+        return batch
+
+    def _schedule(self) -> None:
+        """Have `_write` run: by the event loop while the disk is quick, else by the thread."""
+        if self._pace.is_quick(time.monotonic()):
+            self._thread.submit_soon(self._write, self._complete)
+        else:
+            self._thread.submit(self._write, self._complete)
+
+    def _write_batch(self) -> Batch | None:
+        if not self._waiting:
+            return None
+        segment = self._segment
+        batch = Batch(self._waiting)
+        size = batch.size
+        if not batch.count:  # only a clean close writes an empty batch
+            batch.segment_no, batch.fd = segment.no, segment.fd
+            return batch
+        if segment.position + wf.padded(size) > segment.capacity:
+            segment.rotate(size)
+        batch.start = segment.position
+        began = time.monotonic()
+        segment.put(batch.buffers, size=size, count=batch.count)
+        # Only now: a rotation above must not repeat what this batch was still to say.
+        self._checkpoint.note(batch.taken)
+        if self._sync_s:
+            self._sync_later()
+        else:
+            segment.sync()
+        if not self._thread.is_current():
+            self._pace.note(began, time.monotonic())
+        if not self._is_witness_due:
+            self._witness_later()
+        batch.batch_no = segment.next_batch - 1
+        batch.segment_no, batch.fd = segment.no, segment.fd
+        batch.buffers, batch.taken = [], []  # the loop needs neither
+        self._spares.note_batch(size, is_next_near=segment.position * 16 > segment.capacity)
+        return batch
+
+    def _sync_later(self) -> None:
+        if not self._is_sync_due:
+            self._is_sync_due = True
+            self._thread.submit_later(self._sync_s, self._sync_due)
+
+    def _sync_due(self) -> None:
+        self._is_sync_due = False
+        segment = self._segment
+        if self.failure is not None or segment.durable_batch == segment.next_batch - 1:
+            return
+        try:
+            segment.sync()
+        except OSError as err:
+            self._report("syncing the log", err)
+
+    def _witness_later(self) -> None:
+        self._is_witness_due = True
+        self._thread.submit_later(max(WITNESS_IDLE_S, self._sync_s), self._witness_due)
+
+    def _witness_due(self) -> None:
+        """If nothing was appended for a while, write a batch that says the last one was durable.
+
+        Without it, rot of the last batch would look like a torn one for as long as it is the last.
+        """
+        self._is_witness_due = False
+        segment = self._segment
+        next_batch = segment.next_batch
+        if self.failure is not None or segment.fd < 0 or next_batch == self._witness_batch + 1:
+            return
+        is_idle = self._idle_batch == next_batch == segment.durable_batch + 1
+        self._idle_batch = next_batch
+        if not is_idle:
+            self._witness_later()
+            return
+        if segment.position + wf.ALIGN > segment.capacity:
+            return  # the next append begins a new segment, which says it too
+        record = wf.encode_record(wf.WITNESS, 0, term=0, index=0)
+        try:
+            segment.put([b"", record], size=wf.BATCH_HEADER_BYTES + len(record), count=1)
+            segment.sync()
+        except OSError as err:
+            self._report("writing the log", err)
+            return
+        self._witness_batch = segment.next_batch - 1
+
+    def _free(self, no: int, *, fd: int) -> None:
+        segment = self._segment
+        if self.failure is not None:
+            return
+        try:
+            if segment.durable_batch != segment.next_batch - 1:
+                segment.sync()  # the records that released it (I11)
+            self._spares.recycle(no, fd=fd)
+        except OSError as err:
+            path = os.path.join(self._directory, segment_name(no))
+            self._report("freeing a log segment", err, path)
+
+    def _fail(self, what: str, err: OSError) -> NoReturn:
+        # Final: after a failed sync nobody knows what the kernel kept (I10).
+        self.failure = disk_error(what, self._directory, err)
+        raise self.failure from err
+
+    def _report(self, what: str, err: OSError, path: str = "") -> None:
+        """`_fail` in a job of which nobody hears: another one tells."""
+        failure = self.failure = disk_error(what, path or self._directory, err)
+
+        def fail() -> NoReturn:
+            raise failure
+
+        self._thread.submit(fail, self._complete)
