@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from streamd.node.catchup import CatchUp, CatchUpTurns, InstalledSnapshot
 from streamd.node.catchup_source import CatchUpSource
 from streamd.node.monitor import Monitor
-from streamd.store.install import FileInstall, MemoryInstall, StateInstall
+from streamd.store.install import FileInstall
+from streamd.store.install_buffered import MemoryInstall, StateInstall
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.source import FileSource, MemorySource
 from streamd.types import META_UID, Index, NodeId, Term, Uid

@@ -23,12 +23,12 @@ from streamd.store.hot_tail import HotBudget
 from streamd.store.install import (
     clear_marker,
     finish_install,
-    quarantine,
     read_marker,
     remove_replaced,
 )
 from streamd.store.manifest import Manifest
 from streamd.store.memory import MemoryStreamStore
+from streamd.store.quarantine import quarantine
 from streamd.types import Index, Uid
 
 if TYPE_CHECKING:

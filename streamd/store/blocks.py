@@ -1,4 +1,4 @@
-"""The blocks, snapshots and `index.db` of one stream: `StreamStore`.
+"""The blocks and snapshots of one stream: `StreamStore`.
 
 The stream machine decides what goes where; this carries it out. Appends are in memory at once and
 in their files later, without a sync of their own: the log holds them until a snapshot does.
@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from struct import Struct
 from typing import Any, NamedTuple
-
-from crc32c import crc32c
 
 from streamd.errors import CorruptionError, DiskError, StreamdError
 from streamd.store import format as fmt
@@ -19,7 +16,8 @@ from streamd.store.block import HEADER_BYTES, BlockFiles, Write
 from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.format import REWRITTEN, block_name
 from streamd.store.hot_tail import ChunkCache, HotBudget, HotTail
-from streamd.store.snapshots import SnapshotFile, read_file
+from streamd.store.index_db import read_index, write_index
+from streamd.store.snapshots import SnapshotFile
 from streamd.store.verify import BlockRows, rows_of
 from streamd.types import Index, Term, Uid
 
@@ -27,10 +25,6 @@ APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import
 FLUSH_BYTES = 1024 * 1024  # gathered before a write
 READ_BYTES = 256 * 1024  # read at once: about what one turn delivers
 _NAME = "stream"
-_INDEX_NAME = "index.db"
-_INDEX_HEADER = Struct("<8sQQQII")
-_INDEX_MAGIC = b"STRDIDX1"
-
 
 Bytes = bytes | Callable[[], bytes]
 
@@ -367,7 +361,8 @@ class StreamStore:
                     doomed=kept,
                 )
                 if index_db is not None:
-                    self._save_index(index, index_db() if callable(index_db) else index_db)
+                    blob = index_db() if callable(index_db) else index_db
+                    write_index(disk, directory, self.uid, index, blob)
             except OSError as err:
                 self.failure = disk_error("saving a snapshot", directory, err)
                 raise self.failure from err
@@ -427,12 +422,6 @@ class StreamStore:
         except OSError as err:
             raise disk_error("removing a block", self._files.path(block_no), err) from err
 
-    def _save_index(self, index: Index, index_db: bytes) -> None:
-        write_index(self._disk, self.directory, self.uid, index, index_db)
-
-    def _load_index(self, index: Index) -> bytes | None:
-        return read_index(self._disk, self.directory, self.uid, index)
-
     def verify(self, block_no: int, *, end_offset: int, is_sealed: bool) -> BlockRows:
         """Read a whole block and verify each of its records and its footer. Synchronous.
 
@@ -467,7 +456,7 @@ class StreamStore:
                 found.term,
                 found.chain,
                 found.state,
-                self._load_index(found.index),
+                read_index(self._disk, self.directory, self.uid, found.index),
                 found.tail,
                 is_fallback=f"-{found.index:016x}." not in newest,
             )
@@ -523,33 +512,3 @@ class StreamStore:
             self._disk.sync_dir(os.path.dirname(self.directory))
         except OSError as err:
             raise disk_error("moving a stream to trash", self.directory, err) from err
-
-
-def write_index(disk: Disk, directory: str, uid: Uid, index: Index, index_db: bytes) -> None:
-    """Put `index.db` beside the snapshot at `index`. A cache: not synced, but a torn or stale one
-    is told by its header."""
-    header = _INDEX_HEADER.pack(_INDEX_MAGIC, uid, index, len(index_db), crc32c(index_db), 0)
-    path = os.path.join(directory, _INDEX_NAME)
-    fd = disk.open(path + ".tmp", create=True)
-    try:
-        disk.truncate(fd, 0)
-        disk.writev(fd, [header, index_db], 0)
-    finally:
-        disk.close(fd)
-    disk.replace(path + ".tmp", path)
-    disk.crash_point("INDEX_RENAMED")
-
-
-def read_index(disk: Disk, directory: str, uid: Uid, index: Index) -> bytes | None:
-    """The `index.db` that was written with the snapshot at `index`, if it is there and whole."""
-    try:
-        blob = read_file(disk, os.path.join(directory, _INDEX_NAME))
-    except FileNotFoundError:
-        return None
-    if len(blob) < _INDEX_HEADER.size:
-        return None
-    magic, found_uid, stamp, size, crc, _ = _INDEX_HEADER.unpack_from(blob)
-    body = blob[_INDEX_HEADER.size :]
-    if (magic, found_uid, stamp, size) != (_INDEX_MAGIC, uid, index, len(body)):
-        return None
-    return body if crc32c(body) == crc else None

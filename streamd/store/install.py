@@ -17,12 +17,12 @@ from typing import Any
 from crc32c import crc32c
 
 from streamd.errors import CorruptionError, IncarnationError
-from streamd.store.blocks import LoadedSnapshot, write_index
 from streamd.store.disk import Disk, Thread
 from streamd.store.format import block_name
+from streamd.store.index_db import write_index
 from streamd.store.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
-from streamd.store.memory import MemoryStreamStore
-from streamd.store.snapshots import Snapshot, SnapshotFile, read_file, write_file
+from streamd.store.quarantine import free_name, newest_quarantine
+from streamd.store.snapshots import SnapshotFile, read_file, write_file
 from streamd.store.source import Result, submit
 from streamd.store.verify import check_block
 from streamd.types import Index, Uid
@@ -31,7 +31,6 @@ SUFFIX = ".catchup"
 _PART = ".part"
 _MARKER = "manifest"
 _NAMES = {STATE_NO: "state", INDEX_NO: "index"}
-_FETCHED = "fetched.tmp"
 
 
 def catchup_uid(name: str) -> Uid | None:
@@ -60,7 +59,7 @@ def finish_install(disk: Disk, root: str, uid: Uid) -> Manifest | None:
         if disk.exists(os.path.join(folder, name)):
             disk.unlink(os.path.join(folder, name))
     if disk.exists(target):
-        disk.replace(target, _free_name(disk, trash, f"{uid}-replaced"))
+        disk.replace(target, free_name(disk, trash, f"{uid}-replaced"))
         disk.crash_point("INSTALL_OLD_MOVED")
         disk.sync_dir(trash)
         disk.sync_dir(streams)
@@ -104,35 +103,6 @@ def clear_marker(disk: Disk, directory: str) -> None:
         disk.sync_dir(directory)
 
 
-def quarantine(disk: Disk, root: str, uid: Uid) -> str:
-    """Move a stream's damaged directory aside, durably, and return where to. Nothing is deleted.
-
-    Empty: there was no such directory. Synchronous; raises OSError.
-    """
-    streams, trash = os.path.join(root, "streams"), os.path.join(root, "trash")
-    source = os.path.join(streams, str(uid))
-    if not disk.exists(source):
-        return ""
-    target = _free_name(disk, trash, f"{uid}-damaged")
-    disk.replace(source, target)
-    disk.crash_point("QUARANTINE_MOVED")
-    disk.sync_dir(trash)
-    disk.sync_dir(streams)
-    return target
-
-
-def newest_quarantine(disk: Disk, root: str, uid: Uid) -> str:
-    """Where `quarantine` moved this stream last, or an empty string."""
-    trash = os.path.join(root, "trash")
-    stem = f"{uid}-damaged-"
-    numbers = [
-        int(name.removeprefix(stem))
-        for name in disk.listdir(trash)
-        if name.startswith(stem) and name.removeprefix(stem).isdigit()
-    ]
-    return os.path.join(trash, f"{stem}{max(numbers)}") if numbers else ""
-
-
 def remove_replaced(disk: Disk, root: str, uid: Uid) -> None:
     """Remove what installs replaced. Only once the newest one was opened and verified (I11);
     quarantined directories stay."""
@@ -140,13 +110,6 @@ def remove_replaced(disk: Disk, root: str, uid: Uid) -> None:
     for name in disk.listdir(trash):
         if name.startswith(f"{uid}-replaced-"):
             disk.remove_tree(os.path.join(trash, name))
-
-
-def _free_name(disk: Disk, directory: str, stem: str) -> str:
-    number = 1
-    while disk.exists(os.path.join(directory, f"{stem}-{number}")):
-        number += 1
-    return os.path.join(directory, f"{stem}-{number}")
 
 
 class FileInstall:
@@ -291,7 +254,7 @@ class FileInstall:
         """Return the file's number if it is whole here, or can be had from the live directory."""
         path = os.path.join(self._folder, self._name_of(fact.no))
         if self._disk.exists(path):
-            if _is_whole(read_file(self._disk, path), fact):
+            if is_whole(read_file(self._disk, path), fact):
                 return fact.no
             self._disk.unlink(path)
         blob = self._find_here(fact)
@@ -351,164 +314,8 @@ class FileInstall:
         submit(self._thread, what, self._folder, job, done)
 
 
-class _BufferedInstall:
-    """An install without files of its own: what comes is kept in memory until the swap."""
-
-    def __init__(
-        self, uid: Uid, thread: Thread, close_live: Callable[[Callable[[], None]], None]
-    ) -> None:
-        self._uid = uid
-        self._thread = thread
-        self._close_live = close_live
-        self._manifest: Manifest | None = None
-        self._parts: dict[int, bytearray] = {}
-        self._whole: dict[int, bytes] = {}
-
-    def begin(self, manifest: Manifest, done: Result) -> None:
-        """See FileInstall; what is whole stays if the new manifest has it too."""
-        self._manifest = manifest
-        self._parts.clear()
-        facts = {fact.no: fact for fact in manifest.files}
-        self._whole = {
-            no: blob
-            for no, blob in self._whole.items()
-            if no in facts and _is_whole(blob, facts[no])
-        }
-        done(set(self._whole))
-
-    def write(self, no: int, offset: int, data: bytes, done: Result) -> None:
-        """See FileInstall. Pieces of one file may come in any order."""
-        part = self._parts.setdefault(no, bytearray())
-        if len(part) < offset:
-            part.extend(bytes(offset - len(part)))
-        part[offset : offset + len(data)] = data
-        done(None)
-
-    def complete(self, no: int, done: Result) -> None:
-        """See FileInstall."""
-        assert self._manifest is not None
-        fact = next(fact for fact in self._manifest.files if fact.no == no)
-        blob = bytes(self._parts.pop(no, b""))
-
-        def checked(result: Any) -> None:
-            if not isinstance(result, BaseException):
-                self._whole[no] = blob
-            done(result)
-
-        submit(
-            self._thread,
-            "verifying a fetched block",
-            str(self._uid),
-            lambda: check_file(blob, self._uid, fact),
-            checked,
-        )
-
-    def seal(self, done: Result) -> None:
-        """See FileInstall: here there is nothing to do."""
-        done(None)
-
-    def before_swap(self, done: Callable[[], None]) -> None:
-        """See FileInstall."""
-        self._close_live(done)
-
-    def drop(self, done: Result) -> None:
-        """See FileInstall."""
-        self._parts.clear()
-        self._whole.clear()
-        done(None)
-
-    def _clear(self) -> Manifest:
-        manifest = self._manifest
-        assert manifest is not None
-        self._parts.clear()
-        self._manifest = None
-        return manifest
-
-
-class MemoryInstall(_BufferedInstall):
-    """Puts a memory stream together; the swap replaces what `store` holds."""
-
-    def __init__(
-        self,
-        store: MemoryStreamStore,
-        thread: Thread,
-        *,
-        close_live: Callable[[Callable[[], None]], None],
-    ) -> None:
-        super().__init__(store.uid, thread, close_live)
-        self._store = store
-
-    def swap(self, done: Result) -> None:
-        """See FileInstall; then `load_snapshot` of the store returns what was installed."""
-        manifest = self._clear()
-        images, self._whole = self._whole, {}
-        state = images.pop(STATE_NO)
-        index_db = images.pop(INDEX_NO, None)
-        snapshot = LoadedSnapshot(
-            manifest.index, manifest.term, manifest.chain, state, index_db, manifest.tail
-        )
-        self._store.install(snapshot, images)
-        done(None)
-
-
-class StateInstall(_BufferedInstall):
-    """Installs a group that has a state and no blocks: the meta group. The swap gives what was
-    written before, as `fetched.tmp`, the name of an ordinary snapshot, `<name>-<index>.snap`."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        uid: Uid,
-        thread: Thread,
-        *,
-        name: str,
-        close_live: Callable[[Callable[[], None]], None],
-    ) -> None:
-        super().__init__(uid, thread, close_live)
-        self._disk = disk
-        self._directory = directory
-        self._name = name
-
-    def seal(self, done: Result) -> None:
-        """See FileInstall. All that a full disk could refuse is done while the group still runs."""
-        manifest = self._manifest
-        assert manifest is not None
-        snapshot = Snapshot(
-            self._uid, manifest.index, manifest.term, manifest.chain, self._whole[STATE_NO]
-        )
-
-        def job() -> None:
-            SnapshotFile.prepare(self._disk, self._directory, _FETCHED, snapshot)
-
-        self._submit("completing an install", job, done)
-
-    def swap(self, done: Result) -> None:
-        """See FileInstall."""
-        index = self._clear().index
-        self._whole.clear()
-
-        def job() -> None:
-            SnapshotFile.adopt(self._disk, self._directory, _FETCHED, self._name, index=index)
-
-        self._submit("installing a snapshot", job, done)
-
-    def drop(self, done: Result) -> None:
-        """See FileInstall."""
-        super().drop(lambda result: None)
-        path = os.path.join(self._directory, _FETCHED)
-
-        def job() -> None:
-            if self._disk.exists(path):
-                self._disk.unlink(path)
-
-        self._submit("dropping an install", job, done)
-
-    def _submit(self, what: str, job: Callable[[], Any], done: Result) -> None:
-        submit(self._thread, what, self._directory, job, done)
-
-
-def _is_whole(blob: bytes, fact: FileFact) -> bool:
+def is_whole(blob: bytes, fact: FileFact) -> bool:
+    """True if `blob` is the file that `fact` names; says nothing of what is in it."""
     return len(blob) == fact.length and crc32c(blob) == fact.crc
 
 

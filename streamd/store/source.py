@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 from crc32c import crc32c
 
 from streamd.errors import CorruptionError, StreamdError
-from streamd.store.blocks import read_index
 from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.format import block_name
+from streamd.store.index_db import read_index
 from streamd.store.manifest import FileFact
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.snapshots import SnapshotFile

@@ -20,7 +20,8 @@ from streamd.node.snapshot_state import unwrap, wrap
 from streamd.raft.membership import Membership
 from streamd.store.blocks import StreamStore
 from streamd.store.format import BlockCodec
-from streamd.store.install import FileInstall, MemoryInstall, finish_install
+from streamd.store.install import FileInstall, finish_install
+from streamd.store.install_buffered import MemoryInstall
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.source import FileSource, MemorySource, SnapshotSource
 from streamd.types import Entry, Index, Uid

@@ -9,8 +9,9 @@ import pytest
 from streamd import errors, limits
 from streamd.node import catchup as c
 from streamd.node.scrub import check_installed
-from streamd.store.install import quarantine, read_marker
+from streamd.store.install import read_marker
 from streamd.store.manifest import Manifest
+from streamd.store.quarantine import quarantine
 from tests.sim.catchup import DELETE_MSG, MEMBERS, PURGE, ROOT, UID, Replica, World
 from tests.sim.disk import SimCrash
 

@@ -10,15 +10,15 @@ from crc32c import crc32c
 from streamd.errors import CorruptionError, DiskError
 from streamd.node.scrub import check_content
 from streamd.store.install import (
-    StateInstall,
     catchup_uid,
     clear_marker,
     finish_install,
-    quarantine,
     read_marker,
     remove_replaced,
 )
+from streamd.store.install_buffered import StateInstall
 from streamd.store.manifest import FileFact, Manifest
+from streamd.store.quarantine import quarantine
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.verify import check_block, rows_of
 from tests.sim.catchup import DELETE_MSG, PURGE, ROOT, UID, Replica, World
