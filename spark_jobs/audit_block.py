@@ -35,6 +35,7 @@ from streamd.errors import CorruptionError
 from streamd.machine.digest import MASK64
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
+from streamd.store.footer import TRAILER_BYTES, FooterColumns, decode_footer, footer_length
 
 QUICK: Final = "quick"
 DIGEST: Final = "digest"
@@ -100,8 +101,8 @@ def check_file(task: BlockTask, level: str) -> Checked:
                 blob = file.read()
                 return _Check(task, level, blob, len(blob), len(blob)).run()
             head = file.read(HEADER_BYTES)
-            file.seek(max(0, size - fmt.TRAILER_BYTES))
-            length = fmt.footer_length(file.read(fmt.TRAILER_BYTES))
+            file.seek(max(0, size - TRAILER_BYTES))
+            length = footer_length(file.read(TRAILER_BYTES))
             footer = b""
             if HEADER_BYTES <= size - length < size:
                 file.seek(size - length)
@@ -110,7 +111,7 @@ def check_file(task: BlockTask, level: str) -> Checked:
         if not task.durable_end:
             return _Check(task, level, b"", 0, 0).run()
         return _nothing([_about(task, "block-missing", got="no file")])
-    check = _Check(task, level, head, size, HEADER_BYTES + len(footer) + fmt.TRAILER_BYTES)
+    check = _Check(task, level, head, size, HEADER_BYTES + len(footer) + TRAILER_BYTES)
     return check.run_footer(footer, size)
 
 
@@ -318,7 +319,7 @@ class _Check:
         """Records that were written after the log was read, or not known to be committed."""
         pos += fmt.verified_length(self.blob[pos:])
         left = len(self.blob) - pos
-        if left and not fmt.footer_length(self.blob):
+        if left and not footer_length(self.blob):
             self._torn(pos, f"{left} bytes of no whole record")
 
     def _torn(self, offset: int, got: str) -> None:
@@ -326,20 +327,20 @@ class _Check:
 
     # --- records ----------------------------------------------------------------------------
 
-    def _footer(self, blob: bytes, end: int) -> tuple[fmt.FooterColumns | None, int]:
+    def _footer(self, blob: bytes, end: int) -> tuple[FooterColumns | None, int]:
         """The footer, if the block has one, and where the records end."""
         task = self.task
         if task.is_judged and not task.is_sealed:
             return None, end
-        length = fmt.footer_length(blob)
+        length = footer_length(blob)
         if not task.is_judged and not length:
             return None, end
         at = task.end_offset if task.is_judged else len(blob) - length
         if task.is_judged and len(blob) < task.durable_end and not self.findings:
             return None, end
         try:
-            footer = fmt.decode_footer(blob[at:] if at < len(blob) else b"")
-            record_end = len(blob) - fmt.TRAILER_BYTES
+            footer = decode_footer(blob[at:] if at < len(blob) else b"")
+            record_end = len(blob) - TRAILER_BYTES
             if crc32c(blob[at:record_end]) != struct.unpack_from("<I", blob, record_end + 4)[0]:
                 raise CorruptionError("its trailer is damaged")
         except (CorruptionError, struct.error, AssertionError, KeyError, IndexError) as err:
@@ -356,7 +357,7 @@ class _Check:
             return None, at
         return footer, at
 
-    def _walk(self, blob: bytes, end: int, footer: fmt.FooterColumns | None) -> list[int]:
+    def _walk(self, blob: bytes, end: int, footer: FooterColumns | None) -> list[int]:
         """Offsets of the valid message records; `bad` gets the places of the others."""
         offsets: list[int] = []
         add = offsets.append
@@ -388,7 +389,7 @@ class _Check:
         blob: bytes,
         pos: int,
         end: int,
-        footer: fmt.FooterColumns | None,
+        footer: FooterColumns | None,
         offsets: list[int],
     ) -> int:
         """Note the bad place at `pos`; return where the next record begins, or `end`."""
@@ -405,7 +406,7 @@ class _Check:
         blob: bytes,
         pos: int,
         end: int,
-        footer: fmt.FooterColumns | None,
+        footer: FooterColumns | None,
         offsets: list[int],
     ) -> int:
         length = _unpack_head(blob, pos)[0] if pos + 5 <= end else 0
@@ -429,7 +430,7 @@ class _Check:
                 return at
         return end
 
-    def _compare_footer(self, footer: fmt.FooterColumns, rows: BlockRows, blob: bytes) -> None:
+    def _compare_footer(self, footer: FooterColumns, rows: BlockRows, blob: bytes) -> None:
         """Every valid record against what the footer says of it."""
         told = columns_of(footer)
         if self.bad:
@@ -476,7 +477,7 @@ class _Check:
 
     # --- against the state ------------------------------------------------------------------
 
-    def _judge(self, rows: BlockRows, footer: fmt.FooterColumns | None) -> BlockRows:
+    def _judge(self, rows: BlockRows, footer: FooterColumns | None) -> BlockRows:
         """Compare with the delete map and the digest; returns the live rows, the damaged ones
         with the crc that the footer has of them."""
         task = self.task
@@ -533,7 +534,7 @@ class _Check:
                 got=f"{stored_count}",
             )
 
-    def _explain(self, missing: U64, rows: BlockRows, footer: fmt.FooterColumns | None) -> None:
+    def _explain(self, missing: U64, rows: BlockRows, footer: FooterColumns | None) -> None:
         """Name the seqs of bad places; what is missing elsewhere is a gap."""
         told = columns_of(footer) if footer is not None else None
         unexplained = missing
@@ -573,7 +574,7 @@ class _Check:
             else f"{bad.end - bad.offset} bytes that are none",
         )
 
-    def _with_damaged(self, live: BlockRows, footer: fmt.FooterColumns | None) -> BlockRows:
+    def _with_damaged(self, live: BlockRows, footer: FooterColumns | None) -> BlockRows:
         """Add the damaged live rows as the footer knows them, so that their bucket still compares:
         damage is told where it is, not a second time as drift."""
         if footer is None:
@@ -612,9 +613,9 @@ class _Check:
         if not self._has_header() and self.findings:
             return self.done(None)
         try:
-            footer = fmt.decode_footer(footer_bytes)
+            footer = decode_footer(footer_bytes)
             stored = struct.unpack_from("<I", footer_bytes, len(footer_bytes) - 12)[0]
-            if crc32c(footer_bytes[: -fmt.TRAILER_BYTES]) != stored:
+            if crc32c(footer_bytes[:-TRAILER_BYTES]) != stored:
                 raise CorruptionError("its trailer is damaged")
         except (CorruptionError, struct.error, AssertionError, KeyError, IndexError) as err:
             self.add("footer-damaged", offset=task.end_offset, expected="a footer", got=str(err))
@@ -635,7 +636,7 @@ class _Check:
         return done
 
 
-def _whole_messages(blob: bytes, end: int, footer: fmt.FooterColumns | None) -> I64 | None:
+def _whole_messages(blob: bytes, end: int, footer: FooterColumns | None) -> I64 | None:
     """Offsets of the messages of an undamaged block, of which the footer says where they are;
     None if it is for the walk to tell."""
     if footer is None or not len(footer.offsets):

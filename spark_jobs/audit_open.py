@@ -30,6 +30,8 @@ from streamd.raft import membership
 from streamd.raft.membership import simple
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
+from streamd.store.block_codec import BlockCodec
+from streamd.store.footer import TRAILER_BYTES, footer_length
 from streamd.store.format import block_name, block_number
 from streamd.store.snapshots import Snapshot, SnapshotFile
 from streamd.store.snapshots import decode as decode_snapshot
@@ -271,7 +273,7 @@ def open_view(files: StreamFiles, up_to: int | None = None) -> View:
 def _replay(view: View, wanted: int) -> None:
     files = view.files
     source = _Blocks(files.store.directory(files.asset.uid), view)
-    codec = fmt.BlockCodec()
+    codec = BlockCodec()
     if files.snapshot is None:
         machine = StreamMachine(
             uid=files.asset.uid,
@@ -324,7 +326,7 @@ class _Blocks:
         if block_no in self._footers:
             return self._footers[block_no]
         blob = self._read(block_no)
-        length = fmt.footer_length(blob)
+        length = footer_length(blob)
         if not HEADER_BYTES <= len(blob) - length < len(blob):
             raise CorruptionError(f"{self.path(block_no)}: no footer")
         return blob[len(blob) - length :]
@@ -401,7 +403,7 @@ def _durable_ends(state: StreamState, tail: tuple[int, int]) -> dict[int, int]:
     for row in state.messages[-1]:
         block_no, end_offset, is_sealed = row[0], row[8], row[9]
         if is_sealed:
-            ends[block_no] = end_offset + fmt.RECORD_OVERHEAD_BYTES + fmt.TRAILER_BYTES
+            ends[block_no] = end_offset + fmt.RECORD_OVERHEAD_BYTES + TRAILER_BYTES
         else:
             ends[block_no] = end_offset if end_offset > HEADER_BYTES else 0
     return ends

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamd.machine.base import LENGTH_MASK
 from streamd.machine.digest import _CRC_ADD, _SEQ_ADD, MASK64
-from streamd.store import format as fmt
+from streamd.store.footer import FooterColumns
 
 BUCKET_SHIFT: Final = 12
 BUCKET: Final = 1 << BUCKET_SHIFT  # seqs that share one digest
@@ -108,7 +108,7 @@ def array_of(column: Any) -> NDArray[Any]:
     )
 
 
-def columns_of(footer: fmt.FooterColumns) -> BlockRows:
+def columns_of(footer: FooterColumns) -> BlockRows:
     offsets = array_of(footer.offsets).astype(np.int64)
     count = len(offsets)
     if footer.seqs is None:
@@ -153,7 +153,7 @@ def wrong_subject(blob: bytes, rows: BlockRows, ids: NDArray[Any], subjects: lis
     return -1
 
 
-def subject_sum_of(blob: bytes, live: BlockRows, footer: fmt.FooterColumns | None) -> int:
+def subject_sum_of(blob: bytes, live: BlockRows, footer: FooterColumns | None) -> int:
     """`subject_sum` of the live messages of one block."""
     if footer is not None:
         rows = np.searchsorted(array_of(footer.offsets), live.offsets)

@@ -23,6 +23,7 @@ from streamd.errors import CorruptionError
 from streamd.machine.base import HAS_HEADERS, LENGTH_MASK
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
+from streamd.store.footer import TRAILER_BYTES, decode_footer, footer_length
 from streamd.subjects import Matcher
 from streamd.types import Seq
 
@@ -124,11 +125,11 @@ def columns_of(blob: Blob, block: BlockView) -> BlockColumns:
 
 
 def _from_footer(blob: Blob, block: BlockView) -> BlockColumns | None:
-    size = fmt.footer_length(bytes(blob[-fmt.TRAILER_BYTES :]))
+    size = footer_length(bytes(blob[-TRAILER_BYTES:]))
     if not size or len(blob) - size != block.end_offset:
         return None
     try:
-        footer = fmt.decode_footer(bytes(blob[-size:]))
+        footer = decode_footer(bytes(blob[-size:]))
     except (CorruptionError, AssertionError):
         return None
     offsets = np.array(footer.offsets, np.int64)

@@ -36,7 +36,7 @@ from streamd.machine.base import Effects
 from streamd.machine.stream import StreamMachine
 from streamd.node.snapshot_state import unwrap
 from streamd.raft.membership import Membership, simple
-from streamd.store.format import BlockCodec
+from streamd.store.block_codec import BlockCodec
 from streamd.store.index_db import read_index
 from streamd.store.snapshots import Snapshot, SnapshotFile
 from streamd.types import Entry, Index, Seq

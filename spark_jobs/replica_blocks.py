@@ -20,6 +20,7 @@ from streamd.machine.columns import Block
 from streamd.machine.stream import StreamMachine
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES, BlockFiles
+from streamd.store.footer import decode_footer, footer_length
 from streamd.types import Seq, Uid
 
 SPARE_BYTES_MAX = 32 * 1024 * 1024  # of a room that is kept for the next reader
@@ -114,10 +115,10 @@ class BlockView:
         if len(blob) <= end or _fill(fd, blob, end, len(blob)) < len(blob):
             return False
         tail = bytes(blob[end:])
-        if fmt.footer_length(tail) != len(tail):
+        if footer_length(tail) != len(tail):
             return False
         try:
-            footer = fmt.decode_footer(tail)
+            footer = decode_footer(tail)
         except (CorruptionError, AssertionError):
             return False
         count = len(footer.offsets)
@@ -356,7 +357,7 @@ def behind_the_end(views: list[BlockView], blocks: ReplayedBlocks) -> list[TornT
     finally:
         blocks.disk.close(fd)
     whole = fmt.verified_length(rest)
-    if whole == len(rest) or fmt.footer_length(rest) == len(rest) - whole:
+    if whole == len(rest) or footer_length(rest) == len(rest) - whole:
         return []
     reason = "bytes after the last record that are no record"
     return [TornTail(view.path, view.block_no, view.end_offset + whole, len(rest) - whole, reason)]

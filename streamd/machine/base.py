@@ -66,7 +66,7 @@ class Machine(Protocol):
 
 class RecordCodec(Protocol):
     """How a block record is laid out. Given to a stream machine by its constructor, because the
-    layout belongs to `store/format.py` and rooms do not import each other."""
+    layout belongs to the store (`BlockCodec`) and rooms do not import each other."""
 
     def encode_batch(
         self, first_seq: Seq, first_ts: int, msgs: list[Msg]

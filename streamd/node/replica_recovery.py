@@ -17,8 +17,8 @@ from streamd.node.catch_ups import CatchUps
 from streamd.node.scrub import check_installed
 from streamd.node.snapshot_state import unwrap
 from streamd.raft.membership import Membership
+from streamd.store.block_codec import BlockCodec
 from streamd.store.blocks import StreamStore
-from streamd.store.format import BlockCodec
 from streamd.store.hot_tail import HotBudget
 from streamd.store.install import (
     clear_marker,

@@ -7,6 +7,7 @@ import os
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
 from streamd.store.disk import Buffer, Disk
+from streamd.store.footer import TRAILER_BYTES, footer_length
 from streamd.types import Uid
 
 HEADER_BYTES = 64
@@ -137,8 +138,8 @@ class BlockFiles:
         fd = self._disk.open(self.path(block_no))
         try:
             size = self._disk.size(fd)
-            trailer_at = max(0, size - fmt.TRAILER_BYTES)
-            length = fmt.footer_length(self._disk.pread(fd, fmt.TRAILER_BYTES, trailer_at))
+            trailer_at = max(0, size - TRAILER_BYTES)
+            length = footer_length(self._disk.pread(fd, TRAILER_BYTES, trailer_at))
             if not HEADER_BYTES <= size - length < size:
                 raise CorruptionError(f"{self.path(block_no)}: offset {trailer_at}: no footer")
             return self._disk.pread(fd, length, size - length)

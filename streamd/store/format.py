@@ -1,4 +1,4 @@
-"""Block records and footers as bytes: the codec of `N.blk` files. Pure.
+"""Block headers and records as bytes: what `N.blk` files hold, footers aside. Pure.
 
 A record is `length u32, type u8, flags u8, subject_len u16, headers_len u32, seq u64, ts u64`,
 then subject, headers and payload, then the crc32c of all of that; little endian. `length` counts
@@ -8,14 +8,10 @@ crc is a constant, so a reader verifies a record by one call over one slice.
 
 from __future__ import annotations
 
-import sys
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from struct import Struct
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -39,11 +35,11 @@ _pack_header = _HEADER.pack
 _unpack_header = _HEADER.unpack_from
 _unpack_fields = Struct("<IxxHIQQ").unpack_from  # the same without type and flags
 _unpack_length_and_type = Struct("<IB").unpack_from
-_HEADER_BYTES = _HEADER.size
+RECORD_HEADER_BYTES = _HEADER.size
 _CRC = Struct("<I")
 _pack_crc = _CRC.pack
 _RANGE = Struct("<QQ")
-assert _HEADER_BYTES + _CRC.size == RECORD_OVERHEAD_BYTES
+assert RECORD_HEADER_BYTES + _CRC.size == RECORD_OVERHEAD_BYTES
 
 
 class Record(NamedTuple):
@@ -72,7 +68,7 @@ def _layout(
     One `Struct` that takes all fields beats a header and three concatenations; most batches hold
     messages of few sizes.
     """
-    body_size = _HEADER_BYTES + subject_size + headers_size + payload_size
+    body_size = RECORD_HEADER_BYTES + subject_size + headers_size + payload_size
     prefix = _pack_header(body_size + 4, MSG, 0, subject_size, headers_size, 0, 0)[:12]
     sizes = f"{subject_size}s{headers_size}s" if headers_size else f"{subject_size}s"
     return (
@@ -143,24 +139,25 @@ def _encode_large(
     return pieces, lengths, crcs
 
 
-def _encode(kind: int, seq: int, ts: int, payload: bytes) -> bytes:
+def encode_record(kind: int, seq: int, ts: int, payload: bytes) -> bytes:
+    """A record of any type but a message: it has no subject and no headers."""
     body = _pack_header(RECORD_OVERHEAD_BYTES + len(payload), kind, 0, 0, 0, seq, ts) + payload
     return body + _pack_crc(crc32c(body))
 
 
 def encode_frame(index: Index, ts: int) -> bytes:
     """See machine.base.RecordCodec."""
-    return _encode(FRAME, index, ts, b"")
+    return encode_record(FRAME, index, ts, b"")
 
 
 def encode_tombstone(seqs: list[tuple[Seq, Seq]], index: Index) -> bytes:
     """See machine.base.RecordCodec."""
-    return _encode(TOMBSTONE, index, 0, b"".join([_RANGE.pack(*pair) for pair in seqs]))
+    return encode_record(TOMBSTONE, index, 0, b"".join([_RANGE.pack(*pair) for pair in seqs]))
 
 
 def encode_skip(first: Seq, last: Seq, index: Index) -> bytes:
     """See machine.base.RecordCodec."""
-    return _encode(SKIP, first, 0, _RANGE.pack(last, index))
+    return encode_record(SKIP, first, 0, _RANGE.pack(last, index))
 
 
 # --- decoding -----------------------------------------------------------------------------------
@@ -270,7 +267,7 @@ def scan(blob: bytes, base: int = 0) -> Iterator[Record]:
     pos = 0
     while length := verify_at(blob, pos):
         _, kind, _, subject_size, headers_size, seq, ts = _unpack_header(blob, pos)
-        headers_at = pos + _HEADER_BYTES + subject_size
+        headers_at = pos + RECORD_HEADER_BYTES + subject_size
         payload_at = headers_at + headers_size
         end = pos + length - 4
         yield Record(
@@ -279,7 +276,7 @@ def scan(blob: bytes, base: int = 0) -> Iterator[Record]:
             length,
             seq,
             ts,
-            blob[pos + _HEADER_BYTES : headers_at],
+            blob[pos + RECORD_HEADER_BYTES : headers_at],
             blob[headers_at:payload_at],
             blob[payload_at:end],
             _CRC.unpack_from(blob, end)[0],
@@ -344,230 +341,3 @@ def check_block_header(header: bytes, uid: Uid, block_no: int) -> None:
         raise CorruptionError(
             f"{block_name(block_no)} of stream {uid}: holds block {found_no} of stream {found_uid}"
         )
-
-
-# --- footer -------------------------------------------------------------------------------------
-
-FOOTER_MAGIC = b"STRDFTR1"
-_FOOTER_HEAD = Struct("<HHIQQQ")  # version, flags, subject count, first_seq, base_ts, end_offset
-_COLUMN_HEAD = Struct("<BxxxI")  # item bytes, count
-_TRAILER = Struct("<II8s")  # whole footer bytes, crc of the record, magic
-TRAILER_BYTES = _TRAILER.size
-_FOOTER_VERSION = 1
-_HAS_SEQS = 1
-_TYPECODES = {array(code).itemsize: code for code in "BHIQ"}
-
-
-class ColumnsView(Protocol):
-    """What `encode_footer` reads. The same as machine.base.ColumnsView: rooms do not import each
-    other, and both sides are checked against their own copy."""
-
-    first_seq: Seq
-    seqs: Any
-    offsets: Any
-    lengths: Any
-    ts_deltas: Any
-    base_ts: int
-    crcs: Any
-    subject_ids: Any
-    subjects: Sequence[bytes]
-    end_offset: int
-
-
-class Subjects(Sequence[bytes]):
-    """The subjects of a sealed block, as its footer has them: one behind another. Each is cut out
-    when it is asked for; as a list they would take five times the memory and most of the time that
-    a footer takes to read."""
-
-    __slots__ = ("_blob", "_ends", "_sizes")
-
-    def __init__(self, blob: bytes, sizes: array[int]) -> None:
-        self._blob = blob
-        self._sizes = sizes
-        self._ends: array[int] | None = None  # made when first needed
-
-    @property
-    def byte_count(self) -> int:
-        return len(self._blob) + 6 * len(self._sizes)
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        end = self._bounds()[at]
-        return self._blob[end - self._sizes[at] : end]
-
-    def __iter__(self) -> Iterator[bytes]:
-        blob, end = self._blob, 0
-        for size in self._sizes:
-            start, end = end, end + size
-            yield blob[start:end]
-
-    def index(self, value: bytes, start: int = 0, stop: int | None = None) -> int:
-        """The place of `value`, which is there once at most; ValueError if it is not there."""
-        ends, sizes = self._bounds(), self._sizes
-        stop = len(sizes) if stop is None else min(stop, len(sizes))
-        found = self._blob.find(value, ends[start - 1] if start else 0)
-        while found >= 0:
-            at = bisect_left(ends, found + len(value))
-            if at >= stop:
-                break
-            if ends[at] == found + len(value) and sizes[at] == len(value):
-                return at
-            found = self._blob.find(value, found + 1)
-        raise ValueError(f"{value!r} is none of these subjects")
-
-    def _bounds(self) -> array[int]:
-        if self._ends is None:
-            self._ends = array("I", accumulate(self._sizes))
-        return self._ends
-
-
-class FooterColumns:
-    """The columns of one sealed block as its footer holds them: a `ColumnsView`."""
-
-    __slots__ = (
-        "base_ts",
-        "crcs",
-        "end_offset",
-        "first_seq",
-        "lengths",
-        "offsets",
-        "seqs",
-        "subject_ids",
-        "subjects",
-        "ts_deltas",
-    )
-
-    def __init__(
-        self,
-        *,
-        first_seq: Seq,
-        seqs: array[int] | None,
-        offsets: array[int],
-        lengths: array[int],
-        ts_deltas: array[int],
-        base_ts: int,
-        crcs: array[int],
-        subject_ids: array[int],
-        subjects: Sequence[bytes],
-        end_offset: int,
-    ) -> None:
-        self.first_seq = first_seq
-        self.seqs = seqs
-        self.offsets = offsets
-        self.lengths = lengths  # with the flag bits of machine.base on top
-        self.ts_deltas = ts_deltas
-        self.base_ts = base_ts
-        self.crcs = crcs
-        self.subject_ids = subject_ids
-        self.subjects = subjects
-        self.end_offset = end_offset
-
-
-def encode_footer(columns: ColumnsView) -> bytes:
-    """Return the footer of a sealed block: a record of type FOOTER and a trailer."""
-    has_seqs = columns.seqs is not None
-    parts = [
-        _FOOTER_HEAD.pack(
-            _FOOTER_VERSION,
-            _HAS_SEQS if has_seqs else 0,
-            len(columns.subjects),
-            columns.first_seq,
-            columns.base_ts,
-            columns.end_offset,
-        ),
-        _encode_column(array("H", [len(subject) for subject in columns.subjects])),
-        b"".join(columns.subjects),
-        _encode_column(columns.offsets),
-        _encode_column(columns.lengths),
-        _encode_column(columns.ts_deltas),
-        _encode_column(columns.crcs),
-        _encode_column(columns.subject_ids),
-    ]
-    if has_seqs:
-        parts.append(_encode_column(columns.seqs))
-    record = _encode(FOOTER, columns.first_seq, columns.base_ts, b"".join(parts))
-    return record + _TRAILER.pack(len(record) + TRAILER_BYTES, crc32c(record), FOOTER_MAGIC)
-
-
-def footer_length(trailer: bytes) -> int:
-    """Bytes of the footer that ends with `trailer` (a file's last bytes); 0: there is none."""
-    if len(trailer) < TRAILER_BYTES:
-        return 0
-    length, _, magic = _TRAILER.unpack(trailer[-TRAILER_BYTES:])
-    return int(length) if magic == FOOTER_MAGIC else 0
-
-
-def decode_footer(footer: bytes) -> FooterColumns:
-    """Inverse of `encode_footer`. Raises CorruptionError."""
-    record = memoryview(footer)[:-TRAILER_BYTES]
-    if (
-        len(footer) < RECORD_OVERHEAD_BYTES + TRAILER_BYTES
-        or footer_length(footer) != len(footer)
-        or verify_at(record, 0) != len(record)
-        or footer[4] != FOOTER
-    ):
-        raise CorruptionError(f"a block's footer of {len(footer)} bytes is damaged")
-    version, flags, subject_count, first_seq, base_ts, end_offset = _FOOTER_HEAD.unpack_from(
-        record, _HEADER_BYTES
-    )
-    if version != _FOOTER_VERSION:
-        raise CorruptionError(f"a block's footer has unknown version {version}")
-    sizes, pos = _decode_column(record, _HEADER_BYTES + _FOOTER_HEAD.size)
-    assert len(sizes) == subject_count, (len(sizes), subject_count)
-    subjects = Subjects(footer[pos : pos + sum(sizes)], sizes)
-    pos += sum(sizes)
-    offsets, pos = _decode_column(record, pos)
-    lengths, pos = _decode_column(record, pos)
-    ts_deltas, pos = _decode_column(record, pos)
-    crcs, pos = _decode_column(record, pos)
-    subject_ids, pos = _decode_column(record, pos)
-    seqs: array[int] | None = None
-    if flags & _HAS_SEQS:
-        seqs, pos = _decode_column(record, pos)
-    return FooterColumns(
-        first_seq=first_seq,
-        seqs=seqs,
-        offsets=offsets,
-        lengths=lengths,
-        ts_deltas=ts_deltas,
-        base_ts=base_ts,
-        crcs=crcs,
-        subject_ids=subject_ids,
-        subjects=subjects,
-        end_offset=end_offset,
-    )
-
-
-def _encode_column(column: array[int]) -> bytes:
-    if sys.byteorder != "little":
-        column = column[:]
-        column.byteswap()
-    return _COLUMN_HEAD.pack(column.itemsize, len(column)) + column.tobytes()
-
-
-def _decode_column(record: memoryview, pos: int) -> tuple[array[int], int]:
-    item_bytes, count = _COLUMN_HEAD.unpack_from(record, pos)
-    pos += _COLUMN_HEAD.size
-    end = pos + item_bytes * count
-    column = array(_TYPECODES[item_bytes])
-    column.frombytes(record[pos:end])
-    if sys.byteorder != "little":
-        column.byteswap()
-    return column, end
-
-
-class BlockCodec:
-    """`machine.base.RecordCodec`, for those who want the functions above as one object."""
-
-    encode_batch = staticmethod(encode_batch)
-    encode_frame = staticmethod(encode_frame)
-    encode_tombstone = staticmethod(encode_tombstone)
-    encode_skip = staticmethod(encode_skip)
-    encode_footer = staticmethod(encode_footer)
-    decode_footer = staticmethod(decode_footer)
-    decode_fields = staticmethod(decode_fields)
-    decode_at = staticmethod(decode_at)

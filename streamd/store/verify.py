@@ -10,6 +10,7 @@ from crc32c import crc32c
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
+from streamd.store.footer import TRAILER_BYTES, FooterColumns, decode_footer
 from streamd.store.format import block_name
 from streamd.types import Seq, Uid
 
@@ -75,15 +76,15 @@ def rows_of(blob: bytes, uid: Uid, block_no: int) -> BlockRows:
     return BlockRows(seqs, crcs, pos, True)
 
 
-def _footer_of(blob: bytes, block_no: int, end: int) -> fmt.FooterColumns:
+def _footer_of(blob: bytes, block_no: int, end: int) -> FooterColumns:
     """The footer that must begin at `end` and be the rest of `blob`."""
     try:
-        footer = fmt.decode_footer(blob[end:])
+        footer = decode_footer(blob[end:])
     except CorruptionError as err:
         raise CorruptionError(
             f"{block_name(block_no)}: offset {end}: neither a valid record nor the footer"
         ) from err
-    record_end = len(blob) - fmt.TRAILER_BYTES
+    record_end = len(blob) - TRAILER_BYTES
     if crc32c(blob[end:record_end]) != _unpack_crc(blob, record_end + 4)[0]:
         raise CorruptionError(f"{block_name(block_no)}: offset {record_end}: trailer damaged")
     if footer.end_offset != end:

@@ -15,7 +15,7 @@ from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.meta import MetaMachine
 from streamd.machine.stream import StreamMachine
-from streamd.store.format import BlockCodec
+from streamd.store.block_codec import BlockCodec
 from streamd.types import Entry
 from tests.unit.machine.box import START_NS, Box
 

@@ -13,6 +13,13 @@ import pytest
 from streamd.store import format as fmt
 from streamd.store import snapshots
 from streamd.store import wal_format as wf
+from streamd.store.footer import (
+    TRAILER_BYTES,
+    FooterColumns,
+    decode_footer,
+    encode_footer,
+    footer_length,
+)
 from streamd.store.wal import Wal
 from streamd.types import Entry, HardState
 from tests.sim.disk import SimDisk, SimThread
@@ -33,8 +40,8 @@ def block() -> bytes:
         fmt.encode_skip(43, 49, 11),
     ]
     end = 64 + sum(map(len, records)) + sum(map(len, tail))
-    footer = fmt.encode_footer(
-        fmt.FooterColumns(
+    footer = encode_footer(
+        FooterColumns(
             first_seq=41,
             seqs=array("Q", [41, 42]),
             offsets=array("I", [64, 64 + len(records[0])]),
@@ -113,8 +120,8 @@ def test_the_golden_block_reads_back() -> None:
     assert fmt.ranges_of(records[3]) == [(3, 5), (41, 41)]
     assert fmt.ranges_of(records[4]) == [(43, 49)]
     assert [fmt.index_of(record) for record in records[:5]] == [0, 0, 9, 10, 11]
-    length = fmt.footer_length(blob[-fmt.TRAILER_BYTES :])
-    columns = fmt.decode_footer(blob[-length:])
+    length = footer_length(blob[-TRAILER_BYTES:])
+    columns = decode_footer(blob[-length:])
     assert columns.seqs == array("Q", [41, 42])
     assert list(columns.subjects) == [b"flights.JFK.LAX", b"flights.EWR.ORD"]
     assert columns.end_offset == records[5].offset
@@ -146,7 +153,7 @@ def test_the_golden_log_reads_back() -> None:
 
 
 def test_sizes_of_heads_never_change() -> None:
-    assert (fmt.RECORD_OVERHEAD_BYTES, fmt.TRAILER_BYTES) == (32, 16)
+    assert (fmt.RECORD_OVERHEAD_BYTES, TRAILER_BYTES) == (32, 16)
     assert (wf.BATCH_HEADER_BYTES, wf.RECORD_HEADER_BYTES) == (64, 40)
 
 

@@ -23,7 +23,7 @@ from streamd.machine.digest import MASK64, mix64
 from streamd.machine.retention import Limits
 from streamd.machine.seqset import as_ranges
 from streamd.machine.stream import StreamMachine
-from streamd.store.format import BlockCodec
+from streamd.store.block_codec import BlockCodec
 from streamd.subjects import Matcher, matches
 from tests.unit.machine.box import Blocks, Box
 

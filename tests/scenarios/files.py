@@ -13,8 +13,8 @@ from streamd.machine.base import Effects
 from streamd.machine.stream import StreamMachine
 from streamd.node.scrub import check_content
 from streamd.node.snapshot_state import unwrap, wrap
+from streamd.store.block_codec import BlockCodec
 from streamd.store.blocks import StreamStore
-from streamd.store.format import BlockCodec
 from streamd.types import Entry, NodeId
 from tests.scenarios.driver import Cluster, setting
 from tests.sim.disk import SimDisk

@@ -18,8 +18,8 @@ from streamd.node.catchup_source import CatchUpSource
 from streamd.node.scrub import check_content, check_installed
 from streamd.node.snapshot_state import unwrap, wrap
 from streamd.raft.membership import Membership
+from streamd.store.block_codec import BlockCodec
 from streamd.store.blocks import StreamStore
-from streamd.store.format import BlockCodec
 from streamd.store.install import FileInstall, finish_install
 from streamd.store.install_buffered import MemoryInstall
 from streamd.store.memory import MemoryStreamStore

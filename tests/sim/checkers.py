@@ -20,7 +20,7 @@ from streamd.node.group import Group
 from streamd.raft.core import RaftCore
 from streamd.raft.messages import AppendReply, Certify, Message, VoteReply
 from streamd.raft.ready import Ready
-from streamd.store.format import BlockCodec
+from streamd.store.block_codec import BlockCodec
 from streamd.store.wal import Wal
 from streamd.types import META_UID, Entry, Index, Msg, NodeId, Seq, Term, Uid
 from tests.sim.disk import SimDisk

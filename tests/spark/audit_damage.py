@@ -11,6 +11,7 @@ from crc32c import crc32c
 
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
+from streamd.store.footer import FooterColumns, decode_footer, encode_footer, footer_length
 from tests.spark.audit_stores import Replica
 
 
@@ -42,7 +43,7 @@ def put(path: Path, offset: int, blob: bytes) -> None:
 
 def filler(length: int) -> bytes:
     """A valid record of `length` bytes that is no message."""
-    return fmt._encode(fmt.FRAME, 1, 0, bytes(length - fmt.RECORD_OVERHEAD_BYTES))
+    return fmt.encode_record(fmt.FRAME, 1, 0, bytes(length - fmt.RECORD_OVERHEAD_BYTES))
 
 
 def replace_record(path: Path, seq: int, *, payload: bytes | None = None) -> fmt.Record:
@@ -61,20 +62,20 @@ def drop_record(path: Path, seq: int) -> None:
     put(path, old.offset, filler(old.length))
 
 
-def change_footer(path: Path, change: Callable[[fmt.FooterColumns], None]) -> None:
+def change_footer(path: Path, change: Callable[[FooterColumns], None]) -> None:
     """Write the footer of a sealed block anew, whole and valid, after `change`."""
     blob = path.read_bytes()
-    length = fmt.footer_length(blob)
-    footer = fmt.decode_footer(blob[len(blob) - length :])
+    length = footer_length(blob)
+    footer = decode_footer(blob[len(blob) - length :])
     change(footer)
-    path.write_bytes(blob[: len(blob) - length] + fmt.encode_footer(footer))
+    path.write_bytes(blob[: len(blob) - length] + encode_footer(footer))
 
 
 def footer_again(path: Path) -> None:
     """Write the footer of a sealed block anew from its records."""
     messages = [record for record in records_of(path) if record.type == fmt.MSG]
 
-    def change(footer: fmt.FooterColumns) -> None:
+    def change(footer: FooterColumns) -> None:
         flags = dict(
             zip(footer.offsets, (length & ~0x3FFFFFF for length in footer.lengths), strict=True)
         )

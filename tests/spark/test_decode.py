@@ -30,6 +30,7 @@ from streamd.errors import CorruptionError
 from streamd.machine.snapshot import columns_from
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
+from streamd.store.footer import encode_footer
 from streamd.subjects import Matcher
 
 TS = 1_790_000_000_000_000_000
@@ -76,7 +77,7 @@ def made_block(
     body = b"".join(parts)
     blob = body
     if is_sealed:
-        blob += fmt.encode_footer(columns_from(fmt.scan(body[HEADER_BYTES:], HEADER_BYTES)))
+        blob += encode_footer(columns_from(fmt.scan(body[HEADER_BYTES:], HEADER_BYTES)))
     stamps = [stamp for stamp, _ in msgs.values()]
     view = BlockView(
         replica="n1",
@@ -201,7 +202,7 @@ def test_two_records_that_changed_places_are_found() -> None:
     records, _, _ = fmt.encode_batch(1, TS, msgs)
     head = fmt.encode_block_header(UID, BLOCK_NO)
     body = head + b"".join(records)
-    footer = fmt.encode_footer(columns_from(fmt.scan(body[HEADER_BYTES:], HEADER_BYTES)))
+    footer = encode_footer(columns_from(fmt.scan(body[HEADER_BYTES:], HEADER_BYTES)))
     _, view, _ = made_block(random.Random(0), is_sealed=True)
     view = replace(view, end_offset=len(body), first_seq=1, last_seq=2)
     swapped = head + records[1] + records[0] + footer

@@ -13,6 +13,7 @@ from streamd.machine import base
 from streamd.store import blocks as blocks_module
 from streamd.store import format as fmt
 from streamd.store.blocks import APPEND, DROP, SEAL, StreamStore
+from streamd.store.footer import FooterColumns, decode_footer, encode_footer
 from streamd.store.hot_tail import HotBudget
 from streamd.store.memory import MemoryStreamStore
 from tests.sim.disk import SimCrash, SimDisk, SimThread
@@ -36,8 +37,8 @@ def blob_of(first_seq: int, count: int, size: int = 100) -> bytes:
 
 
 def footer_of(end_offset: int) -> bytes:
-    return fmt.encode_footer(
-        fmt.FooterColumns(
+    return encode_footer(
+        FooterColumns(
             first_seq=1,
             seqs=None,
             offsets=array("I", [64]),
@@ -160,7 +161,7 @@ def test_evicted_bytes_are_read_back_verified_and_concurrent_reads_share_one() -
     thread.run()
     assert calls == [1, 2]
     assert store.chunk(1, 64) == (64, blob)  # without the footer
-    assert list(fmt.decode_footer(store.load_footer(1)).subjects) == [b"a.b"]
+    assert list(decode_footer(store.load_footer(1)).subjects) == [b"a.b"]
     assert store.chunk(2, 64) is not None  # not written yet, so never evicted
 
 
@@ -445,13 +446,13 @@ class Life:
             first = ((block_no - 1) * 4 + 1) * 2
             assert seqs == list(range(first, last * 2 + 2))
             if last == block_no * 4:
-                fmt.decode_footer(self.store.load_footer(block_no))
+                decode_footer(self.store.load_footer(block_no))
         for index in range(14, self.applied + 1, 16):
             if fmt.REWRITTEN + index not in self.dead():
                 blob = self.rewritten(index)
                 found = list(self.store.scan(fmt.REWRITTEN + index, 64 + len(blob)))
                 assert [r.seq for r in found] == [(index - 13) * 2, (index - 5) * 2]
-                fmt.decode_footer(self.store.load_footer(fmt.REWRITTEN + index))
+                decode_footer(self.store.load_footer(fmt.REWRITTEN + index))
         there = {no for name in self.disk.listdir(DIRECTORY) if (no := fmt.block_number(name))}
         rewritten = {block_no for block_no in there if block_no >= fmt.REWRITTEN}
         assert rewritten <= {fmt.REWRITTEN + i for i in range(14, self.applied + 1, 16)}

@@ -10,6 +10,14 @@ from hypothesis import strategies as st
 
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
+from streamd.store.footer import (
+    TRAILER_BYTES,
+    FooterColumns,
+    Subjects,
+    decode_footer,
+    encode_footer,
+    footer_length,
+)
 
 MSGS = st.lists(
     st.tuples(
@@ -87,7 +95,7 @@ def test_decode_at_refuses_what_is_not_a_message() -> None:
 def test_a_footer_reads_back_and_any_cut_is_noticed(
     values: list[int], has_seqs: bool, subjects: list[bytes]
 ) -> None:
-    columns = fmt.FooterColumns(
+    columns = FooterColumns(
         first_seq=7,
         seqs=array("Q", values) if has_seqs else None,
         offsets=array("I", values),
@@ -99,19 +107,19 @@ def test_a_footer_reads_back_and_any_cut_is_noticed(
         subjects=subjects,
         end_offset=11,
     )
-    footer = fmt.encode_footer(columns)
-    assert fmt.footer_length(footer[-fmt.TRAILER_BYTES :]) == len(footer)
-    found = fmt.decode_footer(footer)
+    footer = encode_footer(columns)
+    assert footer_length(footer[-TRAILER_BYTES:]) == len(footer)
+    found = decode_footer(footer)
     assert list(found.subjects) == subjects
-    for name in fmt.FooterColumns.__slots__:
+    for name in FooterColumns.__slots__:
         assert name == "subjects" or getattr(found, name) == getattr(columns, name)
     for cut in range(0, len(footer), 7):
         with pytest.raises(CorruptionError):
-            fmt.decode_footer(footer[:cut])
+            decode_footer(footer[:cut])
     damaged = bytearray(footer)
     damaged[len(footer) // 2] ^= 4
     with pytest.raises(CorruptionError):
-        fmt.decode_footer(bytes(damaged))
+        decode_footer(bytes(damaged))
 
 
 @given(
@@ -120,7 +128,7 @@ def test_a_footer_reads_back_and_any_cut_is_noticed(
 )
 def test_subjects_of_a_footer_are_a_sequence(names: list[str], other: str) -> None:
     want = [name.encode() for name in names]
-    found = fmt.Subjects(b"".join(want), array("H", map(len, want)))
+    found = Subjects(b"".join(want), array("H", map(len, want)))
     assert (len(found), list(found)) == (len(want), want)
     assert found[1:3] == want[1:3]
     for at, name in enumerate(want):
