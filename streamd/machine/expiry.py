@@ -6,7 +6,7 @@ Planning changes nothing that is replicated: what the plan names leaves when the
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from streamd.limits import TRIM_MSGS
@@ -18,21 +18,45 @@ from streamd.machine.retention import Limits
 from streamd.types import Seq
 
 EXPIRE_NAMED_MAX: Final = 4096  # seqs named one by one in an EXPIRE
+_SECOND: Final = 1_000_000_000
+
+Due = tuple[int, Seq]
+"""(ns since the epoch, the message that leaves then)"""
 
 
 class Expiry:
-    """Due times of one stream's messages."""
+    """Due times of one stream's messages.
 
-    __slots__ = ("_age_from", "_due", "_index")
+    Kept by the second, so that the order within one matters only when it comes: a snapshot of a
+    million of them copies lists, and sorts each apart, in another thread.
+    """
+
+    __slots__ = ("_age_from", "_index", "_later", "_seconds", "_soon", "_soon_second", "fresh_ns")
 
     def __init__(self, index: IndexLookup) -> None:
         self._index = index
-        self._due: list[tuple[int, Seq]] = []  # heap of (due, seq); dead seqs fall out late
+        # Dead seqs fall out late: in both, when their time has come.
+        self._soon: list[Due] = []  # heap: all that is due up to `_soon_second`
+        self._soon_second = 0
+        self._later: dict[int, list[Due]] = {}  # by second
+        self._seconds: list[int] = []  # heap: those of `_later`
         self._age_from: Seq = 0  # all below it are dead or never expire: only a hint
+        self.fresh_ns = 0  # the soonest of those that came since `next_due_ns` was asked; 0: none
 
     def watch(self, seq: Seq, due_ns: int) -> None:
         """The message `seq` leaves at `due_ns` unless it left before."""
-        heapq.heappush(self._due, (due_ns, seq))
+        if not self.fresh_ns or due_ns < self.fresh_ns:
+            self.fresh_ns = due_ns
+        second = due_ns // _SECOND
+        if second <= self._soon_second:
+            heapq.heappush(self._soon, (due_ns, seq))
+            return
+        bucket = self._later.get(second)
+        if bucket is None:
+            self._later[second] = [(due_ns, seq)]
+            heapq.heappush(self._seconds, second)
+        else:
+            bucket.append((due_ns, seq))
 
     def forget_hint(self) -> None:
         """The rules of age have changed."""
@@ -40,16 +64,15 @@ class Expiry:
 
     def next_due_ns(self, limits: Limits) -> int:
         """When the next message must leave; 0: nothing will."""
+        self.fresh_ns = 0
         due = 0
         if limits.max_age_ns > 0:
             seq = self._first_aging(limits)
             if seq:
                 due = self._index.ts_at(seq) + limits.max_age_ns
-        heap = self._due
-        while heap and not self._index.is_live(heap[0][1]):
-            heapq.heappop(heap)
-        if heap and (not due or heap[0][0] < due):
-            due = heap[0][0]
+        first = self._first()
+        if first is not None and (not due or first[0] < due):
+            due = first[0]
         return due
 
     def plan(self, now_ns: int, limits: Limits) -> Command | None:
@@ -61,19 +84,33 @@ class Expiry:
                 young = self._index.seq_at_time(now_ns - limits.max_age_ns + 1)
                 up_to = min(young - 1, seq + TRIM_MSGS)
         named: list[Seq] = []
-        passed: list[tuple[int, Seq]] = []
-        heap = self._due
-        while heap and heap[0][0] <= now_ns and len(named) < EXPIRE_NAMED_MAX:
-            item = heapq.heappop(heap)
-            if self._index.is_live(item[1]):
-                passed.append(item)
-                if item[1] > up_to:
-                    named.append(item[1])
+        passed: list[Due] = []
+        while len(named) < EXPIRE_NAMED_MAX:
+            first = self._first()
+            if first is None or first[0] > now_ns:
+                break
+            passed.append(heapq.heappop(self._soon))
+            if first[1] > up_to:
+                named.append(first[1])
         for item in passed:
-            heapq.heappush(heap, item)
+            heapq.heappush(self._soon, item)
         if not up_to and not named:
             return None
         return [commands.EXPIRE, now_ns, up_to, sorted(named)]
+
+    def _first(self) -> Due | None:
+        """The live one that is due first; it is the first of `_soon`."""
+        soon, is_live = self._soon, self._index.is_live
+        while True:
+            while soon and not is_live(soon[0][1]):
+                heapq.heappop(soon)
+            if soon:
+                return soon[0]
+            if not self._seconds:
+                return None
+            self._soon_second = heapq.heappop(self._seconds)
+            soon = self._soon = self._later.pop(self._soon_second)
+            heapq.heapify(soon)
 
     def _first_aging(self, limits: Limits) -> Seq:
         """The first live message that age will remove; 0 if none."""
@@ -85,10 +122,23 @@ class Expiry:
         self._age_from = seq
         return seq if seq <= index.last_seq else 0
 
-    def to_state(self) -> list[tuple[int, Seq]]:
-        """Who leaves when, without those that are gone already: equal on all replicas."""
-        return sorted(item for item in self._due if self._index.is_live(item[1]))
+    def freeze(self) -> Callable[[], list[list[Due]]]:
+        """Who leaves when, without those that are gone already, equal on all replicas: in lists,
+        which are to be joined. Copied now; the result can be called later, in any thread."""
+        seconds = sorted(self._later)
+        lists = [self._soon[:], *(self._later[second][:] for second in seconds)]
+        first, last = self._index.first_seq, self._index.last_seq
+        deleted = self._index.deleted.copy()
+
+        def frozen() -> list[list[Due]]:
+            return [
+                sorted(due for due in each if first <= due[1] <= last and due[1] not in deleted)
+                for each in lists
+            ]
+
+        return frozen
 
     def load(self, state: Iterable[Sequence[int]]) -> None:
-        """Inverse of `to_state`. A sorted list is a heap."""
-        self._due = [(due, seq) for due, seq in state]
+        """Take over what `freeze` gave, joined."""
+        for due, seq in state:
+            self.watch(seq, due)

@@ -172,6 +172,13 @@ class SeqSet:
         for low, high in self.ranges():
             yield from range(low, high + 1)
 
+    def copy(self) -> SeqSet:
+        """Another set of the same seqs."""
+        made = SeqSet()
+        made._spans = self._spans.copy()
+        made._count = self._count
+        return made
+
     def to_state(self) -> list[Any]:
         """Return a msgpack-able form: [span key, run of full spans or the span's bits as bytes]."""
         out: list[Any] = []

@@ -8,6 +8,7 @@ differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
@@ -46,7 +47,7 @@ class StreamState(NamedTuple):
 def freeze_stream(machine: StreamMachine) -> Callable[[], bytes]:
     """The machine's state exactly at `applied`, equal on all replicas: what may change is copied
     now, and the result makes bytes of it, in any thread. Ids of a million messages take a third of
-    a second, in steps between which other threads run."""
+    a second, their due times two, in steps between which other threads run."""
     before = [
         machine.uid,
         machine.config,
@@ -56,19 +57,19 @@ def freeze_stream(machine: StreamMachine) -> Callable[[], bytes]:
         machine.index.to_state(),
     ]
     arrivals = machine.dedupe.arrivals()
-    after = [
-        machine.last_msg_id,
-        machine.expiry.to_state(),
-        [consumer.to_state() for consumer in machine.consumers.values()],
-    ]
+    last_msg_id = machine.last_msg_id
+    due = machine.expiry.freeze()
+    consumers = [consumer.to_state() for consumer in machine.consumers.values()]
 
     def encode() -> bytes:
-        parts = [_list_head(len(before) + len(after) + 2), _pack(_STATE_VERSION)]
+        parts = [_list_head(len(before) + 5), _pack(_STATE_VERSION)]
         parts += map(_pack, before)
         parts.append(_list_head(3))
         parts += _pack_list([msg_id for _, msg_id, _ in arrivals])
         parts += map(_pack, columns_of(arrivals))
-        parts += map(_pack, after)
+        parts.append(_pack(last_msg_id))
+        parts += _pack_list(list(chain.from_iterable(due())))
+        parts.append(_pack(consumers))
         return b"".join(parts)
 
     return encode
@@ -94,7 +95,7 @@ def _list_head(count: int) -> bytes:
     return head
 
 
-def _pack_list(values: list[bytes]) -> Iterator[bytes]:
+def _pack_list(values: list[Any]) -> Iterator[bytes]:
     """The pieces of `_pack(values)`: one call for all would keep other threads waiting."""
     yield _list_head(len(values))
     for start in range(0, len(values), _PACKED_AT_ONCE):

@@ -495,6 +495,8 @@ class StreamGroup(Group):
             return
         if self._expiry_at_ns == 0:
             self._expiry_at_ns = self.machine.next_expiry_ns()
+        elif 0 < self.machine.expiry.fresh_ns < self._expiry_at_ns:
+            self._expiry_at_ns = self.machine.expiry.fresh_ns
         if self._expiry_at_ns and self._expiry_at_ns <= self.at_ns:
             command = self.machine.plan_expiry(self.at_ns)
             self._expiry_at_ns = 0
