@@ -401,7 +401,7 @@ class PubSub:
         if not (min(subjects).startswith(key) and max(subjects).startswith(key)):
             return False
         stream = self._stream_named(tokens[2])
-        if stream is None or not stream.has_consumer(tokens[3].decode(errors="replace")):
+        if stream is None or not stream.takes_acks(tokens[3].decode(errors="replace")):
             return False  # nobody is there: who wants an answer hears "no responders"
         if self._collected:
             self.post_collected(conn)
@@ -430,7 +430,7 @@ class PubSub:
             self._ack_stream = self._stream_named(tokens[at])
             self._ack_key = b".".join(tokens[: at + 2]) + b"."
             self._ack_consumer = tokens[at + 1].decode(errors="replace")
-        if self._ack_stream is None or not self._ack_stream.has_consumer(self._ack_consumer):
+        if self._ack_stream is None or not self._ack_stream.takes_acks(self._ack_consumer):
             self._ack_key = b""
             return False
         self._ack_stream.acks([subject], [reply] if reply else None, [payload])

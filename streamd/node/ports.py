@@ -148,8 +148,8 @@ class StreamHandle(Protocol):
     @property
     def config(self) -> dict[str, Any]: ...
 
-    def has_consumer(self, name: str) -> bool:
-        """False if there is surely no such consumer."""
+    def takes_acks(self, name: str) -> bool:
+        """False if surely nobody listens for acks: there is no such consumer, or it wants none."""
 
     @property
     def machine(self) -> StreamMachine:

@@ -55,7 +55,7 @@ class RemoteStream:
         """True if a publish on `subject` belongs in this stream."""
         return any(matches(pattern.encode(), subject) for pattern in self.config["subjects"] or ())
 
-    def has_consumer(self, name: str) -> bool:
+    def takes_acks(self, name: str) -> bool:
         return True  # only the leader knows
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:

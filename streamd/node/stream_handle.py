@@ -41,8 +41,9 @@ class LocalStream:
     def config(self) -> dict[str, Any]:
         return self.machine.config
 
-    def has_consumer(self, name: str) -> bool:
-        return name in self.machine.consumers
+    def takes_acks(self, name: str) -> bool:
+        consumer = self.machine.consumers.get(name)
+        return consumer is not None and not consumer.is_ack_none
 
     def captures(self, subject: bytes) -> bool:
         """True if a publish on `subject` belongs in this stream."""

@@ -55,6 +55,16 @@ for _key, _kind in KINDS.items():
 
 
 @scenario
+def ack_of_what_wants_none(at: Recorder) -> None:
+    """Nobody listens: no responders."""
+    stream(at, "s.a", "s.b")
+    consumer(at, ack_policy="none")
+    frame = at.pull("S", "C", {"batch": 1}, count=1)[0]
+    at.ack(frame)
+    at.ack(frame, b"+NXT")
+
+
+@scenario
 def ack_next(at: Recorder) -> None:
     stream(at, *["s.a"] * 6)
     consumer(at)

@@ -164,7 +164,7 @@ class Stream:
     def config(self) -> dict[str, Any]:
         return self.machine.config
 
-    def has_consumer(self, name: str) -> bool:
+    def takes_acks(self, name: str) -> bool:
         return name in self.machine.consumers
 
     def publish(self, msgs: list[Any], replies: list[bytes], sink: Any) -> None:
