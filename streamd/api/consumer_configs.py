@@ -70,12 +70,13 @@ def normalise(
         _check_push(config, stream)
     else:
         _check_pull(config, allowed)
+        if stream["retention"] == "workqueue" and config["ack_policy"] == "none":
+            raise errors.CONSUMER_PULL_REQUIRES_ACK()
     if 0 < allowed.ack_pending_max < config["max_ack_pending"]:
         raise errors.CONSUMER_MAX_PENDING_ACK_EXCESS(limit=allowed.ack_pending_max)
     _check_flow_control_acks(config)
     _check_filters(config)
     _check_start(config)
-    _check_retention(config, stream)
     _check_limits(config, stream)
     _check_priority(config)
     metadata = static_metadata(config.get("metadata", {}), required_level(config))
@@ -85,6 +86,16 @@ def normalise(
         for field in CONSUMER_CONFIG_FIELDS
         if field in config and (field in _ALWAYS_SHOWN or config[field])
     }
+
+
+def check_retention(config: Config, stream: Config) -> None:
+    """Refuse a new consumer that does not suit the stream's retention."""
+    if stream["retention"] != "workqueue":
+        return
+    if config["ack_policy"] != "explicit":
+        raise errors.CONSUMER_WQ_REQUIRES_EXPLICIT_ACK()
+    if config["deliver_policy"] != "all":
+        raise errors.CONSUMER_WQ_CONSUMER_NOT_DELIVER_ALL()
 
 
 def shown(config: Config) -> Config:
@@ -327,17 +338,6 @@ def _check_start(config: Config) -> None:
         if policy == "last_per_subject":
             if not config.get("filter_subject") and not config.get("filter_subjects"):
                 raise refusal("filter subject", "not")
-
-
-def _check_retention(config: Config, stream: Config) -> None:
-    if stream["retention"] != "workqueue":
-        return
-    if config["ack_policy"] != "explicit":
-        if config["ack_policy"] == "none" and not config.get("deliver_subject"):
-            raise errors.CONSUMER_PULL_REQUIRES_ACK()
-        raise errors.CONSUMER_WQ_REQUIRES_EXPLICIT_ACK()
-    if config["deliver_policy"] != "all":
-        raise errors.CONSUMER_WQ_CONSUMER_NOT_DELIVER_ALL()
 
 
 def _check_limits(config: Config, stream: Config) -> None:

@@ -1,4 +1,4 @@
-"""All differences as text: `python -m tests.parity [--only PATTERN] [--peer-twice]`."""
+"""All differences as text: `python -m tests.parity [--only PATTERN] [--random N]`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ import sys
 import time
 
 from benchmarks.servers import ServerProcess
+from tests.parity import random_scenarios
+from tests.parity.compare import Difference
 from tests.parity.differences import reason
 from tests.parity.registry import load
 from tests.parity.runner import compare, ours_binary, peer_binary
+
+
+def _why(difference: Difference) -> str | None:
+    is_random = difference.scenario.startswith("random.")
+    return reason(difference) or (random_scenarios.unsettled(difference) if is_random else None)
 
 
 def main() -> int:
@@ -19,12 +26,18 @@ def main() -> int:
     parser.add_argument("--ours", default=ours_binary())
     parser.add_argument("--peer", default=peer_binary())
     parser.add_argument("--all", action="store_true", help="also the intended ones")
+    parser.add_argument("--random", type=int, default=0, help="instead: so many random stories")
+    parser.add_argument("--first-seed", type=int, default=1, help="of the random stories")
     options = parser.parse_args()
+    scenarios = load()
+    if options.random:
+        seeds = range(options.first_seed, options.first_seed + options.random)
+        scenarios = {f"random.{seed}": random_scenarios.scenario(seed) for seed in seeds}
     count = failed = 0
     with ServerProcess(options.ours) as ours, ServerProcess(options.peer) as peer:
         ours.start()
         peer.start()
-        for name, scenario in load().items():
+        for name, scenario in scenarios.items():
             if not fnmatch.fnmatchcase(name, options.only):
                 continue
             count += 1
@@ -41,9 +54,9 @@ def main() -> int:
                 continue
             if (took := time.monotonic() - began) > 5:
                 print(f"{name}: slow, {took:.1f} s")
-            shown = [each for each in found if options.all or reason(each) is None]
+            shown = [each for each in found if options.all or _why(each) is None]
             failed += bool(shown)
-            for each in shown:
+            for each in shown[:1] if options.random else shown:  # one leads to others
                 print(each, flush=True)
     print(f"{count} scenarios, {failed} differ")
     return 1 if failed else 0

@@ -363,3 +363,17 @@ def pause_and_resume(at: Recorder) -> None:
     at.api("CONSUMER.PAUSE.S.C", {})
     at.pull("S", "C", {"batch": 1, "expires": SECOND}, count=1)
     at.api("CONSUMER.PAUSE.S.zzz", {})
+
+
+@scenario
+def update_on_workqueue(at: Recorder) -> None:
+    """Whether it is there, and what can't be changed, comes before what a work queue asks for."""
+    stream(at, retention="workqueue")
+    wrong = {"durable_name": "C", "ack_policy": "all", "deliver_policy": "new"}
+    at.api("CONSUMER.CREATE.S.C", request(wrong, action="update"))
+    at.api("CONSUMER.CREATE.S.C", request(wrong))
+    at.api("CONSUMER.CREATE.S.C", request(DURABLE))
+    at.api("CONSUMER.CREATE.S.C", request(wrong, action="create"))
+    at.api("CONSUMER.CREATE.S.C", request(wrong))
+    at.api("CONSUMER.CREATE.S.C", request(wrong | {"ack_policy": "none"}))
+    at.api("CONSUMER.CREATE.S.C", request(wrong | {"deliver_policy": "all"}))
