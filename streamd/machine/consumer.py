@@ -23,6 +23,7 @@ from streamd.subjects import Matcher
 from streamd.types import Seq, Uid
 
 _STATE_VERSION = 1
+_FEW = 64  # seqs that are looked up one by one in a list that may be long
 _DELETED_UNACKED = "Unacknowledged message was deleted"
 
 
@@ -350,7 +351,7 @@ class Consumer:
         if seqs and seqs[-1] > self.delivered_sseq:
             self._removed_ahead_to = max(self._removed_ahead_to, seqs[-1])
         if self.initial_at < len(self.initial):
-            self._drop_initial(set(seqs))
+            self._drop_initial(seqs)
         if below and (self.pending or self.redelivered):
             held_before = len(self.pending)
             for seq in seqs[:below]:
@@ -387,10 +388,20 @@ class Consumer:
         self._recount()
         self._check()
 
-    def _drop_initial(self, gone: set[Seq]) -> None:
-        rest = self.initial[self.initial_at :]
-        self.initial = [seq for seq in rest if seq not in gone]
-        self.initial_at = 0
+    def _drop_initial(self, seqs: Sequence[Seq]) -> None:
+        initial = self.initial
+        if len(seqs) > _FEW:
+            gone = set(seqs)
+            self.initial = [seq for seq in initial[self.initial_at :] if seq not in gone]
+            self.initial_at = 0
+            return
+        for seq in seqs:
+            at = bisect_left(initial, seq, self.initial_at)
+            if at < len(initial) and initial[at] == seq:
+                del initial[at]
+        if self.initial_at == len(initial):
+            self.initial = []
+            self.initial_at = 0
 
     # --- commands -------------------------------------------------------------------------------
 
