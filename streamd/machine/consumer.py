@@ -362,6 +362,15 @@ class Consumer:
                 self._advance_floor()
         self._check()
 
+    def is_untouched_by(self, seqs: Sequence[Seq]) -> bool:
+        """True if the removal of `seqs`, none of which matches the filter, means nothing more to
+        this consumer than what this call does."""
+        if self.pending or self.redelivered or self.initial:
+            return False  # they may be of an earlier filter
+        if seqs[-1] > self.delivered_sseq:
+            self._removed_ahead_to = max(self._removed_ahead_to, seqs[-1])
+        return True
+
     def on_purged(self, out: Effects | None = None) -> None:
         """Many messages left at once (purge): recount instead of counting each."""
         index = self._stream.index

@@ -21,6 +21,7 @@ from streamd.machine import (
     snapshot,
     trimming,
 )
+from streamd.machine.audience import Audience
 from streamd.machine.base import (
     APPEND,
     BLOCK_HEADER_BYTES,
@@ -49,6 +50,8 @@ from streamd.types import Entry, Index, Msg, Seq, Uid
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 _ROLL_DEAD_BYTES: Final = 1024 * 1024  # an all-dead active block this big is worth a new file
+
+_FEW_CONSUMERS: Final = 16  # are asked one by one
 
 Scan = Callable[[int, int], Iterable[Any]]
 """(block_no, end_offset) -> the block's records (store.format.Record)."""
@@ -87,6 +90,7 @@ class StreamMachine:
         self.last_msg_id = b""
         self.consumers: dict[str, Consumer] = {}
         self.consumers_by_uid: dict[Uid, Consumer] = {}
+        self._audience: Audience[Consumer] | None = None  # of `consumers`, as they are now
         self.expiry = Expiry(self.index)
         self._codec = codec
         self._scan: Scan | None = None
@@ -201,10 +205,20 @@ class StreamMachine:
             self._is_purged = False
 
     def _tell_stored(self, out: Effects) -> None:
-        for consumer in self.consumers.values():
-            if consumer.needs_store_hook:
-                for first, msgs in self._stored:
-                    consumer.on_stored_batch(first, [msg[0] for msg in msgs])
+        if len(self.consumers) <= _FEW_CONSUMERS:
+            for consumer in self.consumers.values():
+                if consumer.needs_store_hook:
+                    for first, msgs in self._stored:
+                        consumer.on_stored_batch(first, [msg[0] for msg in msgs])
+        else:
+            audience = self._consumer_audience()
+            for first, msgs in self._stored:
+                subjects = [msg[0] for msg in msgs]
+                for consumer in audience.of_all:
+                    if consumer.needs_store_hook:
+                        consumer.on_stored_batch(first, subjects)
+                for consumer in audience.filtered(subjects):
+                    consumer.on_stored_batch(first, subjects)
         first, msgs = self._stored[-1]
         out.stored_last = first + len(msgs) - 1
         self._stored = []
@@ -220,12 +234,26 @@ class StreamMachine:
                 order = sorted(range(len(seqs)), key=seqs.__getitem__)
                 seqs = [seqs[at] for at in order]
                 subjects = [subjects[at] for at in order]
+            concerned = None
+            if seqs and len(self.consumers) > _FEW_CONSUMERS:
+                concerned = set(self._consumer_audience().filtered(subjects))
             for consumer in self.consumers.values():
-                consumer.on_removed(seqs, subjects, out)
+                if (
+                    concerned is None
+                    or consumer.matcher is None
+                    or consumer in concerned
+                    or not consumer.is_untouched_by(seqs)
+                ):
+                    consumer.on_removed(seqs, subjects, out)
         # What left from the front is told by first_seq alone.
         first_seq = self.index.first_seq
         middle = sorted(seq for seq in seqs if seq > first_seq)
         return self._codec.encode_tombstone(as_ranges(middle), index) if middle else b""
+
+    def _consumer_audience(self) -> Audience[Consumer]:
+        if self._audience is None:
+            self._audience = Audience((each, each.matcher) for each in self.consumers.values())
+        return self._audience
 
     def _drop_dead(self, out: Effects) -> None:
         active = self.index.active
@@ -635,6 +663,7 @@ class StreamMachine:
         )
         if refused is not None:
             return refused
+        self._audience = None
         existing = self.consumers.get(name)
         if existing is not None:
             had = existing.matcher.patterns if existing.matcher else None
@@ -655,6 +684,7 @@ class StreamMachine:
         consumer = self.consumers.get(name)
         if consumer is None or uid not in (0, consumer.uid):
             return errors.CONSUMER_NOT_FOUND()
+        self._audience = None
         del self.consumers[name]
         del self.consumers_by_uid[consumer.uid]
         if self.limits.is_interest and later != [True]:

@@ -84,9 +84,6 @@ class Cursor(AckIntake):
 
     # --- from the group -------------------------------------------------------------------------
 
-    def on_stored(self, last_seq: Seq) -> None:
-        """The stream grew: the only bell; `plan` looks for itself."""
-
     def on_applied(self, command: list[Any], tag: Any = None) -> None:
         """An entry naming this consumer was applied, in log order: DELIVERED ... POSITION,
         and CREATE_CONSUMER (an update), PAUSE_CONSUMER, RESET_CONSUMER of this consumer."""
@@ -125,13 +122,19 @@ class Cursor(AckIntake):
             for reply in tag:
                 reply_empty(reply)
 
-    def on_removed(self) -> None:
-        """Messages left the stream (purge, expiry, limits, delete, acks)."""
+    def on_removed(self) -> bool:
+        """Messages left the stream (purge, expiry, limits, delete, acks). False: of what this
+        consumer waits for, or has sent, nothing has changed since this was asked last."""
         consumer = self.consumer
+        seen = (consumer.next_sseq, consumer.delivered_sseq, consumer.num_pending)
+        pending = len(consumer.pending)
+        is_changed = seen != self._seen or pending < self._seen_pending
+        self._seen, self._seen_pending = seen, pending
         if consumer.next_sseq > self._next_sseq:
             self._next_sseq = consumer.next_sseq
         if consumer.delivered_sseq > self._sent_sseq:
             self._sent_sseq = consumer.delivered_sseq
+        return is_changed
 
     def on_interest(self, has_interest: bool) -> None:
         """Interest in the deliver subject appeared or ended."""

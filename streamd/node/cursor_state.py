@@ -109,6 +109,8 @@ class CursorState:
         "_redelivery",
         "_replay",
         "_resets",
+        "_seen",
+        "_seen_pending",
         "_sent_cseq",
         "_sent_sseq",
         "_sink",
@@ -179,6 +181,9 @@ class CursorState:
         self._resets = consumer.resets
         self._next_sseq: Seq = consumer.next_sseq
         self._sent_sseq: Seq = consumer.delivered_sseq
+        # Of the consumer, when messages last left the stream: (next, delivered, left to deliver).
+        self._seen = (0, 0, 0)
+        self._seen_pending = 0
         self._sent_cseq = consumer.delivered_cseq
         self._ahead_new = 0
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from streamd import errors, limits
 from streamd.machine import commands
+from streamd.machine.audience import Audience
 from streamd.machine.base import Effects
 from streamd.machine.commands import Command, encode, encode_store
 from streamd.machine.stream import StreamMachine
@@ -39,6 +40,7 @@ _CURSOR_KINDS = frozenset(
 _NAMED_KINDS = frozenset(
     (commands.CREATE_CONSUMER, commands.PAUSE_CONSUMER, commands.RESET_CONSUMER)
 )
+_FEW_CURSORS = 16  # are all told whatever happens
 _PLAIN_ACKS = frozenset((b"", b"+ACK", b"+OK"))
 _REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MSG, commands.REMOVE))
 
@@ -108,6 +110,7 @@ class StreamGroup(Group):
         self._next_ts = 0
         self._cursors: dict[Uid, Cursor] = {}
         self._by_name: dict[bytes, Cursor] = {}
+        self._audience: Audience[Cursor] | None = None  # of `_cursors`, as they are now
         self._dirty: dict[Cursor, None] = {}  # to plan before this turn is over, in order
         self._acked: dict[Cursor, None] = {}  # hold acks that are not proposed yet
         self._wakes: list[tuple[int, int, Cursor]] = []  # heap of (ms, tie, cursor)
@@ -407,12 +410,16 @@ class StreamGroup(Group):
     def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
         cursors = self._cursors
         is_removed = False
+        are_few = len(cursors) <= _FEW_CURSORS  # or all should be told
+        subjects: list[bytes] = []  # of what was stored, unless there are few to be told
         for entry in entries:
             command = entry.command
             if command is None:
                 continue
             kind = command[0]
             if kind == commands.STORE or kind == commands.STORE_BATCH:
+                if not are_few:
+                    subjects += [msg[0] for msg in command[-1]]
                 if entry.tag is not None:
                     # Entries of an earlier term of ours are not counted any more.
                     self._uncommitted_bytes = max(0, self._uncommitted_bytes - len(entry.data))
@@ -425,19 +432,24 @@ class StreamGroup(Group):
                     cursor.on_applied(command, tag)
                     self._dirty[cursor] = None
                 if kind != commands.DELIVERED and kind != commands.POSITION:
-                    is_removed = True  # interest and workqueue streams drop what is acked
+                    # What is acked leaves, unless limits alone say what stays.
+                    stream_limits = self.machine.limits
+                    is_removed |= stream_limits.is_interest or stream_limits.is_workqueue
             elif kind in _REMOVING_KINDS:
                 is_removed = True
+                are_few |= kind == commands.EXPIRE  # it may have stored markers
                 self._expiry_at_ns = 0
                 self._expiry_proposed = False
             else:
                 self._sync_cursors()
+                self._audience = None
                 if kind in _NAMED_KINDS:
                     cursor = self._by_name.get(command[2].encode())
                     if cursor is not None:
                         cursor.on_applied(command, None)
                         self._dirty[cursor] = None
                 elif kind == commands.CONFIGURE:
+                    are_few = True
                     self._expiry_at_ns = 0
                     self._expiry_proposed = False
                     is_removed = True
@@ -449,12 +461,21 @@ class StreamGroup(Group):
         if is_removed or first != self._seen_first:
             self._seen_first = first
             for cursor in cursors.values():
-                cursor.on_removed()
-                self._dirty[cursor] = None
+                if cursor.on_removed() or are_few:
+                    self._dirty[cursor] = None
         if effects.stored_last:
-            for cursor in cursors.values():
-                cursor.on_stored(effects.stored_last)
-                self._dirty[cursor] = None
+            if are_few:
+                self._dirty |= dict.fromkeys(cursors.values())
+            elif subjects:
+                audience = self._cursor_audience()
+                self._dirty |= dict.fromkeys(audience.of_all)
+                self._dirty |= dict.fromkeys(audience.filtered(subjects))
+
+    def _cursor_audience(self) -> Audience[Cursor]:
+        if self._audience is None:
+            cursors = self._cursors.values()
+            self._audience = Audience((each, each.consumer.matcher) for each in cursors)
+        return self._audience
 
     def _on_leader_ready(self) -> None:
         self._next_ts = self.machine.state()["last_ts"] + 1
@@ -470,6 +491,7 @@ class StreamGroup(Group):
             return
         for uid in [uid for uid in self._cursors if uid not in consumers]:
             self._drop_cursor(self._cursors[uid], b"409 Consumer Deleted")
+        self._audience = None
         for uid, consumer in list(consumers.items()):
             if uid not in self._cursors:
                 cursor = Cursor(consumer, self)
@@ -479,6 +501,7 @@ class StreamGroup(Group):
 
     def _drop_cursor(self, cursor: Cursor, status: bytes) -> None:
         cursor.stop(status)
+        self._audience = None
         self.unwatch_interest(cursor)
         consumer = cursor.consumer
         self._cursors.pop(consumer.uid, None)

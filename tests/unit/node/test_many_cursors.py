@@ -1,0 +1,117 @@
+"""With very many consumers only those are woken whom something concerns; none is forgotten."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from streamd.machine import commands
+from streamd.node import group as g
+from streamd.node import stream_group
+from tests.unit.node.test_refused_proposals import Leader
+
+FILTERS = ["s.1", "s.2", "s.3", "s.*", "s.1.>", "s.*.x", ">", "s.2.y"]
+SUBJECTS = [b"s.1", b"s.2", b"s.3", b"s.1.x", b"s.2.y", b"s.1.y"]
+COUNT = 24
+
+
+def create(leader: Leader, name: str, **config: Any) -> None:
+    whole = {
+        "durable_name": name, "deliver_policy": "all", "ack_policy": "explicit",
+        "ack_wait": 30 * 10**9, "max_ack_pending": 1000,
+    } | config  # fmt: skip
+    leader.propose([commands.CREATE_CONSUMER, leader.clock.now_ns(), name, whole, "", False])
+
+
+def publish(leader: Leader, *subjects: bytes, headers: bytes = b"") -> None:
+    class Sink:
+        def publish_acks(self, stream: bytes, replies: Any, outcomes: Any) -> None:
+            """Nobody looks."""
+
+    msgs = [(subject, headers, b"x") for subject in subjects]
+    leader.post(g.PUBLISH, msgs, [b""] * len(msgs), Sink())
+
+
+def pull(leader: Leader, name: str, batch: int = 1000) -> None:
+    wanted = b'{"batch":%d,"expires":600000000000}' % batch
+    leader.post(g.PULL, name.encode(), b"inbox." + name.encode(), (b"", wanted))
+
+
+def got(leader: Leader) -> dict[str, list[str]]:
+    """Per consumer the seqs it was sent, in order, with how often each had been."""
+    found = defaultdict(list)
+    for _, reply, *_ in leader.wires.delivered:
+        tokens = reply.decode().split(".")
+        found[tokens[3]].append(f"{tokens[5]}/{tokens[4]}")
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_gets_what_it_would_get_if_all_were_woken(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for few in (0, 1 << 30):
+        monkeypatch.setattr(stream_group, "_FEW_CURSORS", few)
+        rng = random.Random(seed)
+        config = {"retention": rng.choice(["limits", "limits", "interest"])}
+        limits = {"max_msgs_per_subject": rng.choice([-1, -1, 2]), "max_msgs": rng.choice([-1, 9])}
+        leader = Leader(**config, **limits, allow_msg_ttl=True, subject_delete_marker_ttl=10**10)
+        names = [f"c{number}" for number in range(COUNT)]
+        for name in names:
+            most = rng.choice([1, 2, 1000])
+            create(leader, name, filter_subject=rng.choice(FILTERS), max_ack_pending=most)
+            if rng.random() < 0.9:
+                pull(leader, name)
+        for _ in range(60):
+            kind = rng.random()
+            last = leader.machine.index.last_seq
+            if kind < 0.5:
+                publish(leader, *rng.choices(SUBJECTS, k=rng.choice((1, 1, 4))))
+            elif kind < 0.55:
+                publish(leader, rng.choice(SUBJECTS), headers=b"NATS/1.0\r\nNats-TTL: 1s\r\n\r\n")
+            elif kind < 0.6:
+                leader.pass_time(1001)
+            elif kind < 0.7:
+                leader.propose([commands.DELETE_MSG, 1, rng.randint(1, last + 1), False])
+            elif kind < 0.75:
+                pattern = rng.choice(FILTERS).encode()
+                leader.propose([commands.PURGE, 1, pattern, 0, rng.randrange(3)])
+            elif kind < 0.8:
+                create(leader, rng.choice(names), filter_subject=rng.choice(FILTERS))
+            elif kind < 0.85:
+                pull(leader, rng.choice(names), rng.randint(1, 3))
+            else:
+                name = rng.choice(names)
+                sent = got(leader)[name]
+                if sent:
+                    seq = rng.choice(sent).split("/")[0].encode()
+                    subject = b"$JS.ACK.S.%b.1.%b.1.1.0" % (name.encode(), seq)
+                    leader.post(g.ACKS, [subject], None, [b"+ACK"])
+                    leader.pass_time(20)
+        leader.pass_time(100)
+        assert not leader.node.errors
+        found.append((got(leader), leader.machine.digest))
+    assert found[0] == found[1]
+    assert sum(map(len, found[0][0].values())) > 100
+
+
+def test_a_message_wakes_those_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader()
+    planned: list[str] = []
+    plan = stream_group.Cursor.plan
+
+    def note(cursor: Any, budget: int) -> bool:
+        planned.append(cursor.consumer.name)
+        return plan(cursor, budget)
+
+    for number in range(100):
+        create(leader, f"c{number}", filter_subject=f"s.{number}")
+        pull(leader, f"c{number}")
+    monkeypatch.setattr(stream_group.Cursor, "plan", note)
+    publish(leader, b"s.7")
+    assert set(planned) == {"c7"}
+    assert got(leader) == {"c7": ["1/1"]}
