@@ -52,7 +52,7 @@ class _Job:
 
 
 class Trimmer:
-    """One stream's, while this node leads it. One job after another."""
+    """One stream's, while this node leads it. One job after another, sweeps behind all others."""
 
     def __init__(
         self,
@@ -74,14 +74,16 @@ class Trimmer:
         if command[0] not in (commands.PURGE, commands.CONFIGURE):
             return False
         job = _Job(command, done)
-        if not self._jobs:
+        ahead = sum(each.command is not None for each in self._jobs)
+        if not ahead:
             if not self._may_remove():
                 return False
             found = self._step(job)
             if job.is_done:
                 return False
+            self.is_due = False  # a sweep's
             self._remove(job, found, now_ns)
-        self._jobs.append(job)
+        self._jobs.insert(ahead, job)
         return True
 
     def lightened(self, command: Command) -> Command:
@@ -98,11 +100,14 @@ class Trimmer:
 
     def sweep(self) -> None:
         """Look for what nobody wants, in a stream that keeps what somebody does."""
-        if self._machine.limits.is_interest and self._may_remove():
-            self._jobs.append(_Job(None, None))
-            if len(self._jobs) == 1:
-                self.is_due = True
-                self._wake()
+        if not self._machine.limits.is_interest or not self._may_remove():
+            return
+        if self._jobs and self._jobs[-1].search is None and self._jobs[-1].command is None:
+            return  # one that has not begun
+        self._jobs.append(_Job(None, None))
+        if len(self._jobs) == 1:
+            self.is_due = True
+            self._wake()
 
     def stop(self) -> list[Done]:
         """This node leads no more, or the stream is gone. Returns who has to hear of it."""
@@ -159,7 +164,7 @@ class Trimmer:
     def _remove(self, job: _Job, found: list[Seq], now_ns: int) -> None:
         def removed(outcome: Any) -> None:
             if not self._jobs or self._jobs[0] is not job:
-                return  # stopped meanwhile
+                return  # stopped meanwhile, or a command goes before this sweep
             if isinstance(outcome, JsError):
                 for done in self.stop():
                     done(outcome)

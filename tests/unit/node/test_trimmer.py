@@ -186,6 +186,25 @@ def test_what_only_a_deleted_consumer_wanted_leaves_after_the_deletion() -> None
     assert world.box.machine.consumers["two"].num_pending == 33
 
 
+def test_a_command_does_not_wait_for_a_sweep() -> None:
+    world = interested(300)
+    world.box.do(commands.DELETE_CONSUMER, "one", 0, "", True)
+    world.trimmer.sweep()
+    for _ in range(3):
+        world.trimmer.sweep()
+    world.turn()
+    heard: list[Any] = []
+    world.post([commands.PURGE, 1, b"a.2", 0, 10], heard.append)
+    before = len(world.removals)
+    while not heard:
+        world.turn()
+    assert heard == [90]
+    assert len(world.removals) < before + 15  # of the purge, not of the sweep
+    while world.turn():
+        pass
+    assert world.box.live() == list(range(300, 270, -3))[::-1]
+
+
 def test_few_leave_with_the_deletion() -> None:
     world = interested(20)
     command = [commands.DELETE_CONSUMER, 1, "one", 0, ""]
