@@ -348,8 +348,8 @@ class Consumer:
             self._passed -= below
         elif below < len(seqs):
             self._left -= self.matcher.count(subjects[below:])
-        if seqs and seqs[-1] > self.delivered_sseq:
-            self._removed_ahead_to = max(self._removed_ahead_to, seqs[-1])
+        if seqs:
+            self._note_removed(seqs[-1])
         if self.initial_at < len(self.initial):
             self._drop_initial(seqs)
         if below and (self.pending or self.redelivered):
@@ -367,9 +367,12 @@ class Consumer:
         this consumer than what this call does."""
         if self.pending or self.redelivered or self.initial:
             return False  # they may be of an earlier filter
-        if seqs[-1] > self.delivered_sseq:
-            self._removed_ahead_to = max(self._removed_ahead_to, seqs[-1])
+        self._note_removed(seqs[-1])
         return True
+
+    def _note_removed(self, last: Seq) -> None:
+        if last > self.delivered_sseq:
+            self._removed_ahead_to = max(self._removed_ahead_to, last)
 
     def on_purged(self, out: Effects | None = None) -> None:
         """Many messages left at once (purge): recount instead of counting each."""

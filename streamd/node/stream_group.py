@@ -410,15 +410,15 @@ class StreamGroup(Group):
     def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
         cursors = self._cursors
         is_removed = False
-        are_few = len(cursors) <= _FEW_CURSORS  # or all should be told
-        subjects: list[bytes] = []  # of what was stored, unless there are few to be told
+        wakes_all = len(cursors) <= _FEW_CURSORS
+        subjects: list[bytes] = []  # of what was stored, unless that wakes all
         for entry in entries:
             command = entry.command
             if command is None:
                 continue
             kind = command[0]
             if kind == commands.STORE or kind == commands.STORE_BATCH:
-                if not are_few:
+                if not wakes_all:
                     subjects += [msg[0] for msg in command[-1]]
                 if entry.tag is not None:
                     # Entries of an earlier term of ours are not counted any more.
@@ -437,7 +437,7 @@ class StreamGroup(Group):
                     is_removed |= stream_limits.is_interest or stream_limits.is_workqueue
             elif kind in _REMOVING_KINDS:
                 is_removed = True
-                are_few |= kind == commands.EXPIRE  # it may have stored markers
+                wakes_all |= kind == commands.EXPIRE  # it may have stored markers
                 self._expiry_at_ns = 0
                 self._expiry_proposed = False
             else:
@@ -449,7 +449,7 @@ class StreamGroup(Group):
                         cursor.on_applied(command, None)
                         self._dirty[cursor] = None
                 elif kind == commands.CONFIGURE:
-                    are_few = True
+                    wakes_all = True
                     self._expiry_at_ns = 0
                     self._expiry_proposed = False
                     is_removed = True
@@ -461,10 +461,10 @@ class StreamGroup(Group):
         if is_removed or first != self._seen_first:
             self._seen_first = first
             for cursor in cursors.values():
-                if cursor.on_removed() or are_few:
+                if cursor.on_removed() or wakes_all:
                     self._dirty[cursor] = None
         if effects.stored_last:
-            if are_few:
+            if wakes_all:
                 self._dirty |= dict.fromkeys(cursors.values())
             elif subjects:
                 audience = self._cursor_audience()
