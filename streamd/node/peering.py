@@ -14,6 +14,7 @@ from streamd.node.digests import Digests, Verdict
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Peers
 from streamd.node.remote_stream import Relay, RelaySink
+from streamd.protocol import acks
 from streamd.raft.messages import Message
 from streamd.types import META_UID, Index, NodeId, Uid
 
@@ -281,13 +282,26 @@ class Peering:
         if replica is None or not replica.is_ready:
             return
         if not replica.pull(consumer, reply, headers, payload):
-            self._node.wires.publish(reply, b"", b"NATS/1.0 503\r\n\r\n", b"")
+            subject = f"$JS.API.CONSUMER.MSG.NEXT.{replica.name}.{consumer}"
+            self._tell_no_responders(reply, subject.encode())
 
     def _on_acks(self, sender: NodeId, args: list[Any]) -> None:
         uid, subjects, replies, payloads = args
         replica = self._node.replicas.get(uid)
-        if replica is not None and replica.is_ready:
+        if replica is None or not replica.is_ready:
+            return
+        target = acks.parse_target(subjects[0])
+        if target is None or replica.takes_acks(target[0].decode(errors="replace")):
             replica.acks(subjects, replies, payloads)
+        elif replies is not None:
+            for subject, reply in zip(subjects, replies, strict=True):
+                if reply:
+                    self._tell_no_responders(reply, subject)
+
+    def _tell_no_responders(self, reply: bytes, subject: bytes) -> None:
+        """What a server says itself of a request on a subject that nobody listens to."""
+        headers = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
+        self._node.wires.publish(reply, b"", headers, b"")
 
     def _on_flow(self, sender: NodeId, args: list[Any]) -> None:
         uid, consumer, subject = args

@@ -29,7 +29,7 @@ from streamd.node.trimmer import Trimmed, Trimmer
 from streamd.protocol import acks
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.store.format import decode_fields
-from streamd.types import Entry, Index, Msg, Seq, Uid
+from streamd.types import Entry, Index, Msg, NodeId, Seq, Uid
 
 _CURSOR_KINDS = frozenset(
     (
@@ -159,7 +159,7 @@ class StreamGroup(Group):
     def deliver(self) -> bool:
         """Plan every cursor that something happened to. True: some have more to send."""
         dirty = self._dirty
-        if not dirty:
+        if not dirty or self.raft.is_handing_over:  # what is sent now could not be logged
             return False
         self._dirty = {}
         for cursor in dirty:
@@ -206,7 +206,11 @@ class StreamGroup(Group):
             self._drop_cursor(cursor, b"409 Consumer Deleted")
 
     def shut_down(self) -> None:
-        """The server stops: waiting pulls hear of it."""
+        """The server stops: waiting pulls hear of it, and the last turn logs what they got."""
+        if self._is_ready:
+            for cursor in self._cursors.values():
+                cursor.flush()
+            self._is_forced = True
         for cursor in list(self._cursors.values()):
             self._drop_cursor(cursor, b"409 Server Shutdown")
 
@@ -595,6 +599,10 @@ class StreamGroup(Group):
             if self._trimmer.takes(command, done, self.at_ns):
                 return
         super()._on_propose(command, done, is_forced)
+
+    def _on_step_down(self, preferred: NodeId, done: Callable[[Any], None], c: Any) -> None:
+        self._propose_all()  # who leads next must not deliver it again
+        super()._on_step_down(preferred, done, c)
 
     def _on_leadership_lost(self) -> None:
         """Another member leads, or nobody: who waits here hears of it, and asks there."""

@@ -142,6 +142,11 @@ class RaftCore(Member):
         elif not node_id:
             leadership.eager_to = self.log.last_index + 1
 
+    @property
+    def is_handing_over(self) -> bool:
+        """True while another member is to take over, so that nothing can be proposed."""
+        return self._leadership is not None and bool(self._leadership.transfer_to)
+
     def transfer(self, node_id: NodeId) -> None:
         """Hand leadership to `node_id`; given up after one election timeout."""
         leadership = self._leadership

@@ -6,11 +6,17 @@ import argparse
 import fnmatch
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+from benchmarks.cluster import ClusterProcess
 from benchmarks.servers import ServerProcess
 from tests.parity import random_scenarios
 from tests.parity.compare import Difference
 from tests.parity.differences import reason
+from tests.parity.disturbed import Clustered, Restarted
+from tests.parity.recorder import Recorder
 from tests.parity.registry import load
 from tests.parity.runner import compare, ours_binary, peer_binary
 
@@ -28,26 +34,33 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="also the intended ones")
     parser.add_argument("--random", type=int, default=0, help="instead: so many random stories")
     parser.add_argument("--first-seed", type=int, default=1, help="of the random stories")
+    parser.add_argument("--disturb", type=int, default=0, help="ours about N times in a story")
+    parser.add_argument("--cluster", action="store_true", help="ours is a cluster of three nodes")
     options = parser.parse_args()
     scenarios = load()
     if options.random:
         seeds = range(options.first_seed, options.first_seed + options.random)
-        scenarios = {f"random.{seed}": random_scenarios.scenario(seed) for seed in seeds}
+        told = partial(random_scenarios.scenario, disturbances=options.disturb)
+        scenarios = {f"random.{seed}": told(seed) for seed in seeds}
     count = failed = 0
-    with ServerProcess(options.ours) as ours, ServerProcess(options.peer) as peer:
+    recorder: Callable[[Any], Recorder] = Clustered if options.cluster else Restarted
+    with (
+        ClusterProcess(options.ours) if options.cluster else ServerProcess(options.ours) as ours,
+        ServerProcess(options.peer) as peer,
+    ):
         ours.start()
         peer.start()
         for name, scenario in scenarios.items():
             if not fnmatch.fnmatchcase(name, options.only):
                 continue
             count += 1
-            if not ours.is_running():
+            if isinstance(ours, ServerProcess) and not ours.is_running():
                 print(f"!!! our server died before {name}; restarting\n{ours.log_tail(40)}")
                 ours.kill()
                 ours.start()
             began = time.monotonic()
             try:
-                found = compare(name, scenario, ours, peer)
+                found = compare(name, scenario, ours, peer, recorder)
             except Exception as err:  # noqa: BLE001 - one scenario must not end the survey
                 print(f"{name}: {type(err).__name__}: {err}", flush=True)
                 failed += 1

@@ -192,6 +192,9 @@ class Recorder:
         self.note(f"GET {path}", {"status": status, "body": keep(body) if keep else body})
         return body
 
+    def disturb(self, chance: float) -> None:
+        """Do to the server what its clients should not notice; nothing here (see disturbed.py)."""
+
     def wait_until(self, is_true: Callable[[], bool], within_s: float = 3.0) -> None:
         """Poll for something that happens a little later; records nothing."""
         deadline = time.monotonic() + within_s

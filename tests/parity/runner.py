@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.servers import ServerProcess
 from tests.parity.compare import Difference, Steps, differences
@@ -16,6 +18,7 @@ from tests.parity.registry import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 PEER_RUNS = 2
+Ours = TypeVar("Ours")  # one server, or a cluster
 
 
 def ours_binary() -> str:
@@ -38,9 +41,8 @@ def peer_binary() -> str:
     return found if done.returncode == 0 and Path(found).exists() else ""
 
 
-def record(server: ServerProcess, scenario: Scenario) -> Steps:
+def record(recorder: Recorder, scenario: Scenario) -> Steps:
     """Run one scenario; an exception becomes its last step."""
-    recorder = Recorder(server)
     try:
         scenario(recorder)
     except Exception as err:  # noqa: BLE001 - whatever a server makes a scenario stumble over
@@ -53,19 +55,23 @@ def record(server: ServerProcess, scenario: Scenario) -> Steps:
 
 
 def compare(
-    name: str, scenario: Scenario, ours: ServerProcess, peer: ServerProcess
+    name: str,
+    scenario: Scenario,
+    ours: Ours,
+    peer: ServerProcess,
+    recorder: Callable[[Ours], Recorder],
 ) -> list[Difference]:
-    """Run one scenario on both servers.
+    """Run one scenario on both servers; `recorder` sees ours.
 
     Ours runs once, in the store that all scenarios before have used. The peer begins with an empty
     one, because a stream made again just after its deletion may come up with old messages there;
     and where it differs it is asked twice, as its timing varies: ours must be like one answer.
     """
-    mine = record(ours, scenario)
+    mine = record(recorder(ours), scenario)
     found: list[Difference] = []
     for _ in range(PEER_RUNS):
         peer.reset()
-        theirs = record(peer, scenario)
+        theirs = record(Recorder(peer), scenario)
         stumbled = [seen for label, seen in theirs if label == "raised"]
         assert not stumbled, f"{name} does not even run on the peer: {stumbled}"
         found = differences(name, mine, theirs)
