@@ -142,7 +142,12 @@ class AckIntake(Receivers):
             terms, self._terms = self._terms, []
             self._acking.update(sseq for sseq, _ in terms)
             self.last_acked_ns = self._host.now_ns()
-            self._propose(commands.TERMED, terms)
+            if self.consumer.is_ack_all:  # as any ack: of all before it too
+                for term in sorted(terms):
+                    self._propose(commands.ACKED, [term[0] - 1])
+                    self._propose(commands.TERMED, [term])
+            else:
+                self._propose(commands.TERMED, terms)
         if self._acked or replies:
             acked, self._acked = self._acked, []
             if not self.consumer.is_ack_all:

@@ -101,6 +101,17 @@ def ack_all(at: Recorder) -> None:
 
 
 @scenario
+def ack_all_by_term(at: Recorder) -> None:
+    stream(at, *["s.a"] * 5)
+    consumer(at, ack_policy="all")
+    frames = at.pull("S", "C", {"batch": 5}, count=5)
+    for kind, number in ((b"-NAK", 0), (b"+WPI", 1), (b"+TERM", 2), (b"+TERM", 0), (b"-NAK", 4)):
+        at.ack(frames[number], kind)
+        at.api("CONSUMER.INFO.S.C")
+    at.pull("S", "C", {"batch": 5, "no_wait": True}, count=5)
+
+
+@scenario
 def ack_nonsense(at: Recorder) -> None:
     stream(at, "s.a")
     consumer(at)
