@@ -616,7 +616,11 @@ class Consumer:
         """AckNone: all up to `sseq` has been sent, `cseq` messages so far."""
         assert self.is_ack_none, self.name
         if sseq <= self.delivered_sseq:
+            # A purge has moved on from here, but what was sent keeps its number.
+            self.delivered_cseq = self.floor_cseq = max(self.delivered_cseq, cseq)
             return
+        # Otherwise some may be of the initial list, or have left the stream meanwhile.
+        is_exact = self._removed_ahead_to < self.next_sseq == self.delivered_sseq + 1
         passed = range(self.delivered_sseq + 1, sseq + 1)
         count = cseq - self.delivered_cseq
         assert count >= 0, (cseq, self.delivered_cseq)
@@ -626,7 +630,6 @@ class Consumer:
             self.initial = [seq for seq in self.initial[self.initial_at :] if seq > sseq]
             self.initial_at = 0
         if sseq >= self.next_sseq:
-            is_exact = self.next_sseq > self._removed_ahead_to and not self.initial
             self.next_sseq = sseq + 1
             if not is_exact:
                 self._recount()

@@ -192,9 +192,11 @@ class Receivers(CursorState):
             self._heartbeat_at_ms = self._host.now_ms() + self._heartbeat_ms
 
     def _end_no_waits(self) -> None:
-        """Nothing more is stored: pulls that don't wait and got something are over."""
+        """Nothing more is stored: pulls that don't wait, at least not for more, are over."""
         queue = self._waiting.queue
-        over = [each for each in queue if each.is_no_wait and each.delivered]
+        over = [
+            each for each in queue if each.is_no_wait and (each.delivered or not each.expires_ms)
+        ]
         for request in over:
             queue.remove(request)
             request.sink.status(NO_MESSAGES)

@@ -24,7 +24,7 @@ SUBJECTS = (b"a.1", b"a.2", b"b.1")
 
 
 class ConsumerMachine(RuleBasedStateMachine):
-    """One pull consumer with explicit acks; commands are applied at once, or later in one go."""
+    """One pull consumer, mostly with acks; commands are applied at once, or later in one go."""
 
     @initialize(
         filters=st.sampled_from([[], ["a.*"], ["a.1", "b.1"]]),
@@ -32,9 +32,10 @@ class ConsumerMachine(RuleBasedStateMachine):
         most=st.sampled_from([-1, 3]),
         before=st.integers(0, 6),
         start=st.sampled_from(["all", "new", "last_per_subject", "seq"]),
+        policy=st.sampled_from(["explicit", "explicit", "none"]),
     )
     def begin(
-        self, filters: list[str], max_deliver: int, most: int, before: int, start: str
+        self, filters: list[str], max_deliver: int, most: int, before: int, start: str, policy: str
     ) -> None:
         self.bed = Bed()
         if before:
@@ -47,8 +48,10 @@ class ConsumerMachine(RuleBasedStateMachine):
             ack_wait=5 * SECOND,
             max_deliver=max_deliver,
             max_ack_pending=most,
+            ack_policy=policy,
             **config,
         )
+        self.has_acks = policy != "none"
         self.initial = set(self.consumer.initial)
         self.start = self.consumer.next_sseq
         self.most = most
@@ -78,7 +81,8 @@ class ConsumerMachine(RuleBasedStateMachine):
             if ack["delivered"] == 1:
                 assert not self.got or ack["sseq"] > self.got[-1]
                 self.got.append(ack["sseq"])
-                self.unacked.add(ack["sseq"])
+                if self.has_acks:
+                    self.unacked.add(ack["sseq"])
             else:
                 assert ack["sseq"] in self.got
         self.seen = len(box.msgs)
@@ -156,6 +160,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.take()
 
     def settle(self) -> None:
+        self.bed.cursors["C"].flush()  # as a leader does that hands over
         auto, self.bed.is_auto = self.bed.is_auto, True
         self.bed.turn()
         self.bed.is_auto = auto
@@ -177,7 +182,10 @@ class ConsumerMachine(RuleBasedStateMachine):
             assert len(consumer.pending) <= self.most
         if self.bed.proposed:
             return
-        assert consumer.delivered_cseq == self.last_cseq
+        if self.has_acks:
+            assert consumer.delivered_cseq == self.last_cseq
+        else:  # its position is logged now and then
+            assert consumer.floor_cseq == consumer.delivered_cseq <= self.last_cseq
         dead = {sseq for sseq in consumer.redelivered if sseq not in consumer.pending}
         assert set(consumer.pending) == self.unacked - dead
         assert all(sseq > consumer.floor_sseq for sseq in consumer.pending)

@@ -112,6 +112,17 @@ def ack_all_by_term(at: Recorder) -> None:
 
 
 @scenario
+def ack_all_after_nak(at: Recorder) -> None:
+    stream(at, *["s.a"] * 3)
+    consumer(at, ack_policy="all")
+    frames = at.pull("S", "C", {"batch": 3}, count=3)
+    at.ack(frames[0], b"-NAK")
+    at.ack(frames[2])
+    at.pull("S", "C", {"batch": 3, "no_wait": True}, within_s=1)
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
 def ack_nonsense(at: Recorder) -> None:
     stream(at, "s.a")
     consumer(at)
