@@ -27,7 +27,6 @@ from streamd.net.sinks import InboxSink, ServerSink
 from streamd.net.sublist import Callback, Sublist, Subscription
 from streamd.obs.log import Log
 from streamd.protocol import acks
-from streamd.subjects import matches
 from streamd.types import Msg
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ class PubSub:
     def watch(self, subject: bytes, queue: bytes, on_change: Callable[[bool], None]) -> object:
         token = Watch(subject, queue, on_change)
         self._watches.setdefault(subject, []).append(token)
-        token.has_interest = self.table.find(subject).has_subscribers(queue)
+        token.has_interest = self._is_listened_to(subject, queue)
         on_change(token.has_interest)
         return token
 
@@ -192,32 +191,23 @@ class PubSub:
         self._remote_ack_watcher_count = watcher_count
         if patterns is None:
             self.table.clear()
-            if self._watches:
-                self._tell_watches(b">")
+            for subject in list(self._watches):
+                self._tell_watches(subject)
         for pattern in patterns or ():
             self.table.on_interest_changed(pattern)
             if self._watches:
                 self._tell_watches(pattern)
 
     def _tell_watches(self, pattern: bytes) -> None:
-        exact = self._watches.get(pattern)
-        if exact is not None:
-            concerned = list(exact)
-        else:
-            head = pattern.partition(b"*")[0].partition(b">")[0]
-            if head == pattern:
-                return
-            concerned = [
-                watch
-                for subject, watches in self._watches.items()
-                if subject.startswith(head) and matches(pattern, subject)
-                for watch in watches
-            ]
-        for watch in concerned:
-            has_interest = self.table.find(watch.subject).has_subscribers(watch.queue)
+        for watch in list(self._watches.get(pattern, ())):
+            has_interest = self._is_listened_to(watch.subject, watch.queue)
             if has_interest != watch.has_interest:
                 watch.has_interest = has_interest
                 watch.on_change(has_interest)
+
+    def _is_listened_to(self, subject: bytes, queue: bytes) -> bool:
+        elsewhere = self._remote_interest.sublist
+        return self.sublist.has_literal(subject, queue) or elsewhere.has_literal(subject, queue)
 
     def has_interest(self, subject: bytes) -> bool:
         route = self.table.find(subject)

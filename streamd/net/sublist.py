@@ -166,6 +166,12 @@ class Sublist:
         self.count -= 1
         self.remove_count += 1
 
+    def has_literal(self, subject: bytes, queue: bytes = b"") -> bool:
+        """True if somebody (of `queue`, if given) subscribed to just this subject; whoever listens
+        to more than it does not count."""
+        level = self._literals.get(subject)
+        return level is not None and bool(queue in level.queues if queue else level.plain)
+
     def match(self, subject: bytes) -> Match:
         """Return what the literal `subject` leads to."""
         found = Match()

@@ -123,8 +123,9 @@ class Wires(Protocol):
         """True if anybody would receive a message on `subject`."""
 
     def watch(self, subject: bytes, queue: bytes, on_change: Callable[[bool], None]) -> object:
-        """Call `on_change(has_interest)` whenever interest in `subject` appears or ends. Returns
-        a token for `unwatch`. Called once at once with the present state."""
+        """Call `on_change(has_interest)` whenever the first subscription to just `subject` (of the
+        queue group, if one is given) appears or the last one ends; those with wildcards do not
+        count. Returns a token for `unwatch`. Called once at once with the present state."""
 
     def unwatch(self, token: object) -> None: ...
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.cluster import ClusterProcess
 from benchmarks.servers import ServerProcess
-from tests.parity import random_scenarios
+from tests.parity import random_push, random_scenarios
 from tests.parity.compare import Difference
 from tests.parity.differences import reason
 from tests.parity.disturbed import Clustered, Restarted
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="also the intended ones")
     parser.add_argument("--random", type=int, default=0, help="instead: so many random stories")
     parser.add_argument("--first-seed", type=int, default=1, help="of the random stories")
+    parser.add_argument("--push", action="store_true", help="of push consumers")
     parser.add_argument("--disturb", type=int, default=0, help="ours about N times in a story")
     parser.add_argument("--cluster", action="store_true", help="ours is a cluster of three nodes")
     options = parser.parse_args()
@@ -41,6 +42,8 @@ def main() -> int:
     if options.random:
         seeds = range(options.first_seed, options.first_seed + options.random)
         told = partial(random_scenarios.scenario, disturbances=options.disturb)
+        if options.push:
+            told = random_push.scenario
         scenarios = {f"random.{seed}": told(seed) for seed in seeds}
     count = failed = 0
     recorder: Callable[[Any], Recorder] = Clustered if options.cluster else Restarted

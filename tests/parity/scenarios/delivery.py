@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.parity.recorder import Recorder
+from tests.parity.recorder import SILENCE_S, Recorder
 from tests.parity.registry import add, scenario
 
 SECOND = 1_000_000_000
@@ -109,6 +109,35 @@ def ack_all_by_term(at: Recorder) -> None:
         at.ack(frames[number], kind)
         at.api("CONSUMER.INFO.S.C")
     at.pull("S", "C", {"batch": 5, "no_wait": True}, count=5)
+
+
+@scenario
+def only_who_listens_to_just_that_subject_binds(at: Recorder) -> None:
+    """Whoever looks at everything, or belongs to another group, gets nothing sent by that."""
+    stream(at, "s.a")
+    consumer(at, "C", deliver_subject="d.c", ack_policy="none")
+    consumer(at, "G", deliver_subject="d.g", deliver_group="g", ack_policy="none")
+    others, mine = at.connect(), at.connect()
+
+    def look() -> None:
+        at.pub("s.a")
+        at.note_frames("mine", sorted(mine.collect(within_s=SILENCE_S), key=lambda got: got.reply))
+        for name in "CG":
+            at.api(f"CONSUMER.INFO.S.{name}")
+
+    for pattern, queue in (("d.*", ""), (">", ""), ("d.*", "g"), ("d.c", "q"), ("d.g", "")):
+        others.subscribe(pattern, queue)
+    others.fence()
+    look()
+    sids = [mine.subscribe("d.c"), mine.subscribe("d.g", "g")]
+    others.unsubscribe("3")  # of two members of a group either may be chosen
+    for wire in (others, mine):
+        wire.fence()
+    look()
+    for sid in sids:
+        mine.unsubscribe(sid)
+    mine.fence()
+    look()
 
 
 @scenario

@@ -426,8 +426,10 @@ def test_watches_tell_of_interest_as_it_comes_and_goes():
     heard = []
     token = bed.pubsub.watch(b"d.x", b"", heard.append)
     assert heard == [False]
-    peer = bed.peer()
-    peer.send(b"SUB d.* 1\r\nSUB d.x 2\r\nUNSUB 1\r\nSUB e 3\r\n")
+    peer, other = bed.peer(), bed.peer()
+    other.send(b"SUB d.* 1\r\nSUB > 2\r\nSUB d.x q 3\r\n")
+    assert heard == [False]  # who looks at everything is not who it is for
+    peer.send(b"SUB d.x 2\r\nSUB e 3\r\n")
     assert heard == [False, True]
     peer.leave()
     assert heard == [False, True, False]

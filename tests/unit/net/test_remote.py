@@ -397,7 +397,10 @@ def test_watches_see_interest_at_other_nodes():
     mesh.beds["a"].pubsub.watch(b"d.x", b"", heard.append)
     mesh.beds["a"].pubsub.watch(b"d.x", b"g", grouped.append)
     far = mesh.peer("b")
-    far.send(b"SUB d.* 1\r\nSUB d.x g 2\r\n")
+    far.send(b"SUB d.* 1\r\nSUB d.* g 4\r\n")
+    mesh.settle()
+    assert heard == grouped == [False]
+    far.send(b"SUB d.x 3\r\nSUB d.x g 2\r\n")
     mesh.settle()
     assert heard == grouped == [False, True]
     far.send(b"UNSUB 2\r\n")

@@ -40,15 +40,13 @@ class Client:
 
 
 async def until_interest(server: Server, nats: Bed, subject: bytes, wanted: bool) -> None:
-    heard: list[bool] = []
-
-    def on_change(has_interest: bool) -> None:
-        heard.append(has_interest)
+    def on_change(_: bool) -> None:
         server.handler.changed.set()
 
-    token = nats.pubsub.watch(subject, b"", on_change)
-    await server.handler.until(lambda: heard[-1] is wanted)
-    nats.pubsub.unwatch(token)
+    tokens = [nats.pubsub.watch(subject, queue, on_change) for queue in (b"", b"q")]
+    await server.handler.until(lambda: nats.pubsub.has_interest(subject) is wanted)
+    for token in tokens:
+        nats.pubsub.unwatch(token)
 
 
 def test_requests_deliveries_and_interest_over_a_real_link() -> None:
