@@ -36,8 +36,10 @@ def get(request: Request) -> None:
         return
     wanted: dict[str, Any] = {}
     if not request.payload and len(request.names) > 1:
-        # What a key-value get is: kept short, there are many.
-        _send_one(request, handle, handle.machine.index.last_of(request.names[1].encode()))
+        # What a key-value get is: kept short, there are many. A pattern is no subject.
+        subject, machine = request.names[1], handle.machine
+        last = machine.index.last_of(subject.encode()) or select(machine, {"last_by_subj": subject})
+        _send_one(request, handle, last)
         return
     if request.payload:
         try:

@@ -140,7 +140,7 @@ class _Story:
         seq = rng.randint(1, self.last + 1)
         kind = rng.randrange(5)
         if kind == 0:
-            at.direct("S", subject=rng.choice(SUBJECTS))
+            at.direct("S", subject=rng.choice(PATTERNS))
         elif kind == 1:
             at.direct("S", {"multi_last": rng.sample(PATTERNS, 2)})
         elif kind == 2:

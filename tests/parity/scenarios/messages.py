@@ -94,6 +94,9 @@ def direct_by_subject(at: Recorder) -> None:
     at.direct("S", subject="s.zzz")
     at.direct("S", {"no_hdr": True}, subject="s.a")
     at.direct("S", b"garbage", subject="s.a")
+    for pattern in ("s.*", "s.>", ">", "*.a", "s.zzz.*", "*", "s.*.c"):
+        at.direct("S", subject=pattern)
+    at.direct("S", {"no_hdr": True}, subject="s.*")
 
 
 @scenario
