@@ -219,7 +219,13 @@ class ServerProcess:
         except (ConfigError, CorruptionError, DiskError, OSError) as err:
             raise StartError(f"Can't start JetStream: {err}") from err
         self._pubsub.attach(node)
-        router = Router(node, self._pubsub, server_version=NATS_LEVEL, asset_limits=js.asset_limits)
+        router = Router(
+            node,
+            self._pubsub,
+            server_version=NATS_LEVEL,
+            domain=js.domain,
+            asset_limits=js.asset_limits,
+        )
         router.attach(self._pubsub)
         if js.domain:
             _serve_domain(js.domain, router, self._pubsub)
@@ -266,17 +272,20 @@ class ServerProcess:
     # --- stop ---------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
-        """Listeners first, then connections, groups (last snapshots) and the disk."""
+        """No new clients, then groups; connections, when those have told them; the disk."""
         if self._is_stopping:
             return
         self._is_stopping = True
         self._log.info("Initiating Shutdown...")
         try:
             async with asyncio.timeout(SHUTDOWN_S):
-                if self._listener is not None:
-                    await self._listener.close()
-                if self._node is not None:
+                if self._node is None:
+                    if self._listener is not None:
+                        await self._listener.close()
+                elif self._listener is None:
                     await self._node.stopped()
+                else:
+                    await self._stop_node(self._node, self._listener)
                 if self._cluster is not None:
                     await self._cluster.close()
         except TimeoutError:
@@ -287,6 +296,16 @@ class ServerProcess:
         if self._http is not None:
             await self._http.close()
         self._remove_files()
+
+    async def _stop_node(self, node: Any, listener: Listener) -> None:
+        """Stop it, and end the connections as soon as it has nothing more to say to them: clients
+        should not wait for its last snapshots to go elsewhere."""
+        listener.stop_listening()
+        groups_left = asyncio.Event()
+        stopping = self._tasks.create_task(node.stopped(groups_left.set), name="stop-node")
+        await groups_left.wait()
+        await listener.close()
+        await stopping
 
     def _remove_files(self) -> None:
         if self._ports_file:

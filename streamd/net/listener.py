@@ -79,11 +79,15 @@ class Listener:
             return TracedConn(self, self._log, loop)
         return ClientConn(self, loop)
 
-    async def close(self) -> None:
-        """Stop listening and end all connections, their buffered output first."""
+    def stop_listening(self) -> None:
+        """Accept no more clients; those who are here stay."""
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    async def close(self) -> None:
+        """Stop listening and end all connections, their buffered output first."""
+        self.stop_listening()
         for conn in list(self._open):
             conn.close("Server Shutdown")
         if not self._open:
@@ -101,9 +105,7 @@ class Listener:
 
         Returns when all are gone. The caller then stops the server.
         """
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self.stop_listening()
         self._is_lame_duck = True
         for conn in list(self._open):
             conn.send_info(is_lame_duck=True)

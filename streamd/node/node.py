@@ -237,9 +237,14 @@ class Node:
 
         self.replicas.open_all(assets, ready)
 
-    def stop(self, done: Callable[[], None]) -> None:
+    def stop(self, done: Callable[[], None], groups_left: Callable[[], None] | None = None) -> None:
         """Hand leaderships over, stop every group (each may take a last snapshot), then the log
-        and the disks; then call `done`. Asked again meanwhile, both are told when it is done."""
+        and the disks; then call `done`. Asked again meanwhile, both are told when it is done.
+
+        `groups_left` is called before the snapshots, when clients have been told: connections may
+        be closed from then on."""
+        if groups_left is not None and (self._is_stopping or not self._is_running):
+            groups_left()
         if not self._is_running:
             done()
             return
@@ -251,7 +256,7 @@ class Node:
             timer.cancel()
         self._timers.clear()
         self.scrubber.stop()
-        self.peering.hand_over(self._stop_groups)
+        self.peering.hand_over(partial(self._stop_groups, groups_left))
 
     @property
     def is_running(self) -> bool:
@@ -262,13 +267,13 @@ class Node:
     def is_stopping(self) -> bool:
         return self._is_stopping
 
-    async def stopped(self) -> None:
+    async def stopped(self, groups_left: Callable[[], None] | None = None) -> None:
         """`stop`, awaited."""
         event, done, _ = completion()
-        self.stop(partial(done, None))
+        self.stop(partial(done, None), groups_left)
         await event.wait()
 
-    def _stop_groups(self) -> None:
+    def _stop_groups(self, groups_left: Callable[[], None] | None) -> None:
         def meta_stopped() -> None:
             self.replicas.close_stores()
             self.wal.close()
@@ -281,6 +286,9 @@ class Node:
                 done()
 
         self.replicas.stop_all(lambda: self.meta_member.stop(meta_stopped))
+        if groups_left is not None:
+            loop = self.env.loop
+            loop.call_soon(loop.call_soon, groups_left)  # behind the last turns
 
     # --- which cluster ----------------------------------------------------------------------
 
