@@ -46,7 +46,8 @@ def _answer(request: Request, usage: dict[str, Any]) -> None:
         "max_bytes_required": False,
     }
     request.answer(
-        {
+        ({"domain": context.domain} if context.domain else {})
+        | {
             "memory": usage["memory"],
             "storage": usage["storage"],
             "reserved_memory": reserved_memory,

@@ -65,10 +65,11 @@ class ClientFacts(Protocol):
 class Advisories:
     """Makes advisories and publishes them from the server itself."""
 
-    def __init__(self, node: NodeHandle, wires: Wires, clock: Clock) -> None:
+    def __init__(self, node: NodeHandle, wires: Wires, clock: Clock, domain: str) -> None:
         self._node = node
         self._wires = wires
         self._clock = clock
+        self._domain = domain
         self._transforms: dict[tuple[str, str], Transform] = {}
 
     # --- what streams and consumers report ------------------------------------------------------
@@ -239,6 +240,8 @@ class Advisories:
     # --- publishing -----------------------------------------------------------------------------
 
     def _publish(self, subject: str, type_name: str, body: dict[str, Any]) -> None:
+        if self._domain:
+            body = body | {"domain": self._domain}
         self._send(_PREFIX + subject, _TYPE + type_name, body)
 
     def _send(self, subject: str, type_name: str, body: dict[str, Any]) -> None:

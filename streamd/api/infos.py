@@ -24,6 +24,8 @@ def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = 
         "created": times.format_ns(machine.created_ns),
         "state": stream_state(machine.state(), machine.config),
     }
+    if context.domain:
+        info["domain"] = context.domain
     if context.is_clustered:
         info["cluster"] = cluster_infos.cluster_block(context, handle.uid, machine.config)
     info["ts"] = times.format_ns(context.clock.now_ns())

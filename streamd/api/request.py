@@ -43,6 +43,7 @@ class ApiContext:
         "asset_limits",
         "clock",
         "counts",
+        "domain",
         "node",
         "removing_until_ms",
         "server_version",
@@ -56,6 +57,7 @@ class ApiContext:
         clock: Clock,
         *,
         server_version: str,
+        domain: str,
         advisories: Advisories,
         asset_limits: AssetLimits,
     ) -> None:
@@ -63,6 +65,7 @@ class ApiContext:
         self.wires = wires
         self.clock = clock
         self.server_version = server_version
+        self.domain = domain  # "": the server has none
         self.advisories = advisories
         self.asset_limits = asset_limits
         self.counts = ApiCounts()

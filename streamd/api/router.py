@@ -124,18 +124,20 @@ class Router:
         wires: Wires,
         *,
         server_version: str,
+        domain: str = "",
         clock: Clock | None = None,
         call_later: CallLater | None = None,
         asset_limits: AssetLimits | None = None,
     ) -> None:
         """`call_later` is the loop's; without it, that of the running loop."""
         clock = clock or SystemClock()
-        self.advisories = Advisories(node, wires, clock)
+        self.advisories = Advisories(node, wires, clock, domain)
         self.context = ApiContext(
             node,
             wires,
             clock,
             server_version=server_version,
+            domain=domain,
             advisories=self.advisories,
             asset_limits=asset_limits or AssetLimits(),
         )

@@ -548,7 +548,9 @@ class ClientConn(asyncio.Protocol):
             prefix = shared_prefix(replies)
             sub = self._sole_receiver(prefix) if prefix is not None else None
             if sub is not None:
-                blob, body_bytes = ack_run(stream, sub.sid, replies, outcomes)
+                blob, body_bytes = ack_run(
+                    stream, sub.sid, replies, outcomes, self._pubsub.domain_field
+                )
                 count = len(replies)
                 self.out_msgs += count
                 self.out_bytes += body_bytes
@@ -576,7 +578,7 @@ class ClientConn(asyncio.Protocol):
         find = pubsub.table.find
         for reply, outcome in zip(replies, outcomes, strict=True):
             if reply:
-                body = ack_body(stream, outcome)
+                body = ack_body(stream, outcome, pubsub.domain_field)
                 pubsub.route_one(None, find(reply), reply, b"", b"", body)
         pubsub.flush_if_idle()
 

@@ -9,32 +9,40 @@ from streamd.errors import JsError
 from streamd.machine.commands import DUPLICATE
 
 
-def ack_body(stream: bytes, outcome: Any) -> bytes:
+def domain_field(domain: str) -> bytes:
+    """Return the field by which acks name the server's domain; nothing if it has none."""
+    return b'"domain":%b,' % json.dumps(domain).encode() if domain else b""
+
+
+def ack_body(stream: bytes, outcome: Any, domain: bytes = b"") -> bytes:
     """Return the JSON that answers one publish.
 
     `outcome` is a seq, (DUPLICATE, seq), a JsError, or for an atomic batch (last seq, count,
-    batch id).
+    batch id); `domain` a `domain_field`.
     """
     if type(outcome) is int:
-        return b'{"stream":"%b","seq":%d}' % (stream, outcome)
+        return b'{"stream":"%b",%b"seq":%d}' % (stream, domain, outcome)
     if isinstance(outcome, JsError):
         error = json.dumps(outcome.as_json(), separators=(",", ":"), ensure_ascii=False)
         return b'{"error":%b,"stream":"%b","seq":0}' % (error.encode(), stream)
     if outcome[0] == DUPLICATE:
-        return b'{"stream":"%b","seq":%d,"duplicate":true}' % (stream, outcome[1])
+        return b'{"stream":"%b",%b"seq":%d,"duplicate":true}' % (stream, domain, outcome[1])
     last, count = outcome[0], outcome[1]
     if len(outcome) == 2:
-        return b'{"stream":"%b","seq":%d,"count":%d}' % (stream, last, count)
+        return b'{"stream":"%b",%b"seq":%d,"count":%d}' % (stream, domain, last, count)
     batch = outcome[2]
-    name = json.dumps(batch if isinstance(batch, str) else batch.decode(errors="replace"))
-    return b'{"stream":"%b","seq":%d,"batch":%b,"count":%d}' % (stream, last, name.encode(), count)
+    name = json.dumps(batch if isinstance(batch, str) else batch.decode(errors="replace")).encode()
+    head = b'{"stream":"%b",%b"seq":%d,' % (stream, domain, last)
+    return b'%b"batch":%b,"count":%d}' % (head, name, count)
 
 
-def ack_run(stream: bytes, sid: bytes, replies: list[bytes], seqs: range) -> tuple[bytes, int]:
+def ack_run(
+    stream: bytes, sid: bytes, replies: list[bytes], seqs: range, domain: bytes = b""
+) -> tuple[bytes, int]:
     """Return the wire bytes of plain acks to one subscription, and the bytes of their bodies.
 
-    One `%` over a repeated template formats them all: half the cost of one at a time. The size
-    field is part of the template, so a run is cut where seqs get one digit longer.
+    `domain` is a `domain_field`. One `%` over a repeated template formats them all: half the cost
+    of one at a time. The size field is part of it, so a run is cut where seqs get a digit longer.
     """
     assert len(replies) == len(seqs), (len(replies), len(seqs))
     blobs: list[bytes] = []
@@ -45,12 +53,13 @@ def ack_run(stream: bytes, sid: bytes, replies: list[bytes], seqs: range) -> tup
         digits = len(str(first))
         until = min(len(seqs), done + 10**digits - first)
         count = until - done
-        size = len(stream) + digits + 20  # the JSON around them
+        size = len(stream) + len(domain) + digits + 20  # the JSON around them
         body_bytes += size * count
-        template = b'MSG %%b %b %d\r\n{"stream":"%b","seq":%%d}\r\n' % (
+        template = b'MSG %%b %b %d\r\n{"stream":"%b",%b"seq":%%d}\r\n' % (
             sid.replace(b"%", b"%%"),
             size,
             stream.replace(b"%", b"%%"),
+            domain.replace(b"%", b"%%"),
         )
         fields: list[Any] = [0] * (2 * count)
         fields[0::2] = replies[done:until]

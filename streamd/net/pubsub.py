@@ -21,6 +21,7 @@ from streamd.config.options import Options
 from streamd.net.facts import connection_facts
 from streamd.net.interest import RemoteInterest, sees_acks
 from streamd.net.monitoring import ConnectionFacts
+from streamd.net.pubacks import domain_field
 from streamd.net.remote import Links, Remotes
 from streamd.net.routes import Route, RouteTable
 from streamd.net.sinks import InboxSink, ServerSink
@@ -62,6 +63,7 @@ class PubSub:
         self.options = options
         self.server_id = server_id
         self.server_name = server_name
+        self.domain_field = domain_field(options.jetstream.domain)  # in acks of publishes
         self._log = log
         self.sublist = Sublist()
         self._remote_interest = RemoteInterest()

@@ -87,9 +87,10 @@ class ServerSink:
         self._pubsub = pubsub
 
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        pubsub = self._pubsub
         for reply, outcome in zip(replies, outcomes, strict=True):
             if reply:
-                self._pubsub.publish(reply, b"", b"", ack_body(stream, outcome))
+                pubsub.publish(reply, b"", b"", ack_body(stream, outcome, pubsub.domain_field))
 
 
 # --- what another node's consumer delivers to clients of this one --------------------------------

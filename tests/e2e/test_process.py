@@ -282,3 +282,44 @@ def test_full_memory_directory_is_a_clean_error(binary: str, tmp_path: Path) -> 
         server.start()
     assert "[FTL]" in str(died.value)
     assert "Traceback" not in str(died.value)
+
+
+def test_a_waiting_pull_hears_that_the_server_stops(server: ServerProcess) -> None:
+    """Clients tell by it that they should go elsewhere, and that nothing is wrong with them."""
+    with Wire(server.port) as wire:
+        wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        consumer = {"durable_name": "C", "ack_policy": "explicit"}
+        wire.api("CONSUMER.CREATE.S.C", {"stream_name": "S", "config": consumer})
+        wire.subscribe("answers")
+        request = json.dumps({"batch": 1, "expires": 30 * 10**9}).encode()
+        wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.C", request, reply="answers")
+        wire.fence()
+        assert server.stop() == 0
+        frames = wire.collect(within_s=5)
+        assert frames[0].status == "409 Server Shutdown"
+        assert frames[-1].op == "CLOSED"
+
+
+def test_answers_and_acks_name_the_domain(binary: str, tmp_path: Path) -> None:
+    config = f'jetstream {{ store_dir: "{tmp_path / "js"}", domain: hub }}'
+    named = ServerProcess(binary, directory=tmp_path, is_jetstream=False, extra=config)
+    with named as server:
+        server.start()
+        with Wire(server.port) as wire, Wire(server.port) as listener:
+            listener.subscribe("$JS.EVENT.ADVISORY.STREAM.UPDATED.S")
+            listener.fence()
+            wire.ask("$JS.hub.API.STREAM.CREATE.S", b'{"name":"S","subjects":["s"]}')
+            assert wire.api("INFO")["domain"] == "hub"
+            assert wire.api("STREAM.INFO.S")["domain"] == "hub"
+            ids = {"Nats-Msg-Id": "1"}
+            first, again = (wire.ask("s", b"x", headers=ids)[0].payload for _ in range(2))
+            assert first == b'{"stream":"S","domain":"hub","seq":1}'
+            assert again == b'{"stream":"S","domain":"hub","seq":1,"duplicate":true}'
+            wire.subscribe("in.*")
+            for at in range(12):  # acks of one chunk are formatted together
+                wire.publish("s", b"x", reply=f"in.{at}")
+            acks = [frame.json() for frame in wire.collect(count=12, within_s=5)]
+            assert acks == [{"stream": "S", "domain": "hub", "seq": 2 + at} for at in range(12)]
+            wire.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s", "t"]})
+            (advisory,) = listener.collect(count=1, within_s=5)
+            assert advisory.json()["domain"] == "hub"
