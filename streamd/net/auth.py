@@ -43,6 +43,11 @@ class Check:
         self._secret = secret
         self._hash = hashed
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """(hash, secret): equal ones have equal results."""
+        return self._hash, self._secret
+
     def run(self) -> Identity | None:
         """Return who it is; None if the secret is wrong."""
         try:
@@ -59,7 +64,8 @@ class Check:
 class Authenticator:
     """Judges CONNECT options against the configured token, user or users."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, before: Authenticator | None = None) -> None:
+        """`before`: of the configuration until now; who passed its checks is not tried again."""
         self.is_required = options.is_auth_required
         self._token = options.token
         self._users: dict[str, User] = {user.name: user for user in options.users}
@@ -70,8 +76,8 @@ class Authenticator:
         self._default_permissions = options.default_permissions
         self._no_auth_user = options.no_auth_user
         # Secrets that passed bcrypt, as (hash, digest): a reconnect storm costs no second check.
-        self._passed: dict[str, bytes] = {}
-        self._salt = bcrypt.gensalt(4)
+        self._passed: dict[str, bytes] = {} if before is None else before._passed
+        self._salt: bytes = bcrypt.gensalt(4) if before is None else before._salt
 
     @property
     def no_auth_identity(self) -> Identity | None:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamd.limits import CONGESTED_BYTES, STALL_S
@@ -43,6 +43,7 @@ class ClientConn(asyncio.Protocol):
         "_held",
         "_identity",
         "_is_stalled",
+        "_judge",
         "_linger_timer",
         "_listener",
         "_loop",
@@ -95,6 +96,7 @@ class ClientConn(asyncio.Protocol):
         # None until it is known who this is; a server without authentication knows at once.
         self._identity: Identity | None = listener.auth.no_auth_identity
         self._connect: dict[str, Any] | None = None
+        self._judge = listener.auth  # of the last CONNECT
         self._held: list[Event] | None = None  # events behind a CONNECT whose password is checked
         self._first_ping_is_due = False  # the client's first PING is answered with an INFO too
         self._auth_timer: asyncio.TimerHandle | None = None
@@ -283,11 +285,8 @@ class ClientConn(asyncio.Protocol):
             self._refuse()
             return
         options = self._listener.options
-        if queue == b"_sys_" or (
-            self.rights is not None and not self.rights.may_subscribe(subject, queue)
-        ):
-            text = b'Permissions Violation for Subscription to "%b"' % subject
-            self._error(text + (b' using queue "%b"' % queue if queue else b""))
+        if not self._may_subscribe(subject, queue):
+            self._forbid_subscription(subject, queue)
             return
         if options.max_sub_tokens and subject.count(b".") >= options.max_sub_tokens:
             self._error(
@@ -302,11 +301,7 @@ class ClientConn(asyncio.Protocol):
                 self._error(b"Invalid Subject")
                 return
             sub = Subscription(subject, queue, sid, self)
-            sub.is_filtered = (
-                self.rights is not None
-                and self.rights.has_subscribe_deny
-                and not is_literal(subject)
-            )
+            sub.is_filtered = self._is_filtered(subject)
             self.subs[sid] = sub
             self._pubsub.subscribe(sub)
         if self.is_verbose:
@@ -346,16 +341,22 @@ class ClientConn(asyncio.Protocol):
             for sub in list(self.subs.values()):
                 self.drop_subscription(sub)
         self._connect = connect
-        verdict = self._listener.auth.judge(connect)
+        self._judge = self._listener.auth
+        verdict = self._judge.judge(connect)
         if connect.get("account") or connect.get("new_account"):
             verdict = None
         if isinstance(verdict, Check):
             self._held = []
             self._transport.pause_reading()
-            running = self._loop.run_in_executor(None, verdict.run)
-            running.add_done_callback(self._on_checked)
+            self.try_password(verdict, self._on_checked)
             return
         self._welcome(verdict)
+
+    def try_password(
+        self, check: Check, done: Callable[[asyncio.Future[Identity | None]], None]
+    ) -> None:
+        """Run `check` on another thread; `done` is called on the loop."""
+        self._loop.run_in_executor(None, check.run).add_done_callback(done)
 
     def _on_checked(self, running: asyncio.Future[Identity | None]) -> None:
         """The password was checked on another thread; go on with what came behind CONNECT."""
@@ -371,6 +372,8 @@ class ClientConn(asyncio.Protocol):
         if not self.is_closed:
             self._transport.resume_reading()
             self._handle(events)
+        if self._judge is not self._listener.auth:  # a reload in between
+            self._listener.recheck([self])
 
     def _welcome(self, identity: Identity | None) -> None:
         connect = self._connect
@@ -378,13 +381,10 @@ class ClientConn(asyncio.Protocol):
         if identity is None:
             self._refuse()
             return
-        self._identity = identity
         if self._auth_timer is not None:
             self._auth_timer.cancel()
             self._auth_timer = None
-        self.user = identity.user
-        self.rights = None if identity.permissions is None else UserRights(identity.permissions)
-        self.is_granting_replies = self.rights is not None and self.rights.is_granting_replies
+        self._take(identity)
         self.protocol_level = connect.get("protocol", 0)
         if self.protocol_level not in (0, 1):
             self._fail("Bad Client Protocol Version", b"invalid client protocol")
@@ -407,6 +407,62 @@ class ClientConn(asyncio.Protocol):
         self._first_ping_is_due = True
         interval = min(_FIRST_PING_S, self._listener.options.ping_interval_ns / 1e9)
         self._arm_ping(interval * (1 + 0.2 * random.random()))
+
+    def _take(self, identity: Identity) -> None:
+        """Be `identity` from now on."""
+        self._identity = identity
+        self.user = identity.user
+        self.rights = None if identity.permissions is None else UserRights(identity.permissions)
+        self.is_granting_replies = self.rights is not None and self.rights.is_granting_replies
+
+    @property
+    def connect(self) -> dict[str, Any] | None:
+        """What CONNECT said; None: there was none yet."""
+        return self._connect
+
+    @property
+    def is_being_checked(self) -> bool:
+        """True while another thread tries the password."""
+        return self._held is not None
+
+    def judged_again(self, identity: Identity | None) -> None:
+        """The configuration was read again: go on as who this is by it, or end (None)."""
+        before = self._identity
+        if self.is_closed or before is None:
+            return
+        if identity is None:
+            if self._connect is None and not (self.subs or self.in_msgs):
+                self._identity = None  # nothing was asked yet: whoever it is must say so
+            else:
+                self._refuse()
+            return
+        if identity == before:
+            return
+        self._take(identity)
+        for sub in list(self.subs.values()):
+            if not self._may_subscribe(sub.pattern, sub.queue):
+                self._forbid_subscription(sub.pattern, sub.queue, b' (sid "%b")' % sub.sid)
+                self.drop_subscription(sub)
+                continue
+            is_filtered = self._is_filtered(sub.pattern)
+            if sub.is_filtered != is_filtered:
+                sub.is_filtered = is_filtered
+                self._pubsub.table.on_interest_changed(sub.pattern)
+        self.flush()
+
+    def _may_subscribe(self, subject: bytes, queue: bytes) -> bool:
+        return queue != b"_sys_" and (
+            self.rights is None or self.rights.may_subscribe(subject, queue)
+        )
+
+    def _is_filtered(self, pattern: bytes) -> bool:
+        """True if some of what `pattern` matches must not be delivered."""
+        rights = self.rights
+        return rights is not None and rights.has_subscribe_deny and not is_literal(pattern)
+
+    def _forbid_subscription(self, subject: bytes, queue: bytes, which: bytes = b"") -> None:
+        text = b'Permissions Violation for Subscription to "%b"' % subject
+        self._error(text + (b' using queue "%b"' % queue if queue else b"") + which)
 
     def _refuse(self) -> None:
         self._listener.on_auth_refused(self)

@@ -17,6 +17,7 @@ from streamd.limits import LISTENER_CLOSE_S
 from streamd.net.auth import Authenticator
 from streamd.net.client_conn import ClientConn
 from streamd.net.pubsub import PubSub
+from streamd.net.recheck import Recheck
 from streamd.net.tracing import TracedConn
 from streamd.obs.log import Log
 
@@ -121,9 +122,10 @@ class Listener:
             await asyncio.sleep(between_s)
 
     def reload(self, options: Options) -> None:
-        """Use new options: for new connections, and limits at once for those that are here."""
+        """Use new options: for new connections, and at once for those that are here. Those who
+        would not be let in any more end, the youngest if they are too many."""
         self.options = options
-        self.auth = Authenticator(options)
+        self.auth = Authenticator(options, self.auth)
         self.pubsub.options = options
         self._info.pop("auth_required", None)
         if options.is_auth_required:
@@ -134,6 +136,15 @@ class Listener:
             self._info |= fresh
             for conn in list(self._open):
                 conn.send_info()
+        if 0 < options.max_connections < len(self.pubsub.conns):
+            for conn in list(self.pubsub.conns.values())[options.max_connections :]:
+                conn.close("Maximum Connections Exceeded", b"maximum connections exceeded")
+        self.recheck(list(self._open))
+
+    def recheck(self, conns: list[ClientConn]) -> None:
+        """Judge connections by what is configured now."""
+        auth = self.auth
+        Recheck(conns, auth, lambda: auth is self.auth).go_on()
 
     def _shown_address(self) -> tuple[str, int]:
         """Where clients are told that this server is."""

@@ -1,0 +1,59 @@
+"""After a reload: who is still welcome, and as whom.
+
+A connection whose user is gone, or has another password, ends; one whose permissions changed goes
+on with the new ones, without the subscriptions that they no longer allow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from streamd.net.auth import Authenticator, Check, Identity
+
+if TYPE_CHECKING:
+    from streamd.net.client_conn import ClientConn
+
+
+class Recheck:
+    """Judges connections again, one after the other: a changed bcrypt hash costs a check on
+    another thread, and many connections may share it."""
+
+    def __init__(
+        self, conns: list[ClientConn], auth: Authenticator, is_current: Callable[[], bool]
+    ) -> None:
+        """`is_current` becomes false when the configuration has been read once more."""
+        self._conns = conns
+        self._auth = auth
+        self._is_current = is_current
+        self._refused: set[tuple[str, str]] = set()  # (hash, secret)
+
+    def go_on(self) -> None:
+        """Judge until a password has to be tried; then again when that is done."""
+        while self._conns and self._is_current():
+            conn = self._conns.pop()
+            if conn.is_closed or conn.is_being_checked:
+                continue  # what is checked just now is judged again afterwards
+            if conn.connect is None:
+                conn.judged_again(self._auth.no_auth_identity)
+                continue
+            verdict = self._auth.judge(conn.connect)
+            if not isinstance(verdict, Check):
+                conn.judged_again(verdict)
+            elif verdict.key in self._refused:
+                conn.judged_again(None)
+            else:
+                self._try(conn, verdict)
+                return
+
+    def _try(self, conn: ClientConn, check: Check) -> None:
+        def tried(running: asyncio.Future[Identity | None]) -> None:
+            identity = running.result()
+            if identity is None:
+                self._refused.add(check.key)
+            if self._is_current():
+                conn.judged_again(identity)
+                self.go_on()
+
+        conn.try_password(check, tried)

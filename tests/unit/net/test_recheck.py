@@ -1,0 +1,114 @@
+"""Connections that are there when the configuration is read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bcrypt
+import pytest
+
+from streamd.config.options import Options, Permissions, User
+from tests.unit.net.bed import Bed, Peer
+
+REFUSED = b"-ERR 'Authorization Violation'\r\n"
+ALIVE = b"PONG\r\n"
+
+
+def connect(bed: Bed, user: str = "", password: str = "") -> Peer:
+    said = f'"user":"{user}","pass":"{password}",' if user else ""
+    peer = bed.peer(f'CONNECT {{{said}"verbose":false,"pedantic":false}}\r\n'.encode())
+    assert peer.send(b"PING\r\n").startswith(ALIVE)
+    return peer
+
+
+def reload(bed: Bed, **options: Any) -> None:
+    bed.listener.reload(Options(**options))
+
+
+def test_who_is_gone_or_has_another_password_is_sent_away() -> None:
+    bed = Bed(Options(users=[User("a", "1"), User("b", "2"), User("c", "3")]))
+    a, b, c = connect(bed, "a", "1"), connect(bed, "b", "2"), connect(bed, "c", "3")
+    reload(bed, users=[User("a", "1"), User("b", "other")])
+    assert a.send(b"PING\r\n") == ALIVE
+    assert b.take() == REFUSED and b.transport.is_closing
+    assert c.take() == REFUSED and c.transport.is_closing
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["without credentials", "no CONNECT"])
+def test_who_never_said_who_it_is_must_when_it_is_asked(is_silent: bool) -> None:
+    bed = Bed(Options())
+    peer = bed.peer(None) if is_silent else connect(bed)
+    peer.send(b"SUB x 1\r\n")
+    idle = bed.peer(None)
+    reload(bed, token="t")
+    assert peer.take().endswith(REFUSED) and peer.transport.is_closing
+    idle.take()
+    assert not idle.transport.is_closing  # it may still say it
+    assert idle.send(b"SUB x 1\r\n") == REFUSED
+
+
+def test_new_permissions_hold_for_what_is_there() -> None:
+    bed = Bed(Options(users=[User("a", "1")]))
+    peer = connect(bed, "a", "1")
+    peer.send(b"SUB x.y 1\r\nSUB x.* 2\r\nSUB x.y q 3\r\nSUB z 4\r\n")
+    assert peer.send(b"PUB x.y 0\r\n\r\n").count(b"MSG x.y") == 3
+    denied = Permissions(subscribe_deny=[b"x.y"], publish_deny=[b"z"])
+    reload(bed, users=[User("a", "1", denied)])
+    violation = b'-ERR \'Permissions Violation for Subscription to "x.y"'
+    assert peer.take() == (
+        violation + b' (sid "1")\'\r\n' + violation + b' using queue "q" (sid "3")\'\r\n'
+    )
+    assert peer.send(b"PUB x.y 0\r\n\r\n") == b""  # the wider one is filtered now
+    assert peer.send(b"PUB x.z 0\r\n\r\n") == b"MSG x.z 2 0\r\n\r\n"
+    assert b"Publish to" in peer.send(b"PUB z 0\r\n\r\n")
+    reload(bed, users=[User("a", "1")])
+    assert peer.send(b"PUB x.y 0\r\n\r\n") == b"MSG x.y 2 0\r\n\r\n"
+    assert peer.send(b"PUB z 0\r\n\r\n") == b"MSG z 4 0\r\n\r\n"
+
+
+def hashed(password: str) -> str:
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
+
+
+def test_a_hash_is_tried_again_only_if_it_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[bytes] = []
+    check = bcrypt.checkpw
+
+    def checkpw(secret: bytes, wanted: bytes) -> bool:
+        tried.append(secret)
+        return check(secret, wanted)
+
+    monkeypatch.setattr(bcrypt, "checkpw", checkpw)
+    users = [User("a", hashed("1")), User("b", hashed("2"))]
+    bed = Bed(Options(users=users))
+    peers = {}
+    for name, password in (("a", "1"), ("b", "2")):
+        for at in range(3):
+            peer = bed.peer(
+                f'CONNECT {{"user":"{name}","pass":"{password}","verbose":false}}\r\n'.encode()
+            )
+            bed.clock.finish_jobs()
+            peers[name, at] = peer
+    del tried[:]
+    reload(bed, users=[users[0], User("b", hashed("other"))])
+    while bed.clock.done:
+        bed.clock.finish_jobs()
+    assert tried == [b"2"]  # once, for all three
+    assert all(peers["b", at].take() == REFUSED for at in range(3))
+    assert all(peers["a", at].send(b"PING\r\n").startswith(ALIVE) for at in range(3))
+
+
+def test_a_reload_while_a_password_is_tried() -> None:
+    bed = Bed(Options(users=[User("a", hashed("1"))]))
+    peer = bed.peer(b'CONNECT {"user":"a","pass":"1","verbose":false}\r\n')
+    reload(bed, users=[User("b", "2")])
+    bed.clock.finish_jobs()
+    assert peer.take() == REFUSED and peer.transport.is_closing
+
+
+def test_the_youngest_go_if_fewer_may_stay() -> None:
+    bed = Bed(Options())
+    peers = [connect(bed) for _ in range(4)]
+    reload(bed, max_connections=2)
+    assert [peer.transport.is_closing for peer in peers] == [False, False, True, True]
+    assert peers[3].take() == b"-ERR 'maximum connections exceeded'\r\n"
