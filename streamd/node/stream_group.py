@@ -673,10 +673,13 @@ class StreamGroup(Group):
         return self._wires.sink(subject, queue)
 
     def watch_interest(self, subject: bytes, queue: bytes, cursor: Cursor) -> None:
+        def on_change(has_interest: bool) -> None:
+            # Told at once, taken later: whoever creates a consumer is answered before it delivers.
+            cursor.is_push_bound = has_interest
+            self.call_soon(self.post, (g.INTEREST, cursor, has_interest, None))
+
         self._watches[cursor] = None
-        self._watches[cursor] = self._wires.watch(
-            subject, queue, lambda has: self.post((g.INTEREST, cursor, has, None))
-        )
+        self._watches[cursor] = self._wires.watch(subject, queue, on_change)
 
     def unwatch_interest(self, cursor: Cursor) -> None:
         token = self._watches.pop(cursor, None)

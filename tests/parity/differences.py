@@ -20,11 +20,6 @@ INTENDED = [
     Intended("*", "*config.metadata._nats.ver", "each server names the level it speaks"),
     Intended("*", "*config.metadata._nats.level", "the peer is of a newer API level than ours"),
     Intended(
-        "delivery.ordered",
-        "delivered.last_active",
-        "delivery may begin before the create is answered; the peer's begins a moment later",
-    ),
-    Intended(
         "pulls.round_robin",
         "[[]0].reply",
         "the pending count in the ack subject: the peer counts the message that wakes it up",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.parity.recorder import SILENCE_S, Recorder
@@ -131,13 +132,25 @@ def only_who_listens_to_just_that_subject_binds(at: Recorder) -> None:
     look()
     sids = [mine.subscribe("d.c"), mine.subscribe("d.g", "g")]
     others.unsubscribe("3")  # of two members of a group either may be chosen
-    for wire in (others, mine):
-        wire.fence()
+    others.fence()
+    mine.collect(within_s=SILENCE_S)  # what was there before
     look()
     for sid in sids:
         mine.unsubscribe(sid)
     mine.fence()
     look()
+
+
+@scenario
+def who_creates_is_answered_first(at: Recorder) -> None:
+    """Clients prepare for messages when they have the answer."""
+    stream(at, *["s.a"] * 3)
+    config = {"durable_name": "C", "deliver_subject": "d.c", "ack_policy": "none"}
+    body = json.dumps({"stream_name": "S", "config": config}).encode()
+    at.wire.subscribe("d.c")
+    at.wire.subscribe("answer")
+    at.wire.publish("$JS.API.CONSUMER.CREATE.S.C", body, reply="answer")
+    at.collect("answer and messages", 4)
 
 
 @scenario
