@@ -46,6 +46,7 @@ from streamd.machine.index import StreamIndex
 from streamd.machine.retention import Limits
 from streamd.machine.seqset import as_ranges
 from streamd.machine.trimming import Purged, Unwanted
+from streamd.subjects import is_literal
 from streamd.types import Entry, Index, Msg, Seq, Uid
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
@@ -520,12 +521,13 @@ class StreamMachine:
             self._remove(over)
 
     def _roll_up(self, rollup: bytes, subject: bytes, seq: Seq) -> None:
-        """Remove what `seq` replaces: all before it, of its subject or of the stream."""
+        """Remove what `seq` replaces: all before it, of its subject or of the stream. A subject
+        with wildcards is text for whoever reads, but here stands for all that it matches."""
         index = self.index
         if rollup == b"all":
             self._remove(list(index.live_seqs(index.first_seq, seq - 1)))
             self._is_purged = True
-        elif index.count_of(subject) > 1:
+        elif index.count_of(subject) > 1 or not is_literal(subject):
             # All but the last, if it is that: the search ends when it has as many.
             is_last = index.last_of(subject) == seq
             self._remove(Purged(index, subject, 0 if is_last else seq, int(is_last)).step())

@@ -255,6 +255,17 @@ def rollup(at: Recorder) -> None:
 
 
 @scenario
+def rollup_of_a_pattern(at: Recorder) -> None:
+    """What a purge of a key like `hello.*` is in some key-value clients."""
+    stream(at, allow_rollup_hdrs=True)
+    at.fill("s.a", "s.a.1", "s.a.2", "s.b", "s.a.2")
+    for subject in ("s.a.*", "s.a.*", "s.*", "s.>"):
+        at.pub(subject, headers={"Nats-Rollup": "sub"})
+        at.api("STREAM.INFO.S", {"subjects_filter": ">", "deleted_details": True})
+        at.fill("s.a.3", "s.c")
+
+
+@scenario
 def rollup_denied(at: Recorder) -> None:
     stream(at)
     at.pub("s.a", headers={"Nats-Rollup": "sub"})
