@@ -323,3 +323,18 @@ def test_answers_and_acks_name_the_domain(binary: str, tmp_path: Path) -> None:
             wire.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s", "t"]})
             (advisory,) = listener.collect(count=1, within_s=5)
             assert advisory.json()["domain"] == "hub"
+
+
+def test_who_creates_a_push_consumer_is_answered_first(server: ServerProcess) -> None:
+    """Clients prepare for messages when they have the answer."""
+    config = {"durable_name": "C", "deliver_subject": "d.c", "ack_policy": "none"}
+    body = json.dumps({"stream_name": "S", "config": config}).encode()
+    with Wire(server.port) as wire:
+        wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        for _ in range(3):
+            wire.ask("s", b"x")
+        wire.subscribe("d.c")
+        wire.subscribe("answer")
+        wire.publish("$JS.API.CONSUMER.CREATE.S.C", body, reply="answer")
+        frames = wire.collect(count=4, within_s=5)
+        assert [frame.subject for frame in frames] == ["answer", "s", "s", "s"]

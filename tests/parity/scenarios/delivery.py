@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from tests.parity.recorder import SILENCE_S, Recorder
@@ -141,18 +140,6 @@ def only_who_listens_to_just_that_subject_binds(at: Recorder) -> None:
         mine.unsubscribe(sid)
     mine.fence()
     look()
-
-
-@scenario
-def who_creates_is_answered_first(at: Recorder) -> None:
-    """Clients prepare for messages when they have the answer."""
-    stream(at, *["s.a"] * 3)
-    config = {"durable_name": "C", "deliver_subject": "d.c", "ack_policy": "none"}
-    body = json.dumps({"stream_name": "S", "config": config}).encode()
-    at.wire.subscribe("d.c")
-    at.wire.subscribe("answer")
-    at.wire.publish("$JS.API.CONSUMER.CREATE.S.C", body, reply="answer")
-    at.collect("answer and messages", 4)
 
 
 @scenario
