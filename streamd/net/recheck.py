@@ -48,12 +48,15 @@ class Recheck:
                 return
 
     def _try(self, conn: ClientConn, check: Check) -> None:
+        connect = conn.connect
+
         def tried(running: asyncio.Future[Identity | None]) -> None:
             identity = running.result()
             if identity is None:
                 self._refused.add(check.key)
             if self._is_current():
-                conn.judged_again(identity)
+                if conn.connect is connect:  # else it was judged by what it has said since
+                    conn.judged_again(identity)
                 self.go_on()
 
         conn.try_password(check, tried)

@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="also the intended ones")
     parser.add_argument("--random", type=int, default=0, help="instead: so many random stories")
     parser.add_argument("--first-seed", type=int, default=1, help="of the random stories")
-    parser.add_argument("--push", action="store_true", help="of push consumers")
+    parser.add_argument("--push", action="store_true", help="of push consumers, undisturbed")
     parser.add_argument("--disturb", type=int, default=0, help="ours about N times in a story")
     parser.add_argument("--cluster", action="store_true", help="ours is a cluster of three nodes")
     options = parser.parse_args()

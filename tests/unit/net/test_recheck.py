@@ -112,3 +112,12 @@ def test_the_youngest_go_if_fewer_may_stay() -> None:
     reload(bed, max_connections=2)
     assert [peer.transport.is_closing for peer in peers] == [False, False, True, True]
     assert peers[3].take() == b"-ERR 'maximum connections exceeded'\r\n"
+
+
+def test_who_says_anew_who_it_is_while_the_old_password_is_tried() -> None:
+    bed = Bed(Options(users=[User("a", "1"), User("b", "2")]))
+    peer = connect(bed, "a", "1")
+    reload(bed, users=[User("a", hashed("other")), User("b", "2")])
+    peer.send(b'CONNECT {"user":"b","pass":"2","verbose":false}\r\n')
+    bed.clock.finish_jobs()
+    assert peer.send(b"PING\r\n").startswith(ALIVE) and peer.conn.user == "b"
