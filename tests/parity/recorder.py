@@ -133,7 +133,7 @@ class Recorder:
     def ack(self, frame: Frame, kind: bytes = b"+ACK", *, is_double: bool = True) -> None:
         """Acknowledge; a double ack records whether the server confirmed."""
         if is_double:
-            answer = self.wire.ask(frame.reply, kind, within_s=1.0)
+            answer = self.wire.ask(frame.reply, kind, within_s=2.0)
             self.note(f"ack {kind.decode()}", self.frames(answer))
         else:
             self.wire.publish(frame.reply, kind)
@@ -166,7 +166,7 @@ class Recorder:
         frames: list[Frame] = []
         while True:
             try:
-                frame = wire.next(1.0)
+                frame = wire.next(2.0)
             except TimeoutError:
                 break
             frames.append(frame)
@@ -195,7 +195,7 @@ class Recorder:
     def disturb(self, chance: float) -> None:
         """Do to the server what its clients should not notice; nothing here (see disturbed.py)."""
 
-    def wait_until(self, is_true: Callable[[], bool], within_s: float = 3.0) -> None:
+    def wait_until(self, is_true: Callable[[], bool], within_s: float = 10.0) -> None:
         """Poll for something that happens a little later; records nothing."""
         deadline = time.monotonic() + within_s
         while not is_true() and time.monotonic() < deadline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.parity.recorder import Recorder
+from tests.parity.recorder import ANSWER_S, Recorder
 from tests.parity.registry import add, scenario
 from tests.wire import CONNECT
 
@@ -128,7 +128,7 @@ def order_between_connections(at: Recorder) -> None:
     for number in range(200):
         writer.publish(f"a.{number % 7}", b"%d" % number)
     writer.fence()
-    frames = reader.collect(count=200, within_s=3)
+    frames = reader.collect(count=200, within_s=ANSWER_S)
     at.note("order", [frame.payload.decode() for frame in frames])
 
 
@@ -150,7 +150,7 @@ def large_payload(at: Recorder) -> None:
     wire.subscribe("a")
     body = bytes(range(256)) * 4096
     wire.publish("a", body)
-    frames = wire.collect(count=1, within_s=3)
+    frames = wire.collect(count=1, within_s=ANSWER_S)
     at.note("same", [frame.payload == body for frame in frames])
 
 
@@ -160,7 +160,7 @@ def split_bytes(at: Recorder) -> None:
     wire = at.connect()
     for at_byte in b"SUB a 1\r\nPUB a 5\r\nhello\r\n":
         wire.send(bytes([at_byte]))
-    at.note_frames("message", wire.collect(count=1, within_s=2))
+    at.note_frames("message", wire.collect(count=1, within_s=ANSWER_S))
 
 
 @scenario
@@ -170,4 +170,4 @@ def subscribe_to_everything(at: Recorder) -> None:
     wire.fence()
     at.wire.publish("a.b", b"x")
     at.wire.publish("$x", b"y")
-    at.note_frames("seen", wire.collect(count=2, within_s=1))
+    at.note_frames("seen", wire.collect(count=2, within_s=ANSWER_S))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.parity.recorder import SILENCE_S, Recorder
+from tests.parity.recorder import ANSWER_S, SILENCE_S, Recorder
 from tests.parity.registry import add, scenario
 
 SECOND = 1_000_000_000
@@ -26,8 +26,8 @@ KINDS: dict[str, bytes] = {
     "ack": b"+ACK",
     "ok": b"+OK",
     "nak": b"-NAK",
-    "nak_delay": b'-NAK {"delay": 600000000}',
-    "nak_duration": b"-NAK 600ms",
+    "nak_delay": b'-NAK {"delay": 1500000000}',
+    "nak_duration": b"-NAK 1500ms",
     "nak_bad": b"-NAK {bad",
     "progress": b"+WPI",
     "term": b"+TERM",
@@ -44,9 +44,10 @@ def _ack(kind: bytes) -> Any:
         frames = at.pull("S", "C", {"batch": 2}, count=2)
         at.ack(frames[0], kind)
         at.api("CONSUMER.INFO.S.C")
-        # Asked before a delay is over, and for longer than that, however slow the machine is.
-        is_later = kind.startswith(b"-NAK") and b"6" in kind
-        at.pull("S", "C", {"batch": 5, "expires": (10 if is_later else 2) * TENTH})
+        if b"5" in kind:  # asked before the delay is over, and until it is
+            at.pull("S", "C", {"batch": 2, "expires": 9 * SECOND}, count=2, within_s=9)
+        else:
+            at.pull("S", "C", {"batch": 5, "expires": 4 * TENTH})
         at.api("CONSUMER.INFO.S.C")
 
     return run
@@ -121,9 +122,11 @@ def only_who_listens_to_just_that_subject_binds(at: Recorder) -> None:
     consumer(at, "G", deliver_subject="d.g", deliver_group="g", ack_policy="none")
     others, mine = at.connect(), at.connect()
 
-    def look() -> None:
+    def look(count: int = 0) -> None:
         at.pub("s.a")
-        at.note_frames("mine", sorted(mine.collect(within_s=SILENCE_S), key=lambda got: got.reply))
+        frames = mine.collect(count=count, within_s=ANSWER_S) if count else []
+        frames += mine.collect(within_s=SILENCE_S)
+        at.note_frames("mine", sorted(frames, key=lambda got: got.reply))
         for name in "CG":
             at.api(f"CONSUMER.INFO.S.{name}")
 
@@ -134,8 +137,8 @@ def only_who_listens_to_just_that_subject_binds(at: Recorder) -> None:
     sids = [mine.subscribe("d.c"), mine.subscribe("d.g", "g")]
     others.unsubscribe("3")  # of two members of a group either may be chosen
     others.fence()
-    mine.collect(within_s=SILENCE_S)  # what was there before
-    look()
+    mine.collect(count=4, within_s=ANSWER_S)  # what was there before
+    look(2)
     for sid in sids:
         mine.unsubscribe(sid)
     mine.fence()
@@ -170,11 +173,11 @@ def ack_nonsense(at: Recorder) -> None:
 @scenario
 def redelivery(at: Recorder) -> None:
     stream(at, "s.a", "s.b")
-    consumer(at, ack_wait=5 * TENTH)
+    consumer(at, ack_wait=SECOND)
     at.pull("S", "C", {"batch": 2}, count=2)
-    at.pull("S", "C", {"batch": 2, "expires": 2 * SECOND}, count=2)
+    at.pull("S", "C", {"batch": 2, "expires": 4 * SECOND}, count=2)
     at.api("CONSUMER.INFO.S.C")
-    frames = at.pull("S", "C", {"batch": 2, "expires": 2 * SECOND}, count=2)
+    frames = at.pull("S", "C", {"batch": 2, "expires": 4 * SECOND}, count=2)
     for frame in frames:
         at.ack(frame)
     at.api("CONSUMER.INFO.S.C")
@@ -183,14 +186,14 @@ def redelivery(at: Recorder) -> None:
 @scenario
 def max_deliver(at: Recorder) -> None:
     stream(at, "s.a", "s.b")
-    consumer(at, ack_wait=5 * TENTH, max_deliver=2)
+    consumer(at, ack_wait=SECOND, max_deliver=2)
     wire = at.connect()
     wire.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>")
     wire.fence()
     at.pull("S", "C", {"batch": 1}, count=1)
-    at.pull("S", "C", {"batch": 1, "expires": SECOND}, count=1)
-    at.pull("S", "C", {"batch": 5, "expires": 15 * TENTH})
-    frames = wire.collect(count=1, within_s=2)
+    at.pull("S", "C", {"batch": 1, "expires": 4 * SECOND}, count=1)
+    at.pull("S", "C", {"batch": 5, "expires": 3 * SECOND})  # the second message's last ends at 2 s
+    frames = wire.collect(count=1, within_s=ANSWER_S)
     at.note("advisory", [{k: v for k, v in f.json().items() if k != "id"} for f in frames])
     at.api("CONSUMER.INFO.S.C")
 
@@ -200,7 +203,7 @@ def backoff(at: Recorder) -> None:
     stream(at, "s.a")
     consumer(at, backoff=[TENTH, 2 * TENTH], max_deliver=4)
     for _ in range(3):
-        at.pull("S", "C", {"batch": 1, "expires": 2 * SECOND}, count=1)
+        at.pull("S", "C", {"batch": 1, "expires": 4 * SECOND}, count=1)
     at.api("CONSUMER.INFO.S.C")
 
 
@@ -215,18 +218,19 @@ def nak_advisory(at: Recorder) -> None:
     frames = at.pull("S", "C", {"batch": 2}, count=2)
     at.ack(frames[0], b"-NAK")
     at.ack(frames[1], b"+TERM poison")
-    seen = wire.collect(count=2, within_s=2)
+    seen = wire.collect(count=2, within_s=ANSWER_S)
     at.note("advisories", [{k: v for k, v in f.json().items() if k != "id"} for f in seen])
 
 
 @scenario
 def redelivered_message_deleted(at: Recorder) -> None:
     stream(at, "s.a", "s.b")
-    consumer(at, ack_wait=5 * TENTH)
+    consumer(at, ack_wait=2 * SECOND)
     at.pull("S", "C", {"batch": 2}, count=2)
     at.api("STREAM.MSG.DELETE.S", {"seq": 1})
     at.api("CONSUMER.INFO.S.C")
-    at.pull("S", "C", {"batch": 5, "expires": SECOND})
+    # The other comes again once: its ack is due before this ends, and the next one after.
+    at.pull("S", "C", {"batch": 5, "expires": 3 * SECOND})
     at.api("CONSUMER.INFO.S.C")
 
 
@@ -278,9 +282,9 @@ def push(at: Recorder) -> None:
     wire.subscribe("d.x")
     wire.fence()
     consumer(at, deliver_subject="d.x")
-    at.note_frames("stored", wire.collect(count=2, within_s=2))
+    at.note_frames("stored", wire.collect(count=2, within_s=ANSWER_S))
     at.pub("s.c", b"live", headers={"K": "v"})
-    at.note_frames("live", wire.collect(count=1, within_s=2))
+    at.note_frames("live", wire.collect(count=1, within_s=ANSWER_S))
     at.api("CONSUMER.INFO.S.C")
 
 
@@ -291,7 +295,7 @@ def push_waits_for_interest(at: Recorder) -> None:
     at.api("CONSUMER.INFO.S.C")
     wire = at.connect()
     wire.subscribe("d.x")
-    at.note_frames("after", wire.collect(count=2, within_s=2))
+    at.note_frames("after", wire.collect(count=2, within_s=ANSWER_S))
     at.api("CONSUMER.INFO.S.C")
 
 
@@ -302,7 +306,7 @@ def push_ack_none(at: Recorder) -> None:
     wire.subscribe("d.x")
     wire.fence()
     consumer(at, deliver_subject="d.x", ack_policy="none")
-    at.note_frames("stored", wire.collect(count=4, within_s=2))
+    at.note_frames("stored", wire.collect(count=4, within_s=ANSWER_S))
     info = {}
 
     def is_settled() -> bool:
@@ -322,7 +326,7 @@ def push_group(at: Recorder) -> None:
     consumer(at, deliver_subject="d.x", deliver_group="q")
     at.note_frames("without the group", plain.collect(count=1, within_s=0.3))
     member.subscribe("d.x", "q")
-    at.note_frames("with it", member.collect(count=1, within_s=2))
+    at.note_frames("with it", member.collect(count=1, within_s=ANSWER_S))
     at.api("CONSUMER.INFO.S.C")
 
 
@@ -333,7 +337,7 @@ def push_heartbeat(at: Recorder) -> None:
     wire.subscribe("d.x")
     wire.fence()
     consumer(at, deliver_subject="d.x", idle_heartbeat=2 * TENTH)
-    at.note_frames("message and heartbeats", wire.collect(count=3, within_s=3))
+    at.note_frames("message and heartbeats", wire.collect(count=3, within_s=ANSWER_S))
 
 
 @scenario
@@ -346,8 +350,8 @@ def push_flow_control(at: Recorder) -> None:
     for _ in range(30):
         at.pub("s.a", body, is_quiet=True)
     config = {"deliver_subject": "d.x", "ack_policy": "none", "flow_control": True}
-    consumer(at, **config, idle_heartbeat=SECOND)
-    frames = wire.collect(count=31, within_s=3, quiet_s=0.6)
+    consumer(at, **config, idle_heartbeat=9 * SECOND)
+    frames = wire.collect(count=31, within_s=ANSWER_S, quiet_s=1.5)
     asked = [frame for frame in frames if frame.status]
     for frame in asked:
         wire.publish(frame.reply)
@@ -362,7 +366,7 @@ def push_headers_only_filtered(at: Recorder) -> None:
     wire.subscribe("d.x")
     wire.fence()
     consumer(at, deliver_subject="d.x", headers_only=True, filter_subject="s.a")
-    at.note_frames("stored", wire.collect(count=2, within_s=2))
+    at.note_frames("stored", wire.collect(count=2, within_s=ANSWER_S))
 
 
 @scenario
@@ -371,8 +375,8 @@ def push_redelivers(at: Recorder) -> None:
     wire = at.connect()
     wire.subscribe("d.x")
     wire.fence()
-    consumer(at, deliver_subject="d.x", ack_wait=5 * TENTH, max_deliver=3)
-    frames = at.note_frames("deliveries", wire.collect(count=3, within_s=3))
+    consumer(at, deliver_subject="d.x", ack_wait=SECOND, max_deliver=3)
+    frames = at.note_frames("deliveries", wire.collect(count=3, within_s=2 * ANSWER_S))
     at.ack(frames[-1])
     at.api("CONSUMER.INFO.S.C")
 
@@ -384,9 +388,11 @@ def push_max_ack_pending(at: Recorder) -> None:
     wire.subscribe("d.x")
     wire.fence()
     consumer(at, deliver_subject="d.x", max_ack_pending=2)
-    frames = at.note_frames("two", wire.collect(count=3, within_s=0.4))
+    frames = at.note_frames("two", wire.collect(count=2, within_s=ANSWER_S))
+    at.note_frames("no third", wire.collect(count=1, within_s=SILENCE_S))
     at.ack(frames[0])
-    at.note_frames("one more", wire.collect(count=2, within_s=0.4))
+    at.note_frames("one more", wire.collect(count=1, within_s=ANSWER_S))
+    at.note_frames("no more", wire.collect(count=1, within_s=SILENCE_S))
 
 
 @scenario
@@ -396,7 +402,7 @@ def replay_original(at: Recorder) -> None:
         at.pub("s.a", is_quiet=True)
         at.silent("gap", within_s=0.1)
     consumer(at, replay_policy="original")
-    at.pull("S", "C", {"batch": 3, "expires": 2 * SECOND}, count=3)
+    at.pull("S", "C", {"batch": 3, "expires": 4 * SECOND}, count=3)
 
 
 @scenario
@@ -412,13 +418,13 @@ def ordered(at: Recorder) -> None:
         "ack_wait": 22 * 3600 * SECOND,
     }  # fmt: skip
     at.api("CONSUMER.CREATE.S", {"stream_name": "S", "config": config})
-    at.note_frames("all", wire.collect(count=5, within_s=2))
+    at.note_frames("all", wire.collect(count=5, within_s=ANSWER_S))
     again = config | {"deliver_policy": "by_start_sequence", "opt_start_seq": 4}
     again["deliver_subject"] = "d.y"
     wire.subscribe("d.y")
     wire.fence()
     at.api("CONSUMER.CREATE.S", {"stream_name": "S", "config": again})
-    at.note_frames("from four", wire.collect(count=2, within_s=2))
+    at.note_frames("from four", wire.collect(count=2, within_s=ANSWER_S))
 
 
 @scenario
@@ -432,7 +438,7 @@ def lifecycle_advisories(at: Recorder) -> None:
     consumer(at)
     at.api("CONSUMER.DELETE.S.C")
     at.api("STREAM.DELETE.S")
-    frames = wire.collect(count=5, within_s=1.5)
+    frames = wire.collect(count=5, within_s=ANSWER_S)
     seen = []
     for frame in frames:
         fields = {k: v for k, v in frame.json().items() if k not in ("id", "client")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.parity.recorder import Recorder
+from tests.parity.recorder import ANSWER_S, Recorder
 from tests.parity.registry import add, scenario
 
 SECOND = 1_000_000_000
@@ -392,7 +392,7 @@ def republish(at: Recorder) -> None:
     wire.fence()
     at.pub("s.a", b"body")
     at.pub("s.a", b"body", headers={"K": "v"})
-    at.note_frames("copies", wire.collect(count=2, within_s=2))
+    at.note_frames("copies", wire.collect(count=2, within_s=ANSWER_S))
 
 
 @scenario
@@ -403,7 +403,7 @@ def republish_headers_only(at: Recorder) -> None:
     wire.subscribe("copy.>")
     wire.fence()
     at.pub("s.a", b"body")
-    at.note_frames("copies", wire.collect(count=1, within_s=2))
+    at.note_frames("copies", wire.collect(count=1, within_s=ANSWER_S))
 
 
 @scenario

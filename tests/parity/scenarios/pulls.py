@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.parity.recorder import Recorder
+from tests.parity.recorder import ANSWER_S, Recorder
 from tests.parity.registry import add, scenario
 
 SECOND = 1_000_000_000
 TENTH = SECOND // 10
+SOON = 4 * TENTH  # ends a pull that gets all it gets at once
 
 
 def consumer(at: Recorder, *subjects: str, **config: Any) -> None:
@@ -24,25 +25,25 @@ BODIES: dict[str, Any] = {
     "number": (b"2", 2),
     "number_spaces": (b" 2 ", 2),
     "batch": ({"batch": 3}, 3),
-    "batch_zero": ({"batch": 0, "expires": TENTH}, 0),
-    "batch_negative": ({"batch": -1, "expires": TENTH}, 0),
+    "batch_zero": ({"batch": 0, "expires": SOON}, 0),
+    "batch_negative": ({"batch": -1, "expires": SOON}, 0),
     "no_wait": ({"batch": 10, "no_wait": True}, 0),
     "no_wait_exact": ({"batch": 4, "no_wait": True}, 4),
-    "expires": ({"batch": 10, "expires": TENTH}, 0),
-    "expires_no_wait": ({"batch": 10, "expires": TENTH, "no_wait": True}, 0),
+    "expires": ({"batch": 10, "expires": SOON}, 0),
+    "expires_no_wait": ({"batch": 10, "expires": SOON, "no_wait": True}, 0),
     "expires_negative": ({"batch": 2, "expires": -1}, 2),
-    "max_bytes": ({"batch": 10, "max_bytes": 90, "expires": TENTH}, 0),
-    "max_bytes_small": ({"batch": 10, "max_bytes": 10, "expires": TENTH}, 0),
+    "max_bytes": ({"batch": 10, "max_bytes": 90, "expires": SOON}, 0),
+    "max_bytes_small": ({"batch": 10, "max_bytes": 10, "expires": SOON}, 0),
     "max_bytes_no_wait": ({"batch": 10, "max_bytes": 5000, "no_wait": True}, 0),
-    "heartbeat_too_large": ({"batch": 1, "expires": TENTH, "idle_heartbeat": TENTH}, 0),
+    "heartbeat_too_large": ({"batch": 1, "expires": SOON, "idle_heartbeat": SOON}, 0),
     "garbage": (b"garbage", 0),
     "bad_json": (b"{garbage", 0),
     "wrong_type": ({"batch": "x"}, 0),
     "unknown_field": ({"batch": 1, "zzz": 1}, 1),
-    "group_on_plain": ({"batch": 1, "group": "A", "expires": TENTH}, 0),
-    "priority_on_plain": ({"batch": 1, "priority": 3, "expires": TENTH}, 0),
-    "min_pending_on_plain": ({"batch": 1, "min_pending": 3, "expires": TENTH}, 0),
-    "pin_id_on_plain": ({"batch": 1, "id": "x", "expires": TENTH}, 0),
+    "group_on_plain": ({"batch": 1, "group": "A", "expires": SOON}, 0),
+    "priority_on_plain": ({"batch": 1, "priority": 3, "expires": SOON}, 0),
+    "min_pending_on_plain": ({"batch": 1, "min_pending": 3, "expires": SOON}, 0),
+    "pin_id_on_plain": ({"batch": 1, "id": "x", "expires": SOON}, 0),
     "batch_huge": ({"batch": 1000000, "no_wait": True}, 0),
 }
 
@@ -50,7 +51,7 @@ BODIES: dict[str, Any] = {
 def _pull(body: Any, count: int) -> Any:
     def run(at: Recorder) -> None:
         consumer(at, "s.a", "s.b", "s.a", "s.c")
-        at.pull("S", "C", body, count=count, within_s=1)
+        at.pull("S", "C", body, count=count, within_s=2)
         at.api("CONSUMER.INFO.S.C")
 
     return run
@@ -62,7 +63,7 @@ for _key, (_body, _count) in BODIES.items():
 
         def _on_empty(at: Recorder, body: Any = _body) -> None:
             consumer(at)
-            at.pull("S", "C", body, within_s=1)
+            at.pull("S", "C", body, within_s=2)
             at.api("CONSUMER.INFO.S.C")
 
         add(f"pulls.{_key}_when_empty", _on_empty)
@@ -70,9 +71,9 @@ for _key, (_body, _count) in BODIES.items():
 
 @scenario
 def missing(at: Recorder) -> None:
-    at.pull("S", "C", {"batch": 1}, within_s=1)
+    at.pull("S", "C", {"batch": 1}, within_s=2)
     consumer(at)
-    at.pull("S", "D", {"batch": 1}, within_s=1)
+    at.pull("S", "D", {"batch": 1}, within_s=2)
 
 
 @scenario
@@ -95,9 +96,9 @@ def headers_only(at: Recorder) -> None:
 @scenario
 def consumer_limits(at: Recorder) -> None:
     consumer(at, "s.a", max_batch=2, max_expires=SECOND, max_bytes=100)
-    at.pull("S", "C", {"batch": 3}, within_s=1)
-    at.pull("S", "C", {"batch": 1, "expires": 2 * SECOND}, within_s=1)
-    at.pull("S", "C", {"batch": 1, "max_bytes": 200, "expires": TENTH}, within_s=1)
+    at.pull("S", "C", {"batch": 3}, within_s=2)
+    at.pull("S", "C", {"batch": 1, "expires": 2 * SECOND}, within_s=2)
+    at.pull("S", "C", {"batch": 1, "max_bytes": 200, "expires": SOON}, within_s=2)
     at.pull("S", "C", {"batch": 1, "expires": SECOND, "max_bytes": 100}, count=1)
 
 
@@ -106,13 +107,13 @@ def max_waiting(at: Recorder) -> None:
     consumer(at, max_waiting=1)
     wire = at.connect()
     wire.subscribe("wait")
-    wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.C", b'{"batch":1,"expires":2000000000}', reply="wait")
+    wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.C", b'{"batch":1,"expires":5000000000}', reply="wait")
     wire.fence()
     at.wait_until(lambda: at.api("CONSUMER.INFO.S.C", is_quiet=True)["num_waiting"] == 1)
     at.api("CONSUMER.INFO.S.C")
-    at.pull("S", "C", {"batch": 1, "expires": SECOND}, within_s=0.5)
+    at.pull("S", "C", {"batch": 1, "expires": SECOND})
     at.pub("s.a")
-    at.note_frames("first", wire.collect(count=1, within_s=1))
+    at.note_frames("first", wire.collect(count=1, within_s=ANSWER_S))
 
 
 @scenario
@@ -124,15 +125,15 @@ def waits_for_message(at: Recorder) -> None:
     wire.fence()
     for _ in range(3):
         at.pub("s.a")
-    at.note_frames("messages", wire.collect(count=3, within_s=2))
+    at.note_frames("messages", wire.collect(count=3, within_s=ANSWER_S))
     at.api("CONSUMER.INFO.S.C")
 
 
 @scenario
 def idle_heartbeat(at: Recorder) -> None:
     consumer(at, "s.a")
-    body = {"batch": 2, "expires": 500_000_000, "idle_heartbeat": 200_000_000}
-    at.pull("S", "C", body, within_s=2)
+    body = {"batch": 2, "expires": 25 * TENTH, "idle_heartbeat": SECOND}
+    at.pull("S", "C", body)
 
 
 @scenario
@@ -148,7 +149,7 @@ def round_robin(at: Recorder) -> None:
         at.wait_until(lambda: at.api("CONSUMER.INFO.S.C", is_quiet=True)["num_waiting"] > 0)
     for number in range(4):
         at.pub(f"s.{number}")
-    at.note_frames("taken", wire.collect(count=4, within_s=2))
+    at.note_frames("taken", wire.collect(count=4, within_s=ANSWER_S))
 
 
 @scenario
@@ -160,7 +161,7 @@ def deleted_while_waiting(at: Recorder) -> None:
     wire.fence()
     at.wait_until(lambda: at.api("CONSUMER.INFO.S.C", is_quiet=True)["num_waiting"] == 1)
     at.api("CONSUMER.DELETE.S.C")
-    at.note_frames("status", wire.collect(count=1, within_s=1))
+    at.note_frames("status", wire.collect(count=1, within_s=ANSWER_S))
 
 
 @scenario
@@ -172,22 +173,22 @@ def stream_deleted_while_waiting(at: Recorder) -> None:
     wire.fence()
     at.wait_until(lambda: at.api("CONSUMER.INFO.S.C", is_quiet=True)["num_waiting"] == 1)
     at.api("STREAM.DELETE.S")
-    at.note_frames("status", wire.collect(count=1, within_s=1))
+    at.note_frames("status", wire.collect(count=1, within_s=ANSWER_S))
 
 
 @scenario
 def on_push_consumer(at: Recorder) -> None:
     consumer(at, "s.a", deliver_subject="d.x")
-    at.pull("S", "C", {"batch": 1, "expires": TENTH}, within_s=1)
+    at.pull("S", "C", {"batch": 1, "expires": SOON}, within_s=2)
 
 
 @scenario
 def max_ack_pending(at: Recorder) -> None:
     consumer(at, "s.a", "s.a", "s.a", "s.a", max_ack_pending=2)
-    frames = at.pull("S", "C", {"batch": 4, "expires": 2 * TENTH})
+    frames = at.pull("S", "C", {"batch": 4, "expires": SOON})
     at.api("CONSUMER.INFO.S.C")
     at.ack(frames[0])
-    at.pull("S", "C", {"batch": 4, "expires": 2 * TENTH})
+    at.pull("S", "C", {"batch": 4, "expires": SOON})
     at.api("CONSUMER.INFO.S.C")
 
 
@@ -284,7 +285,7 @@ def unpin(at: Recorder) -> None:
     info()
     pull()
     info()
-    for frame in listener.collect(count=3, within_s=1.0):
+    for frame in listener.collect(count=3, within_s=ANSWER_S):
         document = frame.json()
         for key in ("id", "pinned_id"):
             if key in document:
@@ -318,4 +319,4 @@ def interest_gone(at: Recorder) -> None:
 @scenario
 def required_level(at: Recorder) -> None:
     consumer(at, "s.a")
-    at.pull("S", "C", {"batch": 1}, headers={"Nats-Required-Api-Level": "99"}, within_s=1)
+    at.pull("S", "C", {"batch": 1}, headers={"Nats-Required-Api-Level": "99"}, within_s=2)
