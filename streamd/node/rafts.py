@@ -63,6 +63,7 @@ class Rafts:
             log = log_from_snapshot(
                 uid, found, index=start.index, term=start.term, chain=start.chain
             )
+            self._tell_log(start, found, log.hard_state)
             return self._core(start, log, start.index)
         # An amnesiac: it may have been in the group, and its log does not know.
         is_uncertain = bool(damage) or (found is None and start.is_forgotten)
@@ -73,6 +74,7 @@ class Rafts:
         try:
             log, applied = _log_with_peers(start, found)
             is_incomplete = start.is_damaged or applied > start.index
+            self._tell_log(start, found, log.hard_state._replace(is_uncertain=is_uncertain))
             return self._core(
                 start, log, applied, is_uncertain=is_uncertain, is_incomplete=is_incomplete
             )
@@ -80,6 +82,16 @@ class Rafts:
             # The log contradicts itself or the snapshot. What it held may have been acked.
             node.warn("log of a group given up", group=uid, reason=str(err))
             return self._anew(start, found)
+
+    def _tell_log(self, start: GroupStart, found: LogState | None, hard_state: HardState) -> None:
+        """Log where the log goes on, if it ends before the snapshot: what is appended next would
+        else look, to the next start, like the rest of a log whose beginning is missing."""
+        ends = found.last_index if found is not None else 0
+        if ends < start.index and not start.is_memory:
+            # With the doubt in the same batch, as in `_anew`.
+            self._node.wal.reset_group(
+                start.uid, start.index, start.term, start.chain, hard_state=hard_state
+            )
 
     def _anew(self, start: GroupStart, found: LogState | None) -> RaftCore:
         """Keep the term, give up the log: the member begins at its snapshot, in doubt."""

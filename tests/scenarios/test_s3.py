@@ -348,6 +348,47 @@ def test_s3_7_whatever_the_files_are_like_the_process_runs(cluster: Cluster, dam
     cluster.until_whole()
 
 
+def in_doubt(cluster: Cluster, name: NodeId) -> bool:
+    group = cluster.group(name, "S")
+    return group is None or group.raft.is_uncertain
+
+
+@pytest.mark.parametrize("damage", ["no log", "log before snapshot"])
+def test_a_log_begun_anew_says_what_the_snapshot_covers(cluster: Cluster, damage: str) -> None:
+    """S3.7, and then an ordinary restart: what was logged since is not taken for the rest of a log
+    whose beginning is missing. Two nodes, one after the other, and a third that knows less."""
+    with setting(wal_in_use, "SEGMENTS_UNHURRIED", 100):
+        cluster.create("T")
+        cluster.publish(5, "T")  # never in a snapshot: keeps the log's first segment in use
+        cluster.create()
+        for _ in range(3):
+            cluster.publish(60, size=3000)
+            cluster.save(cluster.uid("S"))
+        cluster.save(META_UID)
+        cluster.until_whole()
+    behind, *others = cluster.names
+    for name in others:
+        cluster.kill(name)
+        DAMAGES[damage](cluster, name)
+        cluster.boot(name)
+        cluster.until_whole()
+        cluster.until("believed", lambda name=name: not in_doubt(cluster, name), 30)
+    cluster.publish(5, size=3000)
+    cluster.until_whole()
+    cluster.kill(behind)
+    cluster.until("led", lambda: cluster.leader("S") in others, 30)
+    seqs = cluster.publish(10, size=3000, at=others[0])
+    for name in others:
+        cluster.kill(name)
+    cluster.boot(behind, *others)
+    for name in others:
+        assert not cluster.node(name).wal.damaged_groups, name
+        cluster.until("open", lambda name=name: cluster.group(name, "S"))
+        assert not in_doubt(cluster, name)
+    cluster.until_whole()
+    assert set(seqs) <= set(cluster.read(behind))
+
+
 def test_s3_9_the_leader_is_gone_in_the_middle_of_a_catch_up(make: Make) -> None:
     """S3.9: a follower has fetched 40 % when its leader is killed. It goes on from the next one
     with what it has, and neither leads nor is current before it has all (10,000 messages here)."""
