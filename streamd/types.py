@@ -1,4 +1,4 @@
-"""Records and names that several rooms share. Standard library only; no behaviour."""
+"""Records and names that several rooms share. Standard library only; hardly any behaviour."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ META_UID: Uid = 0
 Msg: TypeAlias = tuple[bytes, bytes, bytes]
 """One published message: (subject, headers, payload). Headers are the whole `NATS/1.0` block
 with its blank line, or b"" when there are none."""
+
+
+class Pieces:
+    """A blob that is not copied together until somebody wants it in one piece: `bytes(pieces)`."""
+
+    __slots__ = ("pieces", "size")
+
+    def __init__(self, pieces: list[bytes], size: int) -> None:
+        """`size` is the sum of their lengths."""
+        self.pieces = pieces
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
 
 
 class AssetLimits(NamedTuple):

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 from streamd.types import Entry, Index, Msg, Seq
 
 # Block operations, in the order in which the store must carry them out.
-APPEND = 1  # (APPEND, block_no, offset, blob): write `blob` at `offset` of block `block_no`
+# (APPEND, block_no, offset, blob): write `blob`, bytes or `Pieces`, at `offset` of block `block_no`
+APPEND = 1
 SEAL = 2  # (SEAL, block_no, offset, footer): nothing follows in this block but its footer
 DROP = 3  # (DROP, block_no): every record of the block is dead (unlink after the next snapshot)
 

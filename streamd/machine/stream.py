@@ -47,12 +47,13 @@ from streamd.machine.retention import Limits
 from streamd.machine.seqset import as_ranges
 from streamd.machine.trimming import Purged, Unwanted
 from streamd.subjects import is_literal
-from streamd.types import Entry, Index, Msg, Seq, Uid
+from streamd.types import Entry, Index, Msg, Pieces, Seq, Uid
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 _ROLL_DEAD_BYTES: Final = 1024 * 1024  # an all-dead active block this big is worth a new file
 
 _FEW_CONSUMERS: Final = 16  # are asked one by one
+_BULKY_PIECE_BYTES: Final = 4096  # on average: they are not copied together before they are read
 
 Scan = Callable[[int, int], Iterable[Any]]
 """(block_no, end_offset) -> the block's records (store.format.Record)."""
@@ -195,10 +196,12 @@ class StreamMachine:
             tail = tombstone + self._codec.encode_frame(index, ts)
             self.index.reserve(len(tail))
             self._blob.append(tail)
-            blob = b"".join(self._blob)
+            pieces, self._blob = self._blob, []
+            size = active.end_offset - self._blob_offset
+            is_bulky = size >= len(pieces) * _BULKY_PIECE_BYTES
+            blob = Pieces(pieces, size) if is_bulky else b"".join(pieces)
             assert self._blob_offset + len(blob) == active.end_offset, active.end_offset
             out.block_ops.append((APPEND, active.block_no, self._blob_offset, blob))
-            self._blob = []
         if self._gone_seqs or self._is_purged or self.index.has_dead_blocks:
             self._drop_dead(out)
             self._gone_seqs = []

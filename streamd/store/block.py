@@ -8,11 +8,11 @@ from streamd.errors import CorruptionError
 from streamd.store import format as fmt
 from streamd.store.disk import Buffer, Disk
 from streamd.store.footer import TRAILER_BYTES, footer_length
-from streamd.types import Uid
+from streamd.types import Pieces, Uid
 
 HEADER_BYTES = 64
 
-Write = tuple[int, int, bytes, bool]
+Write = tuple[int, int, bytes | Pieces, bool]
 """(block_no, offset, blob, is_seal): write `blob`; with is_seal it is the footer."""
 
 
@@ -50,7 +50,10 @@ class BlockFiles:
             end = offset
             while at < len(writes) and writes[at][0] == block_no and writes[at][1] == end:
                 _, _, blob, is_seal = writes[at]
-                buffers.append(blob)
+                if isinstance(blob, Pieces):
+                    buffers += blob.pieces
+                else:
+                    buffers.append(blob)
                 end += len(blob)
                 at += 1
             fd = self._open_to_write(block_no)

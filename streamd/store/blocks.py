@@ -123,7 +123,7 @@ class StreamStore:
                 if block_no < REWRITTEN:
                     self._tail.append(block_no, offset, blob)
                 else:
-                    self._rewritten[block_no] = blob
+                    self._rewritten[block_no] = bytes(blob)
                 self._grow(block_no, offset, len(blob))
                 pending.append((block_no, offset, blob, False))
                 self._pending_bytes += len(blob)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 
+from streamd.types import Pieces
+
 HOT_TAIL_BYTES = 8 * 1024 * 1024  # per stream: about what a live reader may lag and touch no disk
 HOT_BUDGET_BYTES = 96 * 1024 * 1024  # per node
 CHUNK_CACHE_BYTES = 4 * 1024 * 1024  # per stream: some replaying readers, each at its own place
@@ -45,7 +47,7 @@ class _HotBlock:
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
-        self.blobs: list[bytes] = []
+        self.blobs: list[bytes | Pieces] = []
 
 
 class HotTail:
@@ -60,7 +62,7 @@ class HotTail:
         self._written = (0, 0)  # all before this (block_no, offset) is in its file
         self.byte_count = 0
 
-    def append(self, block_no: int, offset: int, blob: bytes) -> None:
+    def append(self, block_no: int, offset: int, blob: bytes | Pieces) -> None:
         """Hold `blob`, which follows everything held so far."""
         block = self._blocks.get(block_no)
         if block is None:
@@ -85,7 +87,11 @@ class HotTail:
             return None
         base = block.offsets[at]
         blob = block.blobs[at]
-        return (base, blob) if offset < base + len(blob) else None
+        if offset >= base + len(blob):
+            return None
+        if isinstance(blob, Pieces):  # the first who reads it
+            blob = block.blobs[at] = bytes(blob)
+        return base, blob
 
     def wrote(self, block_no: int, end: int) -> None:
         """Everything up to `end` of `block_no` is in its file now."""

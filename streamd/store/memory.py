@@ -51,7 +51,7 @@ class MemoryStreamStore:
         for op in ops:
             kind, block_no = op[0], op[1]
             if kind == APPEND:
-                blob = op[3]
+                blob = bytes(op[3])
                 self._offsets.setdefault(block_no, []).append(op[2])
                 self._blobs.setdefault(block_no, []).append(blob)
                 self._bytes += len(blob)

@@ -108,7 +108,7 @@ class Stream:
                 _, block_no, offset, blob = op
                 block = self._blocks.setdefault(block_no, bytearray())
                 block.extend(bytes(max(0, offset - len(block))))
-                block[offset:] = blob
+                block[offset:] = bytes(blob)
             elif op[0] == SEAL:
                 self._footers[op[1]] = op[3]
         for kind, fields in effects.events:

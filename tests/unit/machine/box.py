@@ -31,7 +31,7 @@ class Blocks:
                 file = self.files.setdefault(block_no, bytearray(BLOCK_HEADER_BYTES))
                 assert block_no not in self.footers, block_no
                 assert len(file) == offset, (block_no, len(file), offset)
-                file += blob
+                file += bytes(blob)
             elif op[0] == SEAL:
                 assert len(self.files[op[1]]) == op[2], op
                 self.footers[op[1]] = op[3]

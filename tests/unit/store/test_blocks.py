@@ -16,6 +16,7 @@ from streamd.store.blocks import APPEND, DROP, SEAL, StreamStore
 from streamd.store.footer import FooterColumns, decode_footer, encode_footer
 from streamd.store.hot_tail import HotBudget
 from streamd.store.memory import MemoryStreamStore
+from streamd.types import Pieces
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 
 DIRECTORY = "/streams/7"
@@ -96,6 +97,30 @@ def test_a_rewritten_block_is_in_memory_until_it_is_written_and_not_in_the_hot_t
     assert store.chunk(made_no, 64) == (64, records)
     assert disk.exists(f"{DIRECTORY}/r9.blk")
     assert store.load_footer(made_no) == footer_of(end)
+
+
+@pytest.mark.parametrize("is_memory", [False, True])
+@pytest.mark.parametrize("is_read_before", [False, True])
+def test_a_blob_in_pieces_is_read_and_written_as_one(is_memory: bool, is_read_before: bool) -> None:
+    disk, thread = SimDisk(), SimThread()
+    store = MemoryStreamStore(7) if is_memory else opened(disk, thread)[0]
+    msgs = [(b"a.b", b"", bytes([number]) * 20_000) for number in range(5)]
+    pieces, lengths, _ = fmt.encode_batch(1, 9, msgs)
+    assert len(pieces) > len(msgs), "the payloads are pieces of their own"
+    blob = b"".join(pieces)
+    after = blob_of(6, 2)
+    store.apply([(APPEND, 1, 64, Pieces(pieces, len(blob)))])
+    store.apply([(APPEND, 1, 64 + len(blob), after)])
+    if is_read_before:
+        assert store.chunk(1, 64 + lengths[0]) == (64, blob)
+    store.flush()
+    thread.run()
+    assert store.chunk(1, 64 + 4 * lengths[0]) == (64, blob)
+    assert store.chunk(1, 64 + len(blob)) == (64 + len(blob), after)
+    assert [len(record.payload) for record in store.scan(1)][:6] == [20_000] * 5 + [100]
+    if not is_memory:
+        content = disk.contents(f"{DIRECTORY}/1.blk")
+        assert content[64:] == blob + after
 
 
 @pytest.mark.parametrize("is_memory", [False, True])
