@@ -399,6 +399,27 @@ class StreamIndex(IndexLookup):
         self.has_dead_blocks = True
         return count
 
+    def remove_all_but_newest(self) -> None:
+        """Remove what is before the newest message, without looking at any of it. That one must
+        be live, and in the active block."""
+        seq, block, columns = self.last_seq, self.active, self.active.columns
+        assert columns is not None and self.is_live(seq) and block.first_seq <= seq, seq
+        at = columns.position(seq)
+        length = columns.lengths[at]
+        size = (length & LENGTH_MASK) - self._size_less
+        if length & HAS_HEADERS:
+            size += self._header_extra
+        subject = columns.subjects[columns.subject_ids[at]]
+        row = self.subjects[subject]
+        self.remove_all()
+        self.first_seq = row[FIRST] = row[LAST] = seq
+        self.count = row[COUNT] = block.live = 1
+        if row[SEQS] is not None:
+            row[SEQS] = deque((seq,))
+        self.subjects[subject] = row
+        self.bytes = size
+        self.digest = block.digest = mix64(seq, columns.crcs[at])
+
     def track_seqs(self, is_on: bool) -> None:
         """Begin or end to keep the list of each subject's seqs (small per-subject limits)."""
         if is_on == self.tracks_seqs:

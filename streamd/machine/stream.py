@@ -528,7 +528,10 @@ class StreamMachine:
         with wildcards is text for whoever reads, but here stands for all that it matches."""
         index = self.index
         if rollup == b"all":
-            self._remove(list(index.live_seqs(index.first_seq, seq - 1)))
+            if seq == index.last_seq and index.is_live(seq):
+                index.remove_all_but_newest()
+            else:  # more of its batch came after it
+                self._remove(list(index.live_seqs(index.first_seq, seq - 1)))
             self._is_purged = True
         elif index.count_of(subject) > 1 or not is_literal(subject):
             # All but the last, if it is that: the search ends when it has as many.

@@ -100,6 +100,16 @@ class StreamModel(RuleBasedStateMachine):
             seq: msg for seq, msg in self.live.items() if msg[0] != subject or seq == self.last
         }
 
+    @rule(subject=subjects)
+    def roll_up_all(self, subject: bytes) -> None:
+        self.last += 1
+        assert self.box.put(subject, Rollup="all") == self.last
+        message = self.box.read(self.last)
+        self.live[self.last] = (subject, message.headers if message else b"", b"x")
+        self.enforce()
+        self.live = {seq: msg for seq, msg in self.live.items() if seq == self.last}
+        assert bool(self.live) == (message is not None)
+
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         seq = data.draw(st.integers(1, self.last + 1))

@@ -210,6 +210,39 @@ def test_rollup_of_everything_moves_consumers_on() -> None:
     assert (info["num_pending"], info["num_ack_pending"]) == (1, 0)
 
 
+@pytest.mark.parametrize("per_subject", [-1, 3])
+def test_rollup_of_everything_looks_at_no_message(
+    per_subject: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million messages took a second, of every replica at once."""
+    box = Box(allow_rollup_hdrs=True, max_msgs_per_subject=per_subject)
+    for _ in range(4):
+        box.store(*[(b"a.%d" % number, b"", bytes(90)) for number in range(30)])
+    assert box.sealed(), "of several blocks"
+    box.do(commands.DELETE_MSG, 7, False)
+
+    def no_removal(*_: object) -> None:
+        raise AssertionError("each was looked at")
+
+    monkeypatch.setattr(box.machine.index, "remove", no_removal)
+    monkeypatch.setattr(box.machine.index, "live_seqs", no_removal)
+    assert box.put(b"a.x", Rollup="all") == 121
+    monkeypatch.undo()
+    only = Box(allow_rollup_hdrs=True, max_msgs_per_subject=per_subject)
+    only.do(commands.PURGE, b"", 121, 0)
+    only.put(b"a.x", Rollup="all")
+    shown = ("messages", "bytes", "first_seq", "last_seq", "num_subjects", "num_deleted")
+    assert [box.machine.state()[key] for key in shown] == [
+        only.machine.state()[key] for key in shown
+    ]
+    assert box.read(121).payload == b"x"
+    assert not box.sealed(), "dead blocks are given back"
+    again = box.restored()
+    assert (again.digest, again.fingerprint()) == (box.machine.digest, box.machine.fingerprint())
+    assert box.put(b"a.x") == 122
+    assert box.machine.index.count_of(b"a.x") == 2
+
+
 def test_purge_beyond_the_end_moves_the_stream() -> None:
     box = Box()
     box.store((b"a.1", b"", b""), (b"a.1", b"", b""))
