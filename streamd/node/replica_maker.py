@@ -55,10 +55,8 @@ class ReplicaMaker:
         is_forgotten = amnesia.may_have_forgotten(uid) or (not is_file and amnesia.was_open(uid))
         voters = asset.created_peers or asset.peers or (node.server_name,)
         members = found.members
-        if not is_file and asset.members:
-            voters = asset.members  # what its log says of them is forgotten with the rest
-            if is_forgotten and members is None:
-                members = forgotten_members(asset)
+        if not is_file and asset.members and is_forgotten and members is None:
+            members = forgotten_members(asset)  # what its log says of them went with the rest
         raft = node.rafts.make(
             GroupStart(
                 uid,

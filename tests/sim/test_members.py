@@ -206,6 +206,26 @@ def test_a_stream_in_memory_that_all_have_forgotten_begins_anew() -> None:
             script.wait_for_last(name, uid, 1)
 
 
+def test_who_never_was_in_a_stream_in_memory_waits_for_who_has_it() -> None:
+    """Two that were wanted twice took themselves for founders, and led beside the one that was."""
+    with born(3) as script:
+        uid, first, second, leader = script.create_apart(IN_MEMORY)
+        others = (second, leader)
+        script.publish(IN_MEMORY, 5)
+        net = script.cluster.net
+        net.block({(x, y) for x in others for y in [first]} | {(first, y) for y in others})
+        for _ in range(2):  # both before anybody has opened a member
+            script.set_peers(uid, (first, *others))
+        script.cluster.world.run(script.cluster.world.now_us + 5 * SECOND)
+        for name in others:
+            assert script.group(name, uid) is not None
+            assert not script.group(name, uid).raft.is_leader
+        net.heal()
+        script.wait("voters", lambda: len(script.voters(first, uid)) == 3)
+        for name in script.cluster.names:
+            script.wait_for_last(name, uid, 5)
+
+
 def test_the_only_replica_moves_away_and_back() -> None:
     """Where it began, it must not begin again."""
     with born(3) as script:
