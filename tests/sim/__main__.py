@@ -1,4 +1,4 @@
-"""Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace]
+"""Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace] [--harsh]
 
 The last line says how many seeds ran, how many promises were broken, how many publishes were
 acked, and how often each kind of fault struck. A broken promise prints the command that replays
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tests.sim.cluster import SimCluster
-from tests.sim.faults import KINDS, SINGLE, DirectedWorld
+from tests.sim.faults import KINDS, SINGLE, DirectedWorld, harsh_world
 from tests.sim.world import SECOND, Violation
 
 CAMPAIGN_SEEDS = 100  # from here on nothing may be missing
@@ -98,10 +98,16 @@ def run_seed(seed: int, *, is_verbose: bool = False, world: DirectedWorld | None
     return Outcome(seed, violation, ran.now_us, ran.trace_hash(), ran.counts, ran.recent)
 
 
+def run_harsh_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_seed`, in the harsh world that the seed tells."""
+    return run_seed(seed, is_verbose=is_verbose, world=harsh_world(seed))
+
+
 class Campaign:
     """Outcomes of many seeds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_harsh: bool = False) -> None:
+        self.is_harsh = is_harsh
         self.counts: Counter[str] = Counter()
         self.seeds = 0
         self.violations = 0
@@ -117,7 +123,10 @@ class Campaign:
             for line in outcome.recent[-SHOWN_LINES:]:
                 print(line)
             print(f"VIOLATION in seed {outcome.seed}: {outcome.violation}")
-            print(f"replay: python -m tests.sim --seeds 1 --first-seed {outcome.seed} --trace")
+            harsh = " --harsh" if self.is_harsh else ""
+            print(
+                f"replay: python -m tests.sim --seeds 1 --first-seed {outcome.seed} --trace{harsh}"
+            )
             sys.stdout.flush()
 
     def missing(self) -> list[str]:
@@ -152,14 +161,23 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="processes to use")
+    parser.add_argument(
+        "--harsh", action="store_true", help="few kinds of faults, but fast, and copies are lost"
+    )
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     args = parser.parse_args()
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     began = time.monotonic()
-    campaign = run_seeds(seeds, jobs=args.jobs, is_verbose=args.trace, shows_hashes=args.hashes)
+    campaign = run_seeds(
+        seeds,
+        jobs=args.jobs,
+        is_harsh=args.harsh,
+        is_verbose=args.trace,
+        shows_hashes=args.hashes,
+    )
     campaign.report()
-    missing = campaign.missing() if args.seeds >= CAMPAIGN_SEEDS else []
+    missing = campaign.missing() if args.seeds >= CAMPAIGN_SEEDS and not args.harsh else []
     if missing:
         print(f"never happened: {', '.join(missing)}")
     print(f"{time.monotonic() - began:.0f} s")
@@ -168,15 +186,21 @@ def main() -> int:
 
 
 def run_seeds(
-    seeds: range, *, jobs: int = 1, is_verbose: bool = False, shows_hashes: bool = False
+    seeds: range,
+    *,
+    jobs: int = 1,
+    is_harsh: bool = False,
+    is_verbose: bool = False,
+    shows_hashes: bool = False,
 ) -> Campaign:
     """Run many seeds, in `jobs` processes; what breaks a promise is printed as it is found."""
-    campaign = Campaign()
+    campaign = Campaign(is_harsh=is_harsh)
+    run = run_harsh_seed if is_harsh else run_seed
     if jobs > 1:
         with multiprocessing.Pool(jobs) as pool:
-            _collect(campaign, pool.imap_unordered(run_seed, seeds), shows_hashes)
+            _collect(campaign, pool.imap_unordered(run, seeds), shows_hashes)
     else:
-        _collect(campaign, (run_seed(seed, is_verbose=is_verbose) for seed in seeds), shows_hashes)
+        _collect(campaign, (run(seed, is_verbose=is_verbose) for seed in seeds), shows_hashes)
     return campaign
 
 

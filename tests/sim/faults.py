@@ -60,6 +60,12 @@ STORMY = [
     "kill",
     "power loss", "pause", "step-down", "membership change", "crash within an operation",
 ]  # fmt: skip
+# What costs a copy of something, and what else a harsh world may have.
+COSTLY = [
+    "wipe", "stream directory removed", "log removed", "block rot", "log rot", "snapshot rot",
+    "fsync error", "read error",
+]  # fmt: skip
+ROUGH = [*STORMY, "power loss of all", "stop", "partition", "crash at a point", "disk full"]
 # Replicas a stream has by its config -> how many a change of membership leaves it with.
 MOVED_TO = {1: (1, 1, 1, 3), 3: (2, 3, 3, 3), 5: (3, 5)}
 # Counted one by one as they happen; a campaign must have seen each.
@@ -79,6 +85,19 @@ class DirectedWorld(NamedTuple):
     node_count: int = 0  # 0: as the seed says
     rest_ms: tuple[int, int] = (100, 2500)  # between the end of a process and the next
     caught_by: int = 0  # a seed that tells the variant of the server that this world is for
+
+
+def harsh_world(seed: int) -> DirectedWorld:
+    """A world in which a few kinds of faults follow each other fast, and copies are lost, one after
+    the other: what comes back from one loss meets the next."""
+    rng = random.Random(seed)
+    kinds = rng.sample(COSTLY, rng.randint(1, 3)) + rng.sample(ROUGH, rng.randint(1, 4))
+    return DirectedWorld(
+        tuple(kinds),
+        pace=rng.choice((0.15, 0.3, 0.5)),
+        node_count=rng.choice((0, 3, 3)),
+        rest_ms=rng.choice(((100, 2500), (100, 800), (5, 120))),
+    )
 
 
 class Faults:

@@ -44,6 +44,17 @@ def test_no_promise_is_broken_whatever_fails() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_promise_is_broken_where_loss_follows_loss() -> None:
+    """Few kinds of faults, but fast; one copy after the other is destroyed."""
+    campaign = run_seeds(range(1, SEEDS // 6 + 1), jobs=min(2, os.cpu_count() or 1), is_harsh=True)
+    campaign.report()
+    print(campaign.last_line())
+    assert campaign.violations == 0, "see the output for the command that replays it"
+    assert campaign.counts["acked"] > 40 * campaign.seeds
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", FINDERS)
 def test_a_seed_that_found_a_bug_finds_none(seed: int) -> None:
     """What was found stays mended (as far as the same seed still leads there)."""
