@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, Final, Self
@@ -87,6 +87,13 @@ class Columns:
         if self.seqs is None:
             return min(max(seq - self.first_seq, 0), len(self.offsets))
         return bisect_left(self.seqs, seq)
+
+    def rows_of(self, seqs: Sequence[Seq]) -> list[int]:
+        """The rows of messages that are all there."""
+        if self.seqs is None:
+            first = self.first_seq
+            return [seq - first for seq in seqs]
+        return [bisect_left(self.seqs, seq) for seq in seqs]
 
     def seq_at(self, row: int) -> Seq:
         seq: Seq = self.first_seq + row if self.seqs is None else self.seqs[row]

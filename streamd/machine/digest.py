@@ -38,6 +38,17 @@ def mix_run(first_seq: Seq, crcs: Sequence[int]) -> int:
     return total & MASK64
 
 
+def mix_all(seqs: Sequence[Seq], crcs: Sequence[int]) -> int:
+    """The sum of `mix64` over pairs of them, modulo 2^64."""
+    total: int = (
+        sum(map(mul, crcs, seqs))
+        + _SEQ_ADD * sum(crcs)
+        + _CRC_ADD * sum(seqs)
+        + len(crcs) * _CRC_ADD * _SEQ_ADD
+    )
+    return total & MASK64
+
+
 def chain64(values: Iterable[int]) -> int:
     """One 64-bit number for a sequence of non-negative numbers; their order matters."""
     mixed = _SEQ_ADD

@@ -12,6 +12,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), SEQS, st.just(0)),
         st.tuples(st.just("range"), SEQS, st.integers(0, 5000)),
+        st.tuples(st.just("several"), SEQS, st.integers(0, 5000)),
         st.tuples(st.just("below"), SEQS, st.just(0)),
     ),
     max_size=12,
@@ -31,6 +32,10 @@ def test_agrees_with_a_plain_set(steps: list[tuple[str, int, int]], probe: int) 
             new = set(range(seq, seq + length)) - model
             assert real.add_range(seq, seq + length - 1) == len(new)
             model |= new
+        elif kind == "several":
+            several = range(seq, seq + length, seq % 7 + 1)
+            real.add_all(several)
+            model.update(several)
         else:
             assert real.discard_below(seq) == sum(each < seq for each in model)
             model = {each for each in model if each >= seq}
