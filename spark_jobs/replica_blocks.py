@@ -237,7 +237,7 @@ class ReplayedBlocks:
                 self.touched.add(block_no)
                 if kind == SEAL:
                     self._footers[block_no] = blob
-                self._put(block_no, offset, blob)
+                self._put(block_no, offset, bytes(blob))
 
     def _put(self, block_no: int, offset: int, blob: bytes) -> None:
         tail = self.tails.get(block_no)
