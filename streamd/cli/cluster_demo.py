@@ -44,6 +44,7 @@ from streamd.cli.cluster_reader import digest_of, seen_in
 from streamd.cli.flights import (
     CONSUMER,
     DUPLICATE_WINDOW_S,
+    LOST_ERRORS,
     STREAM,
     SUBJECTS,
     WINDOW,
@@ -156,11 +157,15 @@ class Publisher:
     async def _send(self, number: int) -> None:
         flights = self._flights
         self._report.published += 1
-        future = await self._js.publish_async(
-            flights.subjects[number],
-            flights.payloads[number],
-            headers={"Nats-Msg-Id": flights.keys[number]},
-        )
+        try:
+            future = await self._js.publish_async(
+                flights.subjects[number],
+                flights.payloads[number],
+                headers={"Nats-Msg-Id": flights.keys[number]},
+            )
+        except (NatsError, *LOST_ERRORS):
+            self._again(number)
+            return
         self._waiting[number] = future
         future.add_done_callback(partial(self._done, number))
 
@@ -168,9 +173,7 @@ class Publisher:
         del self._waiting[number]
         self._changed.set()
         if future.cancelled() or future.exception() is not None:
-            self._pause = self._pause or not future.cancelled()
-            self._is_flowing = False
-            self._todo.append(number)
+            self._again(number, is_refused=not future.cancelled())
             return
         self._acked_at = time.monotonic()
         self._is_flowing = True
@@ -178,6 +181,12 @@ class Publisher:
         self._advance(1)
         if len(self._report.acked) >= len(self._flights) // 2:
             self.half.set()
+
+    def _again(self, number: int, *, is_refused: bool = True) -> None:
+        """Send it once more, later; a little later if it was refused."""
+        self._pause = self._pause or is_refused
+        self._is_flowing = False
+        self._todo.append(number)
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Give up on what waits when no ack came for a while: its way back may be gone."""

@@ -25,7 +25,7 @@ from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
 
-from streamd.cli.flights import BATCH
+from streamd.cli.flights import BATCH, LOST_ERRORS
 
 ACK_WAIT_S = 2.0  # what a message costs whose ack went to a server that was killed
 NEW_WITHIN_S = 60.0
@@ -97,7 +97,7 @@ class Reader:
             while not 0 <= self._wanted <= len(seen) and time.monotonic() - new_at < NEW_WITHIN_S:
                 try:
                     batch = await puller.fetch(BATCH, FETCH_WITHIN_S)
-                except (NatsError, TimeoutError) as err:  # nats-py has two that say "timeout"
+                except (NatsError, TimeoutError, *LOST_ERRORS) as err:  # two say "timeout"
                     if not isinstance(err, TimeoutError):
                         await asyncio.sleep(RETRY_S)  # no leader at this moment
                     continue
@@ -110,7 +110,8 @@ class Reader:
                         new_at = time.monotonic()
                         msg_id = (msg.headers or {}).get("Nats-Msg-Id", "")
                         out.write(_SEEN.pack(seq, digest_of(msg.subject, msg_id, msg.data)))
-                    await msg.ack()
+                    with contextlib.suppress(NatsError, *LOST_ERRORS):  # it comes again
+                        await msg.ack()
                 self._tell()
 
     def _tell(self) -> None:

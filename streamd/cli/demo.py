@@ -36,6 +36,7 @@ from streamd.cli.flights import (
     BATCH,
     CONSUMER,
     DUPLICATE_WINDOW_S,
+    LOST_ERRORS,
     STREAM,
     SUBJECTS,
     WINDOW,
@@ -181,7 +182,10 @@ async def _publish_some(
         if waiting:
             async with asyncio.timeout(ACKED_WITHIN_S):
                 await all_acked.wait()
-    except (NatsError, ConnectionError) as err:
+    except LOST_ERRORS as err:  # of a killed server it may be heard here before `on_closed`
+        if not (kill_at or is_gone):
+            raise DemoError(f"publishing failed: {err!r}") from err
+    except NatsError as err:
         if not is_gone and not connection.is_closed:
             raise DemoError(f"publishing failed: {err!r}") from err
     except TimeoutError:

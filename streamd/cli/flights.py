@@ -18,6 +18,10 @@ WINDOW = 4000  # unacknowledged publishes at a time: what nats-py allows by defa
 BATCH = 1000
 DUPLICATE_WINDOW_S = 3600  # longer than the job: everything sent again must be recognised
 
+LOST_ERRORS = (ConnectionError, RuntimeError)
+"""What a write raises when the connection was lost just now. RuntimeError is uvloop's: the socket
+is closed, and nats-py has not heard of it yet."""
+
 console = Console()
 
 
