@@ -75,7 +75,7 @@ INDEX_SUBJECTS_MAX: Final = 100_000  # with more, a stream that runs writes no `
 """Copying what it says would take more than 30 ms of the loop."""
 SNAPSHOT_AT_STOP_BYTES: Final = 256 * 1024  # less is replayed faster than it is saved
 STORE_BATCH_MSGS: Final = 4096  # messages of one log entry; a turn may make several
-STORE_BATCH_BYTES: Final = 1024 * 1024  # of payloads, per log entry
+STORE_BATCH_BYTES: Final = 1024 * 1024  # of one log entry, unless one message has more
 PUBLISH_BACKLOG_BYTES_MAX: Final = 128 * 1024 * 1024  # then publishes get 10167: disk is behind
 UNCOMMITTED_BYTES_MAX: Final = 512 * 1024 * 1024  # of anything, per group; never reached by then
 EXPIRY_RETRY_NS: Final = 100_000_000  # after the log refused to take an expiry

@@ -48,6 +48,10 @@ Waiter = tuple[PublishSink, list[bytes]]
 Fields = tuple[Seq, int, bytes, bytes, bytes]
 
 
+def _size(msg: Msg) -> int:
+    return len(msg[1]) + len(msg[2])
+
+
 class CursorTag:
     """Marks an entry as a cursor's own; carries what the cursor wants back with it."""
 
@@ -87,6 +91,7 @@ class StreamGroup(Group):
         self._has_room = has_room
         self._stager = stager
         self._msgs: list[Msg] = []
+        self._msgs_bytes = 0  # of their headers and payloads
         self._waiters: list[Waiter] = []
         self._unforced: list[tuple[Command, Any]] = []
         self._unforced_due_ms = 0  # 0: nothing waits
@@ -227,15 +232,29 @@ class StreamGroup(Group):
             refused = [errors.STREAM_TOO_MANY_REQUESTS()] * len(msgs)
             sink.publish_acks(self.name_bytes, replies, refused)
             return
-        for msg in msgs:
-            if msg[1] and b"Nats-Batch-" in msg[1]:
-                self._stage(msgs, replies, sink)
-                return
-        collected = self._msgs
-        if collected:
-            collected.extend(msgs)
+        size = 0
+        for _, headers, payload in msgs:
+            if headers:
+                if b"Nats-Batch-" in headers:
+                    self._stage(msgs, replies, sink)
+                    return
+                size += len(headers)
+            size += len(payload)
+        if size > limits.STORE_BATCH_BYTES and len(msgs) > 1:
+            for msg, reply in zip(msgs, replies, strict=True):
+                self._collect([msg], [reply], sink, _size(msg))
+        else:
+            self._collect(msgs, replies, sink, size)
+
+    def _collect(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink, size: int) -> None:
+        """Keep messages of `size` bytes for this turn's log entry, or for its next one."""
+        if self._msgs_bytes + size > limits.STORE_BATCH_BYTES:
+            self._propose_store()
+        if self._msgs:
+            self._msgs.extend(msgs)
         else:
             self._msgs = list(msgs)
+        self._msgs_bytes += size
         self._waiters.append((sink, replies))
         if len(self._msgs) >= limits.STORE_BATCH_MSGS:
             self._propose_store()  # which also counts it, so the backlog above is honest
@@ -247,8 +266,7 @@ class StreamGroup(Group):
         while at < len(msgs):
             msg, reply = msgs[at], replies[at]
             if not (msg[1] and b"Nats-Batch-" in msg[1]):
-                self._msgs.append(msg)
-                self._waiters.append((sink, [reply]))
+                self._collect([msg], [reply], sink, _size(msg))
                 at += 1
                 continue
             if not reply:
@@ -266,8 +284,7 @@ class StreamGroup(Group):
             elif isinstance(result, errors.JsError):
                 sink.publish_acks(self.name_bytes, [reply], [result])
             elif not result[0]:
-                self._msgs.append(msg)
-                self._waiters.append((sink, [reply]))
+                self._collect([msg], [reply], sink, _size(msg))
             else:
                 self._propose_store()
                 batch_id, staged = result
@@ -284,7 +301,7 @@ class StreamGroup(Group):
     def _propose_store(self) -> None:
         if not self._msgs:
             return
-        msgs, self._msgs = self._msgs, []
+        msgs, self._msgs, self._msgs_bytes = self._msgs, [], 0
         waiters, self._waiters = self._waiters, []
         command: Command = [commands.STORE, self._stamp(len(msgs)), msgs]
         self._track(command, encode_store(command), waiters)
@@ -611,7 +628,7 @@ class StreamGroup(Group):
             self.call_soon(done, errors.CLUSTER_NOT_AVAIL())
         for cursor in list(self._cursors.values()):
             self._drop_cursor(cursor, b"409 Leadership Change")
-        self._msgs, self._waiters = [], []
+        self._msgs, self._msgs_bytes, self._waiters = [], 0, []
         self._unforced = []
         self._unforced_due_ms = 0
         self._is_forced = False

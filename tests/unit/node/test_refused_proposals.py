@@ -23,11 +23,11 @@ class Leader:
     def __init__(self, **config: Any) -> None:
         self.clock = SimClock()
         self.wires = SimWires()
-        oracle: dict[Index, Entry] = {}
+        self.oracle: dict[Index, Entry] = {}
         self.node = SimNode(
             SimDisk(1), SimThreadOf, clock=self.clock, rng=random.Random(1),
             config=Campaign(1).config | {"max_msgs": -1, "max_msgs_per_subject": -1} | config,
-            wires=self.wires, oracle=oracle, segment_bytes=SEGMENT_BYTES, block_bytes=BLOCK_BYTES,
+            wires=self.wires, oracle=self.oracle, segment_bytes=SEGMENT_BYTES, block_bytes=BLOCK_BYTES,
         )  # fmt: skip
         self.node.settle()
 
