@@ -27,7 +27,8 @@ class Leader:
         self.node = SimNode(
             SimDisk(1), SimThreadOf, clock=self.clock, rng=random.Random(1),
             config=Campaign(1).config | {"max_msgs": -1, "max_msgs_per_subject": -1} | config,
-            wires=self.wires, oracle=self.oracle, segment_bytes=SEGMENT_BYTES, block_bytes=BLOCK_BYTES,
+            wires=self.wires, oracle=self.oracle,
+            segment_bytes=SEGMENT_BYTES, block_bytes=BLOCK_BYTES,
         )  # fmt: skip
         self.node.settle()
 
