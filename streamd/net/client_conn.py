@@ -155,7 +155,7 @@ class ClientConn(asyncio.Protocol):
         events = self._parser.feed(data)
         if self._held is not None:
             self._held += events
-        elif events:
+        elif events and not (len(events) == 1 and self._publish_lone(events[0])):
             self._handle(events)
 
     def pause_writing(self) -> None:
@@ -248,6 +248,24 @@ class ClientConn(asyncio.Protocol):
             self._publish_checked(subjects, replies, headers, payloads)
         else:
             self._pubsub.publish_batch(self, subjects, replies, headers, payloads)
+
+    def _publish_lone(self, event: Event) -> bool:
+        """Publish the only message of a chunk if that goes to a stream here and to nobody else;
+        False: nothing was done. Clients that wait for each ack send nothing but such chunks."""
+        if event[0] != protocol.PUBS or len(event[4]) != 1 or self._identity is None:
+            return False
+        if self.is_verbose or self.is_pedantic or self.rights is not None:
+            return False
+        _, (subject,), replies, headers, (payload,) = event
+        reply = replies[0] if replies is not None else b""
+        header = headers[0] if headers is not None else b""
+        if reply.startswith(RESERVED_REPLIES) or (header and not self.has_headers):
+            return False
+        if not self._pubsub.publish_lone(self, subject, reply, header, payload):
+            return False
+        self.in_msgs += 1
+        self.in_bytes += len(header) + len(payload)
+        return True
 
     def _publish_checked(
         self,
@@ -600,7 +618,7 @@ class ClientConn(asyncio.Protocol):
 
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
         """Answer publishes: one write for all of them where the replies allow it."""
-        if type(outcomes) is range and len(replies) > 1:
+        if type(outcomes) is range:
             prefix = shared_prefix(replies)
             sub = self._sole_receiver(prefix) if prefix is not None else None
             if sub is not None:

@@ -45,6 +45,9 @@ def ack_run(
     of one at a time. The size field is part of it, so a run is cut where seqs get a digit longer.
     """
     assert len(replies) == len(seqs), (len(replies), len(seqs))
+    if len(seqs) == 1:
+        body = ack_body(stream, seqs[0], domain)
+        return b"MSG %b %b %d\r\n%b\r\n" % (replies[0], sid, len(body), body), len(body)
     blobs: list[bytes] = []
     body_bytes = 0
     done = 0
@@ -75,6 +78,8 @@ def shared_prefix(replies: list[bytes]) -> bytes | None:
     prefix = first[: first.rfind(b".") + 1]
     if not prefix:
         return None
+    if len(replies) == 1:
+        return prefix
     # Each begins with the prefix and has no dot behind it; asked of all at once.
     joined = b"\n".join(replies)
     count = len(replies)

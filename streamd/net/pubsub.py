@@ -350,6 +350,25 @@ class PubSub:
             self.route_one(conn, route, subject, reply, header, payload)
             stream = None  # routing may have posted what was collected
 
+    def publish_lone(
+        self, conn: ClientConn, subject: bytes, reply: bytes, header: bytes, payload: bytes
+    ) -> bool:
+        """`publish_batch` of a chunk with one message, if that goes to a stream here and to nobody
+        else; False: nothing was done."""
+        node, remotes = self._node, self.remotes
+        if node is None or node.topology_version != self._topology:
+            return False
+        route = self.table.routes.get(subject)
+        if route is None or subject.startswith(_OWN_PREFIX):
+            return False
+        stream = route.only_stream
+        if stream is None or stream.config.get("no_ack"):
+            return False
+        if remotes is not None and (remotes.has_untold or not stream.is_local):
+            return False
+        stream.publish([(subject, header, payload)], [reply], conn)
+        return True
+
     def _collecting(self, stream: StreamHandle) -> tuple[list[Msg], list[bytes]]:
         collecting = self._collected.get(stream)
         if collecting is None:

@@ -47,6 +47,9 @@ class TracedConn(ClientConn):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(_Transport(transport, self))
 
+    def _publish_lone(self, event: Event) -> bool:
+        return False  # `_handle` gets every event
+
     def _handle(self, events: list[Event]) -> None:
         for at, event in enumerate(events):
             for each in _one_by_one(event):

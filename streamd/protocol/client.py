@@ -101,7 +101,11 @@ class ClientParser:
             return []
         events: list[Event] = []
         position = 0
-        if self._parts:
+        if not self._parts:
+            lone = self._lone(data)
+            if lone is not None:
+                return [lone]
+        else:
             missing = self._need - self._parts_bytes
             if missing > len(data):
                 self._parts.append(data)
@@ -136,6 +140,34 @@ class ClientParser:
         if position < len(data):
             self._scan(data, position, events)
         return events
+
+    # --- one publish ----------------------------------------------------------------------------
+
+    def _lone(self, data: bytes) -> Event | None:
+        """Return the event if `data` is one publish and nothing else, as of clients that wait for
+        each ack: a third of what `_scan` takes. None: look closer."""
+        has_headers = data.startswith(b"HPUB ")
+        if not has_headers and not data.startswith(b"PUB "):
+            return None
+        eol = data.find(b"\n")
+        if not 0 < eol <= self._max_control_line:
+            return None
+        fields = data[:eol].split()
+        count = len(fields) - has_headers
+        size = self._sizes.get(fields[-1])
+        if size is None or size > self._max_payload or (count != 4 and count != 3):
+            return None
+        if eol + size + 3 != len(data) or not data.endswith(b"\r\n"):
+            return None
+        replies = [fields[2]] if count == 4 else None
+        start = eol + 1
+        if not has_headers:
+            return PUBS, [fields[1]], replies, None, [data[start:-2]]
+        header_size = self._sizes.get(fields[-2])
+        if not header_size or header_size > size:
+            return None
+        body = start + header_size
+        return PUBS, [fields[1]], replies, [data[start:body]], [data[body:-2]]
 
     # --- many publishes at once -----------------------------------------------------------------
 

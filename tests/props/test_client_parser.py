@@ -111,6 +111,38 @@ def test_many_at_once_means_what_one_by_one_means(run, tail, at, byte):
     assert at_once == one_by_one
 
 
+_odd = st.sampled_from([b"", b" ", b"\t", b"\r", b"\n", b"\r\n", b"0", b"x", b"\x00"])
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.one_of(
+        st.builds(_pub, _token, st.one_of(st.just(b""), _token), _payload),
+        st.builds(_hpub, _token, st.one_of(st.just(b""), _token), _payload),
+        st.builds(b"HPUB a %d %d\r\nheaders\r\n".__mod__, st.tuples(*[st.integers(0, 9)] * 2)),
+    ),
+    st.integers(0, 400),
+    st.integers(0, 2),
+    _odd,
+    st.sampled_from([20, 90, 200, 1000]),
+    st.sampled_from([16, 100]),
+)
+@example(b"HPUB a 9 7\r\nheaders\r\n", 0, 0, b"", 1000, 100)
+@example(b"PUB a 9\r\nninebytes\r\n", 0, 0, b"", 8, 100)
+@example(b"PUB abcdefghijk 2\r\nhi\r\n", 0, 0, b"", 1000, 16)
+def test_a_chunk_of_one_publish_means_what_its_halves_mean(message, at, cut, odd, longest, line):
+    """Some bytes of it are cut out, others put in; its size fields are known to the parser."""
+    damaged = message[:at] + odd + message[at + cut :]
+    results = []
+    for pieces in ([damaged], [damaged[:1], damaged[1:]]):
+        parser = ClientParser(max_payload=longest, max_control_line=line)
+        for size in range(115):
+            parser._learn_size(b"%d" % size)
+        events = [event for piece in pieces for event in parser.feed(piece)]
+        results.append((events, parser.buffered_bytes))
+    assert results[0] == results[1]
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(_good, max_size=3), _bad)
 @example([b"PUB a 2\r\nhi\r\n"], b"PUB a 3\r\nabcd\r\n")
