@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamd.limits import CONGESTED_BYTES, STALL_S
 from streamd.net.auth import Check, Identity, UserRights
-from streamd.net.pubacks import ack_body, ack_run, shared_prefix
+from streamd.net.pubacks import ack_body, ack_line, ack_run, shared_prefix
 from streamd.net.pubsub import RESERVED_REPLIES
 from streamd.net.sublist import Subscription
 from streamd.protocol import client as protocol
@@ -619,23 +619,39 @@ class ClientConn(asyncio.Protocol):
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
         """Answer publishes: one write for all of them where the replies allow it."""
         if type(outcomes) is range:
-            prefix = shared_prefix(replies)
-            sub = self._sole_receiver(prefix) if prefix is not None else None
-            if sub is not None:
-                blob, body_bytes = ack_run(
-                    stream, sub.sid, replies, outcomes, self._pubsub.domain_field
-                )
-                count = len(replies)
-                self.out_msgs += count
-                self.out_bytes += body_bytes
-                sub.delivered_count += count
-                self.send_blob(blob)
+            if len(replies) == 1:
+                if self._answer_lone(stream, replies[0], outcomes[0]):
+                    return
+            elif self._answer_run(stream, replies, outcomes):
                 return
         self._publish_acks_each(stream, replies, outcomes)
 
-    def _sole_receiver(self, prefix: bytes) -> Subscription | None:
+    def _answer_lone(self, stream: bytes, reply: bytes, seq: int) -> bool:
+        sub = self._sole_receiver(reply[: reply.rfind(b".") + 1])
+        if sub is None:
+            return False
+        blob, body_bytes = ack_line(stream, sub.sid, reply, seq, self._pubsub.domain_field)
+        self.out_msgs += 1
+        self.out_bytes += body_bytes
+        sub.delivered_count += 1
+        self.send_blob(blob)
+        return True
+
+    def _answer_run(self, stream: bytes, replies: list[bytes], seqs: range) -> bool:
+        sub = self._sole_receiver(shared_prefix(replies))
+        if sub is None:
+            return False
+        blob, body_bytes = ack_run(stream, sub.sid, replies, seqs, self._pubsub.domain_field)
+        count = len(replies)
+        self.out_msgs += count
+        self.out_bytes += body_bytes
+        sub.delivered_count += count
+        self.send_blob(blob)
+        return True
+
+    def _sole_receiver(self, prefix: bytes | None) -> Subscription | None:
         """Return this connection's subscription if it alone receives all replies of `prefix`."""
-        route = self._pubsub.table.find_under(prefix)
+        route = self._pubsub.table.find_under(prefix) if prefix else None
         if route is None or len(route.plain) != 1:
             return None
         if route.queues or route.streams or route.remote is not None:

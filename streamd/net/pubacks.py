@@ -36,6 +36,13 @@ def ack_body(stream: bytes, outcome: Any, domain: bytes = b"") -> bytes:
     return b'%b"batch":%b,"count":%d}' % (head, name, count)
 
 
+def ack_line(stream: bytes, sid: bytes, reply: bytes, seq: int, domain: bytes) -> tuple[bytes, int]:
+    """As `ack_run`, for one."""
+    body = b'{"stream":"%b",%b"seq":%d}' % (stream, domain, seq)
+    size = len(body)
+    return b"MSG %b %b %d\r\n%b\r\n" % (reply, sid, size, body), size
+
+
 def ack_run(
     stream: bytes, sid: bytes, replies: list[bytes], seqs: range, domain: bytes = b""
 ) -> tuple[bytes, int]:
@@ -45,9 +52,6 @@ def ack_run(
     of one at a time. The size field is part of it, so a run is cut where seqs get a digit longer.
     """
     assert len(replies) == len(seqs), (len(replies), len(seqs))
-    if len(seqs) == 1:
-        body = ack_body(stream, seqs[0], domain)
-        return b"MSG %b %b %d\r\n%b\r\n" % (replies[0], sid, len(body), body), len(body)
     blobs: list[bytes] = []
     body_bytes = 0
     done = 0
@@ -78,8 +82,6 @@ def shared_prefix(replies: list[bytes]) -> bytes | None:
     prefix = first[: first.rfind(b".") + 1]
     if not prefix:
         return None
-    if len(replies) == 1:
-        return prefix
     # Each begins with the prefix and has no dot behind it; asked of all at once.
     joined = b"\n".join(replies)
     count = len(replies)
