@@ -29,6 +29,7 @@ from streamd.net.jetstreamz import JetStreamSources
 from streamd.net.listener import Listener
 from streamd.net.monitoring import Monitoring, Sources
 from streamd.net.pubsub import PubSub
+from streamd.net.user_info import UserInfo
 from streamd.node.clock import SystemClock
 from streamd.obs.log import Log
 
@@ -108,6 +109,7 @@ class ServerProcess:
         options, log = self._options, self._log
         pubsub = PubSub(options, server_id=self._server_id, server_name=self._server_name, log=log)
         self._pubsub = pubsub
+        UserInfo(pubsub, has_jetstream=options.jetstream.is_enabled)
         self._monitoring = Monitoring(
             options,
             sources=_sources(pubsub),

@@ -434,6 +434,11 @@ class ClientConn(asyncio.Protocol):
         self.is_granting_replies = self.rights is not None and self.rights.is_granting_replies
 
     @property
+    def identity(self) -> Identity | None:
+        """Who this is; None: not known yet."""
+        return self._identity
+
+    @property
     def connect(self) -> dict[str, Any] | None:
         """What CONNECT said; None: there was none yet."""
         return self._connect

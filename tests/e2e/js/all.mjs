@@ -71,6 +71,7 @@ step("object store");
 
 const info = await jsm.getAccountInfo();
 assert.equal(info.streams, 3);
+assert.equal((await nc.context()).data.account, "$G");
 for await (const s of jsm.streams.list()) assert.ok(s.config.name);
 assert.equal(await jsm.streams.delete("S"), true);
 step("manage");
