@@ -23,14 +23,16 @@ from streamd.store.source import FileSource, MemorySource
 from streamd.types import META_UID, Index, NodeId, Term, Uid
 
 if TYPE_CHECKING:
+    from streamd.node.group import Group
     from streamd.node.node import Node
 
 
 class _Source:
     """A group of this node whose snapshot a peer may fetch."""
 
-    def __init__(self, source: Any, monitor: Monitor) -> None:
+    def __init__(self, source: Any, group: Group, monitor: Monitor) -> None:
         self.source = source
+        self.last_index = group.raft.last_index
         self.when_saved = monitor.when_saved
 
 
@@ -186,10 +188,10 @@ class CatchUps:
         disk, thread = node.env.disk, node.block_thread
         if uid == META_UID:
             directory = os.path.join(node.root, "meta")
-            return _Source(FileSource(disk, directory, uid, thread, name="meta"), monitor)
+            return _Source(FileSource(disk, directory, uid, thread, name="meta"), group, monitor)
         replica = node.replicas.get(uid)
         assert replica is not None
         if not replica.is_file:
-            return _Source(MemorySource(replica.store, thread), monitor)
+            return _Source(MemorySource(replica.store, thread), group, monitor)
         directory = os.path.join(node.root, "streams", str(uid))
-        return _Source(FileSource(disk, directory, uid, thread), monitor)
+        return _Source(FileSource(disk, directory, uid, thread), group, monitor)

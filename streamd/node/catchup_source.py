@@ -37,6 +37,10 @@ class SourceGroup(Protocol):
     @property
     def source(self) -> SnapshotSource: ...
 
+    @property
+    def last_index(self) -> Index:
+        """Of its log."""
+
     def when_saved(self, min_index: Index, then: Callable[[], None]) -> None:
         """Have the monitor take a snapshot if the newest is before `min_index`; call `then` once
         one at `min_index` or later is saved."""
@@ -60,13 +64,12 @@ def facts_of(uid: Uid, state: bytes) -> StateFacts:
 
 
 class _Request:
-    """A manifest being made. Those who ask meanwhile wait for the same one."""
+    """A manifest being made. Those who ask meanwhile get the same one, if it is new enough."""
 
-    __slots__ = ("answers", "is_waiting", "min_index", "saved", "turns")
+    __slots__ = ("answers", "is_waiting", "saved", "turns")
 
-    def __init__(self, min_index: Index) -> None:
-        self.min_index = min_index
-        self.answers: list[Answer] = []
+    def __init__(self) -> None:
+        self.answers: list[tuple[Index, Answer]] = []  # the least index each can use
         self.saved: SavedSnapshot | None = None
         self.is_waiting = False  # for a snapshot to be taken
         self.turns = 0
@@ -96,7 +99,8 @@ class CatchUpSource:
         """The call `manifest`: [uid, min_index, numbers of blocks to look at again]."""
         uid, min_index, suspects = args
         group = self._find(uid)
-        if group is None:
+        if group is None or min_index > group.last_index:
+            # The log is behind, or has begun anew: nobody knows when it gets there.
             answer(errors.CLUSTER_NOT_AVAIL())
             return
         if suspects:
@@ -104,13 +108,12 @@ class CatchUpSource:
                 del self._facts[key]
         request = self._requests.get(uid)
         if request is not None:
-            request.min_index = max(request.min_index, min_index)
-            request.answers.append(answer)
+            request.answers.append((min_index, answer))
             if request.is_waiting:
                 self._load(uid, request)  # the group may have been stopped and opened again since
             return
-        request = self._requests[uid] = _Request(min_index)
-        request.answers.append(answer)
+        request = self._requests[uid] = _Request()
+        request.answers.append((min_index, answer))
         self._load(uid, request)
 
     def on_block(self, args: list[Any], answer: Answer) -> None:
@@ -174,14 +177,8 @@ class CatchUpSource:
         if isinstance(result, BaseException):
             self._damaged(uid, request, result)
             return
-        if result is None or result.index < request.min_index:
-            group = self._find(uid)
-            if group is None:
-                self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
-                return
-            wanted = max(request.min_index, 1)
-            request.is_waiting = True
-            group.when_saved(wanted, lambda: self._load(uid, request))
+        if result is None or all(result.index < least for least, _ in request.answers):
+            self._wait(uid, request)
             return
         request.saved = result
         try:
@@ -190,6 +187,16 @@ class CatchUpSource:
             self._damaged(uid, request, err)
             return
         self._check_next(uid, request, facts, [])
+
+    def _wait(self, uid: Uid, request: _Request) -> None:
+        """Go on when there is a snapshot that one of those who ask can use."""
+        group = self._find(uid)
+        if group is None:
+            self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
+            return
+        request.is_waiting = True
+        least = min((least for least, _ in request.answers), default=1)
+        group.when_saved(max(least, 1), lambda: self._load(uid, request))
 
     def _check_next(
         self, uid: Uid, request: _Request, facts: StateFacts, found: list[FileFact]
@@ -213,8 +220,15 @@ class CatchUpSource:
                 )
                 return
             found.append(known)
-        assert request.saved is not None
-        self._answer(uid, request, self._manifest(uid, request.saved, facts, found))
+        saved = request.saved
+        assert saved is not None
+        waiting = [row for row in request.answers if row[0] > saved.index]
+        request.answers = [row for row in request.answers if row[0] <= saved.index]
+        if waiting:
+            later = self._requests[uid] = _Request()
+            later.answers = waiting
+            self._wait(uid, later)
+        self._answer(uid, request, self._manifest(uid, saved, facts, found))
 
     def _on_checked(
         self,
@@ -282,7 +296,7 @@ class CatchUpSource:
         if self._requests.get(uid) is request:
             del self._requests[uid]
         answers, request.answers = request.answers, []
-        for answer in answers:
+        for _, answer in answers:
             answer(value)
 
 

@@ -62,6 +62,10 @@ class Replica:
             return FileSource(self.disk, f"{ROOT}/streams/{UID}", UID, self.thread)
         return MemorySource(self.memory, self.thread)
 
+    @property
+    def last_index(self) -> Index:
+        return self.machine.applied
+
     def when_saved(self, min_index: Index, then: Callable[[], None]) -> None:
         self.waiting.append((min_index, then))
 

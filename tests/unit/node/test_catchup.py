@@ -493,8 +493,9 @@ def test_a_group_that_is_not_led_here_is_answered_with_an_error() -> None:
 def test_a_group_forgotten_while_it_waits_for_a_snapshot_answers_at_once() -> None:
     one = leader()
     one.is_leading = True
+    one.publish(10)
     answers: list[Any] = []
-    one.files.on_manifest([UID, 999, []], answers.append)
+    one.files.on_manifest([UID, 210, []], answers.append)
     one.thread.run()
     assert not answers
     one.files.forget(UID)
@@ -509,16 +510,47 @@ def test_a_group_opened_again_while_somebody_waits_is_asked_for_a_snapshot_again
     """The monitor that had been asked is gone, and nobody will call back."""
     one = leader()
     one.is_leading = True
+    one.publish(10)
     answers: list[Any] = []
     one.files.on_manifest([UID, 210, []], answers.append)
     one.thread.run()
     one.waiting.clear()
-    one.publish(10)
     one.files.on_manifest([UID, 210, []], answers.append)
     one.thread.run()
     one.save()
     one.thread.run()
     assert [answer["index"] for answer in answers] == [214, 214]
+
+
+def test_who_asks_for_what_there_is_does_not_wait_for_who_asks_for_more() -> None:
+    """Seed 711349: somebody asked for an index that a stream begun anew had not reached yet, and
+    was gone; all who asked afterwards waited for that index too."""
+    one = leader()
+    one.is_leading = True
+    one.publish(10)
+    first: list[Any] = []
+    second: list[Any] = []
+    one.files.on_manifest([UID, 210, []], first.append)
+    one.thread.run()
+    one.files.on_manifest([UID, 1, []], second.append)
+    one.thread.run()
+    assert [answer["index"] for answer in second] == [204]
+    assert not first
+    one.save()
+    one.thread.run()
+    assert [answer["index"] for answer in first] == [214]
+
+
+def test_what_the_log_does_not_reach_is_refused() -> None:
+    """The group began anew since it was offered; nobody knows when it comes to that index."""
+    one = leader()
+    one.is_leading = True
+    answers: list[Any] = []
+    one.files.on_manifest([UID, one.last_index + 1, []], answers.append)
+    assert answers == [errors.CLUSTER_NOT_AVAIL()]
+    one.files.on_manifest([UID, one.last_index, []], answers.append)
+    one.thread.run()
+    assert answers[1]["index"] == 204
 
 
 def test_an_install_that_differs_from_its_manifest_is_told() -> None:
