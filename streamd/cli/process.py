@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -375,6 +376,9 @@ class ServerProcess:
         for warning in fresh.warnings:
             self._log.warning(warning)
         self._log.is_debug, self._log.is_trace = fresh.is_debug, fresh.is_trace
+        if self._cluster is not None and fresh.cluster != self._options.cluster:
+            self._cluster.change_routes(fresh.cluster)
+            self._log.info("Reloaded: cluster routes")
         self._options = fresh
         self._monitoring.reloaded(fresh)
         assert self._listener is not None
@@ -437,8 +441,8 @@ def _refuse_fixed(old: Options, new: Options) -> None:
                 f"config reload not supported for {name}:"
                 f" old={getattr(old, name)!r}, new={getattr(new, name)!r}"
             )
-    if old.cluster != new.cluster:
-        raise ConfigError("config reload not supported for the cluster")
+    if replace(old.cluster, routes=()) != replace(new.cluster, routes=()):
+        raise ConfigError("config reload not supported for the cluster, but for its routes")
     if old.jetstream != new.jetstream:
         raise ConfigError("config reload not supported for JetStream")
 

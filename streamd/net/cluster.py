@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from streamd.config.cluster import join_address
+from streamd.config.cluster import ClusterOptions, join_address
 from streamd.config.options import Options
 from streamd.errors import CLUSTER_NOT_AVAIL, ConfigError
 from streamd.limits import (
@@ -211,6 +211,12 @@ class Cluster:
         Routes to one server under two names count twice until it was met.
         """
         return self._routes.expected_size() if self._routes is not None else 1
+
+    def change_routes(self, options: ClusterOptions) -> None:
+        """Go on with `options`, of which only the routes differ from before."""
+        assert self._routes is not None
+        self.options = options
+        self._routes.change(options.routes)
 
     def routes(self) -> list[RouteFacts]:
         """Return what monitoring shows of the links, oldest first."""

@@ -60,9 +60,24 @@ class PeerRoutes:
         """Begin to dial. The port this server listens on is known by now."""
         self._tasks = tasks
         for route in self.explicit:
-            route.is_self = self._is_own_address(route)
-            if not route.is_self:
-                self._run(route)
+            self._begin(route)
+
+    def change(self, urls: tuple[RouteUrl, ...]) -> None:
+        """Dial these from now on. The link to a server that is no longer among them stays while it
+        lasts: it may be a member of our groups all the same."""
+        wanted = {url.address: url for url in urls}
+        known = {route.address: route for route in self.explicit}
+        for address in known.keys() - wanted.keys():
+            known[address].is_dropped = True
+            known[address].wake.set()
+        self.explicit = []
+        for address, url in wanted.items():
+            route = known.get(address) or Route(url, is_explicit=True)
+            route.url = url  # the credentials may be others
+            self.explicit.append(route)
+            if address not in known:
+                self._begin(route)
+        self._cluster.size_changed()
 
     def close(self) -> None:
         """Dial no more."""
@@ -123,6 +138,11 @@ class PeerRoutes:
         return len(others) + 1
 
     # --- the dialer -----------------------------------------------------------------------------
+
+    def _begin(self, route: Route) -> None:
+        route.is_self = self._is_own_address(route)
+        if not route.is_self:
+            self._run(route)
 
     def _run(self, route: Route) -> None:
         if self._tasks is not None:

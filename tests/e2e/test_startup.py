@@ -295,6 +295,27 @@ def test_reload_changes_users_and_refuses_ports(start: type[Server], tmp_path: P
     assert json.loads(first_line(port)[5:])["auth_required"] is True
 
 
+def test_reload_changes_routes_and_nothing_else_of_the_cluster(
+    start: type[Server], tmp_path: Path
+) -> None:
+    """SIGHUP: a route that is new is dialed."""
+    text = "server_name: a\nlisten: 127.0.0.1:-1\ncluster { name: %s, listen: 127.0.0.1:-1%s }\n"
+    file = tmp_path / "a.conf"
+    file.write_text(text % ("c", ""))
+    server = start("-c", "a.conf")
+    server.port()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.settimeout(10)
+        route = f"nats://127.0.0.1:{other.getsockname()[1]}"
+        file.write_text(text % ("c", f", routes: [{route}]"))
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("[INF] Reloaded: cluster routes")
+        other.accept()[0].close()
+    file.write_text(text % ("other", f", routes: [{route}]"))
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for("config reload not supported for the cluster, but for its routes")
+
+
 def test_lame_duck_ends_an_idle_server(start: type[Server]) -> None:
     """SIGUSR2 without clients: it stops at once, with status 0."""
     server = start("-p", "-1", "-js", "-sd", "data")

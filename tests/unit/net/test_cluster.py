@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +320,40 @@ def test_two_routes_to_one_server_count_once_it_was_met() -> None:
             await b.handler.until(lambda: b.cluster.expected_size() == 2)
             await b.until_up("a")
             assert b.handler.of("up") == [("a", a.handler.words)]
+
+    asyncio.run(main())
+
+
+def test_routes_may_be_changed() -> None:
+    """A reload: new ones are dialed, those that are gone are not dialed again, links stay."""
+
+    async def main() -> None:
+        async with bed() as make:
+            b, c = await make("b").start(), await make("c").start()
+            c.handler.refuses.add("b")  # lest it tell a of b
+            a = await make("a", routes=(b.url,)).start()
+            await a.until_up("b")
+            both = replace(a.cluster.options, routes=(b.url, c.url))
+            a.cluster.change_routes(both)
+            await a.until_up("b", "c")
+            assert a.handler.of("down") == []
+            assert a.cluster.expected_size() == 3
+            assert a.cluster.configured_urls == [b.url.address, c.url.address]
+
+            a.cluster.change_routes(replace(both, routes=(c.url,)))
+            assert a.cluster.expected_size() == 2
+            facts = {f.remote_name: f for f in a.cluster.routes()}
+            assert not facts["b"].is_configured
+            assert facts["c"].is_configured
+            assert a.handler.of("down") == []
+            await b.cluster.close()
+            await a.until_up("c")
+            await c.cluster.close()
+            await a.until_up()
+            again = await make("b", port=b.cluster.port).start()
+            await make("c", port=c.cluster.port).start()
+            await a.until_up("c")
+            assert again.handler.events == []
 
     asyncio.run(main())
 
