@@ -341,6 +341,10 @@ def remove_server(request: Request) -> None:
     name = found[0]
     if cluster.is_up(name):
         raise errors.RAFT_GENERAL(err=f"server {name!r} is online: stop it, then remove it")
+    stream = node.removal_obstacle(name)
+    if stream:
+        text = f"stream {stream!r} has no leader and may need server {name!r} for a majority"
+        raise errors.RAFT_GENERAL(err=f"{text}: have it come back, or delete the stream")
     server_id = cluster.facts.get(name, {}).get("server_id", "")
 
     def removed(outcome: Any) -> None:

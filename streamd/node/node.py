@@ -338,6 +338,9 @@ class Node:
     def leader_of(self, uid: Uid) -> NodeId:
         return self.leaders.leader_of(uid) if self.is_clustered else self.server_name
 
+    def removal_obstacle(self, name: NodeId) -> str:
+        return self.removals.obstacle(name)
+
     def watch_leaders(self, on_change: Callable[[], None]) -> None:
         self.leaders.watch(on_change)
 

@@ -265,6 +265,9 @@ class NodeHandle(Protocol):
     def leader_of(self, uid: Uid) -> NodeId:
         """The node that leads a stream, as far as is known here; empty: nobody."""
 
+    def removal_obstacle(self, name: NodeId) -> str:
+        """A stream that may need the server `name`, which is away, for a majority; empty: none."""
+
     def replica(self, uid: Uid) -> StreamHandle | None:
         """This node's member of a stream's group, whatever its role."""
 

@@ -65,6 +65,24 @@ class Removals:
         self._node.node_facts.pop(name, None)
         self.look_at_members()
 
+    def obstacle(self, name: NodeId) -> str:
+        """Name a stream that may need `name`, which is away, for a majority; "": there is none.
+
+        Its group has no leader among those who are here. While its members change it may have two
+        voters for a moment, and if `name` is one of them, it must give its vote once more before
+        it leaves; told that it was removed, it never would.
+        """
+        node = self._node
+        for asset in node.meta.streams_by_uid.values():
+            holders = {*asset.members, *asset.peers}
+            if name not in holders or len(holders) == 1:
+                continue
+            leader = node.leader_of(asset.uid)
+            is_here = node.peers is not None and leader in (node.server_name, *node.peers.nodes())
+            if not is_here:
+                return asset.name
+        return ""
+
     def look_at_members(self) -> None:
         """Part with whoever the meta group knows to be out, this server too."""
         node = self._node

@@ -54,6 +54,7 @@ KINDS: dict[str, float] = {
 }
 REMOVABLE = 0.25  # of the clusters of five: some of their servers go for good
 REMOVAL_US = 4 * SECOND  # before the end of the faults at the latest
+REMOVAL_WAIT_US = 2 * SECOND  # until an operator acts: who is left has elected by then, if it can
 # What may come one upon the other.
 STORMY = [
     "bad network", "broken connection", "one-way partition", "isolated node", "cut-off node",
@@ -348,7 +349,9 @@ class Faults:
         if not has_data:
             self._destroy(host, ROOT)
             self._log_lost(host)
-        self._remove(host, self._removal_of(host), set(), has_data=has_data)
+        before = self._removal_of(host)
+        again = partial(self._remove, host, before, set(), has_data=has_data)
+        self._world.after(REMOVAL_WAIT_US, again)
         return f"{host.name}{' with its data' * has_data}"
 
     def _removal_of(self, host: Host) -> int:
@@ -375,6 +378,12 @@ class Faults:
             term = group.raft.term if group is not None else 0
             is_up = node.peers is not None and host.name in node.peers.nodes()
             if not is_up and term not in asked:
+                if node.removal_obstacle(host.name):
+                    # It is refused, and somebody has the server come back instead.
+                    self._world.counts["removals refused"] += 1
+                    host.restart_wanted = True
+                    host.boot()
+                    return
                 asked.add(term)
                 command = [commands.REMOVE_SERVER, other.clock.now_ns(), host.name]
                 other.process.run(node.propose_meta, command, lambda result: None)

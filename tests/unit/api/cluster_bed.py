@@ -125,6 +125,9 @@ class ClusterNode(Node):
     def leader_of(self, uid: int) -> str:
         return self.world.leaders.get(uid, "")
 
+    def removal_obstacle(self, name: str) -> str:
+        return self.world.obstacle
+
     def stream(self, name: str) -> Any:
         asset = self.meta.streams_by_name.get(name)
         if asset is None or name in self.hidden:
@@ -199,6 +202,7 @@ class World:
         self.timers: list[tuple[int, Callable[[], None]]] = []
         self.notes = 0
         self.is_changing = False  # the meta group's members
+        self.obstacle = ""  # to the removal of a server: a stream
         self._remotes: dict[int, RemoteStream] = {}
         self._reply_count = 0
         self.nodes = {name: ClusterNode(self, name) for name in names}

@@ -426,6 +426,13 @@ def test_server_remove_is_refused(world: World) -> None:
     world.is_changing = True
     assert refused({"peer": "n3"}) == 10202
     world.is_changing = False
+    world.obstacle = "S"
+    assert world.error("n1", "SERVER.REMOVE", {"peer": "n3"}) == (
+        10041,
+        "stream 'S' has no leader and may need server 'n3' for a majority: have it come back,"
+        " or delete the stream",
+    )
+    world.obstacle = ""
     proposals: list[Any] = []
     leader = world.nodes["n1"]
     leader.propose_meta = lambda command, done: proposals.append((command, done))  # type: ignore[method-assign]
