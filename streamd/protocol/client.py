@@ -145,7 +145,7 @@ class ClientParser:
 
     def _lone(self, data: bytes) -> Event | None:
         """Return the event if `data` is one publish and nothing else, as of clients that wait for
-        each ack: a third of what `_scan` takes. None: look closer."""
+        each ack: it costs less than `_scan`. None: look closer."""
         has_headers = data.startswith(b"HPUB ")
         if not has_headers and not data.startswith(b"PUB "):
             return None
