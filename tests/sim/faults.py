@@ -10,8 +10,9 @@ import errno
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.types import META_UID, NodeId
 from tests.sim.host import ROOT
@@ -360,7 +361,7 @@ class Faults:
         return removals.get(host.name, 0)
 
     def _remove(self, host: Host, before: int, asked: set[int], *, has_data: bool) -> None:
-        """Ask for it, of each meta leader once, until it is committed."""
+        """Ask for it, of each meta leader until it takes it, until it is committed."""
         if self._removal_of(host) > before:
             if has_data:
                 # It comes back, is sent away, and only then replaced.
@@ -386,9 +387,15 @@ class Faults:
                     return
                 asked.add(term)
                 command = [commands.REMOVE_SERVER, other.clock.now_ns(), host.name]
-                other.process.run(node.propose_meta, command, lambda result: None)
+                answered = partial(self._removal_answered, asked, term)
+                other.process.run(node.propose_meta, command, answered)
         again = partial(self._remove, host, before, asked, has_data=has_data)
         self._world.after(200 * MS, again)
+
+    def _removal_answered(self, asked: set[int], term: int, outcome: Any) -> None:
+        """A leader that still leads has not taken what it refused: it is asked again."""
+        if isinstance(outcome, JsError):
+            asked.discard(term)
 
     def _replace(self, host: Host) -> None:
         """Empty a removed server's disk, as soon as all others are whole, and start it. Streams in
