@@ -46,6 +46,26 @@ def test_a_write_that_is_slow_now_and_then_is_forgiven() -> None:
     assert disk.by_loop == 50 * 101
 
 
+def test_slow_spells_do_not_add_up() -> None:
+    disk = Disk(0.00015)
+    writes = 0
+    for _ in range(60):
+        for _ in range(30):
+            disk.write(0.003)
+        writes += 30 + disk.write_for(1.0)
+    assert 0.9 * writes < disk.by_loop < writes
+
+
+def test_one_long_write_after_a_rest_is_forgiven_too() -> None:
+    disk = Disk(0.00015)
+    disk.write_for(1.0)
+    disk.write(0.2)
+    disk.write_for(0.06)
+    before = disk.by_loop
+    disk.write(0.05)
+    assert disk.write_for(1.0) == disk.by_loop - before - 1
+
+
 def test_a_slow_disk_costs_the_loop_next_to_nothing() -> None:
     disk = Disk(0.003)
     disk.write_for(1.0)  # finds out
