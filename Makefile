@@ -45,7 +45,7 @@ run-single: $(STAMP)
 	$(BIN)/python -m streamd.cli.demo $(ARGS)
 
 test: $(SPARK)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: $(SPARK)
 	$(BIN)/ruff check .

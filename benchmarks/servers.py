@@ -30,17 +30,24 @@ def end_servers_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
+# Below those that the kernel hands out for outgoing connections, lest one of them takes the port of
+# a server that restarts.
+PORTS = range(15_000, 32_000)
+_own_ports = PORTS
 _given: set[int] = set()
 
 
-def free_port() -> int:
-    """Return a TCP port of loopback that was free a moment ago, another one each time.
+def share_ports(part: int, parts: int) -> None:
+    """Give this process its own part of the ports: `parts` of them run tests at the same time."""
+    global _own_ports
+    size = len(PORTS) // parts
+    _own_ports = PORTS[part * size : (part + 1) * size]
 
-    Below the range that the kernel hands out for outgoing connections, lest one of those takes
-    the port while a server restarts.
-    """
+
+def free_port() -> int:
+    """Return a TCP port of loopback that was free a moment ago, another one each time."""
     while True:
-        port = random.randrange(15_000, 32_000)
+        port = random.choice(_own_ports)
         if port in _given:
             continue  # asked for, perhaps not bound yet: by the same server's other listener
         with socket.socket() as probe, contextlib.suppress(OSError):
