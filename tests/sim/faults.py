@@ -312,8 +312,15 @@ class Faults:
         host = self._some(self._running())
         if host is None:
             return None
-        host.stop()
-        host.boot_later(self._rng.randint(4500, 7000) * MS)
+        away_us = self._rng.randint(4500, 7000) * MS
+        back_us = self._world.now_us + away_us
+
+        def stopped() -> None:
+            if self._world.now_us >= back_us:  # it was paused on its way: it stops only now
+                host.boot_later(0)
+
+        host.stop(stopped)
+        host.boot_later(away_us)
         return host.name
 
     def _clock_jump(self) -> str:

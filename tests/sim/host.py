@@ -413,14 +413,15 @@ class Host:
             self.world.reached(point)
         self._points_seen = len(self.disk.points)
 
-    def stop(self) -> None:
-        """SIGTERM: hand over, stop, end."""
+    def stop(self, then: Callable[[], None] = lambda: None) -> None:
+        """SIGTERM: hand over, stop, end; `then` is called when it has ended so."""
         process = self.process
         if process is None or not process.is_alive or process.is_paused:
             return
 
         def stopped() -> None:
             self.kill("stopped")
+            then()
 
         process.run(process.node.stop, stopped)
 
