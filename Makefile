@@ -44,8 +44,9 @@ pipeline: $(SPARK)
 run-single: $(STAMP)
 	$(BIN)/python -m streamd.cli.demo $(ARGS)
 
+# As many processes as there are cores, but four at most: each may start a JVM.
 test: $(SPARK)
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: $(SPARK)
 	$(BIN)/ruff check .
