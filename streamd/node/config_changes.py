@@ -63,8 +63,7 @@ class ConfigChanges:
                 done(outcome)
 
         def expired() -> None:
-            waiters = self._waiters.get(uid, [])
-            waiters[:] = [row for row in waiters if row[1] is not finish]
+            self._keep(uid, [row for row in self._waiters.get(uid, ()) if row[1] is not finish])
             finish(errors.CLUSTER_NOT_AVAIL())
 
         timer = node.env.loop.call_later(timeout_ms / 1000, expired)
@@ -81,7 +80,7 @@ class ConfigChanges:
         if replica is not None and replica.is_ready:
             has = replica.machine.config_meta_index
             due = waiters if error is not None else [row for row in waiters if row[0] <= has]
-            self._waiters[uid] = [row for row in waiters if row not in due]
+            self._keep(uid, [row for row in waiters if row not in due])
             for _, done in due:
                 done(error or True)
             return
@@ -91,6 +90,13 @@ class ConfigChanges:
         del self._waiters[uid]
         for meta_index, done in waiters:
             node.peers.call(leader, "configured", [uid, meta_index], done, limits.CONFIGURED_MS)
+
+    def _keep(self, uid: Uid, waiters: list[tuple[int, Done]]) -> None:
+        """Go on with `waiters`; nothing is kept of a stream that nobody waits for."""
+        if waiters:
+            self._waiters[uid] = waiters
+        else:
+            self._waiters.pop(uid, None)
 
     def fail(self, uid: Uid, error: errors.JsError) -> None:
         """The stream can't be served here: all who wait for it are told."""

@@ -17,6 +17,7 @@ from streamd.types import Seq
 _MS = 1_000_000  # ns
 _UNAPPLIED_RETRY_MS = 50  # a timer rang before its delivery was applied: the log is slow
 _NAK = -1  # stamp of a timer that stands for a -NAK
+_FEW_TIMERS = 64  # so many may be there for nothing
 
 
 class Redelivery:
@@ -27,6 +28,7 @@ class Redelivery:
         "_consumer",
         "_due",
         "_nak_due_ms",
+        "_prune_at",
         "_queued",
         "_timers",
         "_wait_ms",
@@ -39,6 +41,7 @@ class Redelivery:
         # Heap of (due_ms, first, last, stamp): stamp is the time in the DELIVERED (or PROGRESS)
         # command; a pending entry with a later time has a later timer of its own.
         self._timers: list[tuple[int, Seq, Seq, int]] = []
+        self._prune_at = _FEW_TIMERS  # how many timers are too many, unless they are needed
         self._nak_due_ms: dict[Seq, int] = {}
         self._due: list[Seq] = []  # heap, lowest first
         self._queued: set[Seq] = set()
@@ -72,7 +75,31 @@ class Redelivery:
             first, last, ts, deliveries = run
             passed_ms = max(0, now_ns - ts) // _MS
             due_ms = now_ms + max(0, self.wait_ms(deliveries) - passed_ms)
-            heapq.heappush(self._timers, (due_ms, first, last, ts))
+            self._add((due_ms, first, last, ts))
+
+    def _add(self, timer: tuple[int, Seq, Seq, int]) -> None:
+        heapq.heappush(self._timers, timer)
+        if len(self._timers) > self._prune_at:
+            # What was acked in time leaves its timer: with a long ack wait those would be millions.
+            self._timers = [each for each in self._timers if self._is_needed(*each)]
+            heapq.heapify(self._timers)
+            self._prune_at = _FEW_TIMERS + 2 * len(self._timers)
+
+    def _is_needed(self, due_ms: int, first: Seq, last: Seq, stamp: int) -> bool:
+        """False if `ring` would find nothing to do for a timer, whenever it rings."""
+        if stamp == _NAK:
+            return self._nak_due_ms.get(first) == due_ms
+        consumer = self._consumer
+        if last <= consumer.floor_sseq:
+            return False
+        if last > consumer.delivered_sseq:
+            return True  # the delivery is not applied yet
+        pending = consumer.pending
+        for sseq in range(first, last + 1):
+            held = pending.get(sseq)
+            if held is not None and held[1] <= stamp:
+                return True
+        return False
 
     def wait_ms(self, deliveries: int) -> int:
         """How long the ack of a message may take that was delivered so many times."""
@@ -83,7 +110,7 @@ class Redelivery:
 
     def delivered(self, first: Seq, last: Seq, *, stamp: int, now_ms: int, deliveries: int) -> None:
         """Set a timer for messages that were just sent (or, deliveries unchanged, are in work)."""
-        heapq.heappush(self._timers, (now_ms + self.wait_ms(deliveries), first, last, stamp))
+        self._add((now_ms + self.wait_ms(deliveries), first, last, stamp))
         if self._nak_due_ms:
             for sseq in range(first, last + 1):
                 self._nak_due_ms.pop(sseq, None)
@@ -92,7 +119,7 @@ class Redelivery:
         """Deliver `sseq` again at `due_ms`, whatever its ack timer says."""
         if sseq not in self._queued:
             self._nak_due_ms[sseq] = due_ms
-            heapq.heappush(self._timers, (due_ms, sseq, sseq, _NAK))
+            self._add((due_ms, sseq, sseq, _NAK))
 
     @property
     def next_ms(self) -> int:

@@ -41,6 +41,7 @@ _NAMED_KINDS = frozenset(
     (commands.CREATE_CONSUMER, commands.PAUSE_CONSUMER, commands.RESET_CONSUMER)
 )
 _FEW_CURSORS = 16  # are all told whatever happens
+_FEW_WAKES = 64  # so many may be there for nothing
 _PLAIN_ACKS = frozenset((b"", b"+ACK", b"+OK"))
 _REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MSG, commands.REMOVE))
 
@@ -715,6 +716,10 @@ class StreamGroup(Group):
         if standing is None or monotonic_ms < standing:
             self._wake_of[cursor] = monotonic_ms
             heapq.heappush(self._wakes, (monotonic_ms, next(self._ties), cursor))
+            if len(self._wakes) > _FEW_WAKES + 2 * len(self._wake_of):
+                # Most are void: of cursors that are gone, or that asked for an earlier time since.
+                self._wakes = [(at, next(self._ties), one) for one, at in self._wake_of.items()]
+                heapq.heapify(self._wakes)
 
     def wake_soon(self, cursor: Cursor) -> None:
         self._dirty[cursor] = None

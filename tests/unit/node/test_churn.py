@@ -1,0 +1,96 @@
+"""Streams and consumers that come and go leave nothing behind in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamd.api.stream_configs import normalise
+from streamd.machine import commands
+from streamd.node import group as g
+from streamd.node.node import Node
+from tests.holdings import grown, sizes
+from tests.sim.crash import SimWires
+from tests.unit.node.test_many_cursors import create, publish, pull
+from tests.unit.node.test_refused_proposals import Leader
+
+ROUND = 40  # streams that come and go before each look
+
+
+async def _propose(node: Node, command: list[Any]) -> Any:
+    outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    node.propose_meta(command, outcome.set_result)
+    return await outcome
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+def test_nothing_is_kept_of_streams_that_are_gone(tmp_path: Path, storage: str) -> None:
+    async def come_and_go(node: Node, first: int) -> None:
+        for number in range(first, first + ROUND):
+            name = f"S{number}"
+            told = {"name": name, "subjects": [f"s.{number}"], "storage": storage}
+            config = normalise(told, is_pedantic=False)
+            await _propose(node, [commands.CREATE_STREAM, 1, config])
+            assert await _propose(node, [commands.DELETE_STREAM, 2, name, 0]) is True
+
+    async def run() -> None:
+        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
+        await node.started()
+        try:
+            await come_and_go(node, 0)
+            before = sizes(node)
+            await come_and_go(node, ROUND)
+            after = sizes(node)
+        finally:
+            await node.stopped()
+        assert grown(before, after, ROUND) == {}
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_acked_messages_leave_no_timers() -> None:
+    """A timer stood until the ack wait was over: 3,600 for each message a second of one hour."""
+    leader = Leader(max_msgs_per_subject=5)
+    create(leader, "C", ack_wait=3600 * 10**9)
+    create(leader, "OLD", ack_wait=3600 * 10**9)
+    publish(leader, b"s.2")
+    pull(leader, "C", 1)
+    pull(leader, "OLD", 1)  # never acked, so its ack floor stays
+    leader.pass_time(20)
+
+    def deliver_and_ack(count: int) -> dict[str, int]:
+        for _ in range(count):
+            publish(leader, b"s.1")
+            for name in ("C", "OLD"):
+                pull(leader, name, 1)
+            leader.pass_time(20)
+            for _, ack, *_ in leader.wires.delivered[-2:]:
+                leader.post(g.ACKS, [ack], None, [b"+ACK"])
+            leader.pass_time(20)
+        return sizes(leader.node.group)
+
+    before = deliver_and_ack(200)
+    assert len(leader.machine.consumers["C"].pending) == 1
+    assert len(leader.machine.consumers["OLD"].pending) == 1
+    assert "Redelivery._timers" not in grown(before, deliver_and_ack(200), 50)
+
+
+def test_consumers_that_are_gone_are_woken_no_more() -> None:
+    leader = Leader()
+    publish(leader, b"s.1")
+
+    def come_and_go(first: int) -> dict[str, int]:
+        for number in range(first, first + 200):
+            create(leader, f"C{number}", inactive_threshold=3600 * 10**9)
+            pull(leader, f"C{number}", 1)
+            leader.pass_time(20)
+            uid = leader.machine.consumers[f"C{number}"].uid
+            leader.propose([commands.DELETE_CONSUMER, leader.clock.now_ns(), f"C{number}", uid, ""])
+        return sizes(leader.node.group)
+
+    before = come_and_go(0)
+    assert not leader.machine.consumers
+    assert grown(before, come_and_go(200), 100) == {}
