@@ -21,6 +21,7 @@ from streamd.subjects import Matcher
 from streamd.types import Seq, StoredMsg
 
 _NOT_FOUND: Final = b"NATS/1.0 404 Message Not Found\r\n\r\n"
+_UNREADABLE: Final = b"NATS/1.0 500 Message Can Not Be Read\r\n\r\n"
 _NO_RESULTS: Final = b"NATS/1.0 404 No Results\r\n\r\n"
 _EMPTY: Final = b"NATS/1.0 408 Empty Request\r\n\r\n"
 _BAD: Final = b"NATS/1.0 408 Bad Request\r\n\r\n"
@@ -85,7 +86,10 @@ def _send_one(
         request.status(_NOT_FOUND)
         return
 
-    def send(found: list[StoredMsg | None]) -> None:
+    def send(found: list[StoredMsg | None] | None) -> None:
+        if found is None:
+            request.status(_UNREADABLE)
+            return
         message = found[0]
         if message is None:
             request.status(_NOT_FOUND)
@@ -212,7 +216,10 @@ class _Batch:
                 % (self._pending, self._last_seq, self._trailer)
             )
 
-    def _send(self, found: list[StoredMsg | None]) -> None:
+    def _send(self, found: list[StoredMsg | None] | None) -> None:
+        if found is None:
+            self._request.status(_UNREADABLE)
+            return
         name, reply = self._handle.name_bytes, self._request.reply
         publish = self._request.context.wires.publish
         for message in found:

@@ -24,6 +24,8 @@ def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = 
         "created": times.format_ns(machine.created_ns),
         "state": stream_state(machine.state(), machine.config),
     }
+    if handle.unreadable:
+        info["state"]["lost"] = _lost(handle)
     if context.domain:
         info["domain"] = context.domain
     if context.is_clustered:
@@ -50,6 +52,13 @@ def stream_state(state: Document, config: Document) -> Document:
             shown[field] = state[field]
     shown["consumer_count"] = state["consumer_count"]
     return shown
+
+
+def _lost(handle: StreamHandle) -> Document:
+    """Return the LostStreamData of messages that are stored and can't be read."""
+    seqs = handle.unreadable
+    index = handle.machine.index
+    return {"msgs": seqs, "bytes": sum(index.size_of(seq) for seq in seqs if index.is_live(seq))}
 
 
 def consumer_info(

@@ -30,7 +30,9 @@ def get(request: Request) -> None:
     ):
         raise errors.BAD_REQUEST()
 
-    def show(found: list[StoredMsg | None]) -> None:
+    def show(found: list[StoredMsg | None] | None) -> None:
+        if found is None:
+            raise errors.STREAM_STORE_FAILED(err="the message is stored and can't be read")
         message = found[0]
         if message is None:
             raise errors.NO_MESSAGE_FOUND()

@@ -459,6 +459,11 @@ class IndexLookup:
         extra = self._header_extra if length & HAS_HEADERS else 0
         return int(length & LENGTH_MASK) - self._size_less + extra
 
+    def seq_at_place(self, block_no: int, offset: int) -> Seq:
+        """The message whose record begins at `offset` of a block of this index."""
+        columns = self._columns(next(block for block in self.blocks if block.block_no == block_no))
+        return columns.seq_at(bisect_left(columns.offsets, offset))
+
     def columns_of(self, block: Block) -> Columns:
         """The columns of a block of this index."""
         return self._columns(block)

@@ -2,7 +2,8 @@
 
 A damaged replica is made anew from its peers, but only while another node leads the stream: so
 that somebody is known to have it whole. A leader hands over first. Where that can't be, what is
-left of this copy goes on serving, and the node says so until it is repaired.
+left of this copy goes on serving, and the node says so until it is repaired, or until an operator
+has deleted what can't be read (node/unreadable.py).
 """
 
 from __future__ import annotations
@@ -32,22 +33,30 @@ class Damages:
         """Look now and then whether what could not be repaired can be by now."""
         self._node.again("damages", limits.DAMAGES_EVERY_S, self._look)
 
-    def on_damaged(self, uid: Uid, err: StreamdError) -> None:
-        """A block of the newest state is missing or bad on this disk."""
+    def on_damaged(self, uid: Uid, err: StreamdError, is_new: bool = True) -> None:
+        """A block of the newest state is missing or bad on this disk; or (not `is_new`) less of it
+        than before."""
         node = self._node
         group = node.group_of(uid)
         if uid == META_UID or group is None or group.failure:
             return
-        self.damage_count += 1
-        is_new = uid not in self.reasons
+        is_told = self.reasons.get(uid) == str(err)
         self.reasons[uid] = str(err)
+        if not is_new:
+            return
+        self.damage_count += 1
         if len(group.raft.members.voters) > 1:
-            if is_new:
+            if not is_told:
                 node.error("block is damaged", group=uid, reason=str(err))
             self._repair(uid)
-        elif is_new:
+        elif not is_told:
             # Nobody has another copy: what is left of this one goes on serving.
             node.error("block is damaged, and there is no other copy", reason=str(err))
+
+    def on_mended(self, uid: Uid) -> None:
+        """Nothing that the stream holds is unreadable here any more."""
+        if self.reasons.pop(uid, ""):
+            self._node.info("all that is stored can be read again", group=uid)
 
     def on_conflict(self, uid: Uid, text: str) -> None:
         """Something of another incarnation was where this one's belongs. It is not used."""

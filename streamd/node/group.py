@@ -39,6 +39,10 @@ PEER_UP = 17  # (node_id, live nodes): there is a link to a member
 PEER_DOWN = 18  # (node_id, live nodes): and now there is none
 MEMBERS = 19  # (voters, learners): change who belongs to the group
 WROTE = 20  # (node_id): a client there publishes, so it may read its own writes there
+UNREADABLE = (
+    21  # (block, seqs, reason): the disk does not give these; none: what is dead is damaged
+)
+READABLE = 22  # (block): it gave all of it
 
 
 class BlockPort(Protocol):
@@ -155,6 +159,7 @@ class Group:
             self._unexpected, self._unexpected, self._unexpected, self._on_snapshot_wanted,
             self._on_step, self._unexpected, self._on_failed, self._on_step_down,
             self._on_peer_up, self._on_peer_down, self._on_members, self._on_wrote,
+            self._unexpected, self._unexpected,
         ]  # fmt: skip
         self._turn_out = Turn()
 

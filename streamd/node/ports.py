@@ -165,8 +165,13 @@ class StreamHandle(Protocol):
     def read_barrier(self, done: Callable[[], None]) -> None:
         """Call `done` when all that was posted before is applied, as a linearizable read needs."""
 
-    def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None]], None]) -> None:
-        """Read messages by seq (None: not there). May call `done` at once, or after a disk read."""
+    @property
+    def unreadable(self) -> list[Seq]:
+        """Messages that are stored and that the disk does not give back, as far as is known."""
+
+    def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
+        """Read messages by seq (None: not there). May call `done` at once, or after a disk read;
+        with None if one of them is there and can't be read."""
 
     def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
         """A `MSG.NEXT` request; False if there is no such consumer (caller answers 503)."""

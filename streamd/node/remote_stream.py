@@ -88,7 +88,11 @@ class RemoteStream:
     def read_barrier(self, done: Callable[[], None]) -> None:
         raise AssertionError(f"stream {self.name}: reads go to its leader")
 
-    def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None]], None]) -> None:
+    @property
+    def unreadable(self) -> list[Seq]:
+        return []  # its leader knows
+
+    def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
         raise AssertionError(f"stream {self.name}: reads go to its leader")
 
     def consumer_view(self, consumer: str) -> None:

@@ -41,6 +41,7 @@ class Rewriter:
         self._seen = 0  # how many seqs were gone at the last look that left nothing to do
         self._sparse_since: dict[int, int] = {}  # blocks of which little is live, and since when
         self._unreadable: set[int] = set()  # the scrubber will say what is wrong with them
+        self._damaged: set[int] = set()  # all that is live in them can be read
         self._is_busy = False
         self._now_ms = 0
         self._due_ms = 0
@@ -50,6 +51,14 @@ class Rewriter:
         self._is_busy = False
         self._seen = self._due_ms = 0
         self._sparse_since.clear()
+
+    def renew(self, block_no: int) -> None:
+        """Something dead in a block is damaged: what is live gets another, whatever its size."""
+        self._unreadable.discard(block_no)
+        self._damaged.add(block_no)
+        if not self._is_busy:
+            self._due_ms = self._now_ms + limits.REWRITE_LOOK_MS
+            self._wake()
 
     def deadline_ms(self) -> int:
         """Monotonic ms of the next look; 0: none is needed until something is removed."""
@@ -94,6 +103,11 @@ class Rewriter:
         sparse_before, self._sparse_since = self._sparse_since, {}
         best: list[Block] = []
         best_gain = room - 1  # less is not worth it
+        damaged = [block for block in index.blocks if block.block_no in self._damaged]
+        self._damaged = {block.block_no for block in damaged}
+        for block in damaged:
+            if block.is_sealed and block.live:
+                return [block]
         run = _Run(room)
         for block in index.blocks[:-1]:
             size = block.end_offset - BLOCK_HEADER_BYTES
@@ -142,6 +156,7 @@ class Rewriter:
             block_no, _ = wanted.pop()
             if isinstance(result, StreamdError):
                 self._unreadable.add(block_no)
+                self._damaged.discard(block_no)
                 self._settle(result)
                 return
             pieces.append(result)

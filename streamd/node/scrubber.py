@@ -105,7 +105,37 @@ class Scrubber:
         else:
             text = block_difference(replica.machine, block, result, active_count=active_count)
             if not text:
+                if replica.unreadable:
+                    replica.report_whole(block.block_no)
                 return
             error = CorruptionError(f"stream {replica.name}: {text}")
+        if len(replica.group.raft.members.voters) == 1:
+            self._look_closer(replica, block, error)
+            return
         self._queue = [row for row in self._queue if row[0] is not replica]
         self._node.damages.on_damaged(replica.uid, error)
+
+    def _look_closer(self, replica: LocalStream, block: Block, error: StreamdError) -> None:
+        """Nobody else has this stream: which of its messages can't be read?"""
+        index = replica.machine.index
+        try:
+            columns = index.columns_of(block)
+        except StreamdError as err:
+            self._node.damages.on_damaged(replica.uid, err)
+            return
+        locs = map(index.locate, columns.seqs_between(0, len(columns)))
+        live = [loc for loc in locs if loc is not None]
+        places = [(offset, length) for _, _, offset, length in live]
+        replica.store.flush()
+
+        def done(result: Any) -> None:
+            if isinstance(result, BaseException):
+                raise result
+            if self._is_live(replica, block):
+                if not result:
+                    reason = str(error)
+                    self._node.warn("damage where nothing is stored any more", reason=reason)
+                replica.report(block.block_no, [live[at][0] for at in result], str(error))
+
+        job = partial(replica.store.damaged_records, block.block_no, places)
+        self._node.block_thread.submit(job, done)

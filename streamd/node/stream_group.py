@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any
 
 from streamd import errors, limits
+from streamd.errors import CorruptionError, DiskError, StreamdError
 from streamd.machine import commands
 from streamd.machine.audience import Audience
 from streamd.machine.base import Effects
@@ -26,6 +27,7 @@ from streamd.node.group import BlockPort, Group, Turn
 from streamd.node.ports import DeliverSink, PublishSink, Wires
 from streamd.node.rewriter import Rewriter
 from streamd.node.trimmer import Trimmed, Trimmer
+from streamd.node.unreadable import Unreadable
 from streamd.protocol import acks
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.store.format import decode_fields
@@ -113,6 +115,16 @@ class StreamGroup(Group):
             may_remove=lambda: all_know("removes"),
             wake=self._wake,
         )
+        # That something is damaged (is it news?), and that nothing is any more.
+        self.on_damaged: Callable[[StreamdError, bool], object] = lambda err, is_new: None
+        self.on_mended: Callable[[], object] = lambda: None
+        self.unreadable = Unreadable(
+            machine.index,
+            machine.name,
+            on_found=lambda err, is_new: self.call_soon(self.on_damaged, err, is_new),
+            on_over=lambda: self.call_soon(self.on_mended),
+            renew=self._rewriter.renew,
+        )
         self._next_ts = 0
         self._cursors: dict[Uid, Cursor] = {}
         self._by_name: dict[bytes, Cursor] = {}
@@ -131,6 +143,8 @@ class StreamGroup(Group):
         self._is_closed = False
         handlers = self._handlers
         handlers[g.DRAINED] = self._on_drained
+        handlers[g.UNREADABLE] = self.unreadable.note
+        handlers[g.READABLE] = self._on_readable
         handlers[6:12] = [
             self._on_publish, self._on_acks, self._on_pull, self._on_flow, self._on_interest,
             self._on_read,
@@ -477,6 +491,8 @@ class StreamGroup(Group):
                     is_removed = True
                 elif kind == commands.DELETE_CONSUMER and command[5:] == [True]:
                     self._trimmer.sweep()
+        if self.unreadable:
+            self.unreadable.settle()
         if not self._is_ready:
             return
         first = self.machine.index.first_seq
@@ -596,6 +612,9 @@ class StreamGroup(Group):
             cursor.on_interest(has_interest)
             self._dirty[cursor] = None
 
+    def _on_readable(self, block_no: int, b: Any, c: Any) -> None:
+        self.unreadable.note_readable(block_no)
+
     def _on_read(self, cursor: Cursor, b: Any, c: Any) -> None:
         if self._cursors.get(cursor.consumer.uid) is cursor:
             self._dirty[cursor] = None
@@ -667,9 +686,21 @@ class StreamGroup(Group):
         return self.at_ms
 
     def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
-        found = self.blocks.chunk(block_no, offset)
-        if found is None:
-            cursor = self._planning
+        found = None
+        unreadable = self.unreadable
+        again_ms = unreadable.again_ms(block_no, offset, self.at_ms) if unreadable else 0
+        if not again_ms:
+            try:
+                found = self.blocks.chunk(block_no, offset)
+            except (CorruptionError, DiskError) as err:
+                again_ms = unreadable.note_failed(block_no, offset, err, self.at_ms)
+            if found is not None and unreadable:
+                unreadable.note_read(block_no, offset)
+        cursor = self._planning
+        if again_ms > self.at_ms:
+            assert cursor is not None
+            self.wake_at(again_ms, cursor)
+        elif found is None:
             self.blocks.read_chunk(
                 block_no,
                 offset,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd import limits
-from streamd.errors import CorruptionError, DiskError, StreamdError
+from streamd.errors import CorruptionError, DiskError
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
 from streamd.node.cursor import Cursor
@@ -34,8 +34,6 @@ class LocalStream:
         self.name = self.machine.name
         self.name_bytes = self.name.encode()
         self._post = monitor.post
-        # A message that can't be read is not "not there": who asked for it gets no answer.
-        self.on_damaged: Callable[[StreamdError], None] = _raise
 
     @property
     def config(self) -> dict[str, Any]:
@@ -81,56 +79,83 @@ class LocalStream:
     def consumer_view(self, consumer: str) -> Cursor | None:
         return self.group.cursor(consumer)
 
-    def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None]], None]) -> None:
+    @property
+    def unreadable(self) -> list[Seq]:
+        """Messages that are stored here and that the disk does not give back, ascending."""
+        return self.group.unreadable.seqs
+
+    def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
         """See ports.StreamHandle. Messages not in memory cost one block read each."""
         _Read(self, seqs, done).advance()
 
+    def report(self, block_no: int, seqs: list[Seq], reason: str) -> None:
+        """The disk does not give these messages of a block; [] if only what is dead is damaged."""
+        self._post((g.UNREADABLE, block_no, seqs, reason))
 
-def _raise(err: StreamdError) -> None:
-    raise err
+    def report_whole(self, block_no: int) -> None:
+        """All of a block could be read."""
+        self._post((g.READABLE, block_no, None, None))
 
 
 class _Read:
     """One `LocalStream.read` under way."""
 
     def __init__(
-        self, handle: LocalStream, seqs: list[Seq], done: Callable[[list[StoredMsg | None]], None]
+        self,
+        handle: LocalStream,
+        seqs: list[Seq],
+        done: Callable[[list[StoredMsg | None] | None], None],
     ) -> None:
         self._handle = handle
         self._seqs = seqs
         self._done = done
         self._found: list[StoredMsg | None] = []
+        self._asked_for: Seq = 0  # of the disk, last
 
     def advance(self) -> None:
         """Read until all is read, or until a block has to come from the disk."""
-        try:
-            self._advance()
-        except (CorruptionError, DiskError) as err:
-            self._handle.on_damaged(err)
-
-    def _advance(self) -> None:
         handle = self._handle
         index = handle.machine.index
         found = self._found
         while len(found) < len(self._seqs):
             seq = self._seqs[len(found)]
-            loc = index.locate(seq)
+            try:
+                loc = index.locate(seq)
+            except (CorruptionError, DiskError) as err:  # not even what its block should hold
+                handle.group.on_damaged(err, True)
+                self._done(None)
+                return
             if loc is None:
                 found.append(None)
                 continue
-            _, block_no, offset, length = loc
-            chunk = handle.store.chunk(block_no, offset)
-            if chunk is None:
-                handle.store.read_chunk(
-                    block_no, offset, max(length, limits.READ_ONE_BYTES), self.advance
-                )
+            try:
+                message = self._message(*loc)
+            except (CorruptionError, DiskError) as err:
+                handle.report(loc[1], [seq], str(err))
+                self._done(None)
                 return
-            base, blob = chunk
-            message = decode_at(blob, offset - base)
-            if message.seq != seq:
-                raise CorruptionError(
-                    f"stream {handle.name}: block {block_no} offset {offset} holds seq "
-                    f"{message.seq}, the index says {seq}"
-                )
+            if message is None:
+                return
             found.append(message)
         self._done(found)
+
+    def _message(self, seq: Seq, block_no: int, offset: int, length: int) -> StoredMsg | None:
+        """The message at a place, or None: it is being read."""
+        store = self._handle.store
+        try:
+            chunk = store.chunk(block_no, offset)
+        except (CorruptionError, DiskError):
+            if self._asked_for == seq:
+                raise
+            chunk = None  # it could not be read before: perhaps now
+        if chunk is None:
+            self._asked_for = seq
+            store.read_chunk(block_no, offset, max(length, limits.READ_ONE_BYTES), self.advance)
+            return None
+        base, blob = chunk
+        message = decode_at(blob, offset - base)
+        if message.seq != seq:
+            raise CorruptionError(
+                f"block {block_no} offset {offset} holds seq {message.seq}, the index says {seq}"
+            )
+        return message

@@ -82,7 +82,10 @@ class BlockFiles:
         one, however long it is."""
         fd = self._disk.open(self.path(block_no))
         try:
-            blob = self._disk.pread(fd, size, offset)
+            try:
+                blob = self._disk.pread(fd, size, offset)
+            except OSError:  # a part of it may be well
+                blob = self._disk.pread(fd, fmt.RECORD_OVERHEAD_BYTES, offset)
             valid = fmt.verified_length(blob)
             if not valid:
                 length = fmt.stated_length(blob)
@@ -121,6 +124,25 @@ class BlockFiles:
         finally:
             self._disk.close(fd)
         return b"".join(pieces)
+
+    def damaged_records(self, block_no: int, places: list[tuple[int, int]]) -> list[int]:
+        """Which records at (offset, length), by their number in the list, can't be read."""
+        try:
+            fd = self._disk.open(self.path(block_no))
+        except OSError:
+            return list(range(len(places)))
+        damaged: list[int] = []
+        try:
+            for at, (offset, length) in enumerate(places):
+                try:
+                    blob = self._disk.pread(fd, length, offset)
+                except OSError:
+                    blob = b""
+                if len(blob) < length or fmt.verified_length(blob) != length:
+                    damaged.append(at)
+        finally:
+            self._disk.close(fd)
+        return damaged
 
     def read_all(self, block_no: int, end_offset: int) -> bytes:
         """Return the block up to `end_offset` (0: all of it), its header checked and included."""

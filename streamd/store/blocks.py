@@ -439,6 +439,11 @@ class StreamStore:
             )
         return rows
 
+    def damaged_records(self, block_no: int, places: list[tuple[int, int]]) -> list[int]:
+        """Which records at (offset, length), by their number in the list, are not valid or can't
+        be read. Synchronous. What waits to be written is not there yet."""
+        return self._files.damaged_records(block_no, places)
+
     def load_snapshot(self) -> LoadedSnapshot | None:
         """Return the newest snapshot that verifies, or None if there never was one.
 

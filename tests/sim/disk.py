@@ -172,6 +172,10 @@ class SimDisk:
         """
         self._faults.append(_Fault(operation, code, under, count))
 
+    def will_fail(self, operation: str) -> bool:
+        """True if an error of this operation was ordered, and has not come yet."""
+        return any(fault.operation == operation for fault in self._faults)
+
     def bad_read(self, path: str, offset: int, size: int) -> None:
         """Reading any of these bytes is EIO until they are written again, or `heal`."""
         self._files[path].bad.append((offset, offset + size))

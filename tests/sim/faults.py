@@ -191,6 +191,8 @@ class Faults:
         cluster = self._cluster
         if self._rot.is_open():
             return None
+        if any(host.disk.will_fail("pread") for host in cluster.hosts.values()):
+            return None  # what its next start can't read is as good as destroyed
         if not all(cluster.is_whole(host) for host in cluster.hosts.values()):
             return None
         spared = cluster.sole_holders()

@@ -87,6 +87,7 @@ class Stream:
         self.name = asset.name
         self.name_bytes = asset.name.encode()
         self.view = View()
+        self.unreadable: list[int] = []
         self.pulls: list[tuple[str, bytes, bytes, bytes]] = []
         self.machine = StreamMachine(
             uid=asset.uid,
@@ -133,8 +134,11 @@ class Stream:
     def read_barrier(self, done: Callable[[], None]) -> None:
         done()
 
-    def read(self, seqs: list[int], done: Callable[[list[StoredMsg | None]], None]) -> None:
+    def read(self, seqs: list[int], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
         found: list[StoredMsg | None] = []
+        if set(seqs) & set(self.unreadable):
+            done(None)
+            return
         for seq in seqs:
             loc = self.machine.index.locate(seq)
             if loc is None:

@@ -43,6 +43,21 @@ def test_get_by_every_selector(bed: Bed) -> None:
     assert found(bed, start_time=message["time"]) == 3
 
 
+def test_what_cannot_be_read_is_not_called_missing(bed: Bed) -> None:
+    stream = bed.node.stream("T")
+    assert stream is not None
+    stream.unreadable = [3]
+    told = "the message is stored and can't be read"
+    assert bed.error("STREAM.MSG.GET.T", {"seq": 3}) == (10077, told)
+    status = (b"NATS/1.0 500 Message Can Not Be Read\r\n\r\n", b"")
+    assert bed.ask_raw("DIRECT.GET.T", {"seq": 3}) == [status]
+    assert bed.ask_raw("DIRECT.GET.T", {"seq": 1, "batch": 9})[-1] == status
+    lost = bed.ask("STREAM.INFO.T")["state"]["lost"]
+    assert lost == {"msgs": [3], "bytes": stream.machine.index.size_of(3)}
+    stream.unreadable = []
+    assert "lost" not in bed.ask("STREAM.INFO.T")["state"]
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -192,3 +192,37 @@ def test_a_new_leadership_begins_anew() -> None:
     world.rewriter.restart()
     world.run(2 * limits.REWRITE_AFTER_MS)
     assert [block for block in world.box.sealed() if block >= REWRITTEN]
+
+
+def test_a_damaged_block_is_replaced_whole_as_it_is() -> None:
+    """Whatever its size and how much of it is live; once it is sealed."""
+    world = World()
+    world.fill(25, keep_one_in=1)
+    index = world.box.machine.index
+    sealed, newest = index.blocks[1].block_no, index.blocks[-1].block_no
+    before = world.box.live()
+    world.rewriter.renew(newest)
+    world.rewriter.renew(sealed)
+    world.run(limits.REWRITE_AFTER_MS)
+    assert world.proposed == [[sealed]]
+    world.fill(25, keep_one_in=1)
+    world.box.do(commands.DELETE_MSG, 1, False)
+    world.run(limits.REWRITE_AFTER_MS)
+    assert world.proposed == [[sealed], [newest]]
+    assert [row for row in world.box.live() if row in before] == before[1:]
+    world.run(10 * limits.REWRITE_AFTER_MS)
+    assert len(world.proposed) == 2
+
+
+def test_a_block_with_something_unreadable_is_tried_again_when_that_is_gone() -> None:
+    world = World()
+    world.fill(100, keep_one_in=10)
+    block_no = world.box.machine.index.blocks[2].block_no
+    world.blocks.damaged.add(block_no)
+    world.run(10 * limits.REWRITE_AFTER_MS)
+    assert block_no in world.blocks.reads
+    assert all(block_no not in block_nos for block_nos in world.proposed)
+    world.blocks.damaged.clear()
+    world.rewriter.renew(block_no)
+    world.run(limits.REWRITE_AFTER_MS)
+    assert [block_no] in world.proposed
