@@ -280,17 +280,20 @@ class SimCluster:
         found: list[list[StoredMsg | None]] = []
         asked_us = -SECOND
 
+        def answered(messages: list[StoredMsg | None] | None) -> None:
+            if messages is not None:  # else it found damage; the replica is made anew, asked again
+                found.append(messages)
+
         def is_answered() -> bool:
             nonlocal asked_us
             if found or self.world.now_us < asked_us + SECOND or host.process is None:
                 return bool(found)
             # Consumers deliver on, in step with the seconds: not asked means looked at again soon.
             if not self.missing_at(host, is_current=True):
-                # Who finds damage does not answer; the replica is made anew, and asked again.
                 if asked_us > 0:
                     self.world.counts["reads asked again"] += 1
                 asked_us = self.world.now_us
-                host.process.run(self._whole_replica(host, uid).read, seqs, found.append)
+                host.process.run(self._whole_replica(host, uid).read, seqs, answered)
             return bool(found)
 
         self._await(f"answer to a read of {uid} at {host.name}", LIVENESS_US, is_answered)
