@@ -148,6 +148,7 @@ SCRUB_FIRST_S: Final = 60.0  # after a start, which has enough to read
 SCRUB_EVERY_S: Final = 3600.0  # from the begin of one round to the next: bounds how long rot hides
 SCRUB_BYTES_PER_S: Final = 8 * 1024 * 1024  # a block a second: some 5 % of a core, while it reads
 SCRUB_PAUSE_S: Final = 0.05  # between two reads, however small: others use the block thread too
+LOST_INDEXES: Final = 1000  # of the meta log, never used: lost entries may have had them
 UNREADABLE_AGAIN_MS: Final = 5000  # until a message that the disk did not give is asked for again
 UNREADABLE_LISTED: Final = 8  # ranges of such messages that an error names
 DAMAGES_EVERY_S: Final = 2.0  # how often damage that could not be repaired is looked at again

@@ -211,6 +211,7 @@ class ServerProcess:
             unique_tag=js.unique_tag,
             cluster_name=options.cluster.name if options.is_clustered else "",
             tags=tuple(options.server_tags),
+            accepts_loss=options.accepts_loss,
             log=log,
             on_fatal=self._on_fatal,
         )
@@ -220,7 +221,10 @@ class ServerProcess:
         try:
             await node.started()
         except (ConfigError, CorruptionError, DiskError, OSError) as err:
-            raise StartError(f"Can't start JetStream: {err}") from err
+            hint = ""
+            if isinstance(err, CorruptionError) and not node.is_clustered:
+                hint = " (to go on without what is lost: --accept-loss)"
+            raise StartError(f"Can't start JetStream: {err}{hint}") from err
         self._pubsub.attach(node)
         router = Router(
             node,

@@ -51,6 +51,8 @@ Logging Options:
 JetStream Options:
     -js, --jetstream                 Enable JetStream functionality
     -sd, --store_dir <dir>           Set the storage directory
+        --accept-loss                Start a single server although a part of its log is damaged:
+                                     go on without what can't be proven, keep the old files
 
 Authorization Options:
         --user <user>                User required for connections
@@ -117,6 +119,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "max_traced_msg_len": ("max_traced_msg_len", _NUMBER),
     "jetstream": ("js jetstream", _BOOLEAN),
     "store_dir": ("sd store_dir", _TEXT),
+    "accept_loss": ("accept-loss accept_loss", _BOOLEAN),
     "user": ("user", _TEXT),
     "pass": ("pass", _TEXT),
     "auth": ("auth", _TEXT),
@@ -252,6 +255,7 @@ _APPLY: dict[str, Callable[[Options, Any], None]] = {
     "max_traced_msg_len": _set("max_traced_msg_len"),
     "jetstream": _set_jetstream("is_enabled"),
     "store_dir": _set_jetstream("store_dir"),
+    "accept_loss": _set("accepts_loss"),
     "user": _set("username"),
     "pass": _set("password"),
     "auth": _set("token"),

@@ -91,6 +91,7 @@ class Options:
     port: int = DEFAULT_PORT
     server_name: str = ""
     client_advertise: str = ""
+    accepts_loss: bool = False  # of the command line only: for one start
     server_tags: list[str] = field(default_factory=list)
     server_metadata: dict[str, str] = field(default_factory=dict)
 

@@ -88,6 +88,7 @@ class MetaMachine:
             commands.MOVED: self._apply_moved,
             commands.REMOVE_SERVER: self._apply_remove_server,
             commands.ADMIT_SERVER: self._apply_admit_server,
+            commands.ADOPT_STREAM: self._apply_adopt,
             commands.CHECKPOINT: self._apply_checkpoint,
         }
 
@@ -167,6 +168,18 @@ class MetaMachine:
         left = self._without_removed(peers)
         asset = StreamAsset(entry.index, name, config, ts, entry.index, config, left, left, left)
         self._put_placed(asset, peers)
+        out.events.append(("stream_created", {"asset": asset}))
+        return asset
+
+    def _apply_adopt(self, entry: Entry, command: Command, out: Effects) -> StreamAsset | JsError:
+        _, ts, uid, config = command
+        name = config["name"]
+        if name in self.streams_by_name or uid in self.streams_by_uid:
+            return errors.STREAM_NAME_EXIST()
+        if self.overlaps(name, config):
+            return errors.STREAM_SUBJECT_OVERLAP()
+        asset = StreamAsset(uid, name, config, ts, entry.index, config)
+        self._put(asset)
         out.events.append(("stream_created", {"asset": asset}))
         return asset
 

@@ -57,7 +57,7 @@ class MetaMember:
         try:
             snapshot = SnapshotFile.load(node.env.disk, directory, "meta", group=META_UID)
         except CorruptionError as err:
-            if not node.is_clustered:
+            if not (node.is_clustered or node.accepts_loss):
                 raise
             node.warn("meta snapshot set aside", reason=str(err))
             self._set_aside()

@@ -20,6 +20,7 @@ from streamd.errors import ConfigError, CorruptionError
 from streamd.machine.meta import MetaMachine
 from streamd.node import group as g
 from streamd.node import storedir
+from streamd.node.accepted_loss import AcceptedLoss
 from streamd.node.amnesia import Amnesia
 from streamd.node.bootstrap import Bootstrap
 from streamd.node.catalog import Catalog
@@ -69,6 +70,7 @@ class Node:
         unique_tag: str = "",
         cluster_name: str = "",
         tags: tuple[str, ...] = (),
+        accepts_loss: bool = False,
         log: Any = None,
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -83,6 +85,11 @@ class Node:
         self.cluster_name = cluster_name
         self.is_clustered = bool(cluster_name)
         self.tags = tags
+        self.accepts_loss = accepts_loss  # of what a single server's log has lost, for this start
+        if accepts_loss and self.is_clustered:
+            raise ConfigError(
+                "--accept-loss is for a single server: in a cluster the others have what was lost"
+            )
         self.failed: dict[str, str] = {}  # stream name -> why it is offline on this node
         self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
         self.env: NodeEnv = env or SystemEnv()
@@ -95,6 +102,7 @@ class Node:
         self.damages = Damages(self)
         self.scrubber = Scrubber(self)
         self.amnesia = Amnesia(self)
+        self.accepted_loss = AcceptedLoss(self)
         self.meta_member = MetaMember(self)
         self.replicas = Replicas(self)
         self.moves = Moves(self)
@@ -192,17 +200,17 @@ class Node:
             sync="always" if self.sync == "always" else float(self.sync),
             on_error=self._on_log_error,
             helper=self.block_thread,
-            tolerate_damage=self.is_clustered,
-            on_groups_lost=self.amnesia.groups_lost,
+            tolerate_damage=self.is_clustered or self.accepts_loss,
+            on_groups_lost=self.amnesia.groups_lost if self.is_clustered else lambda: None,
         )
         self.is_log_lost = is_known and self.identity["log_id"] != wal.log_id
-        if self.is_log_lost and not self.is_clustered:
+        if self.is_log_lost and not (self.is_clustered or self.accepts_loss):
             raise CorruptionError(
                 f"{self.root}/wal: log {self.identity['log_id']} of this store is gone"
             )
         if not is_known or self.is_log_lost:
             self.identity["log_id"] = wal.log_id
-            if self.is_log_lost:
+            if self.is_log_lost and self.is_clustered:
                 self.identity["is_rejoined"] = True
             self.save_identity()
         for text in wal.damage:
@@ -226,6 +234,12 @@ class Node:
             reason = group.failure if group is not None else "not running"
             done(CorruptionError(f"meta group: {reason}"))
             return
+        if self.accepts_loss:
+            self.accepted_loss.settle(partial(self._open_streams, done))
+        else:
+            self._open_streams(done)
+
+    def _open_streams(self, done: Callable[[BaseException | None], None]) -> None:
         self.meta_member.follow()
         assets = sorted(self.meta.streams_by_name.values(), key=lambda asset: asset.uid)
         known = {asset.uid for asset in assets}

@@ -58,11 +58,20 @@ class Rafts:
         found = None if start.is_memory else node.wal.group(uid)
         damage = "" if start.is_memory else node.wal.damaged_groups.get(uid, "")
         if is_alone:
-            if damage:
+            if damage and not node.accepts_loss:
                 raise CorruptionError(f"group {uid}: {damage}")
-            log = log_from_snapshot(
-                uid, found, index=start.index, term=start.term, chain=start.chain
-            )
+            try:
+                log = log_from_snapshot(
+                    uid, found, index=start.index, term=start.term, chain=start.chain
+                )
+            except CorruptionError as err:
+                if not node.accepts_loss:
+                    raise
+                node.warn("log of a group given up", group=uid, reason=str(err))
+                return self._anew(start, found, is_uncertain=False)
+            if not node.is_clustered:
+                # Nobody is left to remove a doubt: whoever accepted the loss has done that.
+                log = log._replace(hard_state=log.hard_state._replace(is_uncertain=False))
             self._tell_log(start, found, log.hard_state)
             return self._core(start, log, start.index)
         # An amnesiac: it may have been in the group, and its log does not know.
@@ -93,11 +102,13 @@ class Rafts:
                 start.uid, start.index, start.term, start.chain, hard_state=hard_state
             )
 
-    def _anew(self, start: GroupStart, found: LogState | None) -> RaftCore:
+    def _anew(
+        self, start: GroupStart, found: LogState | None, *, is_uncertain: bool = True
+    ) -> RaftCore:
         """Keep the term, give up the log: the member begins at its snapshot, in doubt."""
         term = max(found.hard_state.term if found is not None else 0, start.term)
         vote = found.hard_state.vote if found is not None else ""
-        hard_state = HardState(term, vote, start.index, True)
+        hard_state = HardState(term, vote, start.index, is_uncertain)
         if not start.is_memory:
             # In one batch: a log that is void must never look like one that can be relied upon.
             self._node.wal.reset_group(
@@ -114,8 +125,8 @@ class Rafts:
             start,
             log,
             start.index,
-            is_uncertain=True,
-            is_incomplete=start.is_damaged or start.index == 0,
+            is_uncertain=is_uncertain,
+            is_incomplete=is_uncertain and (start.is_damaged or start.index == 0),
         )
 
     def _core(

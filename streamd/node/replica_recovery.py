@@ -119,8 +119,10 @@ class ReplicaRecovery:
         """Blocks back to the newest snapshot, and the machine as it was then."""
         snapshot = store.load_snapshot()
         if snapshot is None:
+            self._keep_ends(asset, (0, 0))
             store.truncate_to((0, 0))
             return Recovered(store, self._new_machine(asset, store))
+        self._keep_ends(asset, snapshot.tail)
         store.truncate_to(snapshot.tail)
         members, state = unwrap(snapshot.state)
         machine = StreamMachine.restore(
@@ -136,6 +138,11 @@ class ReplicaRecovery:
         found.index, found.term, found.chain = snapshot.index, snapshot.term, snapshot.chain
         found.members = members
         return found
+
+    def _keep_ends(self, asset: StreamAsset, tail: tuple[int, int]) -> None:
+        node = self._node
+        if node.accepts_loss and asset.config.get("storage", "file") == "file":
+            node.accepted_loss.keep_ends(asset.uid, tail)
 
     def _new_machine(self, asset: StreamAsset, store: Any) -> StreamMachine:
         # As it was created: the log replayed on top brings the config forward (CONFIGURE).

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 
 from streamd.store.disk import Disk
+from streamd.store.format import REWRITTEN, block_number
 from streamd.types import Uid
+
+_COPY_BYTES = 1024 * 1024
 
 
 def quarantine(disk: Disk, root: str, uid: Uid) -> str:
@@ -43,3 +46,42 @@ def free_name(disk: Disk, directory: str, stem: str) -> str:
     while disk.exists(os.path.join(directory, f"{stem}-{number}")):
         number += 1
     return os.path.join(directory, f"{stem}-{number}")
+
+
+def keep_ends(disk: Disk, root: str, uid: Uid, tail: tuple[int, int]) -> str:
+    """Copy the blocks that hold something after `tail` (block, offset) to `trash/`, whole; return
+    where to. Empty: there are none. Synchronous; raises OSError."""
+    source, trash = os.path.join(root, "streams", str(uid)), os.path.join(root, "trash")
+    numbers = {name: block_number(name) for name in disk.listdir(source)}
+    names = []
+    for name, number in sorted(numbers.items()):
+        if number is None or not tail[0] <= number < REWRITTEN:
+            continue
+        fd = disk.open(os.path.join(source, name))
+        try:
+            if number > tail[0] or disk.size(fd) > tail[1]:
+                names.append(name)
+        finally:
+            disk.close(fd)
+    if not names:
+        return ""
+    target = free_name(disk, trash, f"{uid}-end")
+    disk.mkdir(target)
+    for name in names:
+        _copy(disk, os.path.join(source, name), os.path.join(target, name))
+    disk.sync_dir(target)
+    disk.sync_dir(trash)
+    return target
+
+
+def _copy(disk: Disk, source: str, target: str) -> None:
+    reads = disk.open(source)
+    writes = disk.open(target, create=True)
+    try:
+        size = disk.size(reads)
+        for offset in range(0, size, _COPY_BYTES):
+            disk.pwrite(writes, disk.pread(reads, min(_COPY_BYTES, size - offset), offset), offset)
+        disk.fdatasync(writes)
+    finally:
+        disk.close(reads)
+        disk.close(writes)

@@ -380,6 +380,43 @@ def test_a_stream_shows_and_keeps_its_digest(start: type[Server]) -> None:
     assert again.stop() == 0
 
 
+def test_a_damaged_log_is_refused_until_its_loss_is_accepted(
+    start: type[Server], tmp_path: Path
+) -> None:
+    """What is refused is not touched; what was lost is kept aside, and the rest goes on."""
+    arguments = ("-a", "127.0.0.1", "-p", "-1", "-js", "-sd", "data")
+    server = start(*arguments)
+    config = b'{"name":"S","subjects":["s.*"],"storage":"file"}'
+    request(server.port(), publish(b"$JS.API.STREAM.CREATE.S", config), answers=1)
+    for number in range(6):  # each its own batch
+        request(server.port(), publish(b"s.x", b"message %d" % number), answers=1)
+    server.stop(signal.SIGKILL)
+    (segment,) = (tmp_path / "data" / "streamd" / "wal").glob("*.wal")
+    blob = bytearray(segment.read_bytes())
+    blob[blob.index(b"message 3")] ^= 1
+    segment.write_bytes(blob)
+
+    refused = run("--port", "-1", *arguments, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "is damaged" in refused.stderr
+    assert "--accept-loss" in refused.stderr
+    assert segment.read_bytes() == blob
+
+    again = start(*arguments, "--accept-loss")
+    info = publish(b"$JS.API.STREAM.INFO.S", b"")
+    assert json.loads(request(again.port(), info, answers=1)[0])["state"]["last_seq"] == 3
+    (ack,) = request(again.port(), publish(b"s.x", b"new"), answers=1)
+    assert json.loads(ack)["seq"] == 4
+    assert again.stop() == 0
+    assert "the log is damaged" in again.log
+    (aside,) = (tmp_path / "data" / "streamd" / "wal").glob("damaged-*/" + segment.name)
+    assert aside.read_bytes() == blob
+
+    last = start(*arguments)
+    assert json.loads(request(last.port(), info, answers=1)[0])["state"]["last_seq"] == 4
+    assert last.stop() == 0
+
+
 def test_connz_shows_who_is_there(start: type[Server]) -> None:
     """An open connection with its name and subscriptions, then the closed one with its reason."""
     server = start("-a", "127.0.0.1", "-p", "-1", "-m", "-1")

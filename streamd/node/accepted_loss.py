@@ -1,0 +1,123 @@
+"""A single server whose log was damaged goes on, because its operator said so (--accept-loss).
+
+Nobody else has what is lost. Each group keeps its newest snapshot and what of the log is proven to
+follow it; the old log is set aside, whole (store/wal_repair.py), and so are the ends of blocks that
+no snapshot covers. Streams that the meta group has forgotten are known again by their files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamd import limits
+from streamd.errors import JsError, StreamdError
+from streamd.machine import commands
+from streamd.machine.snapshot import decode_stream
+from streamd.node import group as g
+from streamd.node.snapshot_state import unwrap
+from streamd.store.quarantine import keep_ends
+from streamd.store.snapshots import SnapshotFile
+from streamd.types import META_UID, Index, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
+
+
+class _Found(NamedTuple):
+    """A stream as its newest snapshot has it."""
+
+    uid: Uid
+    config: dict[str, Any]
+    created_ns: int
+
+
+class AcceptedLoss:
+    """One node's start."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def is_lost(self, uid: Uid) -> bool:
+        """True if entries of the group may be missing from the log."""
+        wal = self._node.wal
+        return uid in wal.damaged_groups or wal.group(uid) is None
+
+    def keep_ends(self, uid: Uid, tail: tuple[int, int]) -> None:
+        """Before a stream's blocks are cut back to its snapshot: a log that is lost won't write
+        the rest again. On the block thread."""
+        node = self._node
+        if self.is_lost(uid):
+            kept = keep_ends(node.env.disk, node.root, uid, tail)
+            if kept:
+                node.warn("blocks after the newest snapshot are kept", group=uid, path=kept)
+
+    def settle(self, done: Callable[[], None]) -> None:
+        """The meta group leads, and no stream is open yet: have it know all streams that are here,
+        and use no uid again that something on this disk may have."""
+        known = frozenset(self._node.meta.streams_by_uid)
+        job = partial(self._look, known)
+        self._node.block_thread.submit(job, partial(self._looked, done))
+
+    def _look(self, known: frozenset[Uid]) -> tuple[list[_Found], Index]:
+        """Streams that are not known, by uid, and the last meta entry that any of them names."""
+        node = self._node
+        disk, streams = node.env.disk, os.path.join(node.root, "streams")
+        found: list[_Found] = []
+        last: Index = 0
+        for uid in sorted(int(name) for name in disk.listdir(streams) if name.isdigit()):
+            last = max(last, uid)
+            directory = os.path.join(streams, str(uid))
+            try:
+                snapshot = SnapshotFile.load(disk, directory, "stream", group=uid)
+                state = None if snapshot is None else decode_stream(unwrap(snapshot.state)[1])
+            except (StreamdError, OSError, ValueError) as err:
+                node.warn("stream can't be known by its files", group=uid, reason=str(err))
+                continue
+            if state is None:
+                if uid not in known:
+                    node.warn("stream can't be known by its files", group=uid, reason="no snapshot")
+                continue
+            last = max(last, state.config_meta_index)
+            if uid not in known:
+                found.append(_Found(uid, state.config, state.created_ns))
+        return found, last
+
+    def _looked(self, done: Callable[[], None], result: Any) -> None:
+        if isinstance(result, BaseException):
+            raise result
+        found, last = result
+        node = self._node
+        member = node.meta_member
+        assert member.group is not None
+        # A stream's uid is the index of the entry that creates it: use up those that were given.
+        unused = max(last, *node.wal.groups) - member.group.raft.last_index
+        nothing = [commands.CHECKPOINT, node.env.clock.now_ns(), 0, 0]
+        for _ in range(max(0, unused) + limits.LOST_INDEXES):
+            self._propose(nothing, lambda outcome: None)
+        for stream in found:
+            command = [commands.ADOPT_STREAM, stream.created_ns, stream.uid, stream.config]
+            self._propose(command, partial(self._adopted, stream))
+        self._propose(nothing, lambda outcome: self._forget_groups(done))
+
+    def _propose(self, command: list[Any], done: Callable[[Any], None]) -> None:
+        assert self._node.meta_member.monitor is not None
+        self._node.meta_member.monitor.post((g.PROPOSE, command, done, False))
+
+    def _adopted(self, stream: _Found, outcome: Any) -> None:
+        name = stream.config["name"]
+        if isinstance(outcome, JsError):
+            reason = str(outcome)
+            self._node.warn("stream stays unknown", stream=name, group=stream.uid, reason=reason)
+        else:
+            self._node.warn("stream is known again by its files", stream=name, group=stream.uid)
+
+    def _forget_groups(self, done: Callable[[], None]) -> None:
+        """What the log has of groups without a stream is of no use."""
+        node = self._node
+        for uid in node.wal.groups:
+            if uid != META_UID and uid not in node.meta.streams_by_uid:
+                node.wal.destroy(uid)
+        done()

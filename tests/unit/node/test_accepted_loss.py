@@ -1,0 +1,228 @@
+"""A single server whose log is damaged: it refuses, and goes on when the loss is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamd.api.stream_configs import normalise
+from streamd.errors import ConfigError, CorruptionError
+from streamd.machine import commands
+from streamd.node.node import Node
+from tests.sim.crash import SimWires
+from tests.unit.node.test_scrubber import Sink
+
+STREAMS = 6
+
+
+class Log:
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def info(self, text: str, **facts: Any) -> None: ...
+
+    def warning(self, text: str, **facts: Any) -> None:
+        self.warnings.append(text)
+
+    error = warning
+
+
+def make(path: Path, *, accepts_loss: bool = False) -> Node:
+    return Node(
+        store_dir=str(path), wires=SimWires(), server_id="N", server_name="n",
+        accepts_loss=accepts_loss, log=Log(),
+    )  # fmt: skip
+
+
+async def create(node: Node, name: str) -> int:
+    config = normalise({"name": name, "subjects": [f"{name}.>"]}, is_pedantic=False)
+    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    node.propose_meta([commands.CREATE_STREAM, 1, config], told.set_result)
+    uid: int = (await told).uid
+    return uid
+
+
+async def publish(node: Node, name: str, count: int) -> None:
+    stream = node.stream(name)
+    assert stream is not None
+    first = stream.machine.index.last_seq + 1
+    msgs = [(f"{name}.x".encode(), b"", body(name, first + at)) for at in range(count)]
+    sink = Sink()
+    stream.publish(msgs, [b"r"] * count, sink)
+    await sink.is_acked.wait()
+
+
+def body(name: str, seq: int) -> bytes:
+    return f"{name}-{seq}".encode().ljust(200, b".")
+
+
+async def save(node: Node, name: str) -> int:
+    """Take a snapshot of a stream; returns its last seq then."""
+    stream = node.stream(name)
+    assert stream is not None
+    saved = asyncio.Event()
+    last: int = stream.machine.index.last_seq
+    stream.monitor.when_saved(stream.machine.applied, saved.set)
+    await saved.wait()
+    return last
+
+
+async def contents(node: Node, name: str) -> list[bytes]:
+    stream = node.stream(name)
+    assert stream is not None
+    index = stream.machine.index
+    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    stream.read(list(range(index.first_seq, index.last_seq + 1)), told.set_result)
+    return [message.payload for message in await told if message is not None]
+
+
+async def crashed(path: Path, image: Path, rng: random.Random) -> tuple[dict[str, int], str, int]:
+    """Work in `path`, and what a crash leaves of it in `image`. Returns the streams with the seqs
+    that snapshots have of them, the one that was deleted, and the highest uid."""
+    node = make(path)
+    await node.started()
+    saved = {}
+    uid = 0
+    for number in range(STREAMS):
+        name = f"S{number}"
+        uid = await create(node, name)
+        await publish(node, name, rng.randint(1, 300))
+        saved[name] = await save(node, name)
+    gone = f"S{rng.randrange(STREAMS)}"
+    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    node.propose_meta([commands.DELETE_STREAM, 2, gone, 0], told.set_result)
+    await told
+    del saved[gone]
+    for _ in range(20):
+        await publish(node, rng.choice(list(saved)), rng.randint(1, 200))
+    idle = asyncio.Event()
+    node.block_thread.submit(lambda: None, lambda result: idle.set())
+    await idle.wait()
+    shutil.copytree(path, image, ignore=shutil.ignore_patterns("trash"))  # it is being emptied
+    (image / "streamd" / "trash").mkdir()
+    await node.stopped()
+    return saved, gone, uid
+
+
+def damage(image: Path, rng: random.Random) -> None:
+    wal = image / "streamd" / "wal"
+    if rng.random() < 0.3:
+        shutil.rmtree(wal)
+        return
+    segments = sorted(wal.glob("*.wal"))
+    segment = rng.choice(segments)
+    blob = bytearray(segment.read_bytes())
+    used = len(bytes(blob).rstrip(b"\0"))
+    for _ in range(rng.choice([1, 1, 3])):
+        blob[rng.randrange(used)] ^= 1 << rng.randrange(8)
+    segment.write_bytes(blob)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_proven_stays(tmp_path: Path, seed: int) -> None:
+    """Each stream is what it was at some moment after its snapshot; no uid is used twice; and all
+    of it is so after the next start too, which needs no word of anybody."""
+
+    async def run() -> None:
+        rng = random.Random(seed)
+        image = tmp_path / "image"
+        saved, gone, last_uid = await crashed(tmp_path / "work", image, rng)
+        damage(image, rng)
+        shutil.copytree(image, tmp_path / "other")  # a start that fails keeps its lock
+        refused = make(tmp_path / "other")
+        is_refused = False
+        try:
+            await refused.started()
+        except CorruptionError:
+            is_refused = True
+        else:
+            await refused.stopped()
+
+        node = make(image, accepts_loss=True)
+        await node.started()
+        assert is_refused == bool(node.log.warnings)
+        found = {}
+        for name, least in saved.items():
+            found[name] = await contents(node, name)
+            assert found[name] == [body(name, seq) for seq in range(1, len(found[name]) + 1)]
+            assert len(found[name]) >= least
+        names = {stream.name for stream in node.replicas}
+        assert names - set(saved) <= {gone}  # that it was deleted may be lost too
+        assert await create(node, "NEW") > last_uid
+        await publish(node, "NEW", 10)
+        for name in saved:
+            await publish(node, name, 5)
+        await node.stopped()
+
+        again = make(image)
+        await again.started()
+        assert {stream.name for stream in again.replicas} == {*names, "NEW"}
+        for name in saved:
+            count = len(found[name]) + 5
+            assert await contents(again, name) == [body(name, seq) for seq in range(1, count + 1)]
+        assert len(await contents(again, "NEW")) == 10
+        await again.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_the_ends_of_blocks_are_kept(tmp_path: Path) -> None:
+    """What came after the newest snapshot is in no log any more: its bytes are not cut off."""
+
+    async def run() -> None:
+        node = make(tmp_path / "work")
+        await node.started()
+        uid = await create(node, "S")
+        await publish(node, "S", 100)
+        await save(node, "S")
+        await publish(node, "S", 7000)  # enough for the block to be written
+        stream = node.stream("S")
+        assert stream is not None
+        stream.store.flush()
+        idle = asyncio.Event()
+        node.block_thread.submit(lambda: None, lambda result: idle.set())
+        await idle.wait()
+        shutil.copytree(tmp_path / "work", tmp_path / "image")
+        await node.stopped()
+        root = tmp_path / "image" / "streamd"
+        whole = (root / "streams" / str(uid) / "1.blk").read_bytes()
+        shutil.rmtree(root / "wal")
+        node = make(tmp_path / "image", accepts_loss=True)
+        await node.started()
+        assert len(await contents(node, "S")) == 100
+        await node.stopped()
+        assert (root / "trash" / f"{uid}-end-1" / "1.blk").read_bytes() == whole
+        assert body("S", 7100) in whole
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_without_damage_it_changes_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        image = tmp_path / "image"
+        await crashed(tmp_path / "work", image, random.Random(1))
+        states = []
+        for accepts_loss in (False, True, False):
+            node = make(image, accepts_loss=accepts_loss)
+            await node.started()
+            states.append({s.name: (s.uid, s.machine.state()) for s in node.replicas})
+            await node.stopped()
+        assert states[0] == states[1] == states[2]
+        assert not list((image / "streamd" / "trash").glob("*-end-*"))
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_in_a_cluster_it_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="single server"):
+        Node(
+            store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n",
+            cluster_name="C", accepts_loss=True,
+        )  # fmt: skip
