@@ -33,7 +33,9 @@ class _Source:
     def __init__(self, source: Any, group: Group, monitor: Monitor) -> None:
         self.source = source
         self.last_index = group.raft.last_index
+        self.saved_index = group.snapshot_index
         self.when_saved = monitor.when_saved
+        self.save_anew = monitor.save_anew
 
 
 class CatchUps:
@@ -44,7 +46,11 @@ class CatchUps:
         self._running: dict[Uid, CatchUp] = {}
         self._offered_in: dict[Uid, Term] = {}  # the term of the last offer
         self._turns = CatchUpTurns()
-        self._source = CatchUpSource(find=self._find, on_damaged=node.damages.on_damaged)
+        self._source = CatchUpSource(
+            find=self._find,
+            on_damaged=node.damages.on_damaged,
+            on_void=node.damages.on_void_snapshot,
+        )
         self._memory_stores: dict[Uid, MemoryStreamStore] = {}  # installed, to be opened
 
     # --- from a leader ----------------------------------------------------------------------

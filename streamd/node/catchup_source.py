@@ -41,6 +41,13 @@ class SourceGroup(Protocol):
     def last_index(self) -> Index:
         """Of its log."""
 
+    @property
+    def saved_index(self) -> Index:
+        """Of the newest snapshot, as the group knows it; 0: there is none."""
+
+    def save_anew(self, then: Callable[[], None]) -> None:
+        """Have the monitor write the newest snapshot, which can't be read, anew; then `then`."""
+
     def when_saved(self, min_index: Index, then: Callable[[], None]) -> None:
         """Have the monitor take a snapshot if the newest is before `min_index`; call `then` once
         one at `min_index` or later is saved."""
@@ -80,6 +87,7 @@ class CatchUpSource:
 
     `find(uid)`: the group if this node may answer for it (it leads, or simply has it whole), else
     None. `on_damaged(uid, error)`: a block of the newest snapshot is missing or bad *here*.
+    `on_void(uid, reason)`: the newest snapshot is. The state is in memory, so it is written anew.
     """
 
     def __init__(
@@ -87,9 +95,11 @@ class CatchUpSource:
         *,
         find: Callable[[Uid], SourceGroup | None],
         on_damaged: Callable[[Uid, StreamdError], None],
+        on_void: Callable[[Uid, str], None],
     ) -> None:
         self._find = find
         self._on_damaged = on_damaged
+        self._on_void = on_void
         self._facts: dict[Key, FileFact] = {}
         self._requests: dict[Uid, _Request] = {}
         # The states of manifests handed out lately: (uid, index) -> {file number: bytes}.
@@ -174,7 +184,23 @@ class CatchUpSource:
         group.source.load(lambda result: self._on_loaded(uid, request, result))
 
     def _on_loaded(self, uid: Uid, request: _Request, result: Any) -> None:
-        if isinstance(result, BaseException):
+        group = self._find(uid)
+        if group is None:
+            self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
+            return
+        is_void = isinstance(result, CorruptionError)
+        if isinstance(result, BaseException) and not is_void:
+            self._damaged(uid, request, result)
+            return
+        index = 0 if result is None or is_void else result.index
+        if index < group.saved_index:
+            # An older one was found in the place of the newest, or none.
+            found = str(result) if is_void else f"found one at {index}"
+            self._on_void(uid, f"the snapshot at {group.saved_index} can't be read: {found}")
+            request.is_waiting = True
+            group.save_anew(lambda: self._load(uid, request))
+            return
+        if is_void:
             self._damaged(uid, request, result)
             return
         if result is None or all(result.index < least for least, _ in request.answers):

@@ -53,6 +53,11 @@ class Damages:
             # Nobody has another copy: what is left of this one goes on serving.
             node.error("block is damaged, and there is no other copy", reason=str(err))
 
+    def on_void_snapshot(self, uid: Uid, reason: str) -> None:
+        """A snapshot's file is damaged or gone, of a group that runs and can write it again."""
+        self.damage_count += 1
+        self._node.error("snapshot is damaged, and written again", group=uid, reason=reason)
+
     def on_mended(self, uid: Uid) -> None:
         """Nothing that the stream holds is unreadable here any more."""
         if self.reasons.pop(uid, ""):

@@ -100,6 +100,7 @@ class Monitor:
         self._is_saving = False
         self._has_more = False  # of what is committed: the last turn had no room for it
         self._snapshot_wanted = False
+        self._is_save_void = False  # what was saved last can't be read
         self._timer: Timer | None = None
         self._timer_at_ms = 0
         self._loop = loop
@@ -185,6 +186,12 @@ class Monitor:
         self._saved_waiters.append((index, done))
         self.post((g.SNAPSHOT, None, None, None))
 
+    def save_anew(self, done: Callable[[], None]) -> None:
+        """The newest snapshot can't be read: write one that can. Call `done` once it is durable."""
+        self._is_save_void = True
+        self._saved_waiters.append((0, done))
+        self.post((g.SNAPSHOT, None, None, None))
+
     def _turn(self) -> None:
         turn = self._pass()
         if turn.writes and not turn.send_now and not self._due.count:
@@ -255,7 +262,8 @@ class Monitor:
 
     def _snapshot_due(self) -> bool:
         group = self._group
-        if self._is_saving or group.machine.applied <= group.snapshot_index:
+        is_covered = group.machine.applied <= group.snapshot_index and not self._is_save_void
+        if self._is_saving or is_covered:
             return False
         if self._is_stopping:
             return group.applied_bytes >= limits.SNAPSHOT_AT_STOP_BYTES
@@ -267,7 +275,7 @@ class Monitor:
         index = group.machine.applied
         term, chain = group.raft.log.entry_id(index)
         self._is_saving = True
-        self._snapshot_wanted = False
+        self._snapshot_wanted = self._is_save_void = False
         group.applied_bytes = 0
 
         def done() -> None:

@@ -63,6 +63,7 @@ class StreamStore:
         self._pending_bytes = 0
         self._footers: dict[int, bytes] = {}  # of sealed blocks, until they are written
         self._rewritten: dict[int, bytes] = {}  # the records of rewritten ones, until then
+        self._saved_index: Index = 0  # of the newest snapshot
         self._dead: list[int] = []  # since the newest snapshot
         self._doomed: list[int] = []  # before it: removed when the next one is durable
         self._unneeded: dict[int, int] = {}  # the bytes of both
@@ -336,7 +337,13 @@ class StreamStore:
         snapshot go only now: both generations can be started from.
         """
         self.flush()
-        doomed, self._doomed, self._dead = self._doomed, self._dead, []
+        if index == self._saved_index:
+            # In the place of one that can't be read: the one before it still needs its blocks.
+            doomed = []
+            self._doomed, self._dead = self._doomed + self._dead, []
+        else:
+            doomed, self._doomed, self._dead = self._doomed, self._dead, []
+        self._saved_index = index
         for block_no in doomed:
             self.reclaimable_bytes -= self._unneeded.pop(block_no, 0)
         kept = tuple(self._doomed)
@@ -455,6 +462,7 @@ class StreamStore:
                 return None
             self._dead, self._doomed = [], list(found.doomed)
             self._tail_floor = found.tail
+            self._saved_index = found.index
             newest = SnapshotFile.names(self._disk, self.directory, _NAME)[0]
             return LoadedSnapshot(
                 found.index,

@@ -212,6 +212,39 @@ def test_s4_9_the_leaders_copy_is_damaged(cluster: Cluster, by: str) -> None:
     check_blocks(cluster)
 
 
+@pytest.mark.parametrize("which", ["newest", "all", "gone"])
+def test_s4_9_the_leaders_snapshot_is_damaged(cluster: Cluster, which: str) -> None:
+    """S4.9: nothing new is stored, and a follower needs the snapshot, whose file has rotted. The
+    leader, which has it all in memory, writes it again: simulator seed 910720."""
+    cluster.create()
+    uid = cluster.uid("S")
+    for _ in range(3):  # so that there is one before it
+        cluster.publish(200)
+        cluster.save(uid)
+    cluster.until_whole()
+    leader, name = cluster.leader("S"), cluster.followers("S")[0]
+    disk = cluster.hosts[leader].disk
+    paths = sorted(path for path in disk.paths if path.endswith(".snap") and f"/{uid}/" in path)
+    assert len(paths) == 2
+    before = damages_of(cluster, leader)
+    cluster.stop(name)
+    cluster.hosts[name].disk.wipe(cluster.directory("S"))
+    for path in paths[-1:] if which == "newest" else paths:
+        if which == "gone":
+            disk.unlink(path)
+        else:
+            disk.flip(path, 300)
+    cluster.boot(name)
+    cluster.until("whole", lambda: not cluster.missing("S"), 10)
+    cluster.until_whole()
+    assert cluster.leader("S") == leader
+    assert damages_of(cluster, leader) == before + 1
+    cluster.stop(leader)
+    cluster.boot(leader)
+    cluster.until_whole()
+    check_blocks(cluster)
+
+
 def test_s4_9_what_nobody_else_has_goes_on_serving(cluster: Cluster) -> None:
     """S4.9, without peers: a damaged block of a stream with one copy is reported by log, metric
     and /healthz; what is left is served, and the damaged messages are not "not found"."""

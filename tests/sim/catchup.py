@@ -49,10 +49,13 @@ class Replica:
         self.memory = MemoryStreamStore(UID, keeps_snapshots=True)
         self.is_leading = False
         self.damages: list[tuple[Uid, errors.StreamdError]] = []
+        self.voids: list[str] = []
+        self.saved_index: Index = 0
         self.waiting: list[tuple[Index, Callable[[], None]]] = []  # for a snapshot
         self.files = CatchUpSource(
             find=lambda uid: self if uid == UID and self.is_leading else None,
             on_damaged=lambda uid, err: self.damages.append((uid, err)),
+            on_void=lambda uid, reason: self.voids.append(reason),
         )
         self.open()
 
@@ -68,6 +71,9 @@ class Replica:
 
     def when_saved(self, min_index: Index, then: Callable[[], None]) -> None:
         self.waiting.append((min_index, then))
+
+    def save_anew(self, then: Callable[[], None]) -> None:
+        self.waiting.append((0, then))
 
     def open(self) -> None:
         """What a start does: finish an install, recover."""
@@ -122,6 +128,7 @@ class Replica:
             tail=machine.tail,
             done=lambda: None,
         )
+        self.saved_index = machine.applied
         self.thread.run()
         waiting, self.waiting = self.waiting, []
         for min_index, then in waiting:
