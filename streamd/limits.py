@@ -151,6 +151,7 @@ SCRUB_PAUSE_S: Final = 0.05  # between two reads, however small: others use the 
 LOST_INDEXES: Final = 1000  # of the meta log, never used: lost entries may have had them
 UNREADABLE_AGAIN_MS: Final = 5000  # until a message that the disk did not give is asked for again
 UNREADABLE_LISTED: Final = 8  # ranges of such messages that an error names
+UNREADABLE_SHOWN: Final = 10_000  # of them in a StreamInfo, the first
 DAMAGES_EVERY_S: Final = 2.0  # how often damage that could not be repaired is looked at again
 
 # --- protocol -----------------------------------------------------------------------------------

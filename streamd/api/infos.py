@@ -55,10 +55,11 @@ def stream_state(state: Document, config: Document) -> Document:
 
 
 def _lost(handle: StreamHandle) -> Document:
-    """Return the LostStreamData of messages that are stored and can't be read."""
-    seqs = handle.unreadable
+    """Return the LostStreamData of messages that are stored and can't be read: the first of them,
+    and the bytes of these."""
     index = handle.machine.index
-    return {"msgs": seqs, "bytes": sum(index.size_of(seq) for seq in seqs if index.is_live(seq))}
+    seqs = [seq for seq in handle.unreadable[: limits.UNREADABLE_SHOWN] if index.is_live(seq)]
+    return {"msgs": seqs, "bytes": sum(map(index.size_of, seqs))}
 
 
 def consumer_info(

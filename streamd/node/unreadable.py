@@ -35,6 +35,7 @@ class Unreadable:
         self._seqs: dict[tuple[int, int], Seq] = {}  # by place
         self._again_ms: dict[tuple[int, int], int] = {}  # places that are not read before then
         self._reason = ""  # of the latest
+        self._gone = -1  # how many messages were removed before the last look
 
     def __bool__(self) -> bool:
         return bool(self._seqs)
@@ -96,12 +97,13 @@ class Unreadable:
         self._on_found(CorruptionError(text), is_new)
 
     def settle(self) -> None:
-        """Messages may have been removed, or moved: then whoever asks for them tells anew."""
-        left = {}
-        for place, seq in self._seqs.items():
-            loc = self._index.locate(seq)
-            if loc is not None and loc[1:3] == place:
-                left[place] = seq
+        """Something was applied. Cheap unless messages were removed by it."""
+        index = self._index
+        gone = index.last_seq - index.count
+        if gone == self._gone:
+            return
+        self._gone = gone
+        left = {place: seq for place, seq in self._seqs.items() if index.is_live(seq)}
         if len(left) < len(self._seqs):
             blocks = {place[0] for place in self._seqs} - {place[0] for place in left}
             self._keep(left)
