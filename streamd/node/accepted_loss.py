@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from streamd.node.node import Node
 
 
+_MARK = "is_accepting_loss"  # in node.json
+
+
 class _Found(NamedTuple):
     """A stream as its newest snapshot has it."""
 
@@ -39,6 +42,24 @@ class AcceptedLoss:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._is_resumed = False
+        self.is_meta_given_up = False
+
+    def begin(self) -> None:
+        """Before the log is opened. Where it is damaged it shows nothing of that from then on, so a
+        start that is cut short must be remembered: the next one finishes it, unasked."""
+        node = self._node
+        self._is_resumed = _MARK in node.identity
+        if self._is_resumed:
+            node.accepts_loss = True
+        elif node.accepts_loss:
+            node.identity[_MARK] = True
+            node.save_identity()
+
+    def _finish(self, done: Callable[[], None]) -> None:
+        del self._node.identity[_MARK]
+        self._node.save_identity()
+        done()
 
     def is_lost(self, uid: Uid) -> bool:
         """True if entries of the group may be missing from the log."""
@@ -55,8 +76,13 @@ class AcceptedLoss:
                 node.warn("blocks after the newest snapshot are kept", group=uid, path=kept)
 
     def settle(self, done: Callable[[], None]) -> None:
-        """The meta group leads, and no stream is open yet: have it know all streams that are here,
-        and use no uid again that something on this disk may have."""
+        """The meta group leads, and no stream is open yet: if something is lost, have it know all
+        streams that are here, and use no uid again that something on this disk may have."""
+        node = self._node
+        is_lost = bool(node.wal.damage) or node.is_log_lost or self.is_meta_given_up
+        if not (is_lost or self._is_resumed):
+            self._finish(done)
+            return
         known = frozenset(self._node.meta.streams_by_uid)
         job = partial(self._look, known)
         self._node.block_thread.submit(job, partial(self._looked, done))
@@ -120,4 +146,4 @@ class AcceptedLoss:
         for uid in node.wal.groups:
             if uid != META_UID and uid not in node.meta.streams_by_uid:
                 node.wal.destroy(uid)
-        done()
+        self._finish(done)

@@ -133,6 +133,8 @@ class Node:
         self._disk = env.disk
         opened = storedir.prepare(self.store_dir, self._disk)
         self.root, self._lock, self.identity = opened
+        if not self.is_clustered:
+            self.accepted_loss.begin()
         self.room = StorageRoom(
             self._disk, self.root, storage_max=self.storage_max, used=self.storage_bytes
         )

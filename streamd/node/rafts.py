@@ -14,7 +14,7 @@ from streamd import limits
 from streamd.errors import CorruptionError, DiskError
 from streamd.raft.core import RaftCore
 from streamd.raft.membership import Membership
-from streamd.types import Entry, HardState, Index, LogState, NodeId, Term, Uid
+from streamd.types import META_UID, Entry, HardState, Index, LogState, NodeId, Term, Uid
 
 if TYPE_CHECKING:
     from streamd.node.node import Node
@@ -68,6 +68,7 @@ class Rafts:
                 if not node.accepts_loss:
                     raise
                 node.warn("log of a group given up", group=uid, reason=str(err))
+                node.accepted_loss.is_meta_given_up |= uid == META_UID
                 return self._anew(start, found, is_uncertain=False)
             if not node.is_clustered:
                 # Nobody is left to remove a doubt: whoever accepted the loss has done that.

@@ -32,6 +32,8 @@ class StoreDir(NamedTuple):
     """`id`: of this very data (a node that lost its data comes back with another one).
     `cluster_id`, `voters`: of the cluster it belongs to; absent until it belongs to one.
     `log_id`: of its write-ahead log.
+    `is_accepting_loss`: a single server was told to go on without what its log lost, and has not
+    come to the end of that start.
     `is_new`: joined with an empty directory, and not vouched for by a meta leader yet.
     `removal`: removals of this server's name up to that meta entry were before this data was begun;
     `is_removed`: this very server was removed since."""

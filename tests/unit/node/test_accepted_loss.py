@@ -204,6 +204,33 @@ def test_the_ends_of_blocks_are_kept(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_start_that_is_cut_short_is_finished_by_the_next(tmp_path: Path, seed: int) -> None:
+    """The log shows no damage any more by then, and the meta group does not know all streams."""
+
+    async def run() -> None:
+        image, later = tmp_path / "image", tmp_path / "later"
+        saved, _, last_uid = await crashed(tmp_path / "work", image, random.Random(seed))
+        shutil.rmtree(image / "streamd" / "wal")
+        node = make(image, accepts_loss=True)
+        reached = asyncio.Event()
+        node.accepted_loss.settle = lambda done: reached.set()  # type: ignore[method-assign]
+        node.start(lambda result: None)
+        await reached.wait()
+        shutil.copytree(image, later)
+        await node.stopped()
+
+        node = make(later)
+        await node.started()
+        for name, count in saved.items():
+            assert await contents(node, name) == [body(name, seq) for seq in range(1, count + 1)]
+        assert await create(node, "NEW") > last_uid
+        await node.stopped()
+        assert b"accepting" not in (later / "streamd" / "node.json").read_bytes()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_without_damage_it_changes_nothing(tmp_path: Path) -> None:
     async def run() -> None:
         image = tmp_path / "image"
@@ -213,6 +240,7 @@ def test_without_damage_it_changes_nothing(tmp_path: Path) -> None:
             node = make(image, accepts_loss=accepts_loss)
             await node.started()
             states.append({s.name: (s.uid, s.machine.state()) for s in node.replicas})
+            assert node.meta.applied < 100
             await node.stopped()
         assert states[0] == states[1] == states[2]
         assert not list((image / "streamd" / "trash").glob("*-end-*"))
