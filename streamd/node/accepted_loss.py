@@ -64,7 +64,7 @@ class AcceptedLoss:
     def is_lost(self, uid: Uid) -> bool:
         """True if entries of the group may be missing from the log."""
         wal = self._node.wal
-        return uid in wal.damaged_groups or wal.group(uid) is None
+        return self._is_resumed or uid in wal.damaged_groups or wal.group(uid) is None
 
     def keep_ends(self, uid: Uid, tail: tuple[int, int]) -> None:
         """Before a stream's blocks are cut back to its snapshot: a log that is lost won't write
