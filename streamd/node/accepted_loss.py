@@ -56,10 +56,10 @@ class AcceptedLoss:
             node.identity[_MARK] = True
             node.save_identity()
 
-    def _finish(self, done: Callable[[], None]) -> None:
+    def finish(self) -> None:
+        """All streams are open."""
         del self._node.identity[_MARK]
         self._node.save_identity()
-        done()
 
     def is_lost(self, uid: Uid) -> bool:
         """True if entries of the group may be missing from the log."""
@@ -81,11 +81,10 @@ class AcceptedLoss:
         node = self._node
         is_lost = bool(node.wal.damage) or node.is_log_lost or self.is_meta_given_up
         if not (is_lost or self._is_resumed):
-            self._finish(done)
+            done()
             return
-        known = frozenset(self._node.meta.streams_by_uid)
-        job = partial(self._look, known)
-        self._node.block_thread.submit(job, partial(self._looked, done))
+        job = partial(self._look, frozenset(node.meta.streams_by_uid))
+        node.block_thread.submit(job, partial(self._looked, done))
 
     def _look(self, known: frozenset[Uid]) -> tuple[list[_Found], Index]:
         """Streams that are not known, by uid, and the last meta entry that any of them names."""
@@ -146,4 +145,4 @@ class AcceptedLoss:
         for uid in node.wal.groups:
             if uid != META_UID and uid not in node.meta.streams_by_uid:
                 node.wal.destroy(uid)
-        self._finish(done)
+        done()

@@ -247,6 +247,8 @@ class Node:
         known = {asset.uid for asset in assets}
 
         def ready() -> None:
+            if self.accepts_loss:
+                self.accepted_loss.finish()
             self._report_orphans(known)
             self._empty_own_trash()
             done(None)
