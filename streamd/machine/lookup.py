@@ -459,6 +459,12 @@ class IndexLookup:
         extra = self._header_extra if length & HAS_HEADERS else 0
         return int(length & LENGTH_MASK) - self._size_less + extra
 
+    def crc_at(self, seq: Seq) -> int:
+        """What the record of the live message `seq` ends with."""
+        columns = self._columns(self._block_of(seq))
+        crc: int = columns.crcs[columns.position(seq)]
+        return crc
+
     def seq_at_place(self, block_no: int, offset: int) -> Seq:
         """The message whose record begins at `offset` of a block of this index."""
         columns = self._columns(next(block for block in self.blocks if block.block_no == block_no))

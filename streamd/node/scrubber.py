@@ -16,6 +16,7 @@ from streamd.machine.columns import Block
 from streamd.node.scrub import block_difference
 from streamd.node.stream_handle import LocalStream
 from streamd.store.block import HEADER_BYTES
+from streamd.types import Seq
 
 if TYPE_CHECKING:
     from streamd.node.node import Node
@@ -123,9 +124,13 @@ class Scrubber:
         except StreamdError as err:
             self._node.damages.on_damaged(replica.uid, err)
             return
-        locs = map(index.locate, columns.seqs_between(0, len(columns)))
-        live = [loc for loc in locs if loc is not None]
-        places = [(offset, length) for _, _, offset, length in live]
+        live: list[Seq] = []
+        places: list[tuple[int, int, int]] = []
+        for row, seq in enumerate(columns.seqs_between(0, len(columns))):
+            loc = index.locate(seq)
+            if loc is not None:
+                live.append(seq)
+                places.append((loc[2], loc[3], columns.crcs[row]))
         replica.store.flush()
 
         def done(result: Any) -> None:
@@ -135,7 +140,7 @@ class Scrubber:
                 if not result:
                     reason = str(error)
                     self._node.warn("damage where nothing is stored any more", reason=reason)
-                replica.report(block.block_no, [live[at][0] for at in result], str(error))
+                replica.report(block.block_no, [live[at] for at in result], str(error))
 
         job = partial(replica.store.damaged_records, block.block_no, places)
         self._node.block_thread.submit(job, done)

@@ -695,7 +695,11 @@ class StreamGroup(Group):
             except (CorruptionError, DiskError) as err:
                 again_ms = unreadable.note_failed(block_no, offset, err, self.at_ms)
             if found is not None and unreadable:
-                unreadable.note_read(block_no, offset)
+                taken = unreadable.take(block_no, offset, found, self.at_ms)
+                if isinstance(taken, int):
+                    found, again_ms = None, taken
+                else:
+                    found = taken
         cursor = self._planning
         if again_ms > self.at_ms:
             assert cursor is not None

@@ -13,7 +13,7 @@ from streamd.node.cursor import Cursor
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Done, PublishSink
 from streamd.node.stream_group import StreamGroup
-from streamd.store.format import decode_at
+from streamd.store.format import crc_of, decode_at
 from streamd.subjects import matches
 from streamd.types import Msg, NodeId, Seq, StoredMsg
 
@@ -158,4 +158,7 @@ class _Read:
             raise CorruptionError(
                 f"block {block_no} offset {offset} holds seq {message.seq}, the index says {seq}"
             )
+        crc = crc_of(blob[offset - base : offset - base + length])
+        if crc != self._handle.machine.index.crc_at(seq):
+            raise CorruptionError(f"block {block_no} offset {offset} holds another message")
         return message

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from streamd import limits
 from streamd.errors import CorruptionError, StreamdError
 from streamd.machine.index import StreamIndex
+from streamd.store.format import crc_of
 from streamd.types import Seq
 
 
@@ -59,13 +60,32 @@ class Unreadable:
         place = (block_no, offset)
         if place not in self._seqs:
             self._add([self._index.seq_at_place(block_no, offset)], str(err))
+        return self._hold(place, now_ms)
+
+    def _hold(self, place: tuple[int, int], now_ms: int) -> int:
         self._again_ms[place] = due_ms = now_ms + limits.UNREADABLE_AGAIN_MS
         return due_ms
 
-    def note_read(self, block_no: int, offset: int) -> None:
-        """A place could be read, after all."""
-        if (block_no, offset) in self._seqs:
-            self._keep({at: seq for at, seq in self._seqs.items() if at != (block_no, offset)})
+    def take(
+        self, block_no: int, offset: int, chunk: tuple[int, bytes], now_ms: int
+    ) -> tuple[int, bytes] | int:
+        """What of a chunk that was read for a place can be used: it ends before the next message
+        that is known to be damaged. Or, if the one at the place is another still, when to read it
+        again."""
+        base, blob = chunk
+        place = (block_no, offset)
+        seq = self._seqs.get(place)
+        if seq is not None:
+            loc = self._index.locate(seq)
+            if loc is not None:
+                record = blob[offset - base : offset - base + loc[3]]
+                if crc_of(record) != self._index.crc_at(seq):
+                    return self._hold(place, now_ms)
+            self._keep({at: seq for at, seq in self._seqs.items() if at != place})
+        ends = [at for no, at in self._seqs if no == block_no and at > offset]
+        if ends and min(ends) < base + len(blob):
+            blob = blob[: min(ends) - base]
+        return base, blob
 
     def note_readable(self, block_no: int) -> None:
         """All of a block could be read."""

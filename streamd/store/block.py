@@ -125,20 +125,22 @@ class BlockFiles:
             self._disk.close(fd)
         return b"".join(pieces)
 
-    def damaged_records(self, block_no: int, places: list[tuple[int, int]]) -> list[int]:
-        """Which records at (offset, length), by their number in the list, can't be read."""
+    def damaged_records(self, block_no: int, places: list[tuple[int, int, int]]) -> list[int]:
+        """Which records at (offset, length, crc), by their number in the list, can't be read or
+        are others."""
         try:
             fd = self._disk.open(self.path(block_no))
         except OSError:
             return list(range(len(places)))
         damaged: list[int] = []
         try:
-            for at, (offset, length) in enumerate(places):
+            for at, (offset, length, crc) in enumerate(places):
                 try:
                     blob = self._disk.pread(fd, length, offset)
                 except OSError:
                     blob = b""
-                if len(blob) < length or fmt.verified_length(blob) != length:
+                is_whole = len(blob) == length == fmt.verified_length(blob)
+                if not is_whole or fmt.crc_of(blob) != crc:
                     damaged.append(at)
         finally:
             self._disk.close(fd)

@@ -446,9 +446,9 @@ class StreamStore:
             )
         return rows
 
-    def damaged_records(self, block_no: int, places: list[tuple[int, int]]) -> list[int]:
-        """Which records at (offset, length), by their number in the list, are not valid or can't
-        be read. Synchronous. What waits to be written is not there yet."""
+    def damaged_records(self, block_no: int, places: list[tuple[int, int, int]]) -> list[int]:
+        """Which records at (offset, length, crc), by their number in the list, can't be read or
+        are others. Synchronous. What waits to be written is not there yet."""
         return self._files.damaged_records(block_no, places)
 
     def load_snapshot(self) -> LoadedSnapshot | None:

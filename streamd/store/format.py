@@ -232,6 +232,11 @@ def verify_at(blob: bytes | memoryview, pos: int) -> int:
     return int(length)
 
 
+def crc_of(record: bytes) -> int:
+    """The crc32c that a whole record ends with."""
+    return int.from_bytes(record[-4:], "little")
+
+
 def stated_length(blob: bytes) -> int:
     """What the record at the head of `blob` says of its own length, unverified; 0: cut off."""
     return int(_unpack_length_and_type(blob, 0)[0]) if len(blob) >= RECORD_OVERHEAD_BYTES else 0

@@ -161,6 +161,31 @@ def test_s4_9_damage_where_nothing_is_stored_is_no_loss(cluster: Cluster) -> Non
     assert len(cluster.read(name)) == 499
 
 
+def test_s4_9_another_valid_record_is_damage_too(cluster: Cluster) -> None:
+    """A write that went to the wrong place: every crc is right, and it is another message."""
+    name = start(cluster, scrubs=True)
+    disk = cluster.hosts[name].disk
+    path, offset, length = place_of(cluster, name, BAD)
+    _, other, same = place_of(cluster, name, BAD + 1)
+    assert same == length
+    theirs, ours = (disk.contents(path)[at : at + length] for at in (other, offset))
+    for at, (new, old) in enumerate(zip(theirs, ours, strict=True)):
+        disk.flip(path, offset + at, new ^ old)
+    cluster.until("found", lambda: not is_well(cluster, name))
+    assert [each.seq for each in cluster.pull(100, at=name)] == list(range(1, BAD))
+    assert cluster.pull(100, at=name) == []
+    cluster.run_ms(6000)  # it was looked at again
+    assert cluster.pull(100, at=name) == []
+    reply = cluster.send("DIRECT.GET.S", {"seq": BAD}, at=name)
+    cluster.until("an answer", lambda: cluster.received(reply))
+    assert b" 500 " in cluster.received(reply)[0][2]
+    assert f"message {BAD} can't be read" in cluster.health(name).text
+    assert not cluster.events("damage where nothing is stored any more")
+    delete(cluster, name, BAD)
+    assert cluster.pull(1, at=name)[0].seq == BAD + 1
+    cluster.until("well", lambda: is_well(cluster, name))
+
+
 def test_s4_9_a_redelivery_waits_too(cluster: Cluster) -> None:
     """Read once, not acked, and unreadable when it is due again."""
     name = start(cluster, scrubs=False)
