@@ -39,9 +39,7 @@ PEER_UP = 17  # (node_id, live nodes): there is a link to a member
 PEER_DOWN = 18  # (node_id, live nodes): and now there is none
 MEMBERS = 19  # (voters, learners): change who belongs to the group
 WROTE = 20  # (node_id): a client there publishes, so it may read its own writes there
-UNREADABLE = (
-    21  # (block, seqs, reason): the disk does not give these; none: what is dead is damaged
-)
+UNREADABLE = 21  # (block, seqs, reason): not given by the disk; none: only what is dead
 READABLE = 22  # (block): it gave all of it
 
 

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from streamd import errors, limits
-from streamd.errors import CorruptionError, DiskError, StreamdError
+from streamd.errors import StreamdError
 from streamd.machine import commands
 from streamd.machine.audience import Audience
 from streamd.machine.base import Effects
@@ -120,6 +120,7 @@ class StreamGroup(Group):
         self.on_mended: Callable[[], object] = lambda: None
         self.unreadable = Unreadable(
             machine.index,
+            blocks,
             machine.name,
             on_found=lambda err, is_new: self.call_soon(self.on_damaged, err, is_new),
             on_over=lambda: self.call_soon(self.on_mended),
@@ -686,22 +687,9 @@ class StreamGroup(Group):
         return self.at_ms
 
     def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
-        found = None
-        unreadable = self.unreadable
-        again_ms = unreadable.again_ms(block_no, offset, self.at_ms) if unreadable else 0
-        if not again_ms:
-            try:
-                found = self.blocks.chunk(block_no, offset)
-            except (CorruptionError, DiskError) as err:
-                again_ms = unreadable.note_failed(block_no, offset, err, self.at_ms)
-            if found is not None and unreadable:
-                taken = unreadable.take(block_no, offset, found, self.at_ms)
-                if isinstance(taken, int):
-                    found, again_ms = None, taken
-                else:
-                    found = taken
+        found, again_ms = self.unreadable.chunk(block_no, offset, self.at_ms)
         cursor = self._planning
-        if again_ms > self.at_ms:
+        if again_ms:
             assert cursor is not None
             self.wake_at(again_ms, cursor)
         elif found is None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from streamd import limits
-from streamd.errors import CorruptionError, StreamdError
+from streamd.errors import CorruptionError, DiskError, StreamdError
 from streamd.machine.index import StreamIndex
+from streamd.node.group import BlockPort
 from streamd.store.format import crc_of
 from streamd.types import Seq
 
@@ -22,6 +23,7 @@ class Unreadable:
     def __init__(
         self,
         index: StreamIndex,
+        blocks: BlockPort,
         name: str,
         *,
         on_found: Callable[[StreamdError, bool], object],
@@ -29,6 +31,7 @@ class Unreadable:
         renew: Callable[[int], None],
     ) -> None:
         self._index = index
+        self._blocks = blocks
         self._name = name
         self._on_found = on_found  # (error that names all, is one of them new)
         self._on_over = on_over  # nothing that is stored is unreadable any more
@@ -46,46 +49,48 @@ class Unreadable:
         """The messages, ascending."""
         return sorted(self._seqs.values())
 
-    def again_ms(self, block_no: int, offset: int, now_ms: int) -> int:
-        """When a place that was read in vain is to be read again, which is told as past once;
-        0: whenever it is needed."""
+    def chunk(
+        self, block_no: int, offset: int, now_ms: int
+    ) -> tuple[tuple[int, bytes] | None, int]:
+        """What the store has in memory for a place (see BlockPort), up to the next message that is
+        known to be damaged; and when to ask again, if the place can't be read now, else 0.
+        Neither: it is to be read."""
         place = (block_no, offset)
         due_ms = self._again_ms.get(place, 0)
-        if 0 < due_ms <= now_ms:
+        if due_ms > now_ms:
+            return None, due_ms
+        if due_ms:
             del self._again_ms[place]
-        return due_ms
+            return None, 0
+        try:
+            found = self._blocks.chunk(block_no, offset)
+        except (CorruptionError, DiskError) as err:
+            if place not in self._seqs:
+                self._add([self._index.seq_at_place(block_no, offset)], str(err))
+            return None, self._hold(place, now_ms)
+        if found is None or not self._seqs:
+            return found, 0
+        return self._usable(place, *found, now_ms)
 
-    def note_failed(self, block_no: int, offset: int, err: StreamdError, now_ms: int) -> int:
-        """A place was read in vain. Returns when to read it again."""
-        place = (block_no, offset)
-        if place not in self._seqs:
-            self._add([self._index.seq_at_place(block_no, offset)], str(err))
-        return self._hold(place, now_ms)
-
-    def _hold(self, place: tuple[int, int], now_ms: int) -> int:
-        self._again_ms[place] = due_ms = now_ms + limits.UNREADABLE_AGAIN_MS
-        return due_ms
-
-    def take(
-        self, block_no: int, offset: int, chunk: tuple[int, bytes], now_ms: int
-    ) -> tuple[int, bytes] | int:
-        """What of a chunk that was read for a place can be used: it ends before the next message
-        that is known to be damaged. Or, if the one at the place is another still, when to read it
-        again."""
-        base, blob = chunk
-        place = (block_no, offset)
+    def _usable(
+        self, place: tuple[int, int], base: int, blob: bytes, now_ms: int
+    ) -> tuple[tuple[int, bytes] | None, int]:
+        """As `chunk`, of what the store gave while something is known to be damaged."""
+        block_no, offset = place
         seq = self._seqs.get(place)
         if seq is not None:
             loc = self._index.locate(seq)
             if loc is not None:
                 record = blob[offset - base : offset - base + loc[3]]
                 if crc_of(record) != self._index.crc_at(seq):
-                    return self._hold(place, now_ms)
-            self._keep({at: seq for at, seq in self._seqs.items() if at != place})
-        ends = [at for no, at in self._seqs if no == block_no and at > offset]
-        if ends and min(ends) < base + len(blob):
-            blob = blob[: min(ends) - base]
-        return base, blob
+                    return None, self._hold(place, now_ms)
+            self._keep({at: one for at, one in self._seqs.items() if at != place})
+        end = min((at for no, at in self._seqs if no == block_no and at > offset), default=1 << 62)
+        return (base, blob[: end - base] if end < base + len(blob) else blob), 0
+
+    def _hold(self, place: tuple[int, int], now_ms: int) -> int:
+        self._again_ms[place] = due_ms = now_ms + limits.UNREADABLE_AGAIN_MS
+        return due_ms
 
     def note_readable(self, block_no: int) -> None:
         """All of a block could be read."""
