@@ -281,4 +281,9 @@ def options_from(line: CommandLine) -> Options:
             options.warnings.append(f"flag -{name} is not served by this version and is ignored")
     if any(name == "routes" for name, _ in line.settings) and not options.cluster.is_enabled:
         raise ConfigError("solicited routes require cluster capabilities, e.g. --cluster")
-    return finish(options)
+    finished = finish(options)
+    if finished.accepts_loss and finished.is_clustered:
+        raise ConfigError(
+            "--accept-loss is for a single server: in a cluster the others have what was lost"
+        )
+    return finished

@@ -105,8 +105,9 @@ ADMIT_SERVER = 107
 """[ADMIT_SERVER, ts, name: str]: a server of a removed one's name has joined with an empty store
 directory. Outcome: True."""
 ADOPT_STREAM = 108
-"""[ADOPT_STREAM, ts, uid, config: dict]: a stream whose files a single server has, and whose
-creation its log has lost, is known again by its uid. Outcome: StreamAsset or JsError."""
+"""[ADOPT_STREAM, ts, uid, config: dict, update_index]: a stream whose files a single server has,
+and whose creation its log has lost, is known again by its uid. The stream's own log may have a
+later config: that one stays. Outcome: StreamAsset or JsError."""
 
 DUPLICATE = -1
 """First item of a STORE outcome for a message whose id was seen inside the window."""

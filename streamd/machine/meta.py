@@ -1,8 +1,9 @@
 """`MetaMachine`: which streams exist and on which nodes. The replicated state of the meta group.
 
 An asset's uid is the index of the entry that created it, so a name may come back but a uid never
-does (I6). What a config may say by itself is checked before it is proposed; here is checked what
-depends on other streams, because only the log's order decides who was first.
+does (I6); one that was adopted keeps the uid it had. What a config may say by itself is checked
+before it is proposed; here is checked what depends on other streams, because only the log's order
+decides who was first.
 """
 
 from __future__ import annotations
@@ -172,13 +173,13 @@ class MetaMachine:
         return asset
 
     def _apply_adopt(self, entry: Entry, command: Command, out: Effects) -> StreamAsset | JsError:
-        _, ts, uid, config = command
+        _, ts, uid, config, update_index = command
         name = config["name"]
         if name in self.streams_by_name or uid in self.streams_by_uid:
             return errors.STREAM_NAME_EXIST()
         if self.overlaps(name, config):
             return errors.STREAM_SUBJECT_OVERLAP()
-        asset = StreamAsset(uid, name, config, ts, entry.index, config)
+        asset = StreamAsset(uid, name, config, ts, update_index, config)
         self._put(asset)
         out.events.append(("stream_created", {"asset": asset}))
         return asset

@@ -35,6 +35,7 @@ class _Found(NamedTuple):
     uid: Uid
     config: dict[str, Any]
     created_ns: int
+    config_index: Index  # of the meta entry that set it
 
 
 class AcceptedLoss:
@@ -51,6 +52,7 @@ class AcceptedLoss:
         node = self._node
         self._is_resumed = _MARK in node.identity
         if self._is_resumed:
+            node.warn("going on with an accepted loss: the start before was cut short")
             node.accepts_loss = True
         elif node.accepts_loss:
             node.identity[_MARK] = True
@@ -62,18 +64,16 @@ class AcceptedLoss:
         self._node.save_identity()
 
     def is_lost(self, uid: Uid) -> bool:
-        """True if entries of the group may be missing from the log."""
-        wal = self._node.wal
-        return self._is_resumed or uid in wal.damaged_groups or wal.group(uid) is None
+        """True if the log may lack entries of the group without showing it."""
+        return self._is_resumed or self._node.wal.group(uid) is None
 
     def keep_ends(self, uid: Uid, tail: tuple[int, int]) -> None:
         """Before a stream's blocks are cut back to its snapshot: a log that is lost won't write
         the rest again. On the block thread."""
         node = self._node
-        if self.is_lost(uid):
-            kept = keep_ends(node.env.disk, node.root, uid, tail)
-            if kept:
-                node.warn("blocks after the newest snapshot are kept", group=uid, path=kept)
+        kept = keep_ends(node.env.disk, node.root, uid, tail)
+        if kept:
+            node.warn("blocks after the newest snapshot are kept", group=uid, path=kept)
 
     def settle(self, done: Callable[[], None]) -> None:
         """The meta group leads, and no stream is open yet: if something is lost, have it know all
@@ -107,7 +107,7 @@ class AcceptedLoss:
                 continue
             last = max(last, state.config_meta_index)
             if uid not in known:
-                found.append(_Found(uid, state.config, state.created_ns))
+                found.append(_Found(uid, state.config, state.created_ns, state.config_meta_index))
         return found, last
 
     def _looked(self, done: Callable[[], None], result: Any) -> None:
@@ -118,12 +118,18 @@ class AcceptedLoss:
         member = node.meta_member
         assert member.group is not None
         # A stream's uid is the index of the entry that creates it: use up those that were given.
-        unused = max(last, *node.wal.groups) - member.group.raft.last_index
+        unused = max([last, *node.wal.groups]) - member.group.raft.last_index
         nothing = [commands.CHECKPOINT, node.env.clock.now_ns(), 0, 0]
         for _ in range(max(0, unused) + limits.LOST_INDEXES):
             self._propose(nothing, lambda outcome: None)
         for stream in found:
-            command = [commands.ADOPT_STREAM, stream.created_ns, stream.uid, stream.config]
+            command = [
+                commands.ADOPT_STREAM,
+                stream.created_ns,
+                stream.uid,
+                stream.config,
+                stream.config_index,
+            ]
             self._propose(command, partial(self._adopted, stream))
         self._propose(nothing, lambda outcome: self._forget_groups(done))
 

@@ -14,6 +14,7 @@ from streamd.errors import CorruptionError, IncarnationError, StreamdError
 from streamd.machine.meta import StreamAsset
 from streamd.machine.stream import StreamMachine
 from streamd.node.catch_ups import CatchUps
+from streamd.node.rafts import log_from_snapshot
 from streamd.node.scrub import check_installed
 from streamd.node.snapshot_state import unwrap
 from streamd.raft.membership import Membership
@@ -119,10 +120,16 @@ class ReplicaRecovery:
         """Blocks back to the newest snapshot, and the machine as it was then."""
         snapshot = store.load_snapshot()
         if snapshot is None:
-            self._keep_ends(asset, (0, 0))
+            self._check_log(asset, index=0, term=0, chain=0, tail=(0, 0))
             store.truncate_to((0, 0))
             return Recovered(store, self._new_machine(asset, store))
-        self._keep_ends(asset, snapshot.tail)
+        self._check_log(
+            asset,
+            index=snapshot.index,
+            term=snapshot.term,
+            chain=snapshot.chain,
+            tail=snapshot.tail,
+        )
         store.truncate_to(snapshot.tail)
         members, state = unwrap(snapshot.state)
         machine = StreamMachine.restore(
@@ -139,10 +146,27 @@ class ReplicaRecovery:
         found.members = members
         return found
 
-    def _keep_ends(self, asset: StreamAsset, tail: tuple[int, int]) -> None:
-        node = self._node
-        if node.accepts_loss and asset.config.get("storage", "file") == "file":
-            node.accepted_loss.keep_ends(asset.uid, tail)
+    def _check_log(
+        self, asset: StreamAsset, *, index: Index, term: int, chain: int, tail: tuple[int, int]
+    ) -> None:
+        """Raise CorruptionError, before anything is cut off, if nobody else has the stream and the
+        log does not bring back what comes after a snapshot. If that loss is accepted, keep it."""
+        node, uid = self._node, asset.uid
+        is_alone = not node.is_clustered or node.amnesia.is_alone(asset)
+        if not is_alone or asset.config.get("storage", "file") != "file":
+            return
+        damage = node.wal.damaged_groups.get(uid, "")
+        try:
+            if damage:
+                raise CorruptionError(f"group {uid}: {damage}")
+            log_from_snapshot(uid, node.wal.group(uid), index=index, term=term, chain=chain)
+        except CorruptionError:
+            if not node.accepts_loss:
+                raise
+            node.accepted_loss.keep_ends(uid, tail)
+        else:
+            if node.accepts_loss and node.accepted_loss.is_lost(uid):
+                node.accepted_loss.keep_ends(uid, tail)
 
     def _new_machine(self, asset: StreamAsset, store: Any) -> StreamMachine:
         # As it was created: the log replayed on top brings the config forward (CONFIGURE).

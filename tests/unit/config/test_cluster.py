@@ -179,3 +179,11 @@ def test_client_address(text: str, address: tuple[str, int]) -> None:
 def test_what_is_no_client_address_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(ConfigError, match="invalid client_advertise value"):
         finish(Options(client_advertise=text))
+
+
+def test_loss_is_accepted_by_a_single_server_only() -> None:
+    cluster = ["-n", "n", "--cluster_name", "C", "--cluster", "nats://a:1"]
+    alone = ["-js", "--accept-loss", *cluster]
+    assert flags.options_from(flags.parse(alone)).accepts_loss
+    with pytest.raises(ConfigError, match="--accept-loss is for a single server"):
+        flags.options_from(flags.parse([*alone, "--routes", "nats://b:1"]))

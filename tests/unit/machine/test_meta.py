@@ -43,8 +43,8 @@ def test_a_stream_is_adopted_under_its_uid() -> None:
     box = MetaBox()
     box.create("A", "a")
     box.do(commands.CHECKPOINT, 5, 0, 0)
-    adopted = box.do(commands.ADOPT_STREAM, 7, 2, {"name": "B", "subjects": ["b"]})
-    assert (adopted.uid, adopted.name, adopted.created_ns, adopted.update_index) == (2, "B", 7, 3)
+    adopted = box.do(commands.ADOPT_STREAM, 7, 2, {"name": "B", "subjects": ["b"]}, 2)
+    assert (adopted.uid, adopted.name, adopted.created_ns, adopted.update_index) == (2, "B", 7, 2)
     assert box.machine.streams_by_uid[2] is adopted
     for uid, name, subject, error in (
         (1, "C", "c", errors.STREAM_NAME_EXIST()),
@@ -52,7 +52,7 @@ def test_a_stream_is_adopted_under_its_uid() -> None:
         (9, "C", "b", errors.STREAM_SUBJECT_OVERLAP()),
     ):
         config = {"name": name, "subjects": [subject]}
-        assert box.do(commands.ADOPT_STREAM, 8, uid, config) == error
+        assert box.do(commands.ADOPT_STREAM, 8, uid, config, uid) == error
     again = MetaMachine.restore(box.machine.snapshot())
     assert again.fingerprint() == box.machine.fingerprint()
     assert again.streams_by_uid.keys() == {1, 2}

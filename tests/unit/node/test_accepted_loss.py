@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamd.api.stream_configs import normalise
-from streamd.errors import ConfigError, CorruptionError
+from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.node.node import Node
 from tests.sim.crash import SimWires
@@ -248,9 +248,46 @@ def test_without_damage_it_changes_nothing(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_in_a_cluster_it_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="single server"):
-        Node(
-            store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n",
-            cluster_name="C", accepts_loss=True,
-        )  # fmt: skip
+def test_an_adopted_stream_keeps_its_latest_config(tmp_path: Path) -> None:
+    """Its own log has a config later than the snapshot by which it is known again: with the earlier
+    limit it would drop what was stored since."""
+
+    async def run() -> None:
+        node = make(tmp_path)
+        await node.started()
+        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        limited = {"name": "S", "subjects": ["S.>"], "max_msgs": 50}
+        config = normalise(limited, is_pedantic=False)
+        node.propose_meta([commands.CREATE_STREAM, 1, config], told.set_result)
+        uid = (await told).uid
+        await publish(node, "S", 50)
+        await save(node, "S")
+        told = asyncio.get_running_loop().create_future()
+        unlimited = config | {"max_msgs": -1}
+        node.propose_meta([commands.UPDATE_STREAM, 2, "S", unlimited], told.set_result)
+        await told
+        await publish(node, "S", 100)
+        await node.stopped()
+
+        node = make(tmp_path, accepts_loss=True)
+        told = asyncio.get_running_loop().create_future()
+        settle = node.accepted_loss.settle
+
+        def forget(done: Any) -> None:
+            """As if the meta group's entries were lost, and nothing else."""
+            node.accepted_loss.is_meta_given_up = True
+            command = [commands.DELETE_STREAM, 3, "S", 0]
+            node.propose_meta(command, lambda outcome: settle(done))
+
+        node.accepted_loss.settle = forget  # type: ignore[method-assign]
+        await node.started()
+        stream = node.stream("S")
+        assert stream is not None
+        assert stream.uid == uid
+        assert stream.machine.config["max_msgs"] == -1
+        assert len(await contents(node, "S")) == 150
+        await publish(node, "S", 1)
+        assert len(await contents(node, "S")) == 151
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))

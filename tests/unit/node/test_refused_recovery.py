@@ -1,0 +1,77 @@
+"""A stream that can't be recovered is offline, and not one byte of its files is changed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.unit.node.test_accepted_loss import body, contents, create, make, publish, save
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_lost_snapshot_costs_no_block(tmp_path: Path, is_gone: bool) -> None:
+    """The log begins after the snapshot that is left. Blocks were cut back to that one first: who
+    then put the newest back from a copy had lost what it covers."""
+
+    async def run() -> None:
+        node = make(tmp_path)
+        await node.started()
+        uid = await create(node, "S")
+        for _ in range(3):
+            await publish(node, "S", 300)
+            await save(node, "S")
+        await publish(node, "S", 10)  # with it the log lets go of what the newest covers
+        await node.stopped()
+        files = tmp_path / "streamd" / "streams" / str(uid)
+        before = {path.name: path.read_bytes() for path in files.iterdir()}
+        snapshots = sorted(path for path in files.iterdir() if path.suffix == ".snap")
+        assert len(snapshots) == 2
+        for path in snapshots if is_gone else snapshots[-1:]:
+            if is_gone:
+                path.unlink()
+            else:
+                path.write_bytes(before[path.name][:-1] + b"?")
+
+        node = make(tmp_path)
+        await node.started()
+        assert "S" in node.failed
+        await node.stopped()
+        for path in snapshots:
+            path.write_bytes(before[path.name])
+        assert {path.name: path.read_bytes() for path in files.iterdir()} == before
+
+        node = make(tmp_path)
+        await node.started()
+        assert await contents(node, "S") == [body("S", seq) for seq in range(1, 911)]
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_an_older_snapshot_serves_if_the_loss_is_accepted(tmp_path: Path) -> None:
+    async def run() -> None:
+        node = make(tmp_path)
+        await node.started()
+        uid = await create(node, "S")
+        for _ in range(3):
+            await publish(node, "S", 300)
+            await save(node, "S")
+        await publish(node, "S", 10)  # with it the log lets go of what the newest covers
+        await node.stopped()
+        root = tmp_path / "streamd"
+        whole = (root / "streams" / str(uid) / "1.blk").read_bytes()
+        newest = sorted((root / "streams" / str(uid)).glob("*.snap"))[-1]
+        newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+        node = make(tmp_path, accepts_loss=True)
+        await node.started()
+        assert await contents(node, "S") == [body("S", seq) for seq in range(1, 601)]
+        await node.stopped()
+        assert (root / "trash" / f"{uid}-end-1" / "1.blk").read_bytes() == whole
+        node = make(tmp_path)
+        await node.started()
+        assert len(await contents(node, "S")) == 600
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
