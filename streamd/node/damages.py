@@ -28,6 +28,7 @@ class Damages:
         self.conflict_count = 0  # files or snapshots of another incarnation met
         self.reasons: dict[Uid, str] = {}  # of streams that are damaged here and not yet repaired
         self.conflicts: dict[Uid, str] = {}  # of streams that wait for a peer's files instead
+        self.log_fault = ""  # of the log, as long as the next start would meet it
 
     def start(self) -> None:
         """Look now and then whether what could not be repaired can be by now."""
@@ -58,6 +59,14 @@ class Damages:
         self.damage_count += 1
         self._node.error("snapshot is damaged, and written again", group=uid, reason=reason)
 
+    def on_damaged_log(self, reason: str) -> None:
+        """Part of the log can't be read: begin another. All it says is in memory; snapshots will
+        say it before the damaged one goes."""
+        self.damage_count += 1
+        self.log_fault = reason
+        self._node.error("log is damaged, and begun anew", reason=reason)
+        self._node.wal.renew()
+
     def on_mended(self, uid: Uid) -> None:
         """Nothing that the stream holds is unreadable here any more."""
         if self.reasons.pop(uid, ""):
@@ -75,6 +84,9 @@ class Damages:
         self.conflicts.pop(uid, None)
 
     def _look(self) -> None:
+        if self.log_fault and not self._node.wal.is_renewing:
+            self.log_fault = ""
+            self._node.info("the log is whole again")
         for uid in list(self.reasons):
             group = self._node.group_of(uid)
             if group is not None and not group.failure and len(group.raft.members.voters) > 1:

@@ -495,9 +495,15 @@ class Node:
     def _check_stragglers(self) -> None:
         """Snapshot groups that alone keep an old log segment alive."""
         for uid in self.wal.stragglers():
-            monitor = self.monitor_of(uid)
-            if monitor is not None:
+            monitor, group = self.monitor_of(uid), self.group_of(uid)
+            if monitor is None or group is None:
+                continue
+            index = group.snapshot_index
+            if group.machine.applied > index:
                 monitor.post((g.SNAPSHOT, None, None, None))
+            else:  # a restart came before the log had heard of it
+                term, chain = group.raft.log.entry_id(index)
+                self.wal.release(uid, index, term, chain)
 
     def empty_trash(self, names: list[str]) -> None:
         """Unlink streams that a committed command deleted. Orphans stay until somebody looks."""

@@ -1,12 +1,15 @@
-"""Reads the blocks of this node's streams again and again, in the background, at a bounded rate.
+"""Reads this node's log, snapshots and blocks again and again, in the background, at a low rate.
 
 What rots unread would be noticed only when it is needed, and by then another copy may rot as well.
 Each block is compared with what the machine says of it (node/scrub.py); damage goes to
-node/damages.py. Memory streams have no files.
+node/damages.py. The log and the newest snapshot of each group must be whole: what they say is
+still in memory, so it is written again. Memory streams have no files.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +19,21 @@ from streamd.machine.columns import Block
 from streamd.node.scrub import block_difference
 from streamd.node.stream_handle import LocalStream
 from streamd.store.block import HEADER_BYTES
-from streamd.types import Seq
+from streamd.store.snapshots import SnapshotCheck, SnapshotFile
+from streamd.types import META_UID, Index, Seq, Uid
 
 if TYPE_CHECKING:
     from streamd.node.node import Node
 
 
 class Scrubber:
-    """One node's. One block at a time: a job on the block thread, then a pause."""
+    """One node's. One file at a time: a job on the block thread, then a pause."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._queue: list[tuple[LocalStream, Block]] = []  # what is left of this round, reversed
+        # What is left of this round, reversed: whose file, and what begins to read it, or says
+        # False: nothing is to be read.
+        self._queue: list[tuple[Uid, Callable[[], bool]]] = []
         self._began_ms = 0
         self._timer: Any = None
         self.read_bytes = 0
@@ -49,26 +55,85 @@ class Scrubber:
     def _begin(self) -> None:
         self._began_ms = self._node.env.clock.monotonic_ms()
         self._queue = [
-            (replica, block)
-            for replica in self._node.replicas
-            if replica.is_file
-            for block in replica.machine.index.blocks
+            (META_UID, partial(self._read_snapshot, META_UID, self._meta_check)),
+            (META_UID, self._read_log),
         ]
+        for replica in self._node.replicas:
+            if replica.is_file:
+                uid = replica.uid
+                for block in replica.machine.index.blocks:
+                    self._queue.append((uid, partial(self._read_block, replica, block)))
+                check = partial(self._read_snapshot, uid, replica.store.check_snapshot)
+                self._queue.append((uid, check))
         self._queue.reverse()
         self._next()
 
     def _next(self) -> None:
         node = self._node
         while self._queue:
-            replica, block = self._queue.pop()
-            if self._is_live(replica, block) and block.end_offset > HEADER_BYTES:
-                self._read(replica, block)
+            _, read = self._queue.pop()
+            if read():
                 return
         if node.is_stopping:
             return
         self.rounds += 1
         took_s = (node.env.clock.monotonic_ms() - self._began_ms) / 1000
         self._later(max(limits.SCRUB_PAUSE_S, limits.SCRUB_EVERY_S - took_s), self._begin)
+
+    def _was_read(self, size: int, go_on: Callable[[], None]) -> None:
+        self.read_bytes += size
+        if not self._node.is_stopping:
+            self._later(max(limits.SCRUB_PAUSE_S, size / limits.SCRUB_BYTES_PER_S), go_on)
+
+    # --- the log ----------------------------------------------------------------------------
+
+    def _read_log(self) -> bool:
+        wal = self._node.wal
+        self._read_piece(wal.check(), wal.oldest)
+        return True
+
+    def _read_piece(self, pieces: Iterator[int], oldest: int) -> None:
+        def done(result: Any) -> None:
+            node = self._node
+            size = 0
+            if isinstance(result, StreamdError):
+                if not node.is_stopping and node.wal.oldest == oldest:  # else it was let go
+                    node.damages.on_damaged_log(str(result))
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                size = result
+            self._was_read(size, partial(self._read_piece, pieces, oldest) if size else self._next)
+
+        self._node.block_thread.submit(partial(next, pieces, 0), done)
+
+    # --- snapshots --------------------------------------------------------------------------
+
+    def _meta_check(self, index: Index) -> SnapshotCheck:
+        env, directory = self._node.env, os.path.join(self._node.root, "meta")
+        return SnapshotFile.check(env.disk, directory, "meta", group=META_UID, index=index)
+
+    def _read_snapshot(self, uid: Uid, check: Callable[[Index], SnapshotCheck]) -> bool:
+        group, monitor = self._node.group_of(uid), self._node.monitor_of(uid)
+        if self._node.is_stopping or group is None or monitor is None or monitor.stopped.is_set():
+            return False
+        index = group.snapshot_index  # a later one may have taken its place when it is read
+        if not index:
+            return False
+
+        def done(result: Any) -> None:
+            if isinstance(result, BaseException):
+                raise result
+            size, fault = result
+            if fault and not self._node.is_stopping and not monitor.stopped.is_set():
+                self._node.damages.on_void_snapshot(uid, f"the snapshot at {index}: {fault}")
+                monitor.save_anew(_nothing)
+            self._was_read(size, self._next)
+
+        self._node.block_thread.submit(partial(check, index), done)
+        return True
+
+    # --- blocks -----------------------------------------------------------------------------
 
     def _is_live(self, replica: LocalStream, block: Block) -> bool:
         """False if the replica was closed or opened again, or the block is dead: then its file
@@ -81,7 +146,9 @@ class Scrubber:
             and (block.live > 0 or not block.is_sealed)
         )
 
-    def _read(self, replica: LocalStream, block: Block) -> None:
+    def _read_block(self, replica: LocalStream, block: Block) -> bool:
+        if not self._is_live(replica, block) or block.end_offset <= HEADER_BYTES:
+            return False
         replica.store.flush()  # the job comes after what waited to be written
         end_offset, is_sealed, count = block.end_offset, block.is_sealed, block.count
         job = partial(
@@ -90,13 +157,11 @@ class Scrubber:
 
         def done(result: Any) -> None:
             if self._is_live(replica, block):
-                self.read_bytes += end_offset
                 self._judge(replica, block, result, count if not is_sealed else 0)
-            if not self._node.is_stopping:
-                delay_s = max(limits.SCRUB_PAUSE_S, end_offset / limits.SCRUB_BYTES_PER_S)
-                self._later(delay_s, self._next)
+            self._was_read(end_offset, self._next)
 
         self._node.block_thread.submit(job, done)
+        return True
 
     def _judge(self, replica: LocalStream, block: Block, result: Any, active_count: int) -> None:
         if isinstance(result, BaseException):
@@ -113,7 +178,7 @@ class Scrubber:
         if len(replica.group.raft.members.voters) == 1:
             self._look_closer(replica, block, error)
             return
-        self._queue = [row for row in self._queue if row[0] is not replica]
+        self._queue = [row for row in self._queue if row[0] != replica.uid]
         self._node.damages.on_damaged(replica.uid, error)
 
     def _look_closer(self, replica: LocalStream, block: Block, error: StreamdError) -> None:
@@ -144,3 +209,7 @@ class Scrubber:
 
         job = partial(replica.store.damaged_records, block.block_no, places)
         self._node.block_thread.submit(job, done)
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

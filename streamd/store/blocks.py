@@ -17,7 +17,7 @@ from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.format import REWRITTEN, block_name
 from streamd.store.hot_tail import ChunkCache, HotBudget, HotTail
 from streamd.store.index_db import read_index, write_index
-from streamd.store.snapshots import SnapshotFile
+from streamd.store.snapshots import SnapshotCheck, SnapshotFile
 from streamd.store.verify import BlockRows, rows_of
 from streamd.types import Index, Term, Uid
 
@@ -475,6 +475,10 @@ class StreamStore:
             )
         except OSError as err:
             raise disk_error("loading a snapshot", self.directory, err) from err
+
+    def check_snapshot(self, index: Index) -> SnapshotCheck:
+        """Is the newest snapshot file whole, and of `index` or later? Synchronous."""
+        return SnapshotFile.check(self._disk, self.directory, _NAME, group=self.uid, index=index)
 
     def truncate_to(self, tail: tuple[int, int]) -> None:
         """Remove what was written after `tail`; replaying the log writes it again. Whether a

@@ -37,6 +37,13 @@ class Snapshot(NamedTuple):
     doomed: tuple[int, ...] = ()  # streams: dead blocks whose files are still there
 
 
+class SnapshotCheck(NamedTuple):
+    """What was read of a file, and what is wrong with it."""
+
+    size: int  # bytes
+    fault: str  # empty: nothing
+
+
 def encode(snapshot: Snapshot) -> bytes:
     """Return the bytes of the file."""
     doomed = array("Q", snapshot.doomed).tobytes()
@@ -195,6 +202,25 @@ class SnapshotFile:
         if first_error is not None:
             raise first_error
         return None
+
+    @classmethod
+    def check(
+        cls, disk: Disk, directory: str, name: str, *, group: Uid, index: Index
+    ) -> SnapshotCheck:
+        """Read the newest generation. It is at fault if it does not verify, can't be read, or is
+        of before `index`, where one was saved."""
+        size, found = 0, 0
+        try:
+            names = cls.names(disk, directory, name)
+            if names:
+                blob = read_file(disk, os.path.join(directory, names[0]))
+                size = len(blob)
+                found = decode(blob, name=names[0], group=group).index
+        except (CorruptionError, IncarnationError, OSError) as err:
+            return SnapshotCheck(size, str(err))
+        if found < index:
+            return SnapshotCheck(size, f"found one at {found}" if found else "it is gone")
+        return SnapshotCheck(size, "")
 
     @classmethod
     def remove_strays(cls, disk: Disk, directory: str) -> None:

@@ -7,13 +7,14 @@ format and the argument why a crash at any byte loses nothing that was reported 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from streamd.errors import DiskError
 from streamd.store import wal_format as wf
 from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.wal_batch import RESET_MARK, Batch, Lazy, WalWrite
+from streamd.store.wal_check import check
 from streamd.store.wal_checkpoint import Checkpoint
 from streamd.store.wal_groups import GroupLog
 from streamd.store.wal_in_use import SegmentsInUse
@@ -63,7 +64,7 @@ class Wal:
         self._lazy_unlogged = 0
         self._destroyed: set[Uid] = set()  # until logged: what of them is in flight is void
         self._resets: dict[Uid, int] = {}  # how many are in flight: entries before them are void
-        self._completed_batch = 0  # the last one of which the loop has heard
+        self._completed_batch = recovered.next_batch - 1  # the last of which the loop has heard
         # Once the log is open the loop calls the writer alone; the others are used where it writes.
         self._checkpoint = Checkpoint(recovered.groups)
         self._spares = Spares(disk, directory, helper or thread, segment_bytes=segment_bytes)
@@ -255,11 +256,44 @@ class Wal:
         self._free_segments()
 
     def stragglers(self) -> list[Uid]:
-        """Groups whose entries alone keep the oldest segment, when many segments are in use.
+        """Groups whose entries alone keep the oldest segment, when many segments are in use, or
+        keep one that is given up (`renew`).
 
         A snapshot of each of them lets the segment go.
         """
         return self._in_use.stragglers(self._groups)
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest segment in use."""
+        return self._in_use.oldest
+
+    def check(self) -> Iterator[int]:
+        """Read again, piece by piece and on any thread, what is in use and not given up. Yields
+        how many bytes each piece had.
+
+        Raises CorruptionError or DiskError; if `oldest` is another by then, that means nothing.
+        """
+        return check(
+            self._disk,
+            self._directory,
+            self._in_use.kept(),
+            wal_id=self._segment.wal_id,
+            least=self._completed_batch,
+        )
+
+    def renew(self) -> None:
+        """Give up all segments in use, for one is damaged, and go on in a new one. It says what
+        is not in a snapshot but of no group's entries: `stragglers` are those that have some in
+        the old ones. With their snapshots the old ones go, and `is_renewing` ends."""
+        self._in_use.give_up()
+        self._writer.is_segment_wanted = True
+        self.append([], _nothing)
+
+    @property
+    def is_renewing(self) -> bool:
+        """True while a segment that was given up is needed."""
+        return self._in_use.is_renewing
 
     def close(self) -> None:
         """Write what waits and a last witness. Call once nothing is appended any more."""

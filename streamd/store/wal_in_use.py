@@ -27,6 +27,7 @@ class SegmentsInUse:
         self._pins: dict[int, int] = {}  # segment -> groups whose first live entry is there
         self.oldest = min(self._fds, default=0)
         self.newest = max(self._fds, default=0)
+        self._given_up = 0  # this segment and all before it
         for log in groups:
             self.pin(log, 1)
 
@@ -59,14 +60,27 @@ class SegmentsInUse:
         return len(self._fds) > SEGMENTS_UNHURRIED
 
     def stragglers(self, groups: dict[Uid, GroupLog]) -> list[Uid]:
-        """Groups whose entries alone keep the oldest, while it is crowded."""
-        if not self.is_crowded():
+        """Groups whose entries keep one that is given up, or, while it is crowded, the oldest."""
+        last = self.oldest if self.is_crowded() else self.oldest - 1
+        last = max(last, self._given_up)
+        if last < self.oldest:
             return []
         return [
-            uid
-            for uid, log in sorted(groups.items())
-            if log.places and log.places[0] >> 32 == self.oldest
+            uid for uid, log in sorted(groups.items()) if log.places and log.places[0] >> 32 <= last
         ]
+
+    def give_up(self) -> None:
+        """All that are in use should go."""
+        self._given_up = self.newest
+
+    @property
+    def is_renewing(self) -> bool:
+        """True while one that is given up is in use."""
+        return self.oldest <= self._given_up
+
+    def kept(self) -> dict[int, int]:
+        """Number and file of each that is not given up."""
+        return {no: fd for no, fd in self._fds.items() if no > self._given_up}
 
     def read(self, uid: Uid, log: GroupLog, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
         """Return the entries lo..hi-1 of `uid`, whose log is `log`, at most about `max_bytes`.

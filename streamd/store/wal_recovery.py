@@ -12,6 +12,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from streamd.errors import CorruptionError
@@ -20,6 +21,7 @@ from streamd.store.disk import Disk
 from streamd.store.wal_damage import Damage
 from streamd.store.wal_groups import GroupLog, apply
 from streamd.store.wal_manifest import read_manifest
+from streamd.store.wal_reader import BatchReader
 from streamd.types import Uid
 
 SUFFIX = ".wal"
@@ -241,8 +243,7 @@ class _SegmentScan:
         self._fd = fd
         self._header = header
         self._path = os.path.join(log.directory, segment_name(header.segment_no))
-        self._window = b""
-        self._window_at = 0
+        self._reader = BatchReader(partial(log.pread, fd), header, window_bytes=_WINDOW_BYTES)
         self._size = log.disk.size(fd)
         self._is_closed = False
         self.end = wf.SEGMENT_HEADER_BYTES
@@ -280,7 +281,7 @@ class _SegmentScan:
         place = self._header.segment_no << 32
         first_batch = self._header.first_batch
         while offset < stop:
-            found = self._batch(offset)
+            found = self._reader.batch_at(offset)
             if found is None or found[0].batch_no != expected:
                 break
             header, records = found
@@ -317,32 +318,14 @@ class _SegmentScan:
             text = f"{self._path}: offset {self._log.unreadable_at}: cannot be read"
         return text
 
-    def _bytes(self, offset: int, size: int) -> memoryview:
-        start = offset - self._window_at
-        if start < 0 or start + size > len(self._window):
-            self._window = self._log.pread(self._fd, max(size, _WINDOW_BYTES), offset)
-            self._window_at = offset
-            start = 0
-        return memoryview(self._window)[start : start + size]
-
-    def _batch(self, offset: int) -> tuple[wf.BatchHeader, list[wf.WalRecord]] | None:
-        header = wf.decode_batch_header(
-            self._bytes(offset, wf.BATCH_HEADER_BYTES),
-            0,
-            wal_id=self._header.wal_id,
-            segment_no=self._header.segment_no,
-            offset=offset,
-        )
-        if header is None:
-            return None
-        at = offset + wf.BATCH_HEADER_BYTES
-        records = wf.decode_batch(self._bytes(at, header.length), offset=at, count=header.count)
-        return None if records is None else (header, records)
-
     def _next_whole_batch(self, offset: int, expected: int, stop: int) -> tuple[int, int] | None:
         """Where the first whole batch after a damaged one is, and its number."""
         for at, header in self._batch_headers(offset, stop):
-            if header.batch_no >= expected and at > offset and self._batch(at) is not None:
+            if (
+                header.batch_no >= expected
+                and at > offset
+                and self._reader.batch_at(at) is not None
+            ):
                 return at, header.batch_no
         return None
 

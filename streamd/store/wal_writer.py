@@ -44,6 +44,7 @@ class Writer:
         complete: Callable[[Batch | BaseException | None], None],
     ) -> None:
         self.failure: DiskError | None = None
+        self.is_segment_wanted = False  # the next batch, be it empty, goes to a new one
         self._thread = thread
         self._directory = directory
         self._sync_s = sync_s  # 0: each batch is synced before it is safe
@@ -125,6 +126,9 @@ class Writer:
         segment = self._segment
         batch = Batch(self._waiting)
         size = batch.size
+        if self.is_segment_wanted:
+            self.is_segment_wanted = False
+            segment.rotate(size)
         if not batch.count:  # only a clean close writes an empty batch
             batch.segment_no, batch.fd = segment.no, segment.fd
             return batch

@@ -169,6 +169,34 @@ def test_s4_8_damage_anywhere(cluster: Cluster, damage: str, which: str, state: 
     check_blocks(cluster)
 
 
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_s4_8_a_log_rots_while_it_is_in_use(cluster: Cluster, role: str) -> None:
+    """S4.8: it is begun anew before a start needs it, so nobody has to doubt that node."""
+    cluster.create()
+    cluster.publish(200)
+    cluster.until_whole()
+    cluster.run_ms(2000)
+    leader = cluster.leader("S")
+    name = leader if role == "leader" else cluster.followers("S")[0]
+    wal, disk = cluster.node(name).wal, cluster.hosts[name].disk
+    old = [path for path in disk.paths if path.endswith(".wal")]
+    blob = disk.contents(old[-1])
+    disk.flip(old[-1], blob.index(b"S.x") + 20)
+    cluster.until("found", lambda: damages_of(cluster, name))
+    cluster.publish(20)
+    cluster.until("begun anew", lambda: not cluster.node(name).damages.log_fault)
+    assert not set(old) & {path for path in disk.paths if path.endswith(".wal")}
+    assert cluster.node(name).wal is wal, "without a restart"
+    assert cluster.leader("S") == leader
+    assert damages_of(cluster, name) == 1
+    cluster.lose_power(*cluster.names)
+    for each in cluster.names:
+        cluster.boot(each)
+    cluster.until_whole()
+    assert not cluster.node(name).wal.damaged_groups
+    assert len(cluster.read(name)) == 220
+
+
 @pytest.mark.parametrize("by", ["scrubbing", "a catch-up", "a get", "a consumer"])
 def test_s4_9_the_leaders_copy_is_damaged(cluster: Cluster, by: str) -> None:
     """S4.9: a block of the leader rots. Whoever meets it first, the leader hands over and is

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamd.types import NodeId, Seq
+from streamd.store.snapshots import decode
+from streamd.types import META_UID, NodeId, Seq
 from tests.scenarios.driver import Cluster
-from tests.scenarios.files import check_blocks, fast_scrubbing
+from tests.scenarios.files import check_blocks, damages_of, fast_scrubbing
 
 BAD = 30  # in the first of several blocks
 
@@ -202,3 +203,48 @@ def test_s4_9_a_redelivery_waits_too(cluster: Cluster) -> None:
     assert "message 1 can't be read" in cluster.health(name).text
     delete(cluster, name, 1)
     assert [each.seq for each in cluster.pull(5, at=name)] == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("which", ["newest", "both", "gone", "unreadable"])
+def test_s4_9_a_rotten_snapshot_is_written_again(cluster: Cluster, which: str) -> None:
+    """While what it says is in memory: the next start would have refused the stream."""
+    cluster.create(replicas=1)
+    cluster.consumer()
+    uid, name = cluster.uid("S"), cluster.leader("S")
+    for _ in range(3):
+        cluster.publish(200)
+        cluster.save(uid, name)
+    disk = cluster.hosts[name].disk
+    paths = sorted(path for path in disk.paths if path.endswith(".snap") and f"/{uid}/" in path)
+    assert len(paths) == 2
+    for path in paths if which == "both" else paths[1:]:
+        if which == "gone":
+            disk.unlink(path)
+        elif which == "unreadable":
+            disk.bad_read(path, 100, 8)
+        else:
+            disk.flip(path, 300)
+    cluster.until("found", lambda: damages_of(cluster, name))
+    cluster.run_ms(2000)
+    assert damages_of(cluster, name) == 1, "written again, it is whole"
+    assert is_well(cluster, name)
+    cluster.stop(name)
+    cluster.boot(name)
+    cluster.until("serving", lambda: cluster.is_current(name))
+    assert len(cluster.read(name)) == 600
+    assert len(cluster.pull(600, at=name)) == 600
+
+
+def test_s4_9_a_rotten_snapshot_of_the_meta_group_is_written_again(cluster: Cluster) -> None:
+    cluster.create(replicas=1)
+    name = cluster.leader("S")
+    cluster.save(META_UID, name)
+    disk = cluster.hosts[name].disk
+    path = max(path for path in disk.paths if path.endswith(".snap") and "/meta/" in path)
+    disk.flip(path, 100)
+    cluster.until("found", lambda: damages_of(cluster, name))
+    cluster.run_ms(2000)
+    path = max(path for path in disk.paths if path.endswith(".snap") and "/meta/" in path)
+    decode(disk.contents(path), name=path, group=META_UID)
+    assert damages_of(cluster, name) == 1, "written again, it is whole"
+    assert is_well(cluster, name)
