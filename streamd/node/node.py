@@ -501,7 +501,7 @@ class Node:
             index = group.snapshot_index
             if group.machine.applied > index:
                 monitor.post((g.SNAPSHOT, None, None, None))
-            else:  # a restart came before the log had heard of it
+            elif index:  # a restart came before the log had heard of that snapshot
                 term, chain = group.raft.log.entry_id(index)
                 self.wal.release(uid, index, term, chain)
 

@@ -54,7 +54,7 @@ _CARE_COUNTERS = {
         "Files or snapshots of another incarnation of a stream, met and not used",
     ),
     "damages": ("streamd_damages", "Damaged or missing files of streams found"),
-    "scrubbed_bytes": ("streamd_scrubbed_bytes", "Bytes of blocks read to verify them"),
+    "scrubbed_bytes": ("streamd_scrubbed_bytes", "Bytes of files read to verify them"),
 }
 _SERVER_GAUGES = {
     "jetstream_server_total_streams": "streams",

@@ -197,6 +197,36 @@ def test_s4_8_a_log_rots_while_it_is_in_use(cluster: Cluster, role: str) -> None
     assert len(cluster.read(name)) == 220
 
 
+def test_s4_8_a_log_rots_where_a_snapshot_covers_it(cluster: Cluster) -> None:
+    """A crash came before the log had heard of the snapshot; no other is due, nor needed."""
+    cluster.create()
+    cluster.publish(200)
+    cluster.until_whole()
+    cluster.run_ms(5000)
+    uid, name = cluster.uid("S"), cluster.followers("S")[0]
+    monitor = cluster.node(name).monitor_of(uid)
+    assert monitor is not None
+    told: list[bool] = []
+    monitor.when_saved(cluster.machine(name, "S").applied, lambda: told.append(True))
+    while not told:
+        cluster.run_ms(0.01)
+    assert cluster.node(name).wal._lazy
+    cluster.lose_power(name)
+    cluster.boot(name)
+    cluster.until("opened", lambda: cluster.group(name, "S"))
+    node, disk = cluster.node(name), cluster.hosts[name].disk
+    group, log = cluster.group(name, "S"), node.wal.group(uid)
+    assert group is not None
+    assert log is not None
+    assert (log.first_index, group.snapshot_index) == (1, log.last_index)
+    old = [path for path in disk.paths if path.endswith(".wal")]
+    disk.flip(old[0], disk.contents(old[0]).index(b"S.x") + 20)
+    cluster.until("found", lambda: node.damages.log_fault)
+    cluster.until("begun anew", lambda: not node.damages.log_fault)
+    assert group.machine.applied == log.last_index, "nothing new was stored"
+    assert not set(old) & {path for path in disk.paths if path.endswith(".wal")}
+
+
 @pytest.mark.parametrize("by", ["scrubbing", "a catch-up", "a get", "a consumer"])
 def test_s4_9_the_leaders_copy_is_damaged(cluster: Cluster, by: str) -> None:
     """S4.9: a block of the leader rots. Whoever meets it first, the leader hands over and is
