@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
-from streamd import limits
 from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.stream import StreamMachine
@@ -16,7 +15,8 @@ from streamd.node.snapshot_state import unwrap, wrap
 from streamd.store.block_codec import BlockCodec
 from streamd.store.blocks import StreamStore
 from streamd.types import Entry, NodeId
-from tests.scenarios.driver import Cluster, setting
+from tests.scenarios.driver import Cluster
+from tests.sim.cluster import scrubbing
 from tests.sim.disk import SimDisk
 
 
@@ -41,18 +41,9 @@ class Inline:
         return True
 
 
-@contextmanager
-def fast_scrubbing() -> Any:
+def fast_scrubbing() -> AbstractContextManager[None]:
     """A round each half second of virtual time."""
-    with ExitStack() as stack:
-        for name, value in (
-            ("SCRUB_FIRST_S", 0.1),
-            ("SCRUB_EVERY_S", 0.5),
-            ("SCRUB_PAUSE_S", 0.002),
-            ("SCRUB_BYTES_PER_S", 1 << 30),
-        ):
-            stack.enter_context(setting(limits, name, value))
-        yield
+    return scrubbing(0.5)
 
 
 def copy_of(disk: SimDisk, directory: str) -> dict[str, bytes]:

@@ -24,6 +24,7 @@ from tests.sim.world import MS, SECOND, Violation, World, need
 LIVENESS_US = 10 * SECOND
 QUIET_US = 3 * SECOND  # long enough for groups to come to rest
 BORN_US = 20 * SECOND
+SCRUB_EVERY_S = (0.5, 3.0, 60.0)  # one of them for a run; the last is longer than it
 
 
 class SimCluster:
@@ -144,7 +145,8 @@ class SimCluster:
 
     def run(self) -> None:
         """Everything. Raises Violation."""
-        with Probes(self.checkers), small_limits():
+        scrub_every_s = self.world.rng("scrub").choice(SCRUB_EVERY_S)
+        with Probes(self.checkers), small_limits(), scrubbing(scrub_every_s):
             self._be_born()
             for client in self.clients.values():
                 client.start()
@@ -420,6 +422,20 @@ def small_limits() -> Iterator[None]:
             stack.enter_context(_set(log, "RAFT_TRAILING_ENTRIES", 64))
         for function in (StreamMachine.__init__, StreamMachine.restore.__func__):  # type: ignore[attr-defined]
             stack.enter_context(_block_bytes(function, 16 * 1024))
+        yield
+
+
+@contextmanager
+def scrubbing(every_s: float) -> Iterator[None]:
+    """Have nodes read their files in rounds of so many virtual seconds."""
+    with ExitStack() as stack:
+        for name, value in (
+            ("SCRUB_FIRST_S", every_s / 5),
+            ("SCRUB_EVERY_S", every_s),
+            ("SCRUB_PAUSE_S", 0.002),
+            ("SCRUB_BYTES_PER_S", 1 << 30),
+        ):
+            stack.enter_context(_set(limits, name, value))
         yield
 
 
