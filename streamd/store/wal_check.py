@@ -19,11 +19,9 @@ from streamd.store.wal_recovery import segment_name
 _PIECE_BYTES = 256 * 1024  # some milliseconds of a thread, if its batches are small
 
 
-def check(
-    disk: Disk, directory: str, segments: dict[int, int], *, wal_id: int, least: int
-) -> Iterator[int]:
-    """Read it; yield how many bytes each piece had. `segments`: number -> file of all from some
-    one on to the newest; batches up to `least` are known to be written.
+def check(disk: Disk, directory: str, segments: range, *, wal_id: int, least: int) -> Iterator[int]:
+    """Read it; yield how many bytes each piece had. `segments`: the numbers of those from some one
+    on to the newest; batches up to `least` are known to be written.
 
     For any thread, beside who writes. Raises CorruptionError or DiskError, naming segment and
     offset; what it says of a segment that is taken out of use meanwhile means nothing.
@@ -34,12 +32,12 @@ def check(
         _, manifest = read_manifest(disk, directory)
     except OSError as err:
         raise disk_error("reading the log's manifest", directory, err) from err
-    if manifest is None or manifest.newest < max(segments):
+    if manifest is None or manifest.newest < segments[-1]:
         raise CorruptionError(f"{os.path.join(directory, NAME)}: damaged or missing")
     path, end, expected = "", 0, 0
-    for no, fd in sorted(segments.items()):
+    for no in segments:
         before, path = path, os.path.join(directory, segment_name(no))
-        pread = partial(_pread, disk, fd, path)
+        pread = partial(_pread, disk, path)
         header = wf.decode_segment_header(pread(wf.SEGMENT_HEADER_BYTES, 0))
         if header is None or (header.segment_no, header.wal_id) != (no, wal_id):
             raise CorruptionError(f"{path}: offset 0: the segment's header is damaged")
@@ -57,8 +55,13 @@ def check(
         raise CorruptionError(f"{path}: offset {end}: batch {expected} is damaged")
 
 
-def _pread(disk: Disk, fd: int, path: str, size: int, offset: int) -> bytes:
+def _pread(disk: Disk, path: str, size: int, offset: int) -> bytes:
+    # Opened anew each time: those who read entries may close the segment's file meanwhile.
     try:
-        return disk.pread(fd, size, offset)
+        fd = disk.open(path)
+        try:
+            return disk.pread(fd, size, offset)
+        finally:
+            disk.close(fd)
     except OSError as err:
         raise disk_error("reading the log", path, err) from err

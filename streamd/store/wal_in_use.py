@@ -78,9 +78,9 @@ class SegmentsInUse:
         """True while one that is given up is in use."""
         return self.oldest <= self._given_up
 
-    def kept(self) -> dict[int, int]:
-        """Number and file of each that is not given up."""
-        return {no: fd for no, fd in self._fds.items() if no > self._given_up}
+    def kept(self) -> range:
+        """Numbers of those that are not given up."""
+        return range(max(self.oldest, self._given_up + 1), self.newest + 1)
 
     def read(self, uid: Uid, log: GroupLog, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
         """Return the entries lo..hi-1 of `uid`, whose log is `log`, at most about `max_bytes`.
