@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from streamd import errors, limits
-from streamd.errors import ConfigError, CorruptionError
+from streamd.errors import ConfigError, CorruptionError, StreamdError
 from streamd.machine.meta import MetaMachine
 from streamd.node import group as g
 from streamd.node import storedir
@@ -98,6 +98,7 @@ class Node:
         self.peering = Peering(self)
         self.damages = Damages(self)
         self.scrubber = Scrubber(self)
+        self._uncarried: dict[Uid, str] = {}  # groups whose entries can't be read: why
         self.amnesia = Amnesia(self)
         self.accepted_loss = AcceptedLoss(self)
         self.meta_member = MetaMember(self)
@@ -496,7 +497,10 @@ class Node:
         """Snapshot groups that alone keep an old log segment alive."""
         for uid in self.wal.stragglers():
             monitor, group = self.monitor_of(uid), self.group_of(uid)
-            if monitor is None or group is None:
+            asset = self.meta.streams_by_uid.get(uid)
+            if asset is not None and asset.name in self.failed:
+                self._carry(uid)
+            if monitor is None or group is None or monitor.stopped.is_set():
                 continue
             index = group.snapshot_index
             if group.machine.applied > index:
@@ -504,6 +508,15 @@ class Node:
             elif index:  # a restart came before the log had heard of that snapshot
                 term, chain = group.raft.log.entry_id(index)
                 self.wal.release(uid, index, term, chain)
+
+    def _carry(self, uid: Uid) -> None:
+        """A group that stopped for good must not keep what all others have logged since."""
+        try:
+            self.wal.carry(uid)
+        except StreamdError as err:
+            if self._uncarried.get(uid) != str(err):
+                self._uncarried[uid] = str(err)
+                self.error("log can't let go of old segments", group=uid, reason=str(err))
 
     def empty_trash(self, names: list[str]) -> None:
         """Unlink streams that a committed command deleted. Orphans stay until somebody looks."""

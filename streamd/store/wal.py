@@ -263,6 +263,15 @@ class Wal:
         """
         return self._in_use.stragglers(self._groups)
 
+    def carry(self, group: Uid) -> None:
+        """Of a group that takes no snapshots any more: if there are far too many segments, write
+        its entries again, in one batch, and let the old ones go. Raises CorruptionError or
+        DiskError if they can't be read."""
+        if self._in_use.is_overcrowded():
+            log = self._groups[group]
+            entries = self._in_use.read(group, log, log.first, log.last + 1, 1 << 62)
+            self.append([(group, entries, None, 0)], _nothing)
+
     @property
     def oldest(self) -> int:
         """Number of the oldest segment in use."""

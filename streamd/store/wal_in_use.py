@@ -12,6 +12,7 @@ from streamd.store.wal_recovery import Segment, segment_name
 from streamd.types import Entry, Index, Uid
 
 SEGMENTS_UNHURRIED = 4  # as many may be in use before their groups are called stragglers
+SEGMENTS_MAX = 16  # before entries that nobody will release soon are written again
 _WINDOW_BYTES = 256 * 1024  # read at once, at most
 
 
@@ -58,6 +59,10 @@ class SegmentsInUse:
     def is_crowded(self) -> bool:
         """True while so many are in use that groups should be told (`stragglers`)."""
         return len(self._fds) > SEGMENTS_UNHURRIED
+
+    def is_overcrowded(self) -> bool:
+        """True if there are so many that the oldest must go, or one that is given up."""
+        return len(self._fds) > SEGMENTS_MAX or self.is_renewing
 
     def stragglers(self, groups: dict[Uid, GroupLog]) -> list[Uid]:
         """Groups whose entries keep one that is given up, or, while it is crowded, the oldest."""

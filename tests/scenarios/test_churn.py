@@ -1,7 +1,11 @@
-"""Streams and consumers that come and go leave nothing behind, on any node."""
+"""Streams and consumers that come and go, or stop, leave nothing behind, on any node."""
 
 from __future__ import annotations
 
+from streamd import limits
+from streamd.errors import DiskError
+from streamd.node import group as g
+from streamd.store import wal_in_use
 from tests.holdings import grown, sizes
 from tests.scenarios.driver import Cluster
 
@@ -33,3 +37,28 @@ def test_nothing_is_kept_of_streams_that_are_gone(cluster: Cluster) -> None:
         kept = grown(before[name], sizes(cluster.node(name)), ROUND // 3)
         # Entries of the meta group's log: until its next snapshot.
         assert not {what for what in kept if not what.startswith("Entry.")}, name
+
+
+def test_a_stopped_stream_does_not_keep_the_log(cluster: Cluster) -> None:
+    """It took all that was written to other streams, for ever, until the disk was full."""
+    cluster.create("S", replicas=1)
+    cluster.publish(20, "S", size=500)
+    name, uid = cluster.leader("S"), cluster.uid("S")
+    cluster.create("T")
+    node = cluster.node(name)
+    monitor = node.monitor_of(uid)
+    assert monitor is not None
+    monitor.post((g.FAILED, DiskError("the disk is gone"), None, None))
+    cluster.until("stopped", lambda: "S" in node.failed)
+    newest = 0
+    for _ in range(10):
+        cluster.publish(800, "T", size=3000, at=name)
+        cluster.run_ms(limits.STRAGGLER_CHECK_S * 1000 + 500)
+        paths = [path for path in cluster.hosts[name].disk.paths if path.endswith(".wal")]
+        assert len(paths) <= wal_in_use.SEGMENTS_MAX + 8
+        newest = max(newest, int(max(paths).rsplit("/", 1)[1].split(".")[0], 16))
+    assert newest > 3 * 16
+    cluster.lose_power(name)
+    cluster.boot(name)
+    cluster.until("serving again", lambda: cluster.leader_name(uid) == name)
+    assert len(cluster.read(name, "S")) == 20

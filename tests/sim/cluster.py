@@ -414,7 +414,9 @@ def small_limits() -> Iterator[None]:
         ):
             stack.enter_context(_set(limits, name, value))
         from streamd.raft import log, replication
+        from streamd.store import wal_in_use
 
+        stack.enter_context(_set(wal_in_use, "SEGMENTS_MAX", 6))
         stack.enter_context(_set(replication, "RAFT_APPEND_ENTRIES", 4))
         stack.enter_context(_set(replication, "RAFT_INFLIGHT_APPENDS", 4))
 

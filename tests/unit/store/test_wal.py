@@ -13,6 +13,7 @@ from pathlib import Path
 from streamd.errors import DiskError
 from streamd.store.disk import DiskThread, OsDisk
 from streamd.store.wal import Wal
+from streamd.store.wal_in_use import SEGMENTS_MAX
 from streamd.types import Entry, HardState, LogState
 from tests.sim.disk import SimDisk, SimThread
 
@@ -123,6 +124,31 @@ def test_a_group_that_pins_old_segments_is_a_straggler_until_it_is_released() ->
     bed.thread.run()
     assert bed.wal.stragglers() == []
     assert len(bed.segments()) == 1
+
+
+def test_entries_that_nobody_will_release_are_written_again() -> None:
+    """Or their group would keep all that others log from then on. At no moment are they missing."""
+    bed = Bed()
+    for index in range(1, 41):
+        bed.append(index, bytes([index]) * 1000, group=6)
+    bed.thread.run()
+    for index in range(1, 2000):
+        bed.append(index, bytes(1000))
+        bed.thread.run()
+        bed.wal.release(5, index, 1, index)
+        if index % 100 == 0:
+            assert bed.wal.stragglers() in ([], [6])
+            bed.wal.carry(6)
+            if index % 300 == 0:  # before it is written, or after
+                bed.thread.run()
+            bed.disk.crash(keep=0.0)
+            bed.start()
+            found = bed.wal.read(6, 1, 41, 1 << 20)
+            assert [each.data for each in found] == [bytes([at]) * 1000 for at in range(1, 41)]
+            assert bed.wal.groups[6].last_index == 40
+        assert len(bed.segments()) <= SEGMENTS_MAX + 4
+    assert bed.wal.oldest > 10
+    assert not bed.errors
 
 
 def test_an_entry_larger_than_a_segment_gets_one_of_its_own() -> None:
