@@ -53,6 +53,7 @@ from streamd.cli.flights import (
     Report,
     console,
     free_port,
+    freeze_garbage,
     parser_of,
     progress_bars,
 )
@@ -431,6 +432,7 @@ async def _job(cluster: LocalCluster, binary: str, limit: int) -> bool:
         starting = asyncio.get_running_loop().run_in_executor(None, cluster.start, binary)
         flights = await asyncio.to_thread(Flights.load, limit)
         await starting
+    freeze_garbage()
     with progress_bars() as progress:
         await _publish_and_read(cluster, binary, flights, report, progress)
     report.replicas = await asyncio.to_thread(_compare, cluster)

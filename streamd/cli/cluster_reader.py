@@ -25,7 +25,7 @@ from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
 
-from streamd.cli.flights import BATCH, LOST_ERRORS
+from streamd.cli.flights import BATCH, LOST_ERRORS, freeze_garbage
 
 ACK_WAIT_S = 2.0  # what a message costs whose ack went to a server that was killed
 NEW_WITHIN_S = 60.0
@@ -127,6 +127,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--consumer", required=True, help="name of the durable consumer to make")
     parser.add_argument("--out", required=True, type=Path, help="file for what was seen")
     options = parser.parse_args(argv)
+    freeze_garbage()
     reader = Reader(options.stream, options.consumer, options.out)
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     with contextlib.suppress(KeyboardInterrupt), runner:

@@ -45,6 +45,7 @@ from streamd.cli.flights import (
     Report,
     console,
     free_port,
+    freeze_garbage,
     parser_of,
     progress_bars,
 )
@@ -271,6 +272,7 @@ def _table(report: SingleReport, total: int) -> Table:
 async def _job(node: Node, limit: int) -> bool:
     with console.status("reading the flights"):
         flights = await asyncio.to_thread(Flights.load, limit)
+    freeze_garbage()
     report = SingleReport()
     await asyncio.to_thread(node.start)
     with progress_bars() as progress:

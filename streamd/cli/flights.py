@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import socket
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,6 +130,13 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=4222)
     parser.add_argument("--http-port", type=int, default=8222)
     return parser
+
+
+def freeze_garbage() -> None:
+    """What is loaded by now stays loaded: the collector need not look at it again, and seldom at
+    the rest. It took a third of the publisher's time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def free_port(wanted: int) -> int:
