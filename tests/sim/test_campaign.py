@@ -1,0 +1,55 @@
+"""Campaigns of seeds over whole clusters: nothing that was promised is broken."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.sim.__main__ import run_seed, run_seeds
+
+SEEDS = int(os.environ.get("STREAMD_SEEDS", "300"))
+
+# Seeds that once found something, in the worlds of their day.
+FINDERS = (
+    6, 17, 22, 24, 62, 78, 79, 113, 130, 146, 169, 197, 246, 390, 629, 768, 3004, 3070,
+    20031, 20057, 20353, 20369, 20546, 20709, 20884, 21110, 21222, 21316, 21822, 21924,
+    30111, 31157, 31457, 31667, 50158, 50728, 60380, 61423, 66314, 68321,
+    711349, 721152, 910720,
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_no_promise_is_broken_whatever_fails() -> None:
+    """Swarms of faults over clusters of 3 and 5 nodes, on as many cores as there are, up to two.
+
+    What every fault, order and named point must have done at least once is counted as well.
+    """
+    campaign = run_seeds(range(1, SEEDS + 1), jobs=min(2, os.cpu_count() or 1))
+    campaign.report()
+    print(campaign.last_line())
+    assert campaign.violations == 0, "see the output for the command that replays it"
+    assert campaign.counts["acked"] > 80 * SEEDS
+    assert campaign.counts["quorums checked"] > 40 * SEEDS
+    if SEEDS >= 100:
+        assert not campaign.missing()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_promise_is_broken_where_loss_follows_loss() -> None:
+    """Few kinds of faults, but fast; one copy after the other is destroyed."""
+    campaign = run_seeds(range(1, SEEDS // 6 + 2), jobs=min(2, os.cpu_count() or 1), is_harsh=True)
+    campaign.report()
+    print(campaign.last_line())
+    assert campaign.violations == 0, "see the output for the command that replays it"
+    assert campaign.counts["acked"] > 40 * campaign.seeds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", FINDERS)
+def test_a_seed_that_found_a_bug_finds_none(seed: int) -> None:
+    """What was found stays mended (as far as the same seed still leads there)."""
+    outcome = run_seed(seed)
+    assert not outcome.violation, outcome.violation
