@@ -339,7 +339,7 @@ class Member(State):
         """Stop to expect heartbeats if there is nothing that we lack."""
         self._follow(sender)
         log = self.log
-        is_whole = not (self._has_diverged or self.is_uncertain or self.is_incomplete)
+        is_whole = not self._lacks_something()
         # The leader's last entry is of its own term: the same term there means the same log.
         has_all = log.last_index == message.last_index and log.last_term == message.term
         if not (is_whole and has_all):
@@ -420,6 +420,8 @@ class Member(State):
         asked for it; else ask first whether it could be won."""
         log = self.log
         if not self._may_stand():
+            if self._lacks_something():
+                self._seek_leader()
             return
         self._ballot = Ballot()
         self._role_changed = True
@@ -432,6 +434,14 @@ class Member(State):
             self._count_votes()
             return
         self._stand(is_transfer=is_transfer)
+
+    def _seek_leader(self) -> None:
+        """We lack something that only a leader can give, and hear none: it may be resting, and know
+        nothing of our having begun anew. A question whose answer does not matter wakes it."""
+        log = self.log
+        self.leader_id = None
+        self._role_changed = True
+        self._ask_for_votes(Vote(self.term + 1, True, log.last_index, log.last_term))
 
     def _stand(self, *, is_transfer: bool) -> None:
         """Raise the term and ask for real votes, our own included."""
@@ -638,6 +648,9 @@ class Member(State):
     def _vote_reply(self, term: Term, is_pre: bool, is_granted: bool) -> VoteReply:
         return VoteReply(term, is_pre, is_granted, self.is_uncertain)
 
+    def _lacks_something(self) -> bool:
+        return self.is_incomplete or self._has_diverged or self.is_uncertain
+
     def _may_stand(self) -> bool:
         """True for a voter that is whole, also for one whose removal is not known to be committed:
         until it is, the group may need the longer log that only the removed member has."""
@@ -651,10 +664,10 @@ class Member(State):
         return any(members.is_voter(self.node_id) for members in self.log.open_memberships())
 
     def _arm_election(self) -> None:
-        """Restart the patience of a member that may stand for election."""
+        """Restart the patience of a member that may stand for election, or needs a leader."""
         if self.is_leader:
             return
-        if not self._may_stand():
+        if not (self._may_stand() or self._lacks_something()):
             self.deadline_ms = NEVER
             return
         self._patience_ms = self._election_ms + self._dice.below(self._election_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.raft.core import NEVER, RaftCore
+from streamd.raft.core import RaftCore
 from streamd.raft.membership import simple
 from streamd.raft.messages import Append, AppendReply, SnapshotOffer, Vote
 from streamd.types import LogState
@@ -35,7 +35,7 @@ def test_an_incomplete_member_starts_at_its_log_whatever_is_missing_below() -> N
         applied=0,
         is_incomplete=True,
     )
-    assert (core.applied, core.last_index, core.deadline_ms) == (4, 6, NEVER)
+    assert (core.applied, core.last_index) == (4, 6)
     assert core.take(64, 1 << 20) is None
     core.step("b", Vote(2, False, 9, 9, is_transfer=True))
     assert core.vote == "b"

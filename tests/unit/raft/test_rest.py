@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.raft.core import NEVER
+from streamd.raft.core import NEVER, RaftCore
 from streamd.raft.messages import AppendReply, Heartbeat, Quiesce, Vote
 from tests.unit.raft.cluster import Cluster
 
@@ -65,6 +65,30 @@ def test_a_member_that_lacks_something_does_not_rest() -> None:
     assert ready.send_now == [("a", AppendReply(1, False, 2, 1, 1))]
     cluster.core("a").step("b", ready.send_now[0][1])
     assert not cluster.core("a").is_quiescent
+
+
+def test_a_member_that_begins_anew_without_its_state_is_made_whole() -> None:
+    """Its links stay up, so nobody hears of it, and it may not stand for election: it asks."""
+    cluster = resting()
+    for node_id in "abc":
+        cluster.compact(node_id, 1)
+    member = cluster.members["b"]
+    member.core = RaftCore(
+        group=7,
+        node_id="b",
+        voters="abc",
+        log=member.disk.state(),
+        reader=member.disk,
+        now_ms=cluster.now_ms,
+        seed=1,
+        is_incomplete=True,
+    )
+    member.core.set_live(frozenset("abc"))
+    cluster.pass_time(5000)
+    assert not cluster.core("b").is_incomplete
+    assert cluster.core("a").is_leader
+    assert cluster.core("a").term == 1
+    assert all(each.core.is_quiescent for each in cluster.members.values())
 
 
 def test_no_help_to_depose_a_leader_that_rests() -> None:
