@@ -29,7 +29,7 @@ from streamd.store.install import (
 )
 from streamd.store.manifest import Manifest
 from streamd.store.memory import MemoryStreamStore
-from streamd.store.quarantine import quarantine
+from streamd.store.quarantine import older_quarantines, quarantine
 from streamd.types import Index, Uid
 
 if TYPE_CHECKING:
@@ -195,8 +195,14 @@ class ReplicaRecovery:
                 node.wal.reset_group(uid, marker.index, marker.term, marker.chain)
         directory = os.path.join(node.root, "streams", str(uid))
 
-        def forget() -> None:
+        def forget() -> list[str]:
             clear_marker(node.env.disk, directory)
             remove_replaced(node.env.disk, node.root, uid)
+            return older_quarantines(node.env.disk, node.root, uid)
 
-        node.wal.append([], lambda: node.block_thread.submit(forget, None))
+        def forgotten(result: Any) -> None:
+            if isinstance(result, BaseException):
+                raise result
+            node.empty_trash(result)
+
+        node.wal.append([], lambda: node.block_thread.submit(forget, forgotten))

@@ -20,7 +20,8 @@ def quarantine(disk: Disk, root: str, uid: Uid) -> str:
     source = os.path.join(streams, str(uid))
     if not disk.exists(source):
         return ""
-    target = free_name(disk, trash, f"{uid}-damaged")
+    # Not a number that is free again: the highest is the newest.
+    target = os.path.join(trash, _name(uid, max(_numbers(disk, root, uid), default=0) + 1))
     disk.replace(source, target)
     disk.crash_point("QUARANTINE_MOVED")
     disk.sync_dir(trash)
@@ -30,14 +31,27 @@ def quarantine(disk: Disk, root: str, uid: Uid) -> str:
 
 def newest_quarantine(disk: Disk, root: str, uid: Uid) -> str:
     """Where `quarantine` moved this stream last, or an empty string."""
-    trash = os.path.join(root, "trash")
+    numbers = _numbers(disk, root, uid)
+    return os.path.join(root, "trash", _name(uid, max(numbers))) if numbers else ""
+
+
+def older_quarantines(disk: Disk, root: str, uid: Uid) -> list[str]:
+    """Names in `trash/` of where it was moved before that."""
+    return [_name(uid, number) for number in sorted(_numbers(disk, root, uid))[:-1]]
+
+
+def _name(uid: Uid, number: int) -> str:
+    return f"{uid}-damaged-{number}"
+
+
+def _numbers(disk: Disk, root: str, uid: Uid) -> list[int]:
     stem = f"{uid}-damaged-"
-    numbers = [
-        int(name.removeprefix(stem))
-        for name in disk.listdir(trash)
-        if name.startswith(stem) and name.removeprefix(stem).isdigit()
+    rests = [
+        name.removeprefix(stem)
+        for name in disk.listdir(os.path.join(root, "trash"))
+        if name.startswith(stem)
     ]
-    return os.path.join(trash, f"{stem}{max(numbers)}") if numbers else ""
+    return [int(rest) for rest in rests if rest.isdigit()]
 
 
 def free_name(disk: Disk, directory: str, stem: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from streamd.types import NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, Make, campaign
-from tests.scenarios.driver import Cluster
+from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import check_blocks, cut, damages_of, fast_scrubbing, swap
 from tests.sim.disk import SimDisk
 from tests.sim.world import MS
@@ -165,6 +165,43 @@ def test_s4_8_damage_anywhere(cluster: Cluster, damage: str, which: str, state: 
     until_found(cluster, name, before)
     cluster.until_whole()
     assert {path: host.disk.contents(path) for path in blocks} == intact
+    assert len(cluster.read(name)) == 500
+    check_blocks(cluster)
+
+
+def test_s4_8_damage_is_repaired_while_the_stream_rests(cluster: Cluster) -> None:
+    """Nothing is published, no link breaks: nobody heard of the replica that had begun anew."""
+    cluster.create()
+    cluster.publish(500)
+    cluster.save(cluster.uid("S"))
+    cluster.until_whole()
+    cluster.run_ms(10_000)
+    name = cluster.followers("S")[0]
+    path, end = counted_blocks(cluster, name)[1]
+    cluster.hosts[name].disk.flip(path, end // 2)
+    until_found(cluster, name, 0)
+    cluster.until_whole()
+    check_blocks(cluster)
+
+
+def test_s4_8_of_copies_that_were_set_aside_the_newest_stays(cluster: Cluster) -> None:
+    """Each took as much of the disk as the stream does, for ever."""
+    cluster.create()
+    cluster.publish(500)
+    uid = cluster.uid("S")
+    cluster.save(uid)
+    cluster.until_whole()
+    name = cluster.followers("S")[0]
+    disk = cluster.hosts[name].disk
+    for number in (1, 2, 3):
+        path, end = counted_blocks(cluster, name)[1]
+        before = damages_of(cluster, name)
+        disk.flip(path, end // 2)
+        until_found(cluster, name, before)
+        cluster.run_ms(1000)
+        aside = [found for found in disk.listdir(f"{ROOT}/trash") if "-damaged-" in found]
+        assert aside == [f"{uid}-damaged-{number}"]
+    cluster.until_whole()
     assert len(cluster.read(name)) == 500
     check_blocks(cluster)
 
