@@ -11,6 +11,7 @@ import pytest
 from streamd.machine import commands
 from streamd.node import group as g
 from streamd.node import stream_group
+from streamd.node.cursor import Cursor
 from tests.unit.node.test_refused_proposals import Leader
 
 FILTERS = ["s.1", "s.2", "s.3", "s.*", "s.1.>", "s.*.x", ">", "s.2.y"]
@@ -102,7 +103,7 @@ def test_each_gets_what_it_would_get_if_all_were_woken(
 def test_a_message_wakes_those_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
     leader = Leader()
     planned: list[str] = []
-    plan = stream_group.Cursor.plan
+    plan = Cursor.plan
 
     def note(cursor: Any, budget: int) -> bool:
         planned.append(cursor.consumer.name)
@@ -111,7 +112,7 @@ def test_a_message_wakes_those_that_want_it(monkeypatch: pytest.MonkeyPatch) -> 
     for number in range(100):
         create(leader, f"c{number}", filter_subject=f"s.{number}")
         pull(leader, f"c{number}")
-    monkeypatch.setattr(stream_group.Cursor, "plan", note)
+    monkeypatch.setattr(Cursor, "plan", note)
     publish(leader, b"s.7")
     assert set(planned) == {"c7"}
     assert got(leader) == {"c7": ["1/1"]}

@@ -1,0 +1,224 @@
+"""A stream's publishes: those of one turn become one log entry, or several if they are large.
+
+The leader gives an entry its time, keeps account of what is not committed yet, and tells each
+publisher what became of its messages. Who can't be served is told so at once. Atomic batches wait
+in a `BatchStager` until they commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from streamd import errors, limits
+from streamd.machine import commands
+from streamd.machine.commands import Command, encode, encode_store
+from streamd.machine.stream import StreamMachine
+from streamd.node import group as g
+from streamd.node.batches import BatchStager
+from streamd.node.group import BlockPort
+from streamd.node.ports import PublishSink, Wires
+from streamd.node.stream_cursors import CursorTag, StreamCursors
+from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
+from streamd.types import Entry, Index, Msg, Uid
+
+Waiter = tuple[PublishSink, list[bytes]]
+
+
+def _size(msg: Msg) -> int:
+    return len(msg[1]) + len(msg[2])
+
+
+class StreamPublishes(StreamCursors):
+    """The part of `StreamGroup` that takes publishes and answers them."""
+
+    def __init__(
+        self,
+        *,
+        uid: Uid,
+        raft: RaftCore,
+        machine: StreamMachine,
+        blocks: BlockPort,
+        snapshot_index: Index,
+        wires: Wires,
+        stager: BatchStager,
+        max_payload: int,
+        has_room: Callable[[int], bool],
+        all_know: Callable[[str], bool] = lambda command: True,
+    ) -> None:
+        super().__init__(
+            uid=uid,
+            raft=raft,
+            machine=machine,
+            blocks=blocks,
+            snapshot_index=snapshot_index,
+            wires=wires,
+            max_payload=max_payload,
+            has_room=has_room,
+            all_know=all_know,
+        )
+        self.name_bytes = machine.name.encode()
+        self._stager = stager
+        self._msgs: list[Msg] = []
+        self._msgs_bytes = 0  # of their headers and payloads
+        self._waiters: list[Waiter] = []
+        self._uncommitted_bytes = 0
+        self._next_ts = 0
+        self._handlers[g.PUBLISH] = self._on_publish
+
+    def _on_leader_ready(self) -> None:
+        super()._on_leader_ready()
+        self._next_ts = self.machine.state()["last_ts"] + 1
+
+    def _on_leadership_lost(self) -> None:
+        super()._on_leadership_lost()
+        self._stager.clear()
+        self._msgs, self._msgs_bytes, self._waiters = [], 0, []
+        self._uncommitted_bytes = 0
+
+    # --- publishes in -----------------------------------------------------------------------
+
+    def _on_publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+        if not self.raft.is_leader or self._is_closed:
+            return  # nobody may ack; the client's timeout is the honest answer
+        if self._uncommitted_bytes > limits.PUBLISH_BACKLOG_BYTES_MAX:
+            refused = [errors.STREAM_TOO_MANY_REQUESTS()] * len(msgs)
+            sink.publish_acks(self.name_bytes, replies, refused)
+            return
+        size = 0
+        for _, headers, payload in msgs:
+            if headers:
+                if b"Nats-Batch-" in headers:
+                    self._stage(msgs, replies, sink)
+                    return
+                size += len(headers)
+            size += len(payload)
+        if size > limits.STORE_BATCH_BYTES and len(msgs) > 1:
+            for msg, reply in zip(msgs, replies, strict=True):
+                self._collect([msg], [reply], sink, _size(msg))
+        else:
+            self._collect(msgs, replies, sink, size)
+
+    def _collect(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink, size: int) -> None:
+        """Keep messages of `size` bytes for this turn's log entry, or for its next one."""
+        if self._msgs_bytes + size > limits.STORE_BATCH_BYTES:
+            self._propose_store()
+        if self._msgs:
+            self._msgs.extend(msgs)
+        else:
+            self._msgs = list(msgs)
+        self._msgs_bytes += size
+        self._waiters.append((sink, replies))
+        if len(self._msgs) >= limits.STORE_BATCH_MSGS:
+            self._propose_store()  # which also counts it, so the backlog above is honest
+
+    def _stage(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+        """Messages of atomic batches go to the stager; what lies between them as usual."""
+        stager = self._stager
+        at = 0
+        while at < len(msgs):
+            msg, reply = msgs[at], replies[at]
+            if not (msg[1] and b"Nats-Batch-" in msg[1]):
+                self._collect([msg], [reply], sink, _size(msg))
+                at += 1
+                continue
+            if not reply:
+                taken = stager.stage_run(msgs, replies, at, self.machine.config, now_ms=self.at_ms)
+                if taken > at:
+                    at = taken
+                    continue
+            at += 1
+            result = stager.stage(
+                msg, self.machine.config, now_ms=self.at_ms, advices=self._advices
+            )
+            if result is None:
+                if reply:
+                    self._wires.publish(reply, b"", b"", b"")
+            elif isinstance(result, errors.JsError):
+                sink.publish_acks(self.name_bytes, [reply], [result])
+            elif not result[0]:
+                self._collect([msg], [reply], sink, _size(msg))
+            else:
+                self._propose_store()
+                batch_id, staged = result
+                ts = self._stamp(len(staged))
+                done = partial(self._batch_done, sink, reply, batch_id)
+                command: Command = [commands.STORE_BATCH, ts, batch_id, staged]
+                self._track(command, encode(command), done)
+
+    def _batch_done(self, sink: PublishSink, reply: bytes, batch_id: str, outcome: Any) -> None:
+        if not isinstance(outcome, errors.JsError):
+            outcome = (outcome[0], outcome[1], batch_id)
+        sink.publish_acks(self.name_bytes, [reply], [outcome])
+
+    # --- to the log -------------------------------------------------------------------------
+
+    def _propose_store(self) -> None:
+        if not self._msgs:
+            return
+        msgs, self._msgs, self._msgs_bytes = self._msgs, [], 0
+        waiters, self._waiters = self._waiters, []
+        command: Command = [commands.STORE, self._stamp(len(msgs)), msgs]
+        self._track(command, encode_store(command), waiters)
+
+    def _track(self, command: Command, data: bytes, tag: Any) -> None:
+        if not self._has_room(len(data)):
+            self._refuse(tag)
+            return
+        try:
+            self.raft.propose(data, command, tag)
+        except (NotLeader, ProposalRejected):
+            self._decline(tag, errors.CLUSTER_NOT_AVAIL())
+        else:
+            self._uncommitted_bytes += len(data)
+
+    def _stamp(self, msg_count: int) -> int:
+        """Return the entry's time; its messages are one ns apart, so no two are ever equal."""
+        ts = max(self.at_ns, self._next_ts)
+        self._next_ts = ts + msg_count
+        return ts
+
+    # --- outcomes out -----------------------------------------------------------------------
+
+    def _refuse(self, tag: Any) -> None:
+        """Nothing more can be stored on this node; what is stored is safe."""
+        self._decline(tag, errors.INSUFFICIENT_RESOURCES())
+        self._reclaim()
+
+    def _decline(self, tag: Any, error: errors.JsError) -> None:
+        if type(tag) is list:
+            for sink, replies in tag:
+                sink.publish_acks(self.name_bytes, replies, [error] * len(replies))
+        else:
+            tag(error)
+
+    def emit_outcomes(
+        self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], None]]
+    ) -> None:
+        """Acks of publishes to their connections; every other outcome to its callback."""
+        name = self.name_bytes
+        for tag, result in outcomes:
+            if type(tag) is list:
+                if len(tag) == 1:
+                    sink, replies = tag[0]
+                    sink.publish_acks(name, replies, result)
+                else:
+                    at = 0
+                    for sink, replies in tag:
+                        end = at + len(replies)
+                        sink.publish_acks(name, replies, result[at:end])
+                        at = end
+            elif type(tag) is not CursorTag:
+                self.call_soon(tag, result)
+        for callback in ready_callbacks:
+            self.call_soon(callback)
+
+    def _on_dropped(self, entry: Entry) -> None:
+        tag = entry.tag
+        if type(tag) is list:
+            error = errors.CLUSTER_NOT_AVAIL()
+            for sink, replies in tag:
+                sink.publish_acks(self.name_bytes, replies, [error] * len(replies))
+        elif type(tag) is not CursorTag:
+            super()._on_dropped(entry)
