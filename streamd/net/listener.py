@@ -16,6 +16,8 @@ from streamd.config.options import Options
 from streamd.limits import LISTENER_CLOSE_S
 from streamd.net.auth import Authenticator
 from streamd.net.client_conn import ClientConn
+from streamd.net.client_output import ClientOutput
+from streamd.net.client_session import ClientSession
 from streamd.net.pubsub import PubSub
 from streamd.net.recheck import Recheck
 from streamd.net.tracing import TracedConn
@@ -141,7 +143,7 @@ class Listener:
                 conn.close("Maximum Connections Exceeded", b"maximum connections exceeded")
         self.recheck(list(self._open))
 
-    def recheck(self, conns: list[ClientConn]) -> None:
+    def recheck(self, conns: list[ClientSession]) -> None:
         """Judge connections by what is configured now."""
         auth = self.auth
         Recheck(conns, auth, lambda: auth is self.auth).go_on()
@@ -182,18 +184,18 @@ class Listener:
         if not self._open:
             self._all_gone.set()
 
-    def on_auth_refused(self, conn: ClientConn) -> None:
+    def on_auth_refused(self, conn: ClientSession) -> None:
         if self._log is not None:
             self._log.error("authentication error", cid=conn.cid, ip=conn.ip, user=conn.user)
 
-    def on_slow_consumer(self, conn: ClientConn, reason: str) -> None:
+    def on_slow_consumer(self, conn: ClientOutput, reason: str) -> None:
         if self._log is not None:
             self._log.warning(
                 reason, cid=conn.cid, ip=conn.ip, name=conn.name, pending=conn.pending_bytes
             )
 
     def info_line(
-        self, conn: ClientConn, *, is_connect_info: bool = False, is_lame_duck: bool = False
+        self, conn: ClientSession, *, is_connect_info: bool = False, is_lame_duck: bool = False
     ) -> bytes:
         """Return the INFO line for `conn`, without CRLF."""
         info = {**self._info, "client_id": conn.cid, "client_ip": conn.ip}

@@ -32,6 +32,8 @@ from streamd.types import Msg
 
 if TYPE_CHECKING:
     from streamd.net.client_conn import ClientConn
+    from streamd.net.client_output import ClientOutput
+    from streamd.net.client_session import ClientSession
     from streamd.node.ports import DeliverSink, NodeHandle, StreamHandle
 
 RESERVED_REPLIES: Final = (b"$JS.ACK.", b"_R_.", b"_GR_.")
@@ -87,7 +89,7 @@ class PubSub:
         self._ack_watcher_count = 0
         self._remote_ack_watcher_count = 0  # those of them at other nodes
         # Of the chunk being handled: connections with output, publishes for streams, acks' stream.
-        self.dirty: list[ClientConn] = []
+        self.dirty: list[ClientOutput] = []
         self.is_in_chunk = False
         self._collected: dict[StreamHandle, tuple[list[Msg], list[bytes]]] = {}
         self._ack_key = b""
@@ -235,7 +237,7 @@ class PubSub:
         if self._node is not None and self._node.topology_version != self._topology:
             self._refresh_topology()
 
-    def end_chunk(self, conn: ClientConn) -> None:
+    def end_chunk(self, conn: ClientSession) -> None:
         """The chunk is done: post what streams get, write what connections get."""
         if self._collected:
             self.post_collected(conn)
@@ -257,7 +259,7 @@ class PubSub:
             self.stalled_count += 1
             conn.stall()
 
-    def post_collected(self, conn: ClientConn) -> None:
+    def post_collected(self, conn: ClientOutput) -> None:
         """Hand publishes collected so far to their streams, so that what follows comes after."""
         collected = self._collected
         self._collected = {}

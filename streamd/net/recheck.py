@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from streamd.net.auth import Authenticator, Check, Identity
 
 if TYPE_CHECKING:
-    from streamd.net.client_conn import ClientConn
+    from streamd.net.client_session import ClientSession
 
 
 class Recheck:
@@ -21,7 +21,7 @@ class Recheck:
     another thread, and many connections may share it."""
 
     def __init__(
-        self, conns: list[ClientConn], auth: Authenticator, is_current: Callable[[], bool]
+        self, conns: list[ClientSession], auth: Authenticator, is_current: Callable[[], bool]
     ) -> None:
         """`is_current` becomes false when the configuration has been read once more."""
         self._conns = conns
@@ -47,7 +47,7 @@ class Recheck:
                 self._try(conn, verdict)
                 return
 
-    def _try(self, conn: ClientConn, check: Check) -> None:
+    def _try(self, conn: ClientSession, check: Check) -> None:
         connect = conn.connect
 
         def tried(running: asyncio.Future[Identity | None]) -> None:
