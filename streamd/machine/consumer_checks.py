@@ -11,7 +11,8 @@ from typing import Any
 
 from streamd import errors, subjects
 from streamd.errors import JsError
-from streamd.machine.consumer import Consumer, filters_of
+from streamd.machine.consumer import Consumer
+from streamd.machine.consumer_position import filters_of
 from streamd.machine.rfc3339 import go_duration, parse_ns
 
 # Config keys that the server writes into metadata by itself; they don't make configs different.

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from streamd.machine.consumer import Consumer
+from streamd.machine.consumer_position import ConsumerPosition
 from streamd.machine.lookup import SEQ_LIST_MAX, SEQS, IndexLookup
 from streamd.subjects import Matcher
 from streamd.types import Seq
@@ -126,7 +127,7 @@ def subject_seqs(index: IndexLookup, subject: bytes, count: int) -> list[Seq]:
 
 
 def is_wanted(
-    seq: Seq, subject: bytes, consumers: Iterable[Consumer], but: Consumer | None = None
+    seq: Seq, subject: bytes, consumers: Iterable[Consumer], but: ConsumerPosition | None = None
 ) -> bool:
     """True if a consumer (other than `but`) still needs the message."""
     return any(each is not but and each.needs(seq, subject) for each in consumers)

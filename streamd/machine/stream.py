@@ -39,6 +39,7 @@ from streamd.machine.base import (
 from streamd.machine.columns import Columns
 from streamd.machine.commands import Command
 from streamd.machine.consumer import Consumer
+from streamd.machine.consumer_position import ConsumerPosition
 from streamd.machine.dedupe import DedupeWindow
 from streamd.machine.digest import MASK64, chain64
 from streamd.machine.expiry import Expiry
@@ -745,8 +746,8 @@ class StreamMachine:
         out.block_ops += [(DROP, block_no) for block_no in block_nos]
         return True
 
-    def on_acked(self, consumer: Consumer, sseqs: Sequence[Seq]) -> None:
-        """See consumer.StreamView: remove what nobody needs any longer."""
+    def on_acked(self, consumer: ConsumerPosition, sseqs: Sequence[Seq]) -> None:
+        """See consumer_position.StreamView: remove what nobody needs any longer."""
         index = self.index
         matcher = consumer.matcher
         consumers = list(self.consumers.values())

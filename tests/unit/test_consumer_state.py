@@ -8,7 +8,8 @@ import pytest
 
 from streamd.errors import JsError
 from streamd.machine import commands
-from streamd.machine.consumer import Consumer, sample_percent
+from streamd.machine.consumer import Consumer
+from streamd.machine.consumer_acks import sample_percent
 from streamd.machine.consumer_checks import check_create, check_reset
 from streamd.machine.rfc3339 import format_ns, go_duration, parse_ns
 from tests.unit.consumer_bed import START_NS, Bed
