@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from streamd import errors
 from streamd.errors import JsError
 from streamd.machine import msgheaders
 from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER
 from streamd.machine.commands import DUPLICATE
+from streamd.machine.stream_content import StreamContent
 from streamd.subjects import Matcher
 from streamd.types import Msg, Seq
-
-if TYPE_CHECKING:
-    from streamd.machine.stream import StreamMachine
 
 MSG_ID: Final = b"Nats-Msg-Id"
 EXPECTED_STREAM: Final = b"Nats-Expected-Stream"
@@ -114,7 +112,7 @@ def needs_state(fields: Fields) -> bool:
 
 
 def check(
-    machine: StreamMachine, msg: Msg, fields: Fields, *, last_seq: Seq, last_msg_id: bytes
+    machine: StreamContent, msg: Msg, fields: Fields, *, last_seq: Seq, last_msg_id: bytes
 ) -> Admitted | JsError | tuple[int, Seq]:
     """Decide about one publish. `last_seq` and `last_msg_id` are what they will be once all
     before it is stored."""
@@ -160,7 +158,7 @@ def check(
 
 
 def _check_expectations(
-    machine: StreamMachine, subject: bytes, fields: Fields, last_seq: Seq
+    machine: StreamContent, subject: bytes, fields: Fields, last_seq: Seq
 ) -> JsError | None:
     if b"Nats-Incr" in fields:
         return errors.MESSAGE_INCR_DISABLED()
@@ -182,7 +180,7 @@ def _check_expectations(
     return None
 
 
-def check_subject_seq(machine: StreamMachine, subject: bytes, fields: Fields) -> JsError | None:
+def check_subject_seq(machine: StreamContent, subject: bytes, fields: Fields) -> JsError | None:
     """`Nats-Expected-Last-Subject-Sequence`, for the message's own subject or a given filter."""
     expected = fields.get(EXPECTED_SUBJECT_SEQ)
     pattern = fields.get(EXPECTED_SUBJECT)
@@ -198,7 +196,7 @@ def check_subject_seq(machine: StreamMachine, subject: bytes, fields: Fields) ->
     return None
 
 
-def _check_rollup(machine: StreamMachine, fields: Fields, admitted: Admitted) -> JsError | None:
+def _check_rollup(machine: StreamContent, fields: Fields, admitted: Admitted) -> JsError | None:
     rollup = fields.get(ROLLUP)
     if not rollup:
         return None
@@ -213,7 +211,7 @@ def _check_rollup(machine: StreamMachine, fields: Fields, admitted: Admitted) ->
     return None
 
 
-def _check_ttl(machine: StreamMachine, fields: Fields, admitted: Admitted) -> JsError | None:
+def _check_ttl(machine: StreamContent, fields: Fields, admitted: Admitted) -> JsError | None:
     value = fields[TTL]
     if not value:
         return None
@@ -261,7 +259,7 @@ def flags_from(headers: bytes) -> int:
 
 
 def check_room(
-    machine: StreamMachine, msg: Msg, *, count: int = 0, more_bytes: int = 0
+    machine: StreamContent, msg: Msg, *, count: int = 0, more_bytes: int = 0
 ) -> JsError | None:
     """Discard new: is there room for one more message, when `count` messages of `more_bytes` are
     already promised theirs? What is stored here never pushes out another subject's message; one
@@ -281,7 +279,7 @@ def check_room(
 
 
 def check_batch(
-    machine: StreamMachine, msgs: Sequence[Msg]
+    machine: StreamContent, msgs: Sequence[Msg]
 ) -> tuple[list[bytes], list[Admitted], JsError | None]:
     """Decide about an atomic batch as a whole, against the state before it.
 
@@ -337,7 +335,7 @@ def check_batch(
 
 
 def _check_in_batch(
-    machine: StreamMachine,
+    machine: StreamContent,
     msg: Msg,
     fields: Fields,
     position: int,

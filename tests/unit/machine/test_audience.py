@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from streamd.machine import commands, stream
+from streamd.machine import commands, stream_consumers
 from streamd.machine.audience import Audience
 from streamd.subjects import Matcher, matches
 from tests.unit.machine.box import Box
@@ -41,7 +41,7 @@ def test_the_same_state_as_when_each_is_asked(seed: int, monkeypatch: pytest.Mon
         "max_msgs_per_subject": rng.choice([-1, 1, 3]),
         "max_msgs": rng.choice([-1, 12]),
     }
-    monkeypatch.setattr(stream, "_FEW_CONSUMERS", 0)
+    monkeypatch.setattr(stream_consumers, "_FEW_CONSUMERS", 0)
     box = Box(block_bytes=900, **config)
     names: list[str] = []
     for _ in range(150):
@@ -83,7 +83,7 @@ def test_the_same_state_as_when_each_is_asked(seed: int, monkeypatch: pytest.Mon
             box.do(commands.DELETE_MSG, rng.randint(1, box.machine.index.last_seq + 1), False)
         else:
             box.do(commands.PURGE, rng.choice(PATTERNS), 0, rng.randrange(3))
-    monkeypatch.setattr(stream, "_FEW_CONSUMERS", 1 << 30)
+    monkeypatch.setattr(stream_consumers, "_FEW_CONSUMERS", 1 << 30)
     plain = Box(block_bytes=900, **config)
     for data in box.log:
         plain.apply(data)

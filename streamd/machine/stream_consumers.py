@@ -1,0 +1,174 @@
+"""A stream's consumers: commands that name one, and what each of them is told.
+
+Which of them wants a message decides under interest and workqueue retention whether the stream
+keeps it, so a consumer that comes, goes or acks may take messages with it. What a consumer makes
+of what it is told: `consumer.Consumer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from streamd import errors
+from streamd.machine import consumer_checks, retention
+from streamd.machine.audience import Audience
+from streamd.machine.base import Effects
+from streamd.machine.commands import Command
+from streamd.machine.consumer import Consumer
+from streamd.machine.consumer_position import ConsumerPosition
+from streamd.machine.seqset import as_ranges
+from streamd.machine.stream_content import StreamContent
+from streamd.machine.trimming import Unwanted
+from streamd.types import Entry, Index, Seq
+
+_FEW_CONSUMERS: Final = 16  # are asked one by one
+
+
+class StreamConsumers(StreamContent):
+    """The part of `StreamMachine` that has to do with consumers."""
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def _apply_to_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+        consumer = self.consumers_by_uid.get(command[2])
+        if consumer is None:
+            return False  # deleted before this was applied
+        consumer.apply(command, out)
+        return True
+
+    def _apply_create_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+        _, ts, name, config, action, _ = command
+        refused = consumer_checks.check_create(
+            name, config, action, stream_config=self.config, consumers=self.consumers
+        )
+        if refused is not None:
+            return refused
+        self._audience = None
+        existing = self.consumers.get(name)
+        if existing is not None:
+            had = existing.matcher.patterns if existing.matcher else None
+            existing.update(config)
+            now = existing.matcher.patterns if existing.matcher else None
+            if self.limits.is_interest and had != now:
+                self._remove(Unwanted(self.index, self.consumers.values()).step())
+            return existing
+        consumer = Consumer.create(
+            uid=entry.index, name=name, config=config, created_ns=ts, stream=self
+        )
+        self.consumers[name] = self.consumers_by_uid[entry.index] = consumer
+        out.events.append(("consumer_created", {"stream": self.name, "consumer": name}))
+        return consumer
+
+    def _apply_delete_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+        _, _, name, uid, reason, *later = command
+        consumer = self.consumers.get(name)
+        if consumer is None or uid not in (0, consumer.uid):
+            return errors.CONSUMER_NOT_FOUND()
+        self._audience = None
+        del self.consumers[name]
+        del self.consumers_by_uid[consumer.uid]
+        if self.limits.is_interest and later != [True]:
+            self._remove(Unwanted(self.index, self.consumers.values()).step())
+        fields = {
+            "stream": self.name,
+            "consumer": name,
+            "uid": consumer.uid,
+            "reason": reason,
+        }
+        out.events.append(("consumer_deleted", fields))
+        return True
+
+    def _apply_pause_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+        _, _, name, until_ns = command
+        consumer = self.consumers.get(name)
+        if consumer is None:
+            return errors.CONSUMER_NOT_FOUND()
+        consumer.pause(until_ns)
+        fields = {"stream": self.name, "consumer": name, "until_ns": until_ns}
+        out.events.append(("consumer_paused", fields))
+        return consumer
+
+    def _apply_reset_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+        _, _, name, seq = command
+        consumer = self.consumers.get(name)
+        if consumer is None:
+            return errors.CONSUMER_NOT_FOUND()
+        refused = consumer_checks.check_reset(consumer, seq)
+        if refused is not None:
+            return refused
+        consumer.reset(seq)
+        return consumer
+
+    # --- what a consumer tells ------------------------------------------------------------------
+
+    def on_acked(self, consumer: ConsumerPosition, sseqs: Sequence[Seq]) -> None:
+        """See consumer_position.StreamView: remove what nobody needs any longer."""
+        index = self.index
+        matcher = consumer.matcher
+        consumers = list(self.consumers.values())
+        done: list[Seq] = []
+        for seq in sseqs:
+            if not index.is_live(seq):
+                continue
+            if self.limits.is_workqueue:
+                if matcher is None or matcher.matches(index.subject_at(seq)):
+                    done.append(seq)
+            elif not retention.is_wanted(seq, index.subject_at(seq), consumers, consumer):
+                done.append(seq)
+        if done:
+            self._remove(done)
+
+    # --- what consumers are told when an entry ends ---------------------------------------------
+
+    def _tell_stored(self, out: Effects) -> None:
+        if len(self.consumers) <= _FEW_CONSUMERS:
+            for consumer in self.consumers.values():
+                if consumer.needs_store_hook:
+                    for first, msgs in self._stored:
+                        consumer.on_stored_batch(first, [msg[0] for msg in msgs])
+        else:
+            audience = self._consumer_audience()
+            for first, msgs in self._stored:
+                subjects = [msg[0] for msg in msgs]
+                for consumer in audience.of_all:
+                    if consumer.needs_store_hook:
+                        consumer.on_stored_batch(first, subjects)
+                for consumer in audience.filtered(subjects):
+                    consumer.on_stored_batch(first, subjects)
+        first, msgs = self._stored[-1]
+        out.stored_last = first + len(msgs) - 1
+        self._stored = []
+
+    def _tell_gone(self, index: Index, out: Effects) -> bytes:
+        """Tell consumers what left; return the tombstone for what left from the middle."""
+        seqs, subjects = self._gone_seqs, self._gone_subjects
+        if self._is_purged:
+            for consumer in self.consumers.values():
+                consumer.on_purged(out)
+        elif self.consumers:
+            if any(a > b for a, b in pairwise(seqs)):
+                order = sorted(range(len(seqs)), key=seqs.__getitem__)
+                seqs = [seqs[at] for at in order]
+                subjects = [subjects[at] for at in order]
+            concerned = None
+            if seqs and len(self.consumers) > _FEW_CONSUMERS:
+                concerned = set(self._consumer_audience().filtered(subjects))
+            for consumer in self.consumers.values():
+                if (
+                    concerned is None
+                    or consumer.matcher is None
+                    or consumer in concerned
+                    or not consumer.is_untouched_by(seqs)
+                ):
+                    consumer.on_removed(seqs, subjects, out)
+        # What left from the front is told by first_seq alone.
+        first_seq = self.index.first_seq
+        middle = sorted(seq for seq in seqs if seq > first_seq)
+        return self._codec.encode_tombstone(as_ranges(middle), index) if middle else b""
+
+    def _consumer_audience(self) -> Audience[Consumer]:
+        if self._audience is None:
+            self._audience = Audience((each, each.matcher) for each in self.consumers.values())
+        return self._audience
