@@ -37,7 +37,7 @@ class Effects:
         self.block_ops: list[tuple[Any, ...]] = []
         # (tag, result) for each entry that carried a tag; what `result` is, each command says.
         self.outcomes: list[tuple[Any, Any]] = []
-        # (kind, fields) advisories and changes that the leader announces: see machine/events.py
+        # (kind, fields) advisories and changes that the leader announces: see api/advisories.py
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.stored_last: Seq = 0  # highest seq stored since the effects were taken; 0: none
         # (index, fingerprint) of the last CHECKPOINT applied: what replicas compare. None: none.
@@ -95,7 +95,7 @@ class RecordCodec(Protocol):
 
 
 class ColumnsView(Protocol):
-    """Per-message columns of one block, in seq order. Concrete class: machine/index.py Columns.
+    """Per-message columns of one block, in seq order. Concrete class: machine/columns.py.
 
     `seqs` is None when the block's seqs are contiguous from `first_seq`. `subject_ids` index into
     `subjects`, this block's own dictionary.

@@ -40,7 +40,9 @@ class StreamView(Protocol):
 
     name: str
     config: dict[str, Any]
-    index: Any
+
+    @property
+    def index(self) -> IndexView: ...
 
     def on_acked(self, consumer: ConsumerPosition, sseqs: Sequence[Seq]) -> None:
         """`consumer` needs `sseqs` no longer. Called only if retention is not "limits", after the

@@ -117,7 +117,7 @@ def _unpack(data: bytes) -> Any:
 
 
 def decode_stream(state: bytes) -> StreamState:
-    """Inverse of `encode_stream`, as far as a new machine's constructor needs it."""
+    """Inverse of what `freeze_stream` makes, as far as a new machine's constructor needs it."""
     values = _unpack(state)
     if values[0] != _STATE_VERSION:
         raise CorruptionError(f"stream snapshot has unknown version {values[0]}")
