@@ -21,6 +21,8 @@ class RequestError(StreamdError):
 class CorruptionError(StreamdError):
     """Bytes of our own that are not what we wrote. Names the file and offset."""
 
+    block_no = 0  # of a stream's block, if that is known
+
 
 class IncarnationError(CorruptionError):
     """Bytes that are whole, but of another incarnation: a stream of another uid."""
@@ -28,6 +30,10 @@ class IncarnationError(CorruptionError):
 
 class DiskError(StreamdError):
     """The operating system refused a read, write or sync. Final for whoever asked."""
+
+
+class ReadError(CorruptionError, DiskError):
+    """The disk does not give back what was written: as good as damaged, where others have it."""
 
 
 class ConfigError(StreamdError):

@@ -496,7 +496,11 @@ class IndexLookup:
             return block.columns
         columns = self._cache.get(self._cache_key, block.block_no)
         if columns is None:
-            columns = self._read_columns(block)
+            try:
+                columns = self._read_columns(block)
+            except errors.CorruptionError as err:
+                err.block_no = block.block_no
+                raise
             self._cache.put(self._cache_key, block.block_no, columns)
         return columns
 

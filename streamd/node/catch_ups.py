@@ -48,7 +48,7 @@ class CatchUps:
         self._turns = CatchUpTurns()
         self._source = CatchUpSource(
             find=self._find,
-            on_damaged=node.damages.on_damaged,
+            on_damaged=lambda uid, err, no: node.damages.on_damaged(uid, err, block_no=no),
             on_void=node.damages.on_void_snapshot,
         )
         self._memory_stores: dict[Uid, MemoryStreamStore] = {}  # installed, to be opened

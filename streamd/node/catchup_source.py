@@ -86,7 +86,8 @@ class CatchUpSource:
     """Answers the calls `manifest` and `block`.
 
     `find(uid)`: the group if this node may answer for it (it leads, or simply has it whole), else
-    None. `on_damaged(uid, error)`: a block of the newest snapshot is missing or bad *here*.
+    None. `on_damaged(uid, error, block_no)`: a block of the newest snapshot is missing or bad
+    *here*; 0: something else is.
     `on_void(uid, reason)`: the newest snapshot is. The state is in memory, so it is written anew.
     """
 
@@ -94,7 +95,7 @@ class CatchUpSource:
         self,
         *,
         find: Callable[[Uid], SourceGroup | None],
-        on_damaged: Callable[[Uid, StreamdError], None],
+        on_damaged: Callable[[Uid, StreamdError, int], None],
         on_void: Callable[[Uid, str], None],
     ) -> None:
         self._find = find
@@ -280,7 +281,7 @@ class CatchUpSource:
             if isinstance(newest, SavedSnapshot) and newest.index > request.saved.index:
                 self._load(uid, request)
             else:
-                self._damaged(uid, request, result)
+                self._damaged(uid, request, result, key[1])
 
         group.source.load(loaded)
 
@@ -312,11 +313,11 @@ class CatchUpSource:
             self._states.popitem(last=False)
         return files
 
-    def _damaged(self, uid: Uid, request: _Request, err: BaseException) -> None:
+    def _damaged(self, uid: Uid, request: _Request, err: BaseException, block_no: int = 0) -> None:
         if not isinstance(err, StreamdError):
             raise err
         self._answer(uid, request, _refusal(err))
-        self._on_damaged(uid, err)
+        self._on_damaged(uid, err, block_no)
 
     def _answer(self, uid: Uid, request: _Request, value: Any) -> None:
         if self._requests.get(uid) is request:

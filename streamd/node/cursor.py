@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamd import limits
+from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.machine.consumer import Consumer
 from streamd.node.ack_intake import AckIntake
@@ -293,7 +294,11 @@ class Cursor(AckIntake):
                 if sent_total >= budget:
                     return sent_total, False, False
                 continue
-            locs, scanned_to = self._select(room)
+            try:
+                locs, scanned_to = self._select(room)
+            except CorruptionError as err:
+                self._host.on_lost_block(err)
+                return sent_total, False, True
             if locs:
                 sent, is_blocked = self._send_run(locs, self._is_plain())
                 sent_total += sent
@@ -358,7 +363,10 @@ class Cursor(AckIntake):
             return 0
         if not self._is_unchanged() or not (self._is_plain() or self._is_only_windowed()):
             return 0
-        found = self._index.stretch(self._next_sseq, room)
+        try:
+            found = self._index.stretch(self._next_sseq, room)
+        except CorruptionError:
+            return 0  # the usual way says what is wrong
         if found is None or found[4] < limits.STRETCH_MSGS_MIN:
             return 0
         seq, block_no, offset, length = found[:4]
@@ -454,7 +462,11 @@ class Cursor(AckIntake):
         left = self.num_pending()
         while redelivery.has_due and sent < room:
             sseq = redelivery.peek_due()
-            loc = self._index.locate(sseq) if self._is_pending(sseq) else None
+            try:
+                loc = self._index.locate(sseq) if self._is_pending(sseq) else None
+            except CorruptionError as err:
+                host.on_lost_block(err)
+                break
             if loc is None:
                 redelivery.pop_due()
                 continue

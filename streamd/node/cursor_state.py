@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from streamd.errors import CorruptionError
 from streamd.machine.consumer import Consumer
 from streamd.node.priority import Pin
 from streamd.node.pulls import Waiting
@@ -40,6 +41,9 @@ class CursorHost(Protocol):
     def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
         """(base, blob) holding the whole record at `offset`; None: a read was started and the
         group will call `plan` of this cursor again when it is done."""
+
+    def on_lost_block(self, err: CorruptionError) -> None:
+        """Where the next messages are can't be known. The cursor that plans is woken again."""
 
     def propose(self, command: list[Any], *, is_forced: bool, tag: Any = None) -> None:
         """Append `command` to the log. Not forced: may wait <= 10 ms for company. Once applied the

@@ -31,9 +31,9 @@ class Scrubber:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        # What is left of this round, reversed: whose file, and what begins to read it, or says
-        # False: nothing is to be read.
-        self._queue: list[tuple[Uid, Callable[[], bool]]] = []
+        # What is left of this round, reversed: what begins to read a file, or says False: there is
+        # nothing to be read.
+        self._queue: list[Callable[[], bool]] = []
         self._began_ms = 0
         self._timer: Any = None
         self.read_bytes = 0
@@ -55,24 +55,23 @@ class Scrubber:
     def _begin(self) -> None:
         self._began_ms = self._node.env.clock.monotonic_ms()
         self._queue = [
-            (META_UID, partial(self._read_snapshot, META_UID, self._meta_check)),
-            (META_UID, self._read_log),
+            partial(self._read_snapshot, META_UID, self._meta_check),
+            self._read_log,
         ]
         for replica in self._node.replicas:
             if replica.is_file:
                 uid = replica.uid
                 for block in replica.machine.index.blocks:
-                    self._queue.append((uid, partial(self._read_block, replica, block)))
+                    self._queue.append(partial(self._read_block, replica, block))
                 check = partial(self._read_snapshot, uid, replica.store.check_snapshot)
-                self._queue.append((uid, check))
+                self._queue.append(check)
         self._queue.reverse()
         self._next()
 
     def _next(self) -> None:
         node = self._node
         while self._queue:
-            _, read = self._queue.pop()
-            if read():
+            if self._queue.pop()():
                 return
         if node.is_stopping:
             return
@@ -178,8 +177,7 @@ class Scrubber:
         if len(replica.group.raft.members.voters) == 1:
             self._look_closer(replica, block, error)
             return
-        self._queue = [row for row in self._queue if row[0] != replica.uid]
-        self._node.damages.on_damaged(replica.uid, error)
+        self._node.damages.on_damaged(replica.uid, error, block_no=block.block_no)
 
     def _look_closer(self, replica: LocalStream, block: Block, error: StreamdError) -> None:
         """Nobody else has this stream: which of its messages can't be read?"""

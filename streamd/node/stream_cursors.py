@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 from streamd import limits
+from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.machine.audience import Audience
 from streamd.machine.commands import Command, encode
@@ -238,6 +239,12 @@ class StreamCursors(StreamMaintenance):
                 lambda: self.post((g.READ, cursor, None, None)),
             )
         return found
+
+    def on_lost_block(self, err: CorruptionError) -> None:
+        cursor = self._planning
+        assert cursor is not None
+        self.call_soon(self.on_damaged, err, True, err.block_no)
+        self.wake_at(self.at_ms + limits.UNREADABLE_AGAIN_MS, cursor)
 
     def propose(self, command: Command, *, is_forced: bool, tag: Any = None) -> None:
         if command[0] == commands.DELETE_CONSUMER:

@@ -121,8 +121,8 @@ class _Read:
             seq = self._seqs[len(found)]
             try:
                 loc = index.locate(seq)
-            except (CorruptionError, DiskError) as err:  # not even what its block should hold
-                handle.group.on_damaged(err, True)
+            except CorruptionError as err:  # not even what its block should hold
+                handle.group.on_damaged(err, True, err.block_no)
                 self._done(None)
                 return
             if loc is None:

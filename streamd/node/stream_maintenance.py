@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd import errors, limits
-from streamd.errors import StreamdError
 from streamd.machine import commands
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
@@ -59,8 +58,9 @@ class StreamMaintenance(Group):
             may_remove=lambda: all_know("removes"),
             wake=self._wake,
         )
-        # That something is damaged (is it news?), and that nothing is any more.
-        self.on_damaged: Callable[[StreamdError, bool], object] = lambda err, is_new: None
+        # That something is damaged (is it news? in which block, if it is known), and that nothing
+        # is any more.
+        self.on_damaged: Callable[..., object] = lambda err, is_new, block_no=0: None
         self.on_mended: Callable[[], object] = lambda: None
         self.unreadable = Unreadable(
             machine.index,

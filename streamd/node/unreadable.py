@@ -49,6 +49,11 @@ class Unreadable:
         """The messages, ascending."""
         return sorted(self._seqs.values())
 
+    @property
+    def block_nos(self) -> set[int]:
+        """The blocks that hold them."""
+        return {place[0] for place in self._seqs}
+
     def chunk(
         self, block_no: int, offset: int, now_ms: int
     ) -> tuple[tuple[int, bytes] | None, int]:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from streamd.errors import CorruptionError, DiskError, StreamdError
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES, BlockFiles, Write
-from streamd.store.disk import Disk, Thread, disk_error
+from streamd.store.disk import Disk, Thread, disk_error, read_error
 from streamd.store.format import REWRITTEN, block_name
 from streamd.store.hot_tail import ChunkCache, HotBudget, HotTail
 from streamd.store.index_db import read_index, write_index
-from streamd.store.snapshots import SnapshotCheck, SnapshotFile
+from streamd.store.snapshots import SnapshotCheck, SnapshotFile, write_file
 from streamd.store.verify import BlockRows, rows_of
 from streamd.types import Index, Term, Uid
 
@@ -255,7 +255,7 @@ class StreamStore:
             try:
                 return files.read(block_no, offset, size)
             except OSError as err:
-                raise disk_error("reading a block", files.path(block_no), err) from err
+                raise read_error("reading a block", files.path(block_no), err) from err
 
         def read(result: Any) -> None:
             if isinstance(result, StreamdError):
@@ -281,9 +281,32 @@ class StreamStore:
             try:
                 return files.read_spans(block_no, spans, READ_BYTES)
             except OSError as err:
-                raise disk_error("reading a block", files.path(block_no), err) from err
+                raise read_error("reading a block", files.path(block_no), err) from err
 
         self._submit(job, done)
+
+    def replace_block(self, block_no: int, blob: bytes, done: Callable[[Any], None]) -> None:
+        """Put a whole sealed block in the place of its damaged or missing file, durably; then
+        `done` with None, or with the DiskError: then the old file is as it was."""
+        self.flush()
+        disk, directory = self._disk, self.directory
+
+        def job() -> None:
+            try:
+                write_file(disk, directory, block_name(block_no), [blob], point="BLOCK_REPLACED")
+            except OSError as err:
+                raise disk_error("replacing a block", directory, err) from err
+
+        def replaced(result: Any) -> None:
+            if not isinstance(result, BaseException):
+                self._chunks.drop(block_no)
+                self._damaged = {k: v for k, v in self._damaged.items() if k[0] != block_no}
+                if block_no not in self._unneeded:
+                    self._bytes += len(blob) - self._sizes.get(block_no, 0)
+                    self._sizes[block_no] = len(blob)
+            done(result)
+
+        self._submit(job, replaced)
 
     def load_footer(self, block_no: int) -> bytes:
         """Return the footer of a sealed block (machine.base.ColumnSource). Synchronous."""
@@ -293,7 +316,7 @@ class StreamStore:
         try:
             return self._files.read_footer(block_no)
         except OSError as err:
-            raise disk_error("reading a footer", self._files.path(block_no), err) from err
+            raise read_error("reading a footer", self._files.path(block_no), err) from err
 
     def scan(self, block_no: int, end_offset: int = 0) -> Iterator[fmt.Record]:
         """Yield the records of a block in order, verified; for rebuilding an index.
@@ -304,7 +327,7 @@ class StreamStore:
         try:
             blob = self._files.read_all(block_no, end_offset)
         except OSError as err:
-            raise disk_error("scanning a block", self._files.path(block_no), err) from err
+            raise read_error("scanning a block", self._files.path(block_no), err) from err
         end = HEADER_BYTES
         for record in fmt.scan(blob[HEADER_BYTES:], HEADER_BYTES):
             if record.type == fmt.FOOTER:
@@ -437,7 +460,7 @@ class StreamStore:
         try:
             blob = self._files.read_all(block_no, 0 if is_sealed else end_offset)
         except OSError as err:
-            raise disk_error("verifying a block", self._files.path(block_no), err) from err
+            raise read_error("verifying a block", self._files.path(block_no), err) from err
         rows = rows_of(blob, self.uid, block_no)
         if (rows.end_offset, rows.is_sealed) != (end_offset, is_sealed):
             raise CorruptionError(

@@ -19,7 +19,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from streamd.errors import DiskError
+from streamd.errors import DiskError, ReadError
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -226,7 +226,16 @@ def default_disk() -> OsDisk:
 
 def disk_error(what: str, path: str, err: OSError) -> DiskError:
     """Say which file an OSError is about, in one line an operator understands."""
-    return DiskError(f"{path}: {what}: {os.strerror(err.errno) if err.errno else err}")
+    return DiskError(f"{path}: {what}: {_reason(err)}")
+
+
+def read_error(what: str, path: str, err: OSError) -> ReadError:
+    """As `disk_error`, of bytes that should be there."""
+    return ReadError(f"{path}: {what}: {_reason(err)}")
+
+
+def _reason(err: OSError) -> str:
+    return os.strerror(err.errno) if err.errno else str(err)
 
 
 def _nothing() -> None:

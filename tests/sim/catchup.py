@@ -54,7 +54,7 @@ class Replica:
         self.waiting: list[tuple[Index, Callable[[], None]]] = []  # for a snapshot
         self.files = CatchUpSource(
             find=lambda uid: self if uid == UID and self.is_leading else None,
-            on_damaged=lambda uid, err: self.damages.append((uid, err)),
+            on_damaged=lambda uid, err, no: self.damages.append((uid, err)),
             on_void=lambda uid, reason: self.voids.append(reason),
         )
         self.open()

@@ -8,7 +8,7 @@ from array import array
 
 import pytest
 
-from streamd.errors import CorruptionError, DiskError, StreamdError
+from streamd.errors import CorruptionError, DiskError, ReadError, StreamdError
 from streamd.machine import base
 from streamd.store import blocks as blocks_module
 from streamd.store import format as fmt
@@ -152,7 +152,7 @@ def test_a_span_that_is_damaged_or_missing_is_an_error() -> None:
     store.read_spans(3, [(64, size)], told.append)
     thread.run()
     assert told[0] == blob[:size]
-    assert [type(result) for result in told[1:]] == [CorruptionError, CorruptionError, DiskError]
+    assert [type(result) for result in told[1:]] == [CorruptionError, CorruptionError, ReadError]
     assert "offset 64:" in str(told[1])
 
 
