@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # How a repair ends.
 DONE = "done"
 VOID = "void"  # nobody needs the block any more, or the replica was closed
-OTHER = "other"  # a peer has a whole block, but not the one the machine here knows
+OTHER = "other"  # the leader has a whole block, but not the one the machine here knows
 NOWHERE = "nowhere"  # every peer was asked, and none has it whole
 LATER = "later"  # some could not be asked, or this disk did not take it
 
@@ -84,7 +84,7 @@ class BlockRepair:
             self._on_over(VOID)
         elif not isinstance(outcome, bytes):
             # It knows that it can't serve, or nobody is there: ask again. Else it has no such file.
-            self._is_late |= outcome == errors.CLUSTER_NOT_AVAIL()
+            self._is_late |= errors.CLUSTER_NOT_AVAIL.matches(outcome)
             self._next_peer()
         elif self._size > 2 * self._block.end_offset + limits.CATCHUP_CHUNK_BYTES:
             self._next_peer()  # no block with its footer is so long
@@ -106,10 +106,14 @@ class BlockRepair:
             self._on_over(VOID)
         elif isinstance(result, StreamdError):
             self._next_peer()
-        elif (result.end_offset, result.is_sealed) != (block.end_offset, True) or block_difference(
+        elif not result.is_sealed:
+            self._is_late = True  # it lags behind: the block still grows there
+            self._next_peer()
+        elif result.end_offset != block.end_offset or block_difference(
             replica.machine, block, result
         ):
-            self._is_other = True
+            # One of us has drifted. Of a follower the leader will find out.
+            self._is_other |= self.peer == self._node.leader_of(replica.uid)
             self._next_peer()
         else:
             replica.store.replace_block(block.block_no, blob, self._replaced)

@@ -72,7 +72,7 @@ class Damages:
         assert replica is not None, uid
         named = {block_no} if block_no else replica.group.unreadable.block_nos
         is_growing = replica.machine.index.active.block_no in named
-        if is_growing or not named:
+        if is_growing or not named or not replica.is_file:
             self._whole.add(uid)
         for no in named:
             self._blocks.setdefault(uid, {}).setdefault(no, 0)
