@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamd import limits
 from streamd.errors import StreamdError
+from streamd.node import group as g
 from streamd.node.block_repair import DONE, NOWHERE, OTHER, VOID, BlockRepair
 from streamd.node.stream_handle import LocalStream
 from streamd.types import META_UID, Uid
@@ -155,8 +156,11 @@ class Damages:
         self._blocks[uid][no] = self._node.env.clock.monotonic_ms() + delay_s * 1000
 
     def _mended(self, replica: LocalStream, no: int) -> None:
-        """The block is whole, or not needed any more."""
+        """The block is whole, or not needed any more: then who fetches a snapshot should not be
+        given one that still names it."""
         uid = replica.uid
+        if all(block.block_no != no for block in replica.machine.index.blocks):
+            replica.monitor.post((g.SNAPSHOT, None, None, None))
         self._blocks[uid].pop(no, None)
         self._tries.pop((uid, no), None)
         replica.report_whole(no)

@@ -239,6 +239,28 @@ def test_s4_8_every_copy_is_damaged(
     assert not any(cluster.hosts[name].disk.listdir(f"{ROOT}/trash") for name in names)
 
 
+def test_s4_8_a_block_that_only_the_snapshot_needs(cluster: Cluster) -> None:
+    """The leader's newest snapshot names a damaged block that is dead by now. A follower that has
+    to fetch gets a snapshot without it."""
+    cluster.create()
+    cluster.publish(500)
+    uid = cluster.uid("S")
+    cluster.save(uid)
+    cluster.until_whole()
+    leader, name = cluster.leader("S"), cluster.followers("S")[0]
+    path, end = counted_blocks(cluster, leader)[0]
+    cluster.node(leader).scrubber.stop()
+    cluster.stop(name)
+    cluster.hosts[name].disk.wipe(cluster.directory("S"))
+    last = cluster.machine(leader, "S").index.blocks[0].last_seq
+    assert cluster.ask("STREAM.PURGE.S", {"seq": last + 1}, at=leader)["success"]
+    cluster.hosts[leader].disk.flip(path, end // 2)
+    cluster.boot(name)
+    cluster.until_whole()
+    assert cluster.leader("S") == leader
+    check_blocks(cluster)
+
+
 def test_s4_8_a_block_that_nobody_has_whole(cluster: Cluster) -> None:
     """Nobody sets anything aside: what is left serves, and the rest is had again as soon as one
     copy of the block is."""
