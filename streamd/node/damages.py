@@ -37,6 +37,7 @@ class Damages:
         self.conflicts: dict[Uid, str] = {}  # of streams that wait for a peer's files instead
         self._blocks: dict[Uid, dict[int, float]] = {}  # damaged ones, and when each is tried again
         self._tries: dict[tuple[Uid, int], int] = {}
+        self._running_count = 0  # repairs of blocks
         self._whole: set[Uid] = set()  # replicas of which more than single blocks is wrong
         self.log_fault = ""  # of the log, as long as the next start would meet it
 
@@ -133,19 +134,22 @@ class Damages:
         for no, due_ms in list(self._blocks.get(uid, {}).items()):
             if no not in blocks:
                 self._mended(replica, no)
-            elif due_ms <= now_ms:
+            elif due_ms <= now_ms and self._running_count < limits.BLOCK_REPAIRS_MAX:
                 self._blocks[uid][no] = _RUNNING
+                self._running_count += 1
                 over = partial(self._over, replica, no)
                 BlockRepair(self._node, replica, blocks[no], over).begin()
 
     def _over(self, replica: LocalStream, no: int, end: str) -> None:
         uid = replica.uid
+        self._running_count -= 1
         if self._node.replicas.get(uid) is not replica or no not in self._blocks.get(uid, {}):
             return  # the replica began anew meanwhile
         if end in (DONE, VOID):
             self._mended(replica, no)
             if end == DONE:
                 self._node.info("block is repaired", group=uid, block=no)
+                self._repair(uid)  # the next one
             return
         if end == OTHER:
             self._whole.add(uid)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from streamd import limits
+from streamd.errors import CorruptionError
 from streamd.types import NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, Make, campaign
 from tests.scenarios.driver import ROOT, Cluster
@@ -237,6 +239,30 @@ def test_s4_8_every_copy_is_damaged(
     check_blocks(cluster)
     assert cluster.leader("S") == leader
     assert not any(cluster.hosts[name].disk.listdir(f"{ROOT}/trash") for name in names)
+
+
+def test_s4_8_all_sealed_blocks_are_damaged(cluster: Cluster) -> None:
+    """A few are fetched at a time, and each makes room for the next."""
+    cluster.create()
+    cluster.publish(1500)
+    cluster.save(cluster.uid("S"))
+    cluster.until_whole()
+    name = cluster.followers("S")[0]
+    blocks = cluster.machine(name, "S").index.blocks
+    for (path, end), block in zip(counted_blocks(cluster, name), blocks, strict=True):
+        if block.is_sealed:
+            cluster.hosts[name].disk.flip(path, end // 2)
+    assert len(blocks) > 2 * limits.BLOCK_REPAIRS_MAX
+    cluster.node(name).scrubber.stop()
+    damages = cluster.node(name).damages
+    for block in blocks[:-1]:
+        error = CorruptionError(f"{block.block_no}.blk")
+        damages.on_damaged(cluster.uid("S"), error, block_no=block.block_no)
+        assert damages._running_count <= limits.BLOCK_REPAIRS_MAX
+    cluster.until_whole()
+    cluster.until("all repaired", lambda: not damages.reasons)
+    assert damages._running_count == 0
+    check_blocks(cluster)
 
 
 def test_s4_8_a_block_that_only_the_snapshot_needs(cluster: Cluster) -> None:
