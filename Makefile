@@ -44,9 +44,9 @@ pipeline: $(SPARK)
 run-single: $(STAMP)
 	$(BIN)/python -m streamd.cli.demo $(ARGS)
 
-# In several processes (tests/conftest.py says how many), small tests last: they fill the gaps.
+# As many processes as there are cores, but four at most: each may start a JVM.
 test: $(SPARK)
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: $(SPARK)
 	$(BIN)/ruff check .

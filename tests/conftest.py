@@ -7,12 +7,6 @@ import os
 from benchmarks.servers import share_ports
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: tests wait for servers, timers and disks. Four at
-    most: each may start a JVM."""
-    return min((os.cpu_count() or 1) + 1, 4)
-
-
 def pytest_configure() -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if worker:
