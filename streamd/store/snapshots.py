@@ -216,7 +216,7 @@ class SnapshotFile:
                 blob = read_file(disk, os.path.join(directory, names[0]))
                 size = len(blob)
                 found = decode(blob, name=names[0], group=group).index
-        except (CorruptionError, IncarnationError, OSError) as err:
+        except (CorruptionError, OSError) as err:
             return SnapshotCheck(size, str(err))
         if found < index:
             return SnapshotCheck(size, f"found one at {found}" if found else "it is gone")

@@ -10,20 +10,26 @@ import pytest
 from tests.unit.node.test_accepted_loss import body, contents, create, make, publish, save
 
 
+async def filled(path: Path) -> int:
+    """A stream with two snapshots and a log that begins after the newer; returns its uid."""
+    node = make(path)
+    await node.started()
+    uid = await create(node, "S")
+    for _ in range(3):
+        await publish(node, "S", 300)
+        await save(node, "S")
+    await publish(node, "S", 10)  # with it the log lets go of what the newest covers
+    await node.stopped()
+    return uid
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_lost_snapshot_costs_no_block(tmp_path: Path, is_gone: bool) -> None:
     """The log begins after the snapshot that is left. Blocks were cut back to that one first: who
     then put the newest back from a copy had lost what it covers."""
 
     async def run() -> None:
-        node = make(tmp_path)
-        await node.started()
-        uid = await create(node, "S")
-        for _ in range(3):
-            await publish(node, "S", 300)
-            await save(node, "S")
-        await publish(node, "S", 10)  # with it the log lets go of what the newest covers
-        await node.stopped()
+        uid = await filled(tmp_path)
         files = tmp_path / "streamd" / "streams" / str(uid)
         before = {path.name: path.read_bytes() for path in files.iterdir()}
         snapshots = sorted(path for path in files.iterdir() if path.suffix == ".snap")
@@ -52,14 +58,7 @@ def test_a_lost_snapshot_costs_no_block(tmp_path: Path, is_gone: bool) -> None:
 
 def test_an_older_snapshot_serves_if_the_loss_is_accepted(tmp_path: Path) -> None:
     async def run() -> None:
-        node = make(tmp_path)
-        await node.started()
-        uid = await create(node, "S")
-        for _ in range(3):
-            await publish(node, "S", 300)
-            await save(node, "S")
-        await publish(node, "S", 10)  # with it the log lets go of what the newest covers
-        await node.stopped()
+        uid = await filled(tmp_path)
         root = tmp_path / "streamd"
         whole = (root / "streams" / str(uid) / "1.blk").read_bytes()
         newest = sorted((root / "streams" / str(uid)).glob("*.snap"))[-1]
