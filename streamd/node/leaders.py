@@ -39,6 +39,11 @@ class Leaders:
             return
         self._tell()
 
+    def own_term(self, uid: Uid) -> Term:
+        """In which term this node leads `uid`; 0: it does not."""
+        term, who = self._known.get(uid, (0, ""))
+        return term if who == self._name else 0
+
     def own(self) -> list[tuple[Uid, Term]]:
         """What this node leads."""
         return [(uid, term) for uid, (term, who) in self._known.items() if who == self._name]

@@ -241,10 +241,11 @@ class MetaMember:
         """Stop the group, to be begun anew by `open_again`; its log and votes are kept."""
         node = self._node
         monitor, self.monitor = self.monitor, None
-        if monitor is None:
+        if monitor is None or self.group is None:
             done()
             return
-        node.leaders.note_own(META_UID, 0, is_ready=False)
+        node.leaders.note_own(META_UID, self.group.raft.term, is_ready=False)
+        node.peering.announce(META_UID)
         monitor.when_stopped(lambda: node.wal.append([], done))
 
     def open_again(self) -> None:

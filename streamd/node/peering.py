@@ -16,7 +16,7 @@ from streamd.node.ports import Peers
 from streamd.node.remote_stream import Relay, RelaySink
 from streamd.protocol import acks
 from streamd.raft.messages import Message
-from streamd.types import META_UID, Index, NodeId, Uid
+from streamd.types import META_UID, Index, NodeId, Term, Uid
 
 if TYPE_CHECKING:
     from streamd.node.group import Group
@@ -36,6 +36,7 @@ class Peering:
         self.note_prefixes: dict[str, Callable[..., None]] = {}
         self._cluster_ids: dict[NodeId, str] = {}
         self._announced: set[Uid] = set()
+        self._told: dict[Uid, Term] = {}  # what this node said it leads, and in which term
         self._has_joined = False  # a cluster that was there, in this process's life
 
     def send(self, node_id: NodeId, uid: Uid, messages: list[Message]) -> None:
@@ -98,6 +99,7 @@ class Peering:
             self.peers.note(node_id, "hello", [self.hello()])
         own = self._node.leaders.own()
         if own:
+            self._told.update(own)
             self.peers.note(node_id, "leaders", [[uid, term, True] for uid, term in own])
         self._post_to_members(node_id, g.PEER_UP)
 
@@ -144,13 +146,20 @@ class Peering:
         announced, self._announced = self._announced, set()
         if self.peers is None:
             return
-        rows = []
+        # Not what the groups believe: one that is being closed gets no turn to learn better.
+        leaders = self._node.leaders
+        rows: list[list[Any]] = []
         for uid in sorted(announced):
-            group = self._node.group_of(uid)
-            term = group.raft.term if group is not None else limits.EVERYTHING
-            # Not what the group believes: one that is being closed gets no turn to learn better.
-            leads = self._node.leaders.leader_of(uid) == self._node.server_name
-            rows.append([uid, term, leads])
+            term = leaders.own_term(uid)
+            if term:
+                self._told[uid] = term
+                rows.append([uid, term, True])
+            elif uid in self._told:
+                # Only the end of what others were told of. Who was elected just now leads nothing
+                # yet either, and said "no more" would be deposed by its followers.
+                rows.append([uid, self._told.pop(uid), False])
+        if not rows:
+            return
         for node_id in self.peers.nodes():
             self.peers.note(node_id, "leaders", rows)
 
@@ -226,7 +235,7 @@ class Peering:
         node = self._node
         for uid, term, is_ready in rows:
             if not is_ready:
-                self._on_leader_gone(sender, uid)
+                self._on_leader_gone(sender, uid, term)
             node.leaders.note(sender, uid, term, is_ready=is_ready)
             if uid == META_UID:
                 node.moves.look()
@@ -234,11 +243,13 @@ class Peering:
                 node.config_changes.settle(uid)
         node.catalog.changed()
 
-    def _on_leader_gone(self, sender: NodeId, uid: Uid) -> None:
-        """A leader stopped serving one group while its node goes on: a member at rest would not
-        notice by itself."""
+    def _on_leader_gone(self, sender: NodeId, uid: Uid, term: Term) -> None:
+        """The leader of `term` stopped serving one group while its node goes on: a member at rest
+        would not notice by itself. It may lead again, in a later term."""
         group, monitor = self._node.group_of(uid), self._node.monitor_of(uid)
-        if group is not None and monitor is not None and group.raft.leader_id == sender:
+        if group is None or monitor is None:
+            return
+        if group.raft.leader_id == sender and group.raft.term <= term:
             live = self._live()
             monitor.post((g.PEER_DOWN, sender, live, None))
             monitor.post((g.PEER_UP, sender, live, None))
