@@ -121,6 +121,7 @@ RAFT_READ_LOST_MS: Final = 60_000  # nobody waits that long for it
 
 RAFT_ELECTION_MS: Final = 1000  # least silence before an election; a broken link is known at once
 RAFT_HEARTBEAT_MS: Final = 250
+STOOD_STILL_MS: Final = 250  # a timer this late: the machine or the disk held up the whole process
 LEADERLESS_MS: Final = 4000  # silence after which no leader is to be expected: several elections
 RAFT_COMMIT_DELAY_MS: Final = 5  # a stream's commit index waits so long for entries to ride with
 EARLY_VOTES_MAX: Final = 1024  # groups not open yet whose candidates are remembered

@@ -171,6 +171,8 @@ class Group:
         raft = self.raft
         handlers = self._handlers
         if not raft.log.is_sole or (raft.deadline_ms and now_ms >= raft.deadline_ms):
+            if raft.deadline_ms and now_ms - raft.deadline_ms >= limits.STOOD_STILL_MS:
+                raft.excuse_silence(now_ms)
             raft.tick(now_ms)  # with peers always: leases are measured by the latest time told
         for kind, a, b, c in inbox:
             handlers[kind](a, b, c)

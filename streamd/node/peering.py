@@ -142,6 +142,11 @@ class Peering:
             self._node.env.loop.call_soon(self._tell_leaders)
         self._announced.add(uid)
 
+    def forget(self, uid: Uid) -> None:
+        """The stream is deleted: nobody asks who leads it."""
+        self._told.pop(uid, None)
+        self._node.leaders.forget(uid)
+
     def _tell_leaders(self) -> None:
         announced, self._announced = self._announced, set()
         if self.peers is None:

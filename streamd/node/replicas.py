@@ -411,7 +411,7 @@ class Replicas:
         self.departures.forget(uid)
         self.catch_ups.stop(uid)
         if uid not in node.meta.streams_by_uid:
-            node.leaders.forget(uid)  # else it lives on, elsewhere
+            node.peering.forget(uid)  # else it lives on, elsewhere
         node.peering.digests.forget(uid)
         node.damages.forget(uid)
         self.reasons.pop(uid, None)

@@ -208,6 +208,21 @@ class RaftCore(Member):
             leadership.heartbeat_at_ms = now_ms + self._heartbeat_ms
         self._arm_leader()
 
+    def excuse_silence(self, now_ms: int) -> None:
+        """Told before a `tick` that comes much too late: this process stood still, so what others
+        said waits to be read, and that nobody was heard proves nothing yet. Good for one
+        heartbeat, and not again until somebody was heard: who is always late must not wait."""
+        until_ms = now_ms + self._heartbeat_ms
+        leadership = self._leadership
+        if leadership is not None:
+            is_over = 0 < leadership.quorum_at_ms < until_ms
+            if is_over and leadership.has_heard_quorum(self._excused_ms):
+                leadership.quorum_at_ms = until_ms
+                self._excused_ms = now_ms
+        elif self.leader_id is not None and self.heard_ms >= self._excused_ms:
+            self.deadline_ms = until_ms
+            self._excused_ms = now_ms
+
     # --- storage --------------------------------------------------------------------------------
 
     def persisted(self, token: Token) -> None:

@@ -29,6 +29,7 @@ class State:
         "_dropped",
         "_election_ms",
         "_emit_to",
+        "_excused_ms",
         "_hard_state_changed",
         "_has_diverged",
         "_has_news",
@@ -146,6 +147,7 @@ class State:
         self._ballot = Ballot()
         self._leadership: Leadership | None = None
         self._is_sole = False
+        self._excused_ms = 0  # when it last was found to have stood still; see the core
         self._tries = 0  # lost elections in a row, since a leader was heard
         self._live: frozenset[NodeId] | None = None  # nodes with a link up; None: never told
         self.is_quiescent = False  # nothing is under way and time may pass

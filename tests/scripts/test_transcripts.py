@@ -58,6 +58,14 @@ class Script:
     def do_tick(self, by_ms: str) -> None:
         self.cluster.tick(int(by_ms))
 
+    def do_freeze(self, ms: str, *node_ids: str) -> None:
+        """freeze 1500 a: time passes, a did not run meanwhile and goes on now; no other ticks."""
+        self.cluster.now_ms += int(ms)
+        for node_id in node_ids:
+            core = self.cluster.core(node_id)
+            core.excuse_silence(self.cluster.now_ms)
+            core.tick(self.cluster.now_ms)
+
     def do_wait(self, ms: str, step_ms: str = "50") -> list[str]:
         """Let time pass, all working; prints only the states in the end."""
         self.cluster.pass_time(int(ms), int(step_ms))
