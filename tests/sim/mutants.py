@@ -451,7 +451,7 @@ RARE: dict[str, DirectedWorld] = {
         ("kill", "power loss", "stop"), pace=0.5, caught_by=5
     ),
     "uncertain_acks_count": DirectedWorld(
-        ("wipe", "log removed", "partition", "power loss"), pace=0.15, caught_by=10
+        ("wipe", "log removed", "partition", "power loss"), pace=0.15, caught_by=4
     ),
     "quiet_without_a_look": DirectedWorld(("bad network", "broken connection"), pace=0.3),
     "members_not_in_snapshot": DirectedWorld(
@@ -462,10 +462,10 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "vote_counted_twice": DirectedWorld(
         ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60),
-        caught_by=10,
+        caught_by=56,
     ),
     "seqs_used_again": DirectedWorld(
-        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=5
+        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=255
     ),
     "certified_unseen": DirectedWorld(
         ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60),
