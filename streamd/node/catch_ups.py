@@ -200,4 +200,5 @@ class CatchUps:
         if not replica.is_file:
             return _Source(MemorySource(replica.store, thread), group, monitor)
         directory = os.path.join(node.root, "streams", str(uid))
-        return _Source(FileSource(disk, directory, uid, thread), group, monitor)
+        flush = replica.store.flush
+        return _Source(FileSource(disk, directory, uid, thread, flush=flush), group, monitor)

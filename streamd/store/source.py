@@ -51,16 +51,28 @@ class SnapshotSource(Protocol):
 
 
 class FileSource:
-    """Reads `directory` of group `uid`; `name` is what its snapshots are called."""
+    """Reads `directory` of group `uid`; `name` is what its snapshots are called.
+
+    `flush` hands what is in memory only to the block thread: no snapshot rests on it, but who
+    repairs a block of its own may ask for it.
+    """
 
     def __init__(
-        self, disk: Disk, directory: str, uid: Uid, thread: Thread, *, name: str = "stream"
+        self,
+        disk: Disk,
+        directory: str,
+        uid: Uid,
+        thread: Thread,
+        *,
+        name: str = "stream",
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._uid = uid
         self._thread = thread
         self._name = name
+        self._flush = flush
 
     def load(self, done: Result) -> None:
         """See SnapshotSource."""
@@ -93,6 +105,7 @@ class FileSource:
 
     def read(self, block_no: int, offset: int, size: int, done: Result) -> None:
         """See SnapshotSource."""
+        self._flush()
         path = os.path.join(self._directory, block_name(block_no))
 
         def job() -> bytes:

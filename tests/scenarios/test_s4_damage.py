@@ -265,6 +265,24 @@ def test_s4_8_all_sealed_blocks_are_damaged(cluster: Cluster) -> None:
     check_blocks(cluster)
 
 
+def test_s4_8_a_block_that_peers_have_not_written_yet(cluster: Cluster) -> None:
+    """Their log has it, and their memory. A leader that wrote it for its snapshot asked for the
+    file, and nobody had one until more was published."""
+    cluster.create()
+    leader, followers = cluster.leader("S"), cluster.followers("S")
+    for name in followers:
+        cluster.node(name).scrubber.stop()  # it writes what it is about to read
+    cluster.publish(300)
+    cluster.save(cluster.uid("S"), leader)
+    path, end = counted_blocks(cluster, leader)[0]
+    assert not any(path in cluster.hosts[name].disk.paths for name in followers)
+    cluster.hosts[leader].disk.flip(path, end // 2)
+    until_found(cluster, leader, 0)
+    cluster.until_whole()
+    assert cluster.leader("S") == leader
+    check_blocks(cluster)
+
+
 def test_s4_8_a_block_that_only_the_snapshot_needs(cluster: Cluster) -> None:
     """The leader's newest snapshot names a damaged block that is dead by now. A follower that has
     to fetch gets a snapshot without it."""
