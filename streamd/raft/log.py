@@ -107,6 +107,8 @@ class RaftLog:
         self.snapshot_index: Index = applied
         self.snapshot_term, self.snapshot_chain = state.prev_term, state.prev_chain
         self._load(state.last_index, applied)
+        if base < applied:
+            self._raise_base()  # the reader has it still, and may be told any time to let go of it
         self.written = self.stable = self.last_index
         self.emitted: Index = applied
         self.commit: Index = max(applied, min(state.hard_state.commit, self.last_index))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,23 @@ def rot(path: Path, what: str) -> None:
             file.write(bytes([blob[offset] ^ 1]))
 
 
+def copy_files(node: Node, source: Path, target: Path) -> None:
+    """Copy a running node's directory between two jobs of its threads, all at rest meanwhile."""
+    parked, go_on = [threading.Event(), threading.Event()], threading.Event()
+
+    def park(is_parked: threading.Event) -> None:
+        is_parked.set()
+        go_on.wait(60)
+
+    for thread, is_parked in zip((node._log_thread, node.block_thread), parked, strict=True):
+        thread.submit(partial(park, is_parked), None)
+    try:
+        assert all(is_parked.wait(60) for is_parked in parked)
+        shutil.copytree(source, target)
+    finally:
+        go_on.set()
+
+
 @pytest.mark.parametrize("what", ["header", "first batch", "a batch", "last batch", "manifest"])
 @pytest.mark.parametrize("is_sudden", [False, True])
 def test_all_is_there_after_the_next_start(tmp_path: Path, what: str, is_sudden: bool) -> None:
@@ -93,8 +112,7 @@ async def _rotten(path: Path, what: str, is_sudden: bool) -> None:
     assert node.damages.damage_count == 1
     assert len(log.lines) == 1
     if is_sudden:  # the files as they are now, as a SIGKILL would leave them
-        (path / "copy").mkdir()
-        await asyncio.to_thread(shutil.copytree, path / "streamd", path / "copy" / "streamd")
+        copy_files(node, path / "streamd", path / "copy" / "streamd")
     await node.stopped()
     again = make(path / "copy" if is_sudden else path)
     await again.started()

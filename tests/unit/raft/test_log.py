@@ -184,3 +184,23 @@ def test_a_log_in_memory_keeps_what_no_snapshot_has(monkeypatch: pytest.MonkeyPa
     log.forget_emitted()
     assert [entry.index for entry in log.entries] == [9, 10]
     assert log.base_index == 8
+
+
+def test_a_start_asks_the_reader_for_nothing_that_the_snapshot_covers() -> None:
+    """Storage may still have it, and may let go of it at any time: what it says of its releases may
+    be younger than the start. A leader would go on reading there for a peer."""
+    _, disk = make([1, 1, 2, 2, 3])
+    log = RaftLog(disk.state(), disk, applied=3, membership=simple("abc"))
+    assert (log.base_index, log.base_term, log.base_chain) == (3, 2, disk.entries[3].chain)
+    assert (log.term_at(3), log.term_at(4), log.term_at(5)) == (2, 2, 3)
+    assert [entry.index for entry in log.slice(4, last=5, max_entries=9, max_bytes=999)] == [4, 5]
+    for index in (1, 2, 3):
+        del disk.entries[index]
+    log.compact(3, 2, log.base_chain)
+    assert log.entry_id(3) == (2, log.base_chain)
+    all_covered = RaftLog(
+        make([1, 1])[1].state(), make([1, 1])[1], applied=2, membership=simple("a")
+    )
+    assert (all_covered.base_index, all_covered.last_index) == (2, 2)
+    add(all_covered, 4)
+    assert all_covered.term_at(3) == 4
