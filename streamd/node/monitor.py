@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamd import limits
 from streamd.node import group as g
+from streamd.node.wakeup import Wakeup
 from streamd.raft.messages import Message
 from streamd.types import Entry, HardState, Index, NodeId, Uid
 
@@ -93,7 +94,7 @@ class Monitor:
         self._snapshot_writer = snapshot_writer  # reached from _do_snapshot only (test_tidy)
         self._on_failed = on_failed
         self._inbox: list[tuple[Any, ...]] = []
-        self._wake = asyncio.Event()
+        self._wake = Wakeup()
         self._due = due if due is not None else DueTurns()  # with those of the other groups
         self._is_done = False
         self._is_stopping = False
@@ -118,12 +119,12 @@ class Monitor:
             self._ring()
 
     def _ring(self) -> None:
-        if not self._wake.is_set() and not self._is_done:
+        if not self._wake.is_rung and not self._is_done:
             self._due.count += 1
-            self._wake.set()
+            self._wake.ring()
 
     def _answer(self) -> None:
-        if self._wake.is_set():
+        if self._wake.is_rung:
             self._due.count -= 1
             self._wake.clear()
 
@@ -141,7 +142,7 @@ class Monitor:
 
     def is_awake(self) -> bool:
         """True if a turn is due."""
-        return self._wake.is_set() and not self._is_done
+        return self._wake.is_rung and not self._is_done
 
     def step(self) -> None:
         """One round of `run`, for who drives monitors without an event loop."""
@@ -198,7 +199,7 @@ class Monitor:
             # The last turn of this round, so nothing else would share the sync. What was sent to
             # peers leaves first: it does when the round is over, and then the log is written too.
             self._log.flush()
-            if self._wake.is_set():  # and it is written: go on with what waited for that
+            if self._wake.is_rung:  # and it is written: go on with what waited for that
                 self._answer()
                 self._pass()
         group = self._group

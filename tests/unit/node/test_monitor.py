@@ -1,0 +1,94 @@
+"""What runs a group leaves the event loop to others between two turns."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamd import limits
+from streamd.node.monitor import Monitor
+from streamd.node.wakeup import Wakeup
+from tests.unit.node.test_accepted_loss import contents, create, make, publish
+
+
+def test_a_long_log_is_replayed_with_others_served_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn applies a bounded number of entries; the next one begins only after the loop went
+    round. A restart with small entries held it for seconds: no client, no heartbeat."""
+    monkeypatch.setattr(limits, "TURN_ENTRIES_MAX", 4)
+    monkeypatch.setattr(limits, "SNAPSHOT_AT_STOP_BYTES", 1 << 40)
+    rounds = 0
+    turns: dict[Any, list[int]] = {}
+    turn = Monitor._turn
+
+    def noted(monitor: Monitor) -> None:
+        turns.setdefault(monitor, []).append(rounds)
+        turn(monitor)
+
+    async def run() -> None:
+        nonlocal rounds
+        node = make(tmp_path)
+        await node.started()
+        await create(node, "S")
+        for _ in range(100):
+            await publish(node, "S", 1)
+        await node.stopped()
+        monkeypatch.setattr(Monitor, "_turn", noted)
+        again = make(tmp_path)
+        starting = asyncio.get_running_loop().create_task(again.started())
+        while not starting.done() or not turns:
+            rounds += 1
+            await asyncio.sleep(0)
+        while (stream := again.stream("S")) is None or not stream.is_ready:
+            rounds += 1
+            await asyncio.sleep(0)
+        assert len(await contents(again, "S")) == 100
+        seen = turns[stream.monitor]
+        assert len(seen) >= 25
+        assert len(set(seen)) == len(seen), seen
+        await again.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_who_has_more_to_do_lets_others_go_first() -> None:
+    async def run() -> list[str]:
+        wakeup, seen = Wakeup(), []
+        loop = asyncio.get_running_loop()
+
+        async def take_turns() -> None:
+            for number in range(3):
+                await wakeup.wait()
+                wakeup.clear()
+                seen.append(f"turn {number}")
+                wakeup.ring()
+                loop.call_soon(seen.append, "others")
+
+        working = loop.create_task(take_turns())
+        await asyncio.sleep(0)
+        assert not seen
+        wakeup.ring()
+        wakeup.ring()
+        await working
+        return seen
+
+    expected = ["turn 0", "others", "turn 1", "others", "turn 2", "others"]
+    assert asyncio.run(asyncio.wait_for(run(), 10)) == expected
+
+
+def test_who_waits_may_be_cancelled() -> None:
+    async def run() -> None:
+        wakeup = Wakeup()
+        waiting = asyncio.get_running_loop().create_task(wakeup.wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        wakeup.ring()
+        await wakeup.wait()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
