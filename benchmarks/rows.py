@@ -67,6 +67,9 @@ def _rows() -> list[Row]:
                 reach_lazy=0.6 if is_small else 0.0),
         ]  # fmt: skip
     rows += [
+        # Long enough for the disk to matter: for a second or two, memory takes what is not synced.
+        Row("pub_async_16k_8s", "publish async, window 1000, 16 KiB, for 8 s", "publish",
+            {"size": 16384, "window": 1000, "seconds": 8.0}, reach_lazy=0.7),
         Row("beside_1k", "publish, one in flight, beside window 1000 of 1 KiB elsewhere",
             "publish_beside", {"size": 1024}, measure="p999_us"),
         Row("put_keys_1k", "put to a bucket of 150,000 keys, random, window 1000, 1 KiB",
