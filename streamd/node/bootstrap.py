@@ -18,7 +18,10 @@ from streamd.types import NodeId
 
 
 class Bootstrap:
-    """Decides which cluster this node belongs to. `on_decided(is_uncertain)` is called once."""
+    """Decides which cluster this node belongs to. `on_decided(is_uncertain)` is called once.
+
+    `save` makes `identity` durable, or returns False: then the node is at its end.
+    """
 
     def __init__(
         self,
@@ -28,7 +31,7 @@ class Bootstrap:
         expected_size: Callable[[], int],
         peers: Peers,
         random_id: Callable[[], str],
-        save: Callable[[dict[str, Any]], None],
+        save: Callable[[], bool],
         on_decided: Callable[[bool], None],
     ) -> None:
         self._name = name
@@ -76,7 +79,8 @@ class Bootstrap:
         if len(names) < max(self._expected_size(), 2) or names[0] != self._name:
             return
         cluster_id = self._random_id()
-        self._keep(cluster_id, names, is_uncertain=False)
+        if not self._keep(cluster_id, names, is_uncertain=False):
+            return
         for node_id in names[1:]:
             # Before anything else tells them that there is a cluster: they belong to it from
             # its first hour, and have nothing they could have forgotten.
@@ -100,10 +104,12 @@ class Bootstrap:
         return self._identity.get("cluster_id", "")
 
     def _adopt(self, cluster_id: str, voters: list[NodeId], *, is_uncertain: bool) -> None:
-        self._keep(cluster_id, voters, is_uncertain=is_uncertain)
-        self._on_decided(is_uncertain)
+        if self._keep(cluster_id, voters, is_uncertain=is_uncertain):
+            self._on_decided(is_uncertain)
 
-    def _keep(self, cluster_id: str, voters: list[NodeId], *, is_uncertain: bool) -> None:
+    def _keep(self, cluster_id: str, voters: list[NodeId], *, is_uncertain: bool) -> bool:
+        """False: it can't be written down, so this node belongs to no cluster."""
+        before = dict(self._identity)
         self._identity |= {
             "cluster_id": cluster_id,
             "voters": voters,
@@ -111,7 +117,11 @@ class Bootstrap:
         }
         if is_uncertain:
             self._identity["is_new"] = True
-        self._save(self._identity)
+        if self._save():
+            return True
+        self._identity.clear()
+        self._identity |= before
+        return False
 
 
 def _ignore(result: Any) -> None:

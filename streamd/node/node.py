@@ -42,6 +42,7 @@ from streamd.node.room import MemoryRoom, StorageRoom
 from streamd.node.scrubber import Scrubber
 from streamd.node.stream_handle import LocalStream
 from streamd.raft.messages import Message
+from streamd.store.disk import disk_error
 from streamd.store.install import catchup_uid
 from streamd.store.trash import EmptyTrash
 from streamd.store.wal import Wal
@@ -171,7 +172,7 @@ class Node:
             expected_size=lambda: self._expected_size(),
             peers=self.peering.peers,
             random_id=lambda: self._disk.random_bytes(16).hex(),
-            save=lambda identity: self.save_identity(),
+            save=self.save_identity,
             on_decided=self._cluster_decided,
         )
         if self._bootstrap.is_decided:
@@ -217,16 +218,20 @@ class Node:
             self.warn("the log is damaged", reason=text)
         return wal
 
-    def save_identity(self) -> None:
-        """Make what this node knows of itself what the next start finds."""
+    def save_identity(self) -> bool:
+        """Make what this node knows of itself what the next start finds. False: that failed, and
+        the node is at its end. From here on it logs nothing either, hence promises nothing: the
+        next start finds no more than what goes with the identity of before."""
         try:
             storedir.save_identity(self.root, self._disk, self.identity)
         except OSError as err:
             if not self._is_running:
                 raise
-            # What this node is can't be written down, so it must not go on as if it were.
             self.error("node.json can't be written", reason=str(err))
+            self.wal.refuse(disk_error("writing node.json", self.root, err))
             self.give_up(err)
+            return False
+        return True
 
     def _meta_recovered(self, done: Callable[[BaseException | None], None]) -> None:
         group = self.meta_member.group
@@ -505,7 +510,8 @@ class Node:
             index = group.snapshot_index
             if group.machine.applied > index:
                 monitor.post((g.SNAPSHOT, None, None, None))
-            elif index:  # a restart came before the log had heard of that snapshot
+            elif index and index >= group.raft.log.base_index:
+                # A restart came before the log had heard of that snapshot.
                 term, chain = group.raft.log.entry_id(index)
                 self.wal.release(uid, index, term, chain)
 

@@ -185,6 +185,10 @@ class Wal:
             lazy, self._lazy = self._lazy, []
         self._writer.add((writes, done, lazy))
 
+    def refuse(self, err: DiskError) -> None:
+        """Write nothing from here on: something else that has to be durable first is not."""
+        self._writer.failure = self._writer.failure or err
+
     def flush(self) -> None:
         """Write now what `append` left for the loop's next round, if it did: nothing more comes."""
         self._thread.do_now()

@@ -13,6 +13,7 @@ import pytest
 
 from streamd import limits
 from streamd.errors import CorruptionError
+from streamd.node.catch_ups import CatchUps
 from streamd.types import NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, Make, campaign
 from tests.scenarios.driver import ROOT, Cluster
@@ -480,3 +481,30 @@ def test_s4_9_what_nobody_else_has_goes_on_serving(cluster: Cluster) -> None:
     assert cluster.publish(10)[-1] == 510
     reply = cluster.send("DIRECT.GET.S", {"seq": 500}, at=name)
     cluster.until("an answer", lambda: cluster.received(reply))
+
+
+def test_s4_9_a_replica_that_lacks_its_state_keeps_old_segments_in_peace(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an older snapshot than its log begins at, and nothing to release by. Who looked for
+    groups that keep old segments asked its log for that place, and the node ended."""
+    uid = cluster.create()
+    name = cluster.followers("S")[0]
+    for _ in range(2):
+        cluster.publish(300)
+        cluster.save(uid, name)
+    cluster.stop(name)
+    host = cluster.hosts[name]
+    newest = max(path for path in host.disk.paths if "/stream-" in path and path.endswith(".snap"))
+    host.disk.flip(newest, 100)
+    with monkeypatch.context() as patched:
+        patched.setattr(CatchUps, "start", lambda *args: None)
+        cluster.boot(name)
+        cluster.until("open", lambda: cluster.group(name, "S") is not None)
+        group, node = cluster.group(name, "S"), cluster.node(name)
+        assert group is not None
+        assert group.raft.is_incomplete
+        assert 0 < group.snapshot_index < group.raft.log.base_index
+        patched.setattr(node.wal, "stragglers", lambda: [uid])
+        cluster.process(name).run(node._check_stragglers)
+    cluster.until_whole()

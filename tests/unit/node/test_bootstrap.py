@@ -29,6 +29,7 @@ class Bed:
         self.identity: dict[str, Any] = {"cluster_id": cluster_id} if cluster_id else {}
         self.saved: list[dict[str, Any]] = []
         self.decided: list[bool] = []
+        self.is_disk_well = True
         self.calls = Calls()
         peers: Any = self.calls
         self.bootstrap = Bootstrap(
@@ -37,9 +38,15 @@ class Bed:
             expected_size=lambda: expected,
             peers=peers,
             random_id=lambda: "drawn",
-            save=lambda identity: self.saved.append(dict(identity)),
+            save=self._save,
             on_decided=self.decided.append,
         )
+
+    def _save(self) -> bool:
+        if not self.is_disk_well:
+            return False
+        self.saved.append(dict(self.identity))
+        return True
 
 
 def test_the_smallest_name_founds_once_all_have_met() -> None:
@@ -97,3 +104,15 @@ def test_one_who_left_again_does_not_count() -> None:
     bed.bootstrap.on_peer_down("b")
     bed.bootstrap.on_peer_up("c", VIRGIN)
     assert bed.decided == []
+
+
+@pytest.mark.parametrize("theirs", ["", "known"])
+def test_what_can_not_be_written_down_is_not_decided(theirs: str) -> None:
+    bed = Bed("a")
+    bed.is_disk_well = False
+    for name in "bc":
+        bed.bootstrap.on_peer_up(name, VIRGIN | {"cluster_id": theirs, "voters": ["b", "c"]})
+    assert bed.decided == []
+    assert bed.calls.sent == []
+    assert bed.identity.keys() <= {"removal"}
+    assert not bed.bootstrap.is_decided
