@@ -19,7 +19,6 @@ from streamd.node.scrub import check_installed
 from streamd.node.snapshot_state import unwrap
 from streamd.raft.membership import Membership
 from streamd.store.block_codec import BlockCodec
-from streamd.store.blocks import StreamStore
 from streamd.store.hot_tail import HotBudget
 from streamd.store.install import (
     clear_marker,
@@ -30,6 +29,7 @@ from streamd.store.install import (
 from streamd.store.manifest import Manifest
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.quarantine import older_quarantines, quarantine
+from streamd.store.stream_store import StreamStore
 from streamd.types import Index, Uid
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from streamd.node.replica_recovery import OPENING_ERRORS, Recovered, ReplicaReco
 from streamd.node.stream_group import StreamGroup
 from streamd.node.stream_handle import LocalStream
 from streamd.raft.messages import Message, Vote
-from streamd.store.blocks import StreamStore
+from streamd.store.stream_store import StreamStore
 from streamd.types import META_UID, NodeId, Uid
 
 if TYPE_CHECKING:

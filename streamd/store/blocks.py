@@ -1,4 +1,4 @@
-"""The blocks and snapshots of one stream: `StreamStore`.
+"""The blocks of one stream: written in the background, read from memory or files.
 
 The stream machine decides what goes where; this carries it out. Appends are in memory at once and
 in their files later, without a sync of their own: the log holds them until a snapshot does.
@@ -6,9 +6,8 @@ in their files later, without a sync of their own: the log holds them until a sn
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from streamd.errors import CorruptionError, DiskError, StreamdError
 from streamd.store import format as fmt
@@ -16,34 +15,17 @@ from streamd.store.block import HEADER_BYTES, BlockFiles, Write
 from streamd.store.disk import Disk, Thread, disk_error, read_error
 from streamd.store.format import REWRITTEN, block_name
 from streamd.store.hot_tail import ChunkCache, HotBudget, HotTail
-from streamd.store.index_db import read_index, write_index
-from streamd.store.snapshots import SnapshotCheck, SnapshotFile, write_file
+from streamd.store.snapshots import write_file
 from streamd.store.verify import BlockRows, rows_of
-from streamd.types import Index, Term, Uid
+from streamd.types import Uid
 
 APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import each other
 FLUSH_BYTES = 1024 * 1024  # gathered before a write
 READ_BYTES = 256 * 1024  # read at once: about what one turn delivers
-_NAME = "stream"
-
-Bytes = bytes | Callable[[], bytes]
 
 
-class LoadedSnapshot(NamedTuple):
-    """What recovery starts from."""
-
-    index: Index  # type: ignore[assignment]
-    term: Term
-    chain: int
-    state: bytes
-    index_db: bytes | None  # None: scan the blocks instead
-    tail: tuple[int, int]
-    is_fallback: bool = False  # the newest generation was damaged; this is the one before
-
-
-class StreamStore:
-    """One stream's directory, `streams/<uid>/`. Used on the event loop, except that `open`,
-    recovery, `close` and `move_to_trash` may also be called in a job of the block thread."""
+class Blocks:
+    """The part of `StreamStore` that writes and reads blocks."""
 
     def __init__(
         self, disk: Disk, directory: str, uid: Uid, thread: Thread, budget: HotBudget
@@ -63,51 +45,20 @@ class StreamStore:
         self._pending_bytes = 0
         self._footers: dict[int, bytes] = {}  # of sealed blocks, until they are written
         self._rewritten: dict[int, bytes] = {}  # the records of rewritten ones, until then
-        self._saved_index: Index = 0  # of the newest snapshot
         self._dead: list[int] = []  # since the newest snapshot
-        self._doomed: list[int] = []  # before it: removed when the next one is durable
-        self._unneeded: dict[int, int] = {}  # the bytes of both
+        self._unneeded: dict[int, int] = {}  # the bytes of those, and of the dead before it
         self.reclaimable_bytes = 0  # and all of them: two snapshots let them go
-        self._is_closed = False
         # Where the blocks end at least: a footer counts, and nothing follows in a dead block.
         self._tail_floor = (0, 0)
         self._reads: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._damaged: dict[tuple[int, int], StreamdError] = {}
-
-    @classmethod
-    def open(
-        cls,
-        disk: Disk,
-        directory: str,
-        uid: Uid,
-        thread: Thread,
-        codec: Any = None,
-        *,
-        budget: HotBudget | None = None,
-        on_error: Callable[[StreamdError], None] | None = None,
-    ) -> StreamStore:
-        """Open or make the directory. `codec` is the machine's concern; here it is the format.
-
-        Then: `load_snapshot`, `truncate_to` its tail ((0, 0) without one), replay the log.
-        """
-        try:
-            if not disk.exists(directory):
-                disk.mkdir(directory)
-                disk.sync_dir(os.path.dirname(directory))
-            SnapshotFile.remove_strays(disk, directory)
-            store = cls(disk, directory, uid, thread, budget or HotBudget())
-        except OSError as err:
-            raise disk_error("opening a stream", directory, err) from err
-        if on_error is not None:
-            store.on_error = on_error
-        return store
 
     @property
     def bytes_on_disk(self) -> int:
         """What the block files take, once all is written."""
         return self._bytes
 
-    # --- writing ----------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def apply(self, ops: list[tuple[Any, ...]]) -> None:
         """Carry out block operations, in order. In memory at once, in the files later.
@@ -199,25 +150,30 @@ class StreamStore:
             block_no, offset, blob, _ = last
             self._tail.wrote(block_no, offset + len(blob))
 
-    def _submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        if self._thread.is_current():  # recovery and closing run in a job of their own
+    def replace_block(self, block_no: int, blob: bytes, done: Callable[[Any], None]) -> None:
+        """Put a whole sealed block in the place of its damaged or missing file, durably; then
+        `done` with None, or with the DiskError: then the old file is as it was."""
+        self.flush()
+        disk, directory = self._disk, self.directory
+
+        def job() -> None:
             try:
-                result = job()
-            except StreamdError as err:
-                result = err
+                write_file(disk, directory, block_name(block_no), [blob], point="BLOCK_REPLACED")
+            except OSError as err:
+                raise disk_error("replacing a block", directory, err) from err
+
+        def replaced(result: Any) -> None:
+            if not isinstance(result, BaseException):
+                self._chunks.drop(block_no)
+                self._damaged = {k: v for k, v in self._damaged.items() if k[0] != block_no}
+                if block_no not in self._unneeded:
+                    self._bytes += len(blob) - self._sizes.get(block_no, 0)
+                    self._sizes[block_no] = len(blob)
             done(result)
-        else:
-            self._thread.submit(job, done)
 
-    def _fail(self, err: BaseException) -> None:
-        is_first = self.failure is None or err is self.failure
-        if not isinstance(err, StreamdError):
-            err = DiskError(f"{self.directory}: {err!r}")
-        self.failure = self.failure or err
-        if is_first:
-            self.on_error(err)
+        self._submit(job, replaced)
 
-    # --- reading ----------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
         """Return (base, blob): bytes in memory that hold the whole record at `offset`.
@@ -285,29 +241,6 @@ class StreamStore:
 
         self._submit(job, done)
 
-    def replace_block(self, block_no: int, blob: bytes, done: Callable[[Any], None]) -> None:
-        """Put a whole sealed block in the place of its damaged or missing file, durably; then
-        `done` with None, or with the DiskError: then the old file is as it was."""
-        self.flush()
-        disk, directory = self._disk, self.directory
-
-        def job() -> None:
-            try:
-                write_file(disk, directory, block_name(block_no), [blob], point="BLOCK_REPLACED")
-            except OSError as err:
-                raise disk_error("replacing a block", directory, err) from err
-
-        def replaced(result: Any) -> None:
-            if not isinstance(result, BaseException):
-                self._chunks.drop(block_no)
-                self._damaged = {k: v for k, v in self._damaged.items() if k[0] != block_no}
-                if block_no not in self._unneeded:
-                    self._bytes += len(blob) - self._sizes.get(block_no, 0)
-                    self._sizes[block_no] = len(blob)
-            done(result)
-
-        self._submit(job, replaced)
-
     def load_footer(self, block_no: int) -> bytes:
         """Return the footer of a sealed block (machine.base.ColumnSource). Synchronous."""
         footer = self._footers.get(block_no)
@@ -340,117 +273,7 @@ class StreamStore:
                 f"to {end_offset}"
             )
 
-    # --- snapshots and recovery -------------------------------------------------------------
-
-    def save_snapshot(
-        self,
-        *,
-        index: Index,
-        term: Term,
-        chain: int,
-        state: Bytes,
-        index_db: Bytes | None,
-        tail: tuple[int, int],
-        done: Callable[[], None],
-    ) -> None:
-        """Make the state at `index` durable: blocks first, then the snapshot, then `index.db`, if
-        there is one. Functions are called on the block thread.
-
-        `done` runs on the loop when it is. Files of blocks that were dead before the previous
-        snapshot go only now: both generations can be started from.
-        """
-        self.flush()
-        if index == self._saved_index:
-            # In the place of one that can't be read: the one before it still needs its blocks.
-            doomed = []
-            self._doomed, self._dead = self._doomed + self._dead, []
-        else:
-            doomed, self._doomed, self._dead = self._doomed, self._dead, []
-        self._saved_index = index
-        for block_no in doomed:
-            self.reclaimable_bytes -= self._unneeded.pop(block_no, 0)
-        kept = tuple(self._doomed)
-        tail = max(tail, self._tail_floor)
-        files, disk, directory = self._files, self._disk, self.directory
-
-        def job() -> None:
-            if self.failure is not None:
-                raise self.failure
-            try:
-                files.sync()  # I2: what the snapshot's tail names is durable before it is
-                SnapshotFile.save(
-                    disk,
-                    directory,
-                    _NAME,
-                    group=self.uid,
-                    index=index,
-                    term=term,
-                    chain=chain,
-                    state=state() if callable(state) else state,
-                    tail=tail,
-                    doomed=kept,
-                )
-                if index_db is not None:
-                    blob = index_db() if callable(index_db) else index_db
-                    write_index(disk, directory, self.uid, index, blob)
-            except OSError as err:
-                self.failure = disk_error("saving a snapshot", directory, err)
-                raise self.failure from err
-
-        def saved(result: Any) -> None:
-            if isinstance(result, BaseException):
-                self._fail(result)
-            else:
-                done()
-                self._remove(doomed)  # I11: the record that makes them dead is durable twice
-
-        self._submit(job, saved)
-
-    def _remove(self, block_nos: list[int]) -> None:
-        """Remove files one by one: what others read and write comes in between. What is left when
-        the store is closed goes after the next start (`disown`)."""
-        if not block_nos or self._is_closed or self.failure is not None:
-            return
-        block_no = block_nos.pop()
-        files, disk = self._files, self._disk
-
-        def job() -> None:
-            try:
-                files.remove(block_no)
-            except OSError as err:
-                self.failure = disk_error("removing a block", self.directory, err)
-                raise self.failure from err
-            disk.crash_point("SNAPSHOT_BLOCK_REMOVED")
-
-        def removed(result: Any) -> None:
-            if isinstance(result, BaseException):
-                self._fail(result)
-            else:
-                self._remove(block_nos)
-
-        self._submit(job, removed)
-
-    def disown(self, known: Iterable[int]) -> None:
-        """Blocks that are neither in `known`, those of the machine as loaded, nor dead since the
-        snapshot before, are left over from a removal that was cut short: they go with the dead.
-
-        A rewritten one may also be of after the snapshot. It goes at once, like all that was
-        written then: the log writes it again, and all it holds is in blocks that are there.
-        """
-        for block_no in sorted(self._sizes.keys() - set(known)):
-            size = self._sizes.pop(block_no)
-            self._bytes -= size
-            if block_no >= REWRITTEN:
-                self._remove_now(block_no)
-            else:
-                self._doomed.append(block_no)
-                self._note_unneeded(block_no, size)
-
-    def _remove_now(self, block_no: int) -> None:
-        try:
-            self._files.remove(block_no)
-        except OSError as err:
-            raise disk_error("removing a block", self._files.path(block_no), err) from err
+    # --- looking for damage -----------------------------------------------------------------------
 
     def verify(self, block_no: int, *, end_offset: int, is_sealed: bool) -> BlockRows:
         """Read a whole block and verify each of its records and its footer. Synchronous.
@@ -474,81 +297,22 @@ class StreamStore:
         are others. Synchronous. What waits to be written is not there yet."""
         return self._files.damaged_records(block_no, places)
 
-    def load_snapshot(self) -> LoadedSnapshot | None:
-        """Return the newest snapshot that verifies, or None if there never was one.
+    # --- jobs -------------------------------------------------------------------------------------
 
-        Raises CorruptionError if there are some and none verifies.
-        """
-        try:
-            found = SnapshotFile.load(self._disk, self.directory, _NAME, group=self.uid)
-            if found is None:
-                return None
-            self._dead, self._doomed = [], list(found.doomed)
-            self._tail_floor = found.tail
-            self._saved_index = found.index
-            newest = SnapshotFile.names(self._disk, self.directory, _NAME)[0]
-            return LoadedSnapshot(
-                found.index,
-                found.term,
-                found.chain,
-                found.state,
-                read_index(self._disk, self.directory, self.uid, found.index),
-                found.tail,
-                is_fallback=f"-{found.index:016x}." not in newest,
-            )
-        except OSError as err:
-            raise disk_error("loading a snapshot", self.directory, err) from err
+    def _submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if self._thread.is_current():  # recovery and closing run in a job of their own
+            try:
+                result = job()
+            except StreamdError as err:
+                result = err
+            done(result)
+        else:
+            self._thread.submit(job, done)
 
-    def check_snapshot(self, index: Index) -> SnapshotCheck:
-        """Is the newest snapshot file whole, and of `index` or later? Synchronous."""
-        return SnapshotFile.check(self._disk, self.directory, _NAME, group=self.uid, index=index)
-
-    def truncate_to(self, tail: tuple[int, int]) -> None:
-        """Remove what was written after `tail`; replaying the log writes it again. Whether a
-        rewritten block is of after it, the machine knows: see `disown`.
-
-        Raises CorruptionError if the blocks do not reach `tail`.
-        """
-        block_no, offset = tail
-        try:
-            # A block without a record before the tail goes whole: its header may be torn.
-            is_whole = offset <= HEADER_BYTES
-            for found in sorted(self._sizes):
-                if found >= REWRITTEN and block_no:
-                    continue
-                if found > block_no or (found == block_no and is_whole):
-                    self._files.remove(found)
-            if not is_whole:
-                if block_no not in self._sizes:
-                    raise CorruptionError(f"{self._files.path(block_no)}: the file is missing")
-                self._files.truncate(block_no, offset)
-            self._sizes = self._files.sizes()
-        except OSError as err:
-            raise disk_error("truncating blocks", self.directory, err) from err
-        for doomed in self._doomed:
-            self._note_unneeded(doomed, self._sizes.pop(doomed, 0))
-        self._bytes = sum(self._sizes.values())
-        self._disk.crash_point("BLOCKS_TRUNCATED")
-
-    def close(self) -> None:
-        """Write what waits and let go of the files. Nothing is synced: the log has it."""
-        self.flush()
-        self._is_closed = True
-
-        def job() -> None:
-            self._files.close()
-
-        self._submit(job, lambda result: None)
-        self._tail.clear()
-        self._chunks.clear()
-
-    def move_to_trash(self, trash_dir: str) -> None:
-        """Move the directory of a closed store to `trash_dir/<uid>`, durably. Synchronous."""
-        target = os.path.join(trash_dir, str(self.uid))
-        try:
-            self._disk.remove_tree(target)
-            self._disk.replace(self.directory, target)
-            self._disk.sync_dir(trash_dir)
-            self._disk.sync_dir(os.path.dirname(self.directory))
-        except OSError as err:
-            raise disk_error("moving a stream to trash", self.directory, err) from err
+    def _fail(self, err: BaseException) -> None:
+        is_first = self.failure is None or err is self.failure
+        if not isinstance(err, StreamdError):
+            err = DiskError(f"{self.directory}: {err!r}")
+        self.failure = self.failure or err
+        if is_first:
+            self.on_error(err)

@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from streamd.store.blocks import LoadedSnapshot
 from streamd.store.disk import Disk, Thread
 from streamd.store.install import check_file, is_whole
 from streamd.store.manifest import INDEX_NO, STATE_NO, Manifest
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.snapshots import Snapshot, SnapshotFile
 from streamd.store.source import Result, submit
+from streamd.store.stream_store import LoadedSnapshot
 from streamd.types import Uid
 
 _FETCHED = "fetched.tmp"

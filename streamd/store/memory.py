@@ -13,8 +13,9 @@ from typing import Any
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
-from streamd.store.blocks import APPEND, DROP, SEAL, Bytes, LoadedSnapshot
+from streamd.store.blocks import APPEND, DROP, SEAL
 from streamd.store.format import REWRITTEN, block_name
+from streamd.store.stream_store import Bytes, LoadedSnapshot
 from streamd.store.verify import BlockRows, rows_of
 from streamd.types import Index, Term, Uid
 

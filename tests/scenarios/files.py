@@ -13,7 +13,7 @@ from streamd.machine.stream import StreamMachine
 from streamd.node.scrub import check_content
 from streamd.node.snapshot_state import unwrap, wrap
 from streamd.store.block_codec import BlockCodec
-from streamd.store.blocks import StreamStore
+from streamd.store.stream_store import StreamStore
 from streamd.types import Entry, NodeId
 from tests.scenarios.driver import Cluster
 from tests.sim.cluster import scrubbing

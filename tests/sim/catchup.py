@@ -19,11 +19,11 @@ from streamd.node.scrub import check_content, check_installed
 from streamd.node.snapshot_state import unwrap, wrap
 from streamd.raft.membership import Membership
 from streamd.store.block_codec import BlockCodec
-from streamd.store.blocks import StreamStore
 from streamd.store.install import FileInstall, finish_install
 from streamd.store.install_buffered import MemoryInstall
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.source import FileSource, MemorySource, SnapshotSource
+from streamd.store.stream_store import StreamStore
 from streamd.types import Entry, Index, Uid
 from tests.sim.disk import SimDisk, SimThread
 

@@ -23,7 +23,7 @@ from streamd.node.snapshot_writers import StreamSnapshots
 from streamd.node.stream_group import StreamGroup
 from streamd.raft.core import RaftCore
 from streamd.store.block_codec import BlockCodec
-from streamd.store.blocks import StreamStore
+from streamd.store.stream_store import StreamStore
 from streamd.store.wal import Wal
 from streamd.types import Entry, HardState, Index, Uid
 

@@ -28,9 +28,9 @@ from streamd.node.storedir import prepare
 from streamd.raft.log import next_chain
 from streamd.raft.membership import simple
 from streamd.store.block_codec import BlockCodec
-from streamd.store.blocks import StreamStore
 from streamd.store.disk import OsDisk
 from streamd.store.snapshots import SnapshotFile
+from streamd.store.stream_store import StreamStore
 from streamd.store.wal import Wal
 from streamd.types import META_UID, Entry, HardState, Msg
 from tests.sim.disk import SimThread

@@ -12,10 +12,11 @@ from streamd.errors import CorruptionError, DiskError, ReadError, StreamdError
 from streamd.machine import base
 from streamd.store import blocks as blocks_module
 from streamd.store import format as fmt
-from streamd.store.blocks import APPEND, DROP, SEAL, StreamStore
+from streamd.store.blocks import APPEND, DROP, SEAL
 from streamd.store.footer import FooterColumns, decode_footer, encode_footer
 from streamd.store.hot_tail import HotBudget
 from streamd.store.memory import MemoryStreamStore
+from streamd.store.stream_store import StreamStore
 from streamd.types import Pieces
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 
