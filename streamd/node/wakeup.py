@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
+
+from streamd import limits
 
 
 class Wakeup:
     """Rung by anybody on the loop, waited for by one. For hot paths: what is asked most often,
     `is_rung`, is a plain attribute."""
 
-    __slots__ = ("_waiter", "is_rung")
+    __slots__ = ("_since", "_waiter", "is_rung")
 
     def __init__(self) -> None:
         self.is_rung = False
+        self._since = 0.0  # when the loop last came here; monotonic, s
         self._waiter: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
@@ -27,14 +31,17 @@ class Wakeup:
         self.is_rung = False
 
     async def wait(self) -> None:
-        """Return once it was rung; not before others on the loop had their turn, even if it is
-        ringing already. (An asyncio.Event that is set returns at once, and who always has more to
-        do would keep the loop.)"""
+        """Return once it was rung. If it is ringing already: at once, as long as who waits has not
+        had the loop for longer than its share; then others on the loop go first. (An asyncio.Event
+        that is set always returns at once, so who always has more to do keeps the loop.)"""
         if self.is_rung:
-            await asyncio.sleep(0)
+            if time.monotonic() - self._since >= limits.LOOP_SHARE_S:
+                await asyncio.sleep(0)
+                self._since = time.monotonic()
             return
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
+        self._since = time.monotonic()

@@ -17,9 +17,11 @@ from tests.unit.node.test_accepted_loss import contents, create, make, publish
 def test_a_long_log_is_replayed_with_others_served_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A turn applies a bounded number of entries; the next one begins only after the loop went
-    round. A restart with small entries held it for seconds: no client, no heartbeat."""
+    """A turn applies a bounded number of entries. When a group's share is over, its next turn
+    begins after the loop went round. A restart with small entries held the loop for seconds:
+    no client was served, no heartbeat sent."""
     monkeypatch.setattr(limits, "TURN_ENTRIES_MAX", 4)
+    monkeypatch.setattr(limits, "LOOP_SHARE_S", 0.0)
     monkeypatch.setattr(limits, "SNAPSHOT_AT_STOP_BYTES", 1 << 40)
     rounds = 0
     turns: dict[Any, list[int]] = {}
@@ -55,7 +57,12 @@ def test_a_long_log_is_replayed_with_others_served_in_between(
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_has_more_to_do_lets_others_go_first() -> None:
+@pytest.mark.parametrize("is_over", [True, False])
+def test_who_has_more_to_do_lets_others_go_first_when_its_share_is_over(
+    monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    monkeypatch.setattr(limits, "LOOP_SHARE_S", 0.0 if is_over else 60.0)
+
     async def run() -> list[str]:
         wakeup, seen = Wakeup(), []
         loop = asyncio.get_running_loop()
@@ -76,8 +83,10 @@ def test_who_has_more_to_do_lets_others_go_first() -> None:
         await working
         return seen
 
-    expected = ["turn 0", "others", "turn 1", "others", "turn 2", "others"]
-    assert asyncio.run(asyncio.wait_for(run(), 10)) == expected
+    turns, others = [f"turn {number}" for number in range(3)], ["others"] * 3
+    taking_turns = [each for pair in zip(turns, others, strict=True) for each in pair]
+    seen = asyncio.run(asyncio.wait_for(run(), 10))
+    assert seen == (taking_turns if is_over else turns + others)
 
 
 def test_who_waits_may_be_cancelled() -> None:
