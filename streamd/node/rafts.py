@@ -1,8 +1,8 @@
 """Building a group's Raft member from what the disk holds: its log, its snapshot, and the doubts.
 
 A member that may have forgotten a vote or an acked entry is *uncertain*; one whose log is whole but
-whose state below the log's start is gone is *incomplete* (see raft/member.py for what both may do).
-Alone, both are errors: there is nobody to ask.
+whose state below the log's start is gone is *incomplete* (what both may do: `raft/doubt.py`, and
+`_may_stand` in `raft/roles.py`). Alone, both are errors: there is nobody to ask.
 """
 
 from __future__ import annotations
