@@ -19,7 +19,7 @@ from streamd.machine import rewriting
 from streamd.machine.base import BLOCK_HEADER_BYTES, HAS_HEADERS
 from streamd.machine.columns import Block, Columns
 from streamd.machine.digest import MASK64, mix64, mix_run
-from streamd.machine.lookup import (
+from streamd.machine.places import (
     COUNT,
     FIRST,
     ID_BLOCK,

@@ -15,7 +15,8 @@ from typing import Any, Final
 from streamd.machine.base import HAS_HEADERS, LENGTH_MASK
 from streamd.machine.columns import Block, Columns
 from streamd.machine.digest import MASK64, mix64, mix_all, mix_run
-from streamd.machine.lookup import COUNT, FIRST, LAST, SEQS, IndexLookup
+from streamd.machine.lookup import IndexLookup
+from streamd.machine.places import COUNT, FIRST, LAST, SEQS
 from streamd.types import Seq
 
 _FEW: Final = 8  # are removed one by one

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from streamd.machine.consumer import Consumer
 from streamd.machine.consumer_position import ConsumerPosition
-from streamd.machine.lookup import SEQ_LIST_MAX, SEQS, IndexLookup
+from streamd.machine.lookup import IndexLookup
+from streamd.machine.places import SEQ_LIST_MAX, SEQS
 from streamd.subjects import Matcher
 from streamd.types import Seq
 

@@ -12,7 +12,8 @@ from itertools import islice
 from typing import Final, Protocol
 
 from streamd.machine.consumer import Consumer
-from streamd.machine.lookup import COUNT, FIRST, IndexLookup
+from streamd.machine.lookup import IndexLookup
+from streamd.machine.places import COUNT, FIRST
 from streamd.machine.retention import Limits, is_over_limits, over_limits
 from streamd.subjects import Matcher
 from streamd.types import Seq

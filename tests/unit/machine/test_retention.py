@@ -8,7 +8,8 @@ import pytest
 
 from streamd.machine import commands
 from streamd.machine.base import DROP, SEAL, Effects
-from streamd.machine.lookup import FIRST, LAST, IndexLookup
+from streamd.machine.lookup import IndexLookup
+from streamd.machine.places import FIRST, LAST
 from streamd.machine.stream import StreamMachine
 from streamd.types import Entry
 from tests.unit.machine.box import SECOND, Box
