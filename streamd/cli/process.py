@@ -25,10 +25,11 @@ from streamd.config.options import Options
 from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.limits import SHUTDOWN_S
 from streamd.net import facts
+from streamd.net.facts import Sources
 from streamd.net.http import HttpServer, listening_socket
 from streamd.net.jetstreamz import JetStreamSources
 from streamd.net.listener import Listener
-from streamd.net.monitoring import Monitoring, Sources
+from streamd.net.monitoring import Monitoring
 from streamd.net.pubsub import PubSub
 from streamd.net.user_info import UserInfo
 from streamd.node.clock import SystemClock

@@ -58,6 +58,20 @@ def format_duration(duration_ns: int) -> str:
     return f"{minutes}m{tail}" if minutes else tail
 
 
+def format_uptime(duration_ns: int) -> str:
+    """nats-server's long form: `1y2d3h4m5s`, without leading zero units."""
+    seconds = max(0, duration_ns) // 1_000_000_000
+    parts = (
+        ("y", seconds // 31_536_000),
+        ("d", seconds // 86_400 % 365),
+        ("h", seconds // 3600 % 24),
+        ("m", seconds // 60 % 60),
+        ("s", seconds % 60),
+    )
+    first = next((i for i, (_, count) in enumerate(parts) if count), len(parts) - 1)
+    return "".join(f"{count}{unit}" for unit, count in parts[first:])
+
+
 def _trim(amount: int, size: int) -> str:
     whole, rest = divmod(amount, size)
     if not rest:

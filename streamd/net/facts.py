@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
-from streamd.net.monitoring import ConnectionFacts, SublistFacts, SubscriptionFacts, Traffic
 from streamd.subjects import matches
 
 if TYPE_CHECKING:
@@ -14,6 +13,11 @@ if TYPE_CHECKING:
     from streamd.net.sublist import Subscription
 
 __all__ = [
+    "ConnectionFacts",
+    "Sources",
+    "SublistFacts",
+    "SubscriptionFacts",
+    "Traffic",
     "closed_connections",
     "connection_facts",
     "matches",
@@ -22,6 +26,79 @@ __all__ = [
     "subscriptions",
     "traffic",
 ]
+
+
+class ConnectionFacts(NamedTuple):
+    """What is shown of one client connection."""
+
+    cid: int
+    ip: str
+    port: int
+    start_ns: int
+    last_activity_ns: int
+    stop_ns: int  # 0: still open
+    reason: str
+    rtt_ns: int
+    pending_bytes: int
+    in_msgs: int
+    out_msgs: int
+    in_bytes: int
+    out_bytes: int
+    subscriptions: tuple[SubscriptionFacts, ...]
+    subscription_count: int
+    name: str
+    lang: str
+    version: str
+    user: str
+
+
+class SubscriptionFacts(NamedTuple):
+    """What is shown of one subscription; cid 0 is the server itself."""
+
+    subject: str
+    queue: str
+    sid: str
+    msgs: int
+    max_msgs: int
+    cid: int
+
+
+class Traffic(NamedTuple):
+    """Counters of all client connections since the start."""
+
+    in_msgs: int
+    in_bytes: int
+    out_msgs: int
+    out_bytes: int
+    connections: int
+    total_connections: int
+    subscriptions: int
+    slow_consumers: int
+    stale_connections: int
+
+
+class SublistFacts(NamedTuple):
+    """How the subscription registry works."""
+
+    subscriptions: int
+    cache_entries: int
+    inserts: int
+    removes: int
+    matches: int
+    cache_hits: int
+    max_fanout: int
+    avg_fanout: float
+
+
+class Sources(NamedTuple):
+    """Where the facts come from. All may be called at any time."""
+
+    traffic: Callable[[], Traffic]
+    open_connections: Callable[[], Iterable[ConnectionFacts]]
+    closed_connections: Callable[[], Iterable[ConnectionFacts]]
+    sublist: Callable[[], SublistFacts]
+    subscriptions: Callable[[], Iterable[SubscriptionFacts]]
+    matches: Callable[[bytes, bytes], bool]
 
 
 def connection_facts(conn: ClientConn) -> ConnectionFacts:

@@ -10,13 +10,15 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from streamd import NATS_LEVEL, __version__
 from streamd.api.times import format_ns
-from streamd.config.durations import format_duration
+from streamd.config.durations import format_duration, format_uptime
 from streamd.config.options import Options
+from streamd.net.connz import Connz
+from streamd.net.facts import Sources
 from streamd.net.jetstreamz import (
     ACCOUNT,
     SYSTEM_ACCOUNT,
@@ -25,82 +27,9 @@ from streamd.net.jetstreamz import (
     JetStreamz,
     no_stats,
 )
-from streamd.net.query import BadQuery, Query, flag, number, page
+from streamd.net.query import BadQuery, Query, flag
 
 _NO_STATS = {"clients": 0, "routes": 0, "gateways": 0, "leafs": 0}
-
-
-class ConnectionFacts(NamedTuple):
-    """What is shown of one client connection."""
-
-    cid: int
-    ip: str
-    port: int
-    start_ns: int
-    last_activity_ns: int
-    stop_ns: int  # 0: still open
-    reason: str
-    rtt_ns: int
-    pending_bytes: int
-    in_msgs: int
-    out_msgs: int
-    in_bytes: int
-    out_bytes: int
-    subscriptions: tuple[SubscriptionFacts, ...]
-    subscription_count: int
-    name: str
-    lang: str
-    version: str
-    user: str
-
-
-class SubscriptionFacts(NamedTuple):
-    """What is shown of one subscription; cid 0 is the server itself."""
-
-    subject: str
-    queue: str
-    sid: str
-    msgs: int
-    max_msgs: int
-    cid: int
-
-
-class Traffic(NamedTuple):
-    """Counters of all client connections since the start."""
-
-    in_msgs: int
-    in_bytes: int
-    out_msgs: int
-    out_bytes: int
-    connections: int
-    total_connections: int
-    subscriptions: int
-    slow_consumers: int
-    stale_connections: int
-
-
-class SublistFacts(NamedTuple):
-    """How the subscription registry works."""
-
-    subscriptions: int
-    cache_entries: int
-    inserts: int
-    removes: int
-    matches: int
-    cache_hits: int
-    max_fanout: int
-    avg_fanout: float
-
-
-class Sources(NamedTuple):
-    """Where the facts come from. All may be called at any time."""
-
-    traffic: Callable[[], Traffic]
-    open_connections: Callable[[], Iterable[ConnectionFacts]]
-    closed_connections: Callable[[], Iterable[ConnectionFacts]]
-    sublist: Callable[[], SublistFacts]
-    subscriptions: Callable[[], Iterable[SubscriptionFacts]]
-    matches: Callable[[bytes, bytes], bool]
 
 
 class RouteView(Protocol):
@@ -146,6 +75,7 @@ class Monitoring:
     ) -> None:
         self._options = options
         self._sources = sources
+        self._connz = Connz(sources, server_id=server_id)
         self._server_id = server_id
         self._server_name = server_name
         self._js: JetStreamz | None = None
@@ -178,7 +108,7 @@ class Monitoring:
     def count_request(self, path: str) -> None:
         self._requests[path] = self._requests.get(path, 0) + 1
 
-    # --- /varz --------------------------------------------------------------------------------
+    # --- /varz ------------------------------------------------------------------------------------
 
     def varz(self, query: Query) -> dict[str, Any]:
         o, traffic = self._options, self._sources.traffic()
@@ -216,7 +146,7 @@ class Monitoring:
             "write_deadline": o.write_deadline_ns,
             "start": format_ns(self._start_ns),
             "now": format_ns(now),
-            "uptime": _uptime(now - self._start_ns),
+            "uptime": format_uptime(now - self._start_ns),
             "mem": _resident_bytes(),
             "cores": os.cpu_count() or 1,
             "gomaxprocs": 1,  # one event loop
@@ -252,101 +182,29 @@ class Monitoring:
     def _varz_jetstream(self) -> dict[str, Any]:
         return self._js.varz() if self._js is not None else {}
 
-    # --- /connz -------------------------------------------------------------------------------
+    def _varz_cluster(self) -> dict[str, Any]:
+        cluster = self._cluster
+        if cluster is None:
+            return {}
+        shown: dict[str, Any] = {
+            "name": cluster.name,
+            "addr": cluster.host,
+            "cluster_port": cluster.port,
+            "auth_timeout": cluster.auth_timeout_s,
+        }
+        if cluster.configured_urls:
+            shown["urls"] = cluster.configured_urls
+        return shown | {"tls_timeout": 2, "pool_size": 1}
+
+    # --- /connz, /subsz ---------------------------------------------------------------------------
 
     def connz(self, query: Query) -> dict[str, Any]:
-        sort = query.get("sort", "") or "cid"
-        state = query.get("state", "") or "open"
-        with_user = flag(query, "auth")
-        is_detailed = query.get("subs") == "detail"
-        with_subjects = not is_detailed and flag(query, "subs")
-        offset, limit = page(query)
-        cid = number(query, "cid")
-        user, account = query.get("user", ""), query.get("acc", "")
-        if state not in ("open", "closed", "any", "all"):
-            raise BadQuery(f"Error decoding state for {state}")
-        if sort not in _SORTS:
-            raise BadQuery(f"invalid sorting option: {sort}")
-        if sort in ("stop", "reason") and state != "closed":
-            raise BadQuery(f"sort by {sort} only valid on closed connections")
-        if user and not with_user:
-            raise BadQuery("filter by user requires auth option")
-        found: list[ConnectionFacts] = []
-        if state != "closed":
-            found.extend(self._sources.open_connections())
-        if state != "open":
-            found.extend(self._sources.closed_connections())
-        now = time.time_ns()
-        if cid:
-            found, offset, limit = [facts for facts in found if facts.cid == cid], 0, 1
-        if user:
-            found = [facts for facts in found if facts.user == user]
-        if account and account != ACCOUNT:
-            found = []
-        if subject := query.get("filter_subject", ""):
-            found = [facts for facts in found if self._has_subject(facts, subject)]
-        key, is_descending = _SORTS[sort]
-        found.sort(key=lambda facts: key(facts, now), reverse=is_descending)
-        shown = found[offset : offset + limit]
-        return {
-            "server_id": self._server_id,
-            "now": format_ns(now),
-            "num_connections": len(shown),
-            "total": len(found),
-            "offset": offset,
-            "limit": limit,
-            "connections": [
-                _connection(facts, now, with_user, with_subjects, is_detailed) for facts in shown
-            ],
-        }
-
-    def _has_subject(self, facts: ConnectionFacts, subject: str) -> bool:
-        wanted = subject.encode()
-        return any(
-            self._sources.matches(sub.subject.encode(), wanted) for sub in facts.subscriptions
-        )
-
-    # --- /subsz -------------------------------------------------------------------------------
+        return self._connz.connz(query)
 
     def subsz(self, query: Query) -> dict[str, Any]:
-        with_list = flag(query, "subs")
-        offset, limit = page(query)
-        test = query.get("test", "")
-        account = query.get("acc", "")
-        facts = self._sources.sublist()
-        document: dict[str, Any] = {
-            "server_id": self._server_id,
-            "now": format_ns(time.time_ns()),
-            "num_subscriptions": facts.subscriptions,
-            "num_cache": facts.cache_entries,
-            "num_inserts": facts.inserts,
-            "num_removes": facts.removes,
-            "num_matches": facts.matches,
-            "cache_hit_rate": facts.cache_hits / facts.matches if facts.matches else 0,
-            "max_fanout": facts.max_fanout,
-            "avg_fanout": facts.avg_fanout,
-            "total": 0,
-            "offset": offset,
-            "limit": limit,
-        }
-        if with_list:
-            found = [
-                sub
-                for sub in self._sources.subscriptions()
-                if not test or self._sources.matches(sub.subject.encode(), test.encode())
-            ]
-            if account and account != ACCOUNT:
-                found = []
-            shown = found[offset : offset + limit]
-            document["total"] = len(shown)
-            if shown:
-                document["subscriptions_list"] = [
-                    {"account": ACCOUNT, "account_tag": ACCOUNT, **_subscription(sub)}
-                    for sub in shown
-                ]
-        return document
+        return self._connz.subsz(query)
 
-    # --- /jsz ---------------------------------------------------------------------------------
+    # --- /jsz -------------------------------------------------------------------------------------
 
     def jsz(self, query: Query) -> dict[str, Any]:
         if self._js is not None:
@@ -362,7 +220,7 @@ class Monitoring:
         """Counters for /metrics that no other document has."""
         return {} if self._js is None else self._js.care()
 
-    # --- /healthz -------------------------------------------------------------------------------
+    # --- /healthz ---------------------------------------------------------------------------------
 
     def healthz(self, query: Query) -> tuple[int, dict[str, Any]]:
         """Return (HTTP status, document)."""
@@ -397,7 +255,7 @@ class Monitoring:
             return Health()
         return self._js.health(query)
 
-    # --- the rest: what a single node has to say ------------------------------------------------
+    # --- the rest: what a single node has to say --------------------------------------------------
 
     def accountz(self, query: Query) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -462,20 +320,6 @@ class Monitoring:
     def _routes(self) -> Sequence[RouteView]:
         return self._cluster.routes() if self._cluster is not None else ()
 
-    def _varz_cluster(self) -> dict[str, Any]:
-        cluster = self._cluster
-        if cluster is None:
-            return {}
-        shown: dict[str, Any] = {
-            "name": cluster.name,
-            "addr": cluster.host,
-            "cluster_port": cluster.port,
-            "auth_timeout": cluster.auth_timeout_s,
-        }
-        if cluster.configured_urls:
-            shown["urls"] = cluster.configured_urls
-        return shown | {"tls_timeout": 2, "pool_size": 1}
-
     def gatewayz(self, query: Query) -> dict[str, Any]:
         return {
             "server_id": self._server_id,
@@ -493,67 +337,6 @@ class Monitoring:
         }
 
 
-# --- pieces -------------------------------------------------------------------------------------
-
-
-_Sort = Callable[[ConnectionFacts, int], Any]
-_SORTS: dict[str, tuple[_Sort, bool]] = {  # option -> (key, largest first)
-    "cid": (lambda facts, now: facts.cid, False),
-    "start": (lambda facts, now: (facts.start_ns, facts.cid), False),
-    "subs": (lambda facts, now: facts.subscription_count, True),
-    "pending": (lambda facts, now: facts.pending_bytes, True),
-    "msgs_to": (lambda facts, now: facts.out_msgs, True),
-    "msgs_from": (lambda facts, now: facts.in_msgs, True),
-    "bytes_to": (lambda facts, now: facts.out_bytes, True),
-    "bytes_from": (lambda facts, now: facts.in_bytes, True),
-    "last": (lambda facts, now: facts.last_activity_ns, True),
-    "idle": (lambda facts, now: now - facts.last_activity_ns, True),
-    "uptime": (lambda facts, now: (facts.stop_ns or now) - facts.start_ns, True),
-    "stop": (lambda facts, now: facts.stop_ns, True),
-    "reason": (lambda facts, now: facts.reason, False),
-    "rtt": (lambda facts, now: facts.rtt_ns, True),
-}
-
-
-def _connection(
-    facts: ConnectionFacts, now: int, with_user: bool, with_subjects: bool, is_detailed: bool
-) -> dict[str, Any]:
-    until = facts.stop_ns or now
-    entry: dict[str, Any] = {
-        "cid": facts.cid,
-        "kind": "Client",
-        "type": "nats",
-        "ip": facts.ip,
-        "port": facts.port,
-        "start": format_ns(facts.start_ns),
-        "last_activity": format_ns(facts.last_activity_ns),
-        "stop": format_ns(facts.stop_ns) if facts.stop_ns else None,
-        "reason": facts.reason or None,
-        "rtt": format_duration(facts.rtt_ns) if facts.rtt_ns else None,
-        "uptime": _uptime(until - facts.start_ns),
-        "idle": _uptime(until - facts.last_activity_ns),
-        "pending_bytes": facts.pending_bytes,
-        "in_msgs": facts.in_msgs,
-        "out_msgs": facts.out_msgs,
-        "in_bytes": facts.in_bytes,
-        "out_bytes": facts.out_bytes,
-        "subscriptions": facts.subscription_count,
-        "name": facts.name or None,
-        "lang": facts.lang or None,
-        "version": facts.version or None,
-        "authorized_user": facts.user or None if with_user else None,
-        "account": ACCOUNT if with_user else None,
-        "subscriptions_list": (
-            [sub.subject for sub in facts.subscriptions] or None if with_subjects else None
-        ),
-        "subscriptions_list_detail": (
-            [_subscription(sub) for sub in facts.subscriptions] or None if is_detailed else None
-        ),
-        "name_tag": ACCOUNT if with_user else None,
-    }
-    return {key: value for key, value in entry.items() if value is not None}
-
-
 def _route(facts: RouteView, now: int) -> dict[str, Any]:
     return {
         "rid": facts.rid,
@@ -566,8 +349,8 @@ def _route(facts: RouteView, now: int) -> dict[str, Any]:
         "start": format_ns(facts.start_ns),
         "last_activity": format_ns(facts.last_activity_ns),
         "rtt": format_duration(facts.rtt_ns),
-        "uptime": _uptime(now - facts.start_ns),
-        "idle": _uptime(now - facts.last_activity_ns),
+        "uptime": format_uptime(now - facts.start_ns),
+        "idle": format_uptime(now - facts.last_activity_ns),
         "pending_size": facts.pending_bytes,
         "in_msgs": facts.in_msgs,
         "out_msgs": facts.out_msgs,
@@ -575,32 +358,6 @@ def _route(facts: RouteView, now: int) -> dict[str, Any]:
         "out_bytes": facts.out_bytes,
         "subscriptions": 0,
     }
-
-
-def _subscription(sub: SubscriptionFacts) -> dict[str, Any]:
-    entry: dict[str, Any] = {"subject": sub.subject}
-    if sub.queue:
-        entry["qgroup"] = sub.queue
-    entry["sid"] = sub.sid
-    entry["msgs"] = sub.msgs
-    if sub.max_msgs:
-        entry["max"] = sub.max_msgs
-    entry["cid"] = sub.cid
-    return entry
-
-
-def _uptime(duration_ns: int) -> str:
-    """nats-server's long form: `1y2d3h4m5s`, without leading zero units."""
-    seconds = max(0, duration_ns) // 1_000_000_000
-    parts = (
-        ("y", seconds // 31_536_000),
-        ("d", seconds // 86_400 % 365),
-        ("h", seconds // 3600 % 24),
-        ("m", seconds // 60 % 60),
-        ("s", seconds % 60),
-    )
-    first = next((i for i, (_, count) in enumerate(parts) if count), len(parts) - 1)
-    return "".join(f"{count}{unit}" for unit, count in parts[first:])
 
 
 def _resident_bytes() -> int:

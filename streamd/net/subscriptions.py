@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamd.config.options import Options
-from streamd.net.facts import connection_facts
+from streamd.net.facts import ConnectionFacts, connection_facts
 from streamd.net.interest import RemoteInterest, sees_acks
-from streamd.net.monitoring import ConnectionFacts
 from streamd.net.remote import Remotes
 from streamd.net.routes import RouteTable
 from streamd.net.sublist import Callback, Sublist, Subscription

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from streamd.config.durations import format_uptime
 from streamd.config.options import JetStreamOptions, Options
-from streamd.net.monitoring import (
+from streamd.net.facts import (
     ConnectionFacts,
-    Monitoring,
     Sources,
     SublistFacts,
     SubscriptionFacts,
     Traffic,
-    _uptime,
 )
+from streamd.net.monitoring import Monitoring
 from streamd.net.query import BadQuery
 from streamd.subjects import matches
 
@@ -265,6 +265,6 @@ def test_healthz_is_503_until_everything_serves() -> None:
     [(0, "0s"), (59, "59s"), (61, "1m1s"), (3600, "1h0m0s"), (90061, "1d1h1m1s"),
      (31536000 + 5, "1y0d0h0m5s")],
 )  # fmt: skip
-def test_uptime(seconds: int, text: str) -> None:
+def testformat_uptime(seconds: int, text: str) -> None:
     """nats-server's own form, with years and days."""
-    assert _uptime(seconds * SECOND) == text
+    assert format_uptime(seconds * SECOND) == text
