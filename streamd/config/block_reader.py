@@ -1,0 +1,86 @@
+"""Reading one block of a configuration: each key has who takes its value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from streamd.config.durations import SECOND_NS, parse_duration
+from streamd.config.grammar import Value
+from streamd.config.options import Options
+from streamd.config.values import as_flag, as_integer, as_members, as_text
+
+Setter = Callable[[Value], None]
+
+
+def words(text: str) -> frozenset[str]:
+    """The keys in `text`."""
+    return frozenset(text.split())
+
+
+class BlockReader:
+    """Carries values into `Options`. The base of those who know what the blocks hold."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def _block(
+        self, block: Value, setters: dict[str, Setter], unserved: Collection[str], path: str = ""
+    ) -> None:
+        """Hand each member of `block` to its setter; the key may have aliases (`a|b`)."""
+        by_name = {name: set_ for names, set_ in setters.items() for name in names.split("|")}
+        for key, value in as_members(block, path or "configuration").items():
+            name = key.lower()
+            if name in by_name:
+                by_name[name](value)
+            elif name in unserved:
+                self._warn(value, f'"{path}{key}" is not served by this version and is ignored')
+            elif not value.is_referred_to:
+                raise value.error(f'unknown field "{key}"')
+
+    def _warn(self, value: Value, text: str) -> None:
+        self._options.warnings.append(f"{value.file}:{value.line}:{value.col}: {text}")
+
+    def _set_on(self, target: object, attribute: str, value: Any) -> None:
+        setattr(target, attribute, value)
+
+    def _text(self, attribute: str) -> Setter:
+        return lambda v: setattr(self._options, attribute, as_text(v))
+
+    def _flag(self, attribute: str) -> Setter:
+        return lambda v: setattr(self._options, attribute, as_flag(v))
+
+    def _integer(self, attribute: str) -> Setter:
+        return lambda v: setattr(self._options, attribute, as_integer(v))
+
+    def _positive(self, attribute: str) -> Setter:
+        """A bound that must exist: nobody gets an unlimited one."""
+
+        def set_(value: Value) -> None:
+            number = as_integer(value)
+            if not 0 < number <= 0x7FFFFFFF:
+                raise value.error(f"{number} is out of range: 1 to 2147483647")
+            setattr(self._options, attribute, number)
+
+        return set_
+
+    def _duration(self, attribute: str) -> Setter:
+        def set_(value: Value) -> None:
+            setattr(self._options, attribute, self._duration_of(value, attribute[:-3]))
+
+        return set_
+
+    def _duration_of(self, value: Value, name: str) -> int:
+        if isinstance(value.raw, int) and not isinstance(value.raw, bool):
+            if value.raw >= 1_000_000:  # a bare 2m is two million, not two minutes
+                raise value.error(
+                    f'error parsing {name}: {value.raw} seconds: quote durations, as in "2m"'
+                )
+            self._warn(
+                value, f'invalid use of field "{name}": {name} should be converted to a duration'
+            )
+            return value.raw * SECOND_NS
+        try:
+            return parse_duration(as_text(value))
+        except ValueError as err:
+            raise value.error(f"error parsing {name}: {err}") from err

@@ -1,0 +1,160 @@
+"""Who may connect, as a configuration says it: `authorization` and `accounts`."""
+
+from __future__ import annotations
+
+from streamd.config.block_reader import BlockReader, words
+from streamd.config.durations import SECOND_NS
+from streamd.config.grammar import Value
+from streamd.config.options import Permissions, ResponsePermission, User
+from streamd.config.values import (
+    as_allow_deny,
+    as_integer,
+    as_list,
+    as_members,
+    as_number,
+    as_text,
+    kind_of,
+)
+
+UNSERVED_AUTHORIZATION = words(
+    """
+    auth_callout proxy_required nkeys
+    """
+)
+_ACCOUNT_KEYS = words(
+    """
+    nkey users imports exports jetstream default_permissions mappings maps limits msg_trace
+    trace_dest cluster_traffic
+    """
+)
+
+
+class UsersReader(BlockReader):
+    """The part of the reader that knows users and what they may do."""
+
+    def _authorization(self, block: Value) -> None:
+        o = self._options
+        users: list[User] = []
+        defaults: list[Permissions] = []
+
+        def add_timeout(value: Value) -> None:
+            if isinstance(value.raw, str):
+                o.auth_timeout_s = self._duration_of(value, "timeout") / SECOND_NS
+            else:
+                o.auth_timeout_s = float(as_number(value))
+
+        self._block(
+            block,
+            {
+                "user|username": self._text("username"),
+                "pass|password": self._text("password"),
+                "token": self._text("token"),
+                "timeout": add_timeout,
+                "users": lambda v: users.extend(self._users(v, "$G")),
+                "default_permissions|default_permission|permissions": lambda v: defaults.append(
+                    self._permissions(v)
+                ),
+            },
+            UNSERVED_AUTHORIZATION,
+            "authorization.",
+        )
+        if users and (o.username or o.password):
+            raise block.error("Can not have a single user/pass and a users array")
+        if users and o.token:
+            raise block.error("Can not have a token and a users array")
+        if o.username and o.token:
+            raise block.error("Cannot have a user/pass and token")
+        if defaults:
+            o.default_permissions = defaults[-1]
+            for user in users:
+                user.permissions = user.permissions or defaults[-1]
+        o.users.extend(users)
+
+    def _accounts(self, block: Value) -> None:
+        """Users of all accounts may log in; accounts are not separated from each other yet."""
+        self._warn(block, '"accounts" is not served by this version: all users share one account')
+        for name, account in as_members(block, "accounts").items():
+            users: list[User] = []
+            if isinstance(account.raw, dict):
+                self._block(
+                    account,
+                    {"users": lambda v, n=name, u=users: u.extend(self._users(v, n))},  # type: ignore[misc]
+                    _ACCOUNT_KEYS,
+                    f"accounts.{name}.",
+                )
+            elif not account.is_referred_to:
+                raise account.error(f"Expected map entries for accounts, got {kind_of(account)}")
+            self._options.users.extend(users)
+
+    def _users(self, value: Value, account: str) -> list[User]:
+        return [user for entry in as_list(value) if (user := self._user(entry, account))]
+
+    def _user(self, entry: Value, account: str) -> User | None:
+        user = User("", account=account)
+        nkeys: list[str] = []
+
+        def set_permissions(value: Value) -> None:
+            user.permissions = self._permissions(value)
+
+        self._block(
+            entry,
+            {
+                "user|username": lambda v: self._set_on(user, "name", as_text(v)),
+                "pass|password": lambda v: self._set_on(user, "password", as_text(v)),
+                "permission|permissions|authorization": set_permissions,
+                "nkey": lambda v: nkeys.append(as_text(v)),
+            },
+            ["allowed_connection_types", "connection_types", "clients", "proxy_required"],
+            "users.",
+        )
+        if nkeys:
+            self._warn(entry, '"nkey" is not served by this version: the user cannot log in')
+            return None
+        if not user.name:
+            raise entry.error("User entry requires a user")
+        return user
+
+    def _permissions(self, block: Value) -> Permissions:
+        permissions = Permissions()
+
+        def publish(value: Value) -> None:
+            permissions.publish_allow, permissions.publish_deny = as_allow_deny(value, False)
+
+        def subscribe(value: Value) -> None:
+            permissions.subscribe_allow, permissions.subscribe_deny = as_allow_deny(value, True)
+
+        def responses(value: Value) -> None:
+            permissions.allow_responses = self._responses(value)
+
+        self._block(
+            block,
+            {
+                "pub|publish|import": publish,
+                "sub|subscribe|export": subscribe,
+                "allow_responses|publish_allow_responses": responses,
+            },
+            [],
+            "permissions.",
+        )
+        if permissions.allow_responses and permissions.publish_allow is None:
+            permissions.publish_allow = []  # responses only
+        return permissions
+
+    def _responses(self, value: Value) -> ResponsePermission | None:
+        if isinstance(value.raw, bool):
+            return ResponsePermission() if value.raw else None
+        response = ResponsePermission()
+        self._block(
+            value,
+            {
+                "max|max_msgs|max_messages|max_responses": lambda v: self._set_on(
+                    response, "max_msgs", as_integer(v) or 1
+                ),
+                "expires|expiration|ttl": lambda v: self._set_on(
+                    response, "ttl_ns", self._duration_of(v, "expires") or 120 * SECOND_NS
+                ),
+            },
+            [],
+            "allow_responses.",
+        )
+        return response
