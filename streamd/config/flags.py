@@ -51,7 +51,7 @@ Logging Options:
 JetStream Options:
     -js, --jetstream                 Enable JetStream functionality
     -sd, --store_dir <dir>           Set the storage directory
-        --accept-loss                Start a single server although a part of its log is damaged:
+        --accept-loss                Start a single server although its log or a block is damaged:
                                      go on without what can't be proven, keep the old files
 
 Authorization Options:

@@ -104,8 +104,21 @@ class IndexPlaces:
 
     def ts_at(self, seq: Seq) -> int:
         """When the live message `seq` was stored."""
-        columns = self._columns(self._block_of(seq))
+        block = self._block_of(seq)
+        if seq == block.first_seq:
+            return block.first_ts
+        columns = self._columns(block)
         return columns.base_ts + int(columns.ts_deltas[columns.position(seq)])
+
+    def first_ts(self) -> int:
+        """When the first live message was stored, 0 if there is none. If its block can't be read:
+        when the first in there was."""
+        if not self.count:
+            return 0
+        try:
+            return self.ts_at(self.first_seq)
+        except errors.CorruptionError:
+            return self._block_of(self.first_seq).first_ts
 
     def flags_at(self, seq: Seq) -> int:
         """The flags of the live message `seq` (machine.base: HAS_HEADERS ...)."""

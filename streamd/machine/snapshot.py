@@ -17,6 +17,7 @@ from streamd.errors import CorruptionError
 from streamd.machine.columns import Columns
 from streamd.machine.consumer import Consumer
 from streamd.machine.dedupe import columns_of
+from streamd.machine.loss import Loss
 from streamd.machine.publish import flags_from
 from streamd.types import Index, Seq, Uid
 
@@ -124,13 +125,19 @@ def decode_stream(state: bytes) -> StreamState:
     return StreamState(*values[1:])
 
 
-def fill(machine: StreamMachine, state: StreamState, index_db: bytes | None) -> None:
-    """Give a new machine the rest of `state`."""
+def fill(
+    machine: StreamMachine, state: StreamState, index_db: bytes | None, loss: Loss | None
+) -> None:
+    """Give a new machine the rest of `state`, less what is lost of it."""
     machine.applied = state.applied
     machine.config_meta_index = state.config_meta_index
     tail = state.messages[-1][-1]  # the last block's row
     stamp = [state.uid, state.applied, tail[0], tail[8]]
-    machine.index.load(state.messages, _cache_of(index_db, stamp))
+    if loss is None:
+        machine.index.load(state.messages, _cache_of(index_db, stamp))
+    else:
+        machine.index.load(loss.messages(), None)
+        machine.index.bytes = sum(size for _, size in machine.index.live_sizes())
     machine.index.track_seqs(False)
     machine.index.track_seqs(machine.limits.tracks_seqs)
     machine.expiry.load(state.ttl)
@@ -139,6 +146,8 @@ def fill(machine: StreamMachine, state: StreamState, index_db: bytes | None) -> 
     for each in state.consumers:
         consumer = Consumer.from_state(each, machine)
         machine.consumers[consumer.name] = machine.consumers_by_uid[consumer.uid] = consumer
+        if loss is not None:
+            consumer.on_purged()
 
 
 def _cache_of(index_db: bytes | None, stamp: list[int]) -> list[Any] | None:

@@ -26,6 +26,7 @@ from streamd.machine.base import (
 )
 from streamd.machine.columns import Columns
 from streamd.machine.commands import Command
+from streamd.machine.loss import Loss
 from streamd.machine.retention import Limits
 from streamd.machine.stream_storing import StreamStoring
 from streamd.types import Entry, Index, Pieces, Uid
@@ -199,9 +200,10 @@ class StreamMachine(StreamStoring):
         columns: ColumnSource,
         scan: Scan,
         block_bytes: int = BLOCK_BYTES,
+        loss: Loss | None = None,
     ) -> StreamMachine:
         """The machine as `snapshot` saw it. `index_db` that is missing or of another moment is
-        replaced by reading the blocks."""
+        replaced by reading the blocks. With `loss` it is what that leaves of it."""
         found = snapshot.decode_stream(state)
         machine = cls(
             uid=found.uid,
@@ -212,7 +214,7 @@ class StreamMachine(StreamStoring):
             block_bytes=block_bytes,
         )
         machine._scan = scan
-        snapshot.fill(machine, found, index_db)
+        snapshot.fill(machine, found, index_db, loss)
         return machine
 
     def use_scan(self, scan: Scan) -> None:

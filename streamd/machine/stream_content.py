@@ -117,7 +117,7 @@ class StreamContent:
             "messages": index.count,
             "bytes": index.bytes,
             "first_seq": 0 if is_new else index.first_seq,
-            "first_ts": index.ts_at(index.first_seq) if index.count else 0,
+            "first_ts": index.first_ts(),
             "last_seq": index.last_seq,
             "last_ts": index.last_ts,
             "num_subjects": len(index.subjects),

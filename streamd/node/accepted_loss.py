@@ -44,6 +44,7 @@ class AcceptedLoss:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._is_resumed = False
+        self._lost: set[Uid] = set()  # streams that lost a block
         self.is_meta_given_up = False
 
     def begin(self) -> None:
@@ -58,10 +59,32 @@ class AcceptedLoss:
             node.identity[_MARK] = True
             node.save_identity()
 
-    def finish(self) -> None:
-        """All streams are open."""
-        del self._node.identity[_MARK]
-        self._node.save_identity()
+    def finish(self, done: Callable[[], None]) -> None:
+        """All streams are open. Snapshots of before still name what lost blocks held, so those that
+        lost one are saved before this counts as done."""
+        node = self._node
+        left = set(self._lost)
+
+        def saved(uid: Uid) -> None:
+            left.discard(uid)
+            if not left and _MARK in node.identity:
+                del node.identity[_MARK]
+                node.save_identity()
+                done()
+
+        for uid in list(left):
+            replica = node.replicas.get(uid)
+            if replica is None or replica.group.failure:
+                left.discard(uid)
+            else:
+                replica.monitor.on_stopped.append(partial(saved, uid))  # it may fail yet
+                replica.monitor.save_anew(partial(saved, uid))
+        if not left:
+            saved(META_UID)
+
+    def note_lost(self, uid: Uid) -> None:
+        """A block of the stream could not be read. On the block thread, before it is open."""
+        self._lost.add(uid)
 
     def is_lost(self, uid: Uid) -> bool:
         """True if the log may lack entries of the group without showing it."""

@@ -250,13 +250,17 @@ class Node:
         known = {asset.uid for asset in assets}
 
         def ready() -> None:
-            if self.accepts_loss:
-                self.accepted_loss.finish()
             self._report_orphans(known)
             self._empty_own_trash()
             done(None)
 
-        self.replicas.open_all(assets, ready)
+        def opened() -> None:
+            if self.accepts_loss:
+                self.accepted_loss.finish(ready)
+            else:
+                ready()
+
+        self.replicas.open_all(assets, opened)
 
     def stop(self, done: Callable[[], None], groups_left: Callable[[], None] | None = None) -> None:
         """Hand leaderships over, stop every group (each may take a last snapshot), then the log

@@ -11,14 +11,18 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from streamd.errors import CorruptionError, IncarnationError, StreamdError
+from streamd.machine.loss import Loss
 from streamd.machine.meta import StreamAsset
+from streamd.machine.snapshot import decode_stream
 from streamd.machine.stream import StreamMachine
 from streamd.node.catch_ups import CatchUps
+from streamd.node.lost_blocks import LostBlocks
 from streamd.node.rafts import log_from_snapshot
 from streamd.node.scrub import check_installed
 from streamd.node.snapshot_state import unwrap
 from streamd.raft.membership import Membership
 from streamd.store.block_codec import BlockCodec
+from streamd.store.disk import disk_error
 from streamd.store.hot_tail import HotBudget
 from streamd.store.install import (
     clear_marker,
@@ -130,14 +134,16 @@ class ReplicaRecovery:
             chain=snapshot.chain,
             tail=snapshot.tail,
         )
-        store.truncate_to(snapshot.tail)
         members, state = unwrap(snapshot.state)
+        loss = self._loss(asset, store, state) if self._node.accepts_loss else None
+        store.truncate_to(loss.tail if loss is not None else snapshot.tail)
         machine = StreamMachine.restore(
             state,
             snapshot.index_db,
             codec=self._codec,
             columns=store,
             scan=store.scan,
+            loss=loss,
         )
         if isinstance(store, StreamStore):
             store.disown(block.block_no for block in machine.index.blocks)
@@ -145,6 +151,20 @@ class ReplicaRecovery:
         found.index, found.term, found.chain = snapshot.index, snapshot.term, snapshot.chain
         found.members = members
         return found
+
+    def _loss(self, asset: StreamAsset, store: Any, state: bytes) -> Loss | None:
+        """What blocks can't be read, if that loss is accepted; they hold what is left by then."""
+        node = self._node
+        if not isinstance(store, StreamStore):
+            return None
+        lost = LostBlocks(node.env.disk, node.root, store, self._codec, warn=node.warn)
+        try:
+            loss = lost.settle(decode_stream(state).messages)
+        except OSError as err:
+            raise disk_error("replacing lost blocks", store.directory, err) from err
+        if loss is not None:
+            node.accepted_loss.note_lost(asset.uid)
+        return loss
 
     def _check_log(
         self, asset: StreamAsset, *, index: Index, term: int, chain: int, tail: tuple[int, int]

@@ -69,7 +69,7 @@ class StreamPublishes(StreamCursors):
 
     def _on_leader_ready(self) -> None:
         super()._on_leader_ready()
-        self._next_ts = self.machine.state()["last_ts"] + 1
+        self._next_ts = self.machine.index.last_ts + 1
 
     def _on_leadership_lost(self) -> None:
         super()._on_leadership_lost()

@@ -6,6 +6,7 @@ import os
 
 from streamd.store.disk import Disk
 from streamd.store.format import REWRITTEN, block_number
+from streamd.store.snapshots import read_file, write_file
 from streamd.types import Uid
 
 _COPY_BYTES = 1024 * 1024
@@ -86,6 +87,25 @@ def keep_ends(disk: Disk, root: str, uid: Uid, tail: tuple[int, int]) -> str:
     disk.sync_dir(target)
     disk.sync_dir(trash)
     return target
+
+
+def keep_block(disk: Disk, root: str, uid: Uid, name: str, blob: bytes) -> str:
+    """Write what could be read of a damaged block to `trash/`; return where to. If just that is
+    there already, as after a crash, not again. Synchronous; raises OSError."""
+    trash = os.path.join(root, "trash")
+    number = 1
+    while True:
+        target = os.path.join(trash, f"{uid}-lost-{number}")
+        path = os.path.join(target, name)
+        if not disk.exists(path):
+            break
+        if read_file(disk, path) == blob:
+            return path
+        number += 1
+    disk.mkdir(target)
+    write_file(disk, target, name, [blob], point="LOST_BLOCK_KEPT")
+    disk.sync_dir(trash)
+    return path
 
 
 def _copy(disk: Disk, source: str, target: str) -> None:

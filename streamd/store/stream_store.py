@@ -179,7 +179,6 @@ class StreamStore(Blocks):
             if found is None:
                 return None
             self._dead, self._doomed = [], list(found.doomed)
-            self._tail_floor = found.tail
             self._saved_index = found.index
             newest = SnapshotFile.names(self._disk, self.directory, _NAME)[0]
             return LoadedSnapshot(
@@ -200,7 +199,7 @@ class StreamStore(Blocks):
 
         Raises CorruptionError if the blocks do not reach `tail`.
         """
-        block_no, offset = tail
+        block_no, offset = self._tail_floor = tail
         try:
             # A block without a record before the tail goes whole: its header may be torn.
             is_whole = offset <= HEADER_BYTES

@@ -1,0 +1,92 @@
+"""Blocks that can't be read, once their loss is accepted: the stream goes on with what is left.
+
+A block can do without its footer, or without some of its messages. If it lacks both, nobody knows
+which messages it held, so none of them could ever leave, and a limit that came to them would stop
+the stream. All here is for the block thread, before the stream's group starts (docs/adr/0024).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from streamd.errors import StreamdError
+from streamd.machine.columns import Block
+from streamd.machine.loss import Loss
+from streamd.machine.snapshot import columns_from
+from streamd.store import format as fmt
+from streamd.store.block import HEADER_BYTES
+from streamd.store.disk import Disk
+from streamd.store.quarantine import keep_block
+from streamd.store.salvage import block_of, read_left
+from streamd.store.snapshots import write_file
+from streamd.store.stream_store import StreamStore
+
+
+class LostBlocks:
+    """Of one stream, as its newest snapshot has it. `uid` and files are the store's."""
+
+    def __init__(
+        self, disk: Disk, root: str, store: StreamStore, codec: Any, *, warn: Callable[..., None]
+    ) -> None:
+        self._disk = disk
+        self._root = root
+        self._store = store
+        self._codec = codec
+        self._warn = warn
+
+    def settle(self, messages: list[Any]) -> Loss | None:
+        """Have each block of a snapshot hold what is left of it; what then is stored, or None if
+        all is as the snapshot says. Begun again after a crash, it comes to the same."""
+        loss = Loss(messages)
+        last = loss.blocks[-1]
+        lost = [block for block in loss.blocks if block.count and not self._is_readable(block)]
+        for block in lost:
+            self._replace(loss, block, is_last=block is last)
+        return loss if lost else None
+
+    def _is_readable(self, block: Block) -> bool:
+        """True if footer or records say which messages it holds. The last must have its records:
+        others follow."""
+        store = self._store
+        try:
+            if block.is_sealed:
+                footer = self._codec.decode_footer(store.load_footer(block.block_no))
+                if len(footer.offsets) == block.count:
+                    return True
+        except StreamdError:
+            pass
+        try:
+            records = store.scan(block.block_no, block.end_offset)
+            return sum(1 for record in records if record.type == fmt.MSG) == block.count
+        except StreamdError:
+            return False
+
+    def _replace(self, loss: Loss, block: Block, *, is_last: bool) -> None:
+        """Write the block anew with what is left of it; its file as it was goes to `trash/`."""
+        disk, store, block_no = self._disk, self._store, block.block_no
+        name = fmt.block_name(block_no)
+        blob = read_left(disk, os.path.join(store.directory, name))
+        live = set(loss.live_seqs(block))
+        first_ts, last_ts = block.first_ts, block.last_ts
+        made = block_of(
+            blob,
+            store.uid,
+            block_no,
+            lambda seq, ts: seq in live and first_ts <= ts <= last_ts,
+        )
+        columns = columns_from(fmt.scan(made[HEADER_BYTES:], HEADER_BYTES))
+        path = keep_block(disk, self._root, store.uid, name, blob) if blob else ""
+        loss.leave(block, columns)
+        if block.live:
+            footer = b"" if is_last else self._codec.encode_footer(columns)
+            write_file(disk, store.directory, name, [made, footer], point="LOST_BLOCK_REPLACED")
+        self._warn(
+            "a block that can't be read is given up",
+            group=store.uid,
+            block=name,
+            lost=len(live) - block.live,
+            left=block.live,
+            path=path or "the file is missing",
+        )
