@@ -174,7 +174,7 @@ def _walk(blob: Blob, end_offset: int) -> BlockColumns:
     header_lengths = ints_at(blob, offsets + _HEADERS_LENGTH_AT, "<u4")
     too_long = subject_lengths + header_lengths > lengths - fmt.RECORD_OVERHEAD_BYTES
     if too_long.any():
-        pos = int(offsets[too_long.argmax()])
+        pos = int(offsets[np.flatnonzero(too_long)[0]])
     rows = np.flatnonzero((ints_at(blob, offsets + _TYPE_AT, "u1") == fmt.MSG) & (offsets < pos))
     offsets, lengths = offsets[rows], lengths[rows]
     subjects = slices_of(blob, offsets + _SUBJECT_AT, subject_lengths[rows]).dictionary_encode()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from streamd import limits
 from streamd.node.catchup import CatchUp, CatchUpTurns, InstalledSnapshot
 from streamd.node.catchup_source import CatchUpSource
 from streamd.node.monitor import Monitor
@@ -45,6 +46,7 @@ class CatchUps:
         self._node = node
         self._running: dict[Uid, CatchUp] = {}
         self._offered_in: dict[Uid, Term] = {}  # the term of the last offer
+        self._offered_at_ms: dict[Uid, int] = {}  # and when it came
         self._turns = CatchUpTurns()
         self._source = CatchUpSource(
             find=self._find,
@@ -68,6 +70,7 @@ class CatchUps:
         elif self._offered_in[uid] != group.raft.term and not running.is_local:
             running.stop()  # what is whole is kept, but no index of an earlier term is waited for
         self._offered_in[uid] = group.raft.term
+        self._offered_at_ms[uid] = node.env.clock.monotonic_ms()
         running.start(leader, max(index, group.raft.applied))
 
     def is_running(self, uid: Uid) -> bool:
@@ -83,6 +86,7 @@ class CatchUps:
         """The group is going away, or begins anew."""
         self._source.forget(uid)
         self._offered_in.pop(uid, None)
+        self._offered_at_ms.pop(uid, None)
         running = self._running.pop(uid, None)
         if running is not None:
             running.stop()
@@ -133,9 +137,14 @@ class CatchUps:
 
     def _is_offered(self, uid: Uid) -> bool:
         """False in a later term: its leader makes an offer of its own, or brings the log. A stream
-        in memory that all have forgotten never reaches the index that was offered before."""
-        group = self._node.group_of(uid)
-        return group is not None and group.raft.term == self._offered_in.get(uid)
+        in memory that all have forgotten never reaches the index that was offered before; begun
+        anew by one member alone it even has the same term. But an offer that holds is renewed."""
+        node = self._node
+        group = node.group_of(uid)
+        if group is None or group.raft.term != self._offered_in.get(uid):
+            return False
+        since_ms = node.env.clock.monotonic_ms() - self._offered_at_ms[uid]
+        return since_ms <= limits.CATCHUP_OFFER_MS
 
     def _installed(self, uid: Uid, found: InstalledSnapshot) -> None:
         """The snapshot is durable; the group is stopped. Tell the log, and begin anew."""

@@ -30,6 +30,7 @@ from streamd.raft.membership import Membership
 from streamd.raft.messages import Append, AppendReply, Quiesce
 from streamd.raft.ready import Ready
 from streamd.raft.replication import Leadership
+from streamd.raft.roles import Roles
 from streamd.store.wal import Wal
 from streamd.store.wal_recovery import _SegmentScan
 from tests.sim.disk import SimDisk
@@ -170,12 +171,12 @@ def one_vote_too_few(replace: Replace) -> None:
 
 def amnesiac_votes(replace: Replace) -> None:
     """A member that lost its disk takes itself for one that remembers all."""
-    init = Member.__init__
+    init = Roles.__init__
 
-    def certain(member: Member, **arguments: Any) -> None:
+    def certain(member: Roles, **arguments: Any) -> None:
         init(member, **arguments | {"is_uncertain": False})
 
-    replace(Member, "__init__", certain)
+    replace(Roles, "__init__", certain)
 
 
 def dead_leader_not_noticed(replace: Replace) -> None:

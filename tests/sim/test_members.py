@@ -248,6 +248,24 @@ def test_the_only_replica_in_memory_moves_with_what_it_holds() -> None:
         script.wait_for_last(second, uid, 6)
 
 
+def test_a_snapshot_in_memory_that_was_forgotten_is_waited_for_no_more() -> None:
+    """The only replica began anew while another fetched its snapshot, again in term 1: seed
+    4003778. What was offered before never came, and the other asked for it for ever."""
+    with born(3) as script:
+        uid, first, second = script.create_alone(IN_MEMORY)
+        script.publish(IN_MEMORY, 30)
+        script.set_peers(uid, (first, second))
+        node = script.cluster.hosts[second].node
+        assert node is not None
+        catch_ups = node.replicas.catch_ups
+        script.wait("an offer", lambda: catch_ups.is_running(uid))
+        script.restart(first)
+        script.wait("the end of it", lambda: not catch_ups.is_running(uid))
+        script.publish(IN_MEMORY, 1)
+        for name in (first, second):
+            script.wait_for_last(name, uid, 1)
+
+
 def test_a_stream_in_memory_that_moved_away_is_not_begun_by_stale_facts() -> None:
     """Its own log, which would say that it has moved, is gone: a node waits for the meta group."""
     with born(3) as script:
