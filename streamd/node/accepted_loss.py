@@ -23,6 +23,7 @@ from streamd.store.snapshots import SnapshotFile
 from streamd.types import META_UID, Index, Uid
 
 if TYPE_CHECKING:
+    from streamd.node.group import Group
     from streamd.node.node import Node
 
 
@@ -72,12 +73,16 @@ class AcceptedLoss:
                 node.save_identity()
                 done()
 
+        def stopped(uid: Uid, group: Group) -> None:
+            if group.failure:  # else the node stops: the next start finishes this
+                saved(uid)
+
         for uid in list(left):
             replica = node.replicas.get(uid)
             if replica is None or replica.group.failure:
                 left.discard(uid)
             else:
-                replica.monitor.on_stopped.append(partial(saved, uid))  # it may fail yet
+                replica.monitor.on_stopped.append(partial(stopped, uid, replica.group))
                 replica.monitor.save_anew(partial(saved, uid))
         if not left:
             saved(META_UID)
