@@ -199,7 +199,7 @@ class Frames:
         # Mostly all are alike, and to ask for all at once is many times faster than row by row.
         if not all(each.all() for each in checks):
             is_alike = np.stack([each.all(axis=1) for each in checks]).all(axis=0)
-            count = int(is_alike.argmin())
+            count = int(np.flatnonzero(~is_alike)[0])
         if count < RUN_MIN:
             return 0
         seqs, ts_ns = (
