@@ -27,10 +27,7 @@ class Loss:
             blocks,
         ) = messages
         self._deleted = SeqSet.from_state(deleted)
-        self.blocks = [
-            Block.from_state(row) for row in blocks
-        ]  # as they are now; not to be changed
-        self.lost_count = 0
+        self.blocks = [Block.from_state(row) for row in blocks]  # changed by `leave` alone
 
     @property
     def tail(self) -> tuple[int, int]:
@@ -51,7 +48,6 @@ class Loss:
         gone = sorted({*self.live_seqs(block)} - {*left})
         self._deleted.add_all(gone)
         self._count -= len(gone)
-        self.lost_count += len(gone)
         digest = mix_all(left, list(columns.crcs))
         self._digest = (self._digest - block.digest + digest) & MASK64
         block.digest = digest

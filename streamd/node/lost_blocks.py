@@ -18,9 +18,9 @@ from streamd.machine.snapshot import columns_from
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
 from streamd.store.disk import Disk
-from streamd.store.quarantine import keep_block
+from streamd.store.quarantine import keep_block, kept_block
 from streamd.store.salvage import block_of, read_left
-from streamd.store.snapshots import write_file
+from streamd.store.snapshots import TMP_SUFFIX, put_in_place, write_tmp
 from streamd.store.stream_store import StreamStore
 
 
@@ -65,28 +65,37 @@ class LostBlocks:
 
     def _replace(self, loss: Loss, block: Block, *, is_last: bool) -> None:
         """Write the block anew with what is left of it; its file as it was goes to `trash/`."""
-        disk, store, block_no = self._disk, self._store, block.block_no
-        name = fmt.block_name(block_no)
-        blob = read_left(disk, os.path.join(store.directory, name))
+        disk, store, name = self._disk, self._store, fmt.block_name(block.block_no)
+        path = os.path.join(store.directory, name)
+        has_file = disk.exists(path)
+        # A crash may have come after it was moved, and before there was another.
+        kept = "" if has_file else kept_block(disk, self._root, store.uid, name)
+        blob = read_left(disk, kept or path)
         live = set(loss.live_seqs(block))
         first_ts, last_ts = block.first_ts, block.last_ts
         made = block_of(
             blob,
             store.uid,
-            block_no,
+            block.block_no,
             lambda seq, ts: seq in live and first_ts <= ts <= last_ts,
         )
         columns = columns_from(fmt.scan(made[HEADER_BYTES:], HEADER_BYTES))
-        path = keep_block(disk, self._root, store.uid, name, blob) if blob else ""
         loss.leave(block, columns)
-        if block.live:
-            footer = b"" if is_last else self._codec.encode_footer(columns)
-            write_file(disk, store.directory, name, [made, footer], point="LOST_BLOCK_REPLACED")
+        if block.live and not is_last:
+            made += self._codec.encode_footer(columns)
+        if made != blob:
+            tmp = name + TMP_SUFFIX
+            if block.live:
+                write_tmp(disk, store.directory, tmp, [made], point="LOST_BLOCK")
+            if has_file:
+                kept = keep_block(disk, self._root, store.uid, name)
+            if block.live:
+                put_in_place(disk, store.directory, tmp, name, point="LOST_BLOCK")
         self._warn(
             "a block that can't be read is given up",
             group=store.uid,
             block=name,
             lost=len(live) - block.live,
             left=block.live,
-            path=path or "the file is missing",
+            path=kept or "the file is missing",
         )

@@ -86,7 +86,7 @@ class Node:
         self.cluster_name = cluster_name
         self.is_clustered = bool(cluster_name)
         self.tags = tags
-        self.accepts_loss = accepts_loss  # of what a single server's log has lost, for this start
+        self.accepts_loss = accepts_loss  # of what a single server has lost, for this start
         assert not (accepts_loss and self.is_clustered), "the other nodes have what was lost"
         self.failed: dict[str, str] = {}  # stream name -> why it is offline on this node
         self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None

@@ -160,6 +160,7 @@ class ReplicaRecovery:
         lost = LostBlocks(node.env.disk, node.root, store, self._codec, warn=node.warn)
         try:
             loss = lost.settle(decode_stream(state).messages)
+            store.look_again()
         except OSError as err:
             raise disk_error("replacing lost blocks", store.directory, err) from err
         if loss is not None:

@@ -380,7 +380,10 @@ class Replicas:
             node.catalog.place(name, None)
         facts = {"where": "".join(traceback.format_exception(err)[-3:]).strip()}
         if isinstance(err, CorruptionError) and not (node.is_clustered or node.accepts_loss):
-            facts["advice"] = "put the files back, or go on without what is lost: --accept-loss"
+            facts["advice"] = (
+                "put the files back, or, if a snapshot is whole, go on without what is lost: "
+                "--accept-loss"
+            )
         node.error("stream stopped", stream=name, uid=uid, reason=str(err), **facts)
         self._settle_ready(uid)
         node.config_changes.fail(uid, errors.STREAM_OFFLINE_REASON(err=reason))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 from streamd.store.disk import Disk
 from streamd.store.format import REWRITTEN, block_number
-from streamd.store.snapshots import read_file, write_file
 from streamd.types import Uid
 
 _COPY_BYTES = 1024 * 1024
@@ -89,23 +89,30 @@ def keep_ends(disk: Disk, root: str, uid: Uid, tail: tuple[int, int]) -> str:
     return target
 
 
-def keep_block(disk: Disk, root: str, uid: Uid, name: str, blob: bytes) -> str:
-    """Write what could be read of a damaged block to `trash/`; return where to. If just that is
-    there already, as after a crash, not again. Synchronous; raises OSError."""
-    trash = os.path.join(root, "trash")
-    number = 1
-    while True:
-        target = os.path.join(trash, f"{uid}-lost-{number}")
-        path = os.path.join(target, name)
-        if not disk.exists(path):
-            break
-        if read_file(disk, path) == blob:
-            return path
-        number += 1
+def keep_block(disk: Disk, root: str, uid: Uid, name: str) -> str:
+    """Move a damaged block's file to `trash/`, durably, with every byte, also those that can't be
+    read now; return where to. Synchronous; raises OSError."""
+    source, trash = os.path.join(root, "streams", str(uid)), os.path.join(root, "trash")
+    target = free_name(disk, trash, f"{uid}-lost")
     disk.mkdir(target)
-    write_file(disk, target, name, [blob], point="LOST_BLOCK_KEPT")
-    disk.sync_dir(trash)
+    path = os.path.join(target, name)
+    disk.replace(os.path.join(source, name), path)
+    disk.crash_point("LOST_BLOCK_KEPT")
+    for directory in (target, trash, source):
+        disk.sync_dir(directory)
     return path
+
+
+def kept_block(disk: Disk, root: str, uid: Uid, name: str) -> str:
+    """Where `keep_block` moved this block last, or an empty string."""
+    trash, path = os.path.join(root, "trash"), ""
+    for number in itertools.count(1):
+        directory = os.path.join(trash, f"{uid}-lost-{number}")
+        if not disk.exists(directory):
+            return path
+        if disk.exists(os.path.join(directory, name)):
+            path = os.path.join(directory, name)
+    raise AssertionError("numbers end")
 
 
 def _copy(disk: Disk, source: str, target: str) -> None:

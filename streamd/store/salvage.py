@@ -18,10 +18,11 @@ _MESSAGE_MARK = bytes((fmt.MSG, 0))  # type and flags, behind the length
 
 
 def read_left(disk: Disk, path: str) -> bytes:
-    """The file's bytes, with zeros where the disk gives none; empty if it is not there."""
+    """The file's bytes, with zeros where the disk gives none; empty if it is not there. Raises
+    OSError if it can't be opened: who may not read a file must not take it for lost."""
     try:
         fd = disk.open(path)
-    except OSError:
+    except FileNotFoundError:
         return b""
     parts = []
     try:

@@ -193,6 +193,10 @@ class StreamStore(Blocks):
         except OSError as err:
             raise disk_error("loading a snapshot", self.directory, err) from err
 
+    def look_again(self) -> None:
+        """Somebody else replaced block files since this was opened."""
+        self._sizes = self._files.sizes()
+
     def truncate_to(self, tail: tuple[int, int]) -> None:
         """Remove what was written after `tail`; replaying the log writes it again. Whether a
         rewritten block is of after it, the machine knows: see `disown`.

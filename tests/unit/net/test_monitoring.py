@@ -265,6 +265,6 @@ def test_healthz_is_503_until_everything_serves() -> None:
     [(0, "0s"), (59, "59s"), (61, "1m1s"), (3600, "1h0m0s"), (90061, "1d1h1m1s"),
      (31536000 + 5, "1y0d0h0m5s")],
 )  # fmt: skip
-def testformat_uptime(seconds: int, text: str) -> None:
+def test_uptime(seconds: int, text: str) -> None:
     """nats-server's own form, with years and days."""
     assert format_uptime(seconds * SECOND) == text

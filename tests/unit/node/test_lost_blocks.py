@@ -4,6 +4,7 @@ loss is accepted. Then all that can be read is there, and nothing else is missin
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
 from streamd.machine.stream import StreamMachine
+from streamd.node import lost_blocks
 from streamd.node.node import Node
 from streamd.store.footer import FOOTER_MAGIC, TRAILER_BYTES
 from tests.unit.node.test_accepted_loss import body, contents, create, make, publish, save
@@ -240,6 +242,41 @@ def test_a_start_that_is_cut_short_is_finished_by_the_next(tmp_path: Path, seed:
         wanted = [body("S", seq) for seq in range(1, MSGS + 1) if seq not in lost]
         assert await contents(node, "S") == wanted
         await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize("which", [1, MSGS])
+def test_a_crash_between_the_old_file_and_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """What is left is still found, where the old file was moved."""
+
+    async def run() -> None:
+        node, directory = await fill(tmp_path)
+        block = block_of(node, which)
+        await node.stopped()
+        path = directory / f"{block.block_no}.blk"
+        lost = footer_and_a_record(path, block)
+        before = path.read_bytes()
+
+        def fail(*args: Any, **options: Any) -> None:
+            raise OSError(errno.EIO, "just now")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(lost_blocks, "put_in_place", fail)
+            node = make(tmp_path, accepts_loss=True)
+            await node.started()
+            assert "S" in node.failed
+            await node.stopped()
+        assert not path.exists()
+        node = make(tmp_path, accepts_loss=True)
+        await node.started()
+        wanted = [body("S", seq) for seq in range(1, MSGS + 1) if seq not in lost]
+        assert await contents(node, "S") == wanted
+        await node.stopped()
+        kept = list((tmp_path / "streamd" / "trash").glob("*-lost-*/*"))
+        assert [each.read_bytes() for each in kept] == [before]
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
