@@ -13,6 +13,7 @@ once, byte by byte, and all three copies must be equal; the exit status says whe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import signal
@@ -338,23 +339,25 @@ class ReadBeside:
         )
 
     async def follow(self, total: int) -> None:
-        """Show how far it is, until it ends."""
+        """Show how far it is, until it ends. Raises DemoError if it ends badly."""
         assert self._process is not None and self._process.stdout is not None
         bar = self._progress.add_task("read beside it", total=total)
         async for line in self._process.stdout:
             told = json.loads(line)
             self._report.consumed, self._report.read_again = told["read"], told["again"]
             self._progress.update(bar, completed=told["read"])
+        status = await self._process.wait()
+        if status:
+            raise DemoError(f"the reader ended with status {status}")
 
     async def finish(self, flights: Flights) -> None:
         """Wait until it has read all that is stored, and compare that with what was sent."""
         process, report = self._process, self._report
         assert process is not None and process.stdin is not None
-        process.stdin.write(b"%d\n" % report.stored)
-        await process.stdin.drain()
-        status = await process.wait()
-        if status:
-            raise DemoError(f"the reader ended with status {status}")
+        with contextlib.suppress(*LOST_ERRORS):  # it has ended: how, is for `follow` to see
+            process.stdin.write(b"%d\n" % report.stored)
+            await process.stdin.drain()
+        await process.wait()
         report.read_s = time.perf_counter() - self._began
         sent = zip(flights.subjects, flights.keys, flights.payloads, strict=True)
         number_of = {digest_of(*one): number for number, one in enumerate(sent)}

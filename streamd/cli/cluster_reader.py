@@ -22,8 +22,11 @@ from struct import Struct
 import nats
 import uvloop
 from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NatsTimeout
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
+from nats.js.errors import ServiceUnavailableError
 
 from streamd.cli.flights import BATCH, LOST_ERRORS, freeze_garbage
 
@@ -32,6 +35,8 @@ NEW_WITHIN_S = 60.0
 FETCH_WITHIN_S = 1.0
 RETRY_S = 0.05
 _SEEN = Struct("<Q16s")  # stream sequence, digest
+_NO_LEADER = (ServiceUnavailableError, NatsTimeout, NoRespondersError, *LOST_ERRORS)
+"""What a request meets whose server or leader was killed: it was done, or not."""
 
 
 def digest_of(subject: str, msg_id: str, payload: bytes) -> bytes:
@@ -82,14 +87,26 @@ class Reader:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         self._wanted = int(await reader.readline() or b"0")
 
-    async def _read(self, js: JetStreamContext) -> None:
+    async def _make_consumer(self, js: JetStreamContext) -> None:
+        """Make it; one of that name and config that is there already is as good."""
         config = ConsumerConfig(
             durable_name=self._consumer,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=ACK_WAIT_S,
             max_ack_pending=4 * BATCH,
         )
-        await js.add_consumer(self._stream, config)
+        until = time.monotonic() + NEW_WITHIN_S
+        while True:
+            try:
+                await js.add_consumer(self._stream, config)
+                return
+            except _NO_LEADER:
+                if time.monotonic() >= until:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    async def _read(self, js: JetStreamContext) -> None:
+        await self._make_consumer(js)
         puller = await js.pull_subscribe_bind(self._consumer, self._stream)
         seen = self._seen
         new_at = time.monotonic()
@@ -130,9 +147,14 @@ def main(argv: list[str] | None = None) -> int:
     freeze_garbage()
     reader = Reader(options.stream, options.consumer, options.out)
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    with contextlib.suppress(KeyboardInterrupt), runner:
-        runner.run(reader.run(options.servers.split(",")))
-    return 0
+    status = 0
+    try:
+        with contextlib.suppress(KeyboardInterrupt), runner:
+            runner.run(reader.run(options.servers.split(",")))
+    except* (NatsError, OSError) as group:
+        print(f"the reader of {options.stream}: {group.exceptions[0]}", file=sys.stderr)
+        status = 1
+    return status
 
 
 if __name__ == "__main__":
