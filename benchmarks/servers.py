@@ -25,6 +25,23 @@ class ServerDied(Exception):
     """The process ended, or never answered; the text is the end of what it logged."""
 
 
+_launcher: list[str] = []  # what servers are started by; nothing: directly
+
+
+def slow_syncs(milliseconds: float) -> None:
+    """Have each fsync and fdatasync of all servers started from here on take so much longer, with
+    `strace`: nothing else of them is traced. Raises FileNotFoundError where that is not installed.
+    """
+    strace = shutil.which("strace")
+    if strace is None:
+        raise FileNotFoundError("strace is not installed: apt-get install strace")
+    calls = "fsync,fdatasync"
+    delay = f"inject={calls}:delay_exit={milliseconds * 1000:.0f}"
+    # -DDD: the server stays our child, so that signals and its CPU time are its own.
+    quiet = ("-DDD", "-f", "--seccomp-bpf", "-qq", "-o", os.devnull)
+    _launcher[:] = [strace, *quiet, "-e", f"trace={calls}", "-e", delay]
+
+
 def end_servers_on_sigterm() -> None:
     """Let SIGTERM unwind this program, so that the servers it runs end with it."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -121,13 +138,13 @@ class ServerProcess:
         self._directory.mkdir(parents=True, exist_ok=True)
         lines = [f"listen: 127.0.0.1:{self.port}", f"http: 127.0.0.1:{self.http_port}"]
         if self._is_jetstream:
-            sync = f"\n  sync_interval: {self.sync}" if self.sync else ""
+            sync = f'\n  sync_interval: "{self.sync}"' if self.sync else ""
             lines.append(f'jetstream {{\n  store_dir: "{self.store_dir}"{sync}\n}}')
         config = self._directory / "server.conf"
         config.write_text("\n".join([*lines, self._extra]) + "\n")
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [self.binary, "-c", str(config)], stdout=log, stderr=log, env=self.env
+                [*_launcher, self.binary, "-c", str(config)], stdout=log, stderr=log, env=self.env
             )
 
     def wait(self, within_s: float = STARTED_WITHIN_S) -> None:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.suite --peer PATH                    # everything; writes RESULTS.md
     python -m benchmarks.suite --rows pub_async_128,fetch_128 --runs 1 --peer PATH
+    python -m benchmarks.suite --rows 'r3_*' --slow-sync 1 --peer PATH --out slow.md
     python -m benchmarks.suite --list
 
 Every measurement has a fresh server and a fresh directory, and the load generator is a process of
@@ -25,7 +26,12 @@ from typing import Any
 from benchmarks import replicated, report
 from benchmarks.generator import Figures, RunFailed, generate
 from benchmarks.rows import ROWS, Row
-from benchmarks.servers import ServerDied, ServerProcess, end_servers_on_sigterm
+from benchmarks.servers import (
+    ServerDied,
+    ServerProcess,
+    end_servers_on_sigterm,
+    slow_syncs,
+)
 
 HERE = Path(__file__).parent
 
@@ -122,6 +128,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--peer", default="", help="path of a nats-server to compare with")
     parser.add_argument("--no-always", action="store_true", help="leave the peer's always mode out")
     parser.add_argument("--ours-lazy", action="store_true", help="also ours with sync_interval 2m")
+    parser.add_argument(
+        "--slow-sync", type=float, default=0.0, metavar="MS", help="longer syncs, by strace"
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of load per measurement")
     parser.add_argument("--out", default="", help="Markdown file for the table")
@@ -148,6 +157,11 @@ def main(argv: list[str] | None = None) -> int:
         targets["lazy"] = options.peer
         if not options.no_always:
             targets["always"] = options.peer
+    if options.slow_sync:
+        try:
+            slow_syncs(options.slow_sync)
+        except FileNotFoundError as err:
+            parser.error(str(err))
     out = options.out or ("" if patterns else str(HERE / "RESULTS.md"))
 
     def save(results: dict[str, dict[str, Figures]]) -> None:
@@ -156,6 +170,8 @@ def main(argv: list[str] | None = None) -> int:
         if out:
             done = [row for row in rows if row.name in results]
             text = report.table(done, results, targets, runs=options.runs, seconds=options.seconds)
+            if options.slow_sync:
+                text += f"\nEach sync of every server took {options.slow_sync:g} ms longer.\n"
             Path(out).write_text(text)
 
     end_servers_on_sigterm()
