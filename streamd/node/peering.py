@@ -279,8 +279,8 @@ class Peering:
         uid, token, msgs, own_replies = args
         assert self.peers is not None
         replica = self._node.replicas.get(uid)
-        replies = own_replies if own_replies is not None else [b""] * len(msgs)
-        sink = RelaySink(self.peers, sender, token, replies)
+        sink = RelaySink(self.peers, sender, token, own_replies, len(msgs))
+        replies = sink.replies
         if replica is not None and replica.is_ready:
             replica.note_writer_at(sender)
             replica.publish([tuple(msg) for msg in msgs], replies, sink)
@@ -289,8 +289,8 @@ class Peering:
             sink.publish_acks(b"", replies, [errors.CLUSTER_NOT_AVAIL()] * len(msgs))
 
     def _on_pubacks(self, sender: NodeId, args: list[Any]) -> None:
-        token, replies, outcomes = args
-        self.relay.on_acks(token, replies, outcomes)
+        token, part, outcomes = args
+        self.relay.on_acks(token, part, outcomes)
 
     def _on_pull(self, sender: NodeId, args: list[Any]) -> None:
         uid, consumer, reply, headers, payload = args

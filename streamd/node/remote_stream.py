@@ -15,6 +15,7 @@ from streamd.types import Msg, NodeId, Seq, StoredMsg, Uid
 
 _RUN = "run"
 _BATCH = b"Nats-Batch-"
+_PLACES: list[bytes] = []  # see `_places`
 
 
 class Leaders(Protocol):
@@ -116,11 +117,17 @@ class Relay:
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[NodeId, bytes, list[bytes], PublishSink]] = {}
+        self._left: dict[int, int] = {}  # of those answered in part: how many are not
         self._count = 0
 
     def begin(self, nonce: int) -> None:
         """Before anything is sent: a number of 31 bits that differs from process to process."""
         self._count = nonce << 32
+
+    @property
+    def waiting_count(self) -> int:
+        """Chunks that are not answered, or not wholly."""
+        return len(self._waiting)
 
     def expect(self, leader: NodeId, stream: bytes, replies: list[bytes], sink: PublishSink) -> int:
         """Return the token under which `leader` will answer; 0 if nobody wants an ack."""
@@ -128,43 +135,72 @@ class Relay:
             return 0
         if len(self._waiting) >= limits.RELAYED_MAX:
             # The oldest has waited longer than any client does.
-            del self._waiting[next(iter(self._waiting))]
+            self._forget(next(iter(self._waiting)))
         self._count += 1
         self._waiting[self._count] = (leader, stream, replies, sink)
         return self._count
 
-    def on_acks(self, token: int, replies: list[bytes] | None, outcomes: Any) -> None:
-        """The leader answered all that was sent under `token`, or those with `replies`."""
-        if replies is not None:
-            waiting = self._waiting.get(token)
+    def on_acks(self, token: int, part: list[bytes] | list[int] | None, outcomes: Any) -> None:
+        """The leader answered all that was sent under `token`, or a part of it: which, by the place
+        of each or, if it knows them, by their replies."""
+        waiting = self._waiting.get(token)
+        if waiting is None:
+            return
+        _, stream, replies, sink = waiting
+        left = 0
+        if part is not None:
+            left = self._left.get(token, len(replies)) - len(part)
+            replies = [replies[one] if isinstance(one, int) else one for one in part]
+        if left > 0:
+            self._left[token] = left
         else:
-            waiting = self._waiting.pop(token, None)
-        if waiting is not None:
-            _, stream, all_replies, sink = waiting
-            answered = all_replies if replies is None else replies
-            sink.publish_acks(stream, answered, decode_outcomes(outcomes))
+            self._forget(token)
+        sink.publish_acks(stream, replies, decode_outcomes(outcomes))
 
     def on_down(self, node_id: NodeId) -> None:
         """What that node was asked gets no answer any more."""
         for token in [token for token, row in self._waiting.items() if row[0] == node_id]:
-            del self._waiting[token]
+            self._forget(token)
+
+    def _forget(self, token: int) -> None:
+        del self._waiting[token]
+        self._left.pop(token, None)
 
 
 class RelaySink:
-    """At the leader: where the acks of a relayed batch go. Implements ports.PublishSink."""
+    """At the leader: where the acks of a relayed batch go. Implements ports.PublishSink.
 
-    def __init__(self, peers: Peers, node_id: NodeId, token: int, replies: list[bytes]) -> None:
+    `replies` are what is published here with: the client's own, or, if they stayed where the client
+    is, the place of each message in what was relayed.
+    """
+
+    def __init__(
+        self, peers: Peers, node_id: NodeId, token: int, own: list[bytes] | None, count: int
+    ) -> None:
         self._peers = peers
         self._node_id = node_id
         self._token = token
-        self._replies = replies
+        self._own = own
+        if own is not None:
+            self.replies = own
+        else:
+            self.replies = _places(count) if token else [b""] * count  # nobody wants an ack
 
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
         if self._token:
-            part = None if replies is self._replies else replies
+            part: list[Any] | None = None
+            if replies is not self.replies:
+                part = replies if self._own is not None else list(map(int, replies))
             self._peers.note(
                 self._node_id, "pubacks", [self._token, part, encode_outcomes(outcomes)]
             )
+
+
+def _places(count: int) -> list[bytes]:
+    """The numbers from 0 on, as texts."""
+    while len(_PLACES) < count:
+        _PLACES.append(b"%d" % len(_PLACES))
+    return _PLACES[:count]
 
 
 def encode_outcomes(outcomes: Any) -> list[Any]:

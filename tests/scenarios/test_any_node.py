@@ -30,3 +30,14 @@ def test_an_ack_to_a_consumer_that_wants_none(cluster: Cluster) -> None:
         cluster.process(name).run(handle.acks, [got.ack], [reply], [b"+ACK"])
         cluster.until("an answer", lambda reply=reply: cluster.received(reply), 1)
         assert cluster.received(reply)[0][2] == expected
+
+
+def test_acks_of_a_chunk_that_is_more_than_one_entry(cluster: Cluster) -> None:
+    """A message of the greatest size with others behind it: each is answered by itself."""
+    cluster.create()
+    msgs = [(b"S.x", b"", body) for body in (b"x" * (1 << 20), b"small", b"small too")]
+    last = 0
+    for at in cluster.names:
+        assert cluster.publish_raw("S", msgs, at) == [last + 1, last + 2, last + 3]
+        last += 3
+        assert not cluster.node(at).peering.relay.waiting_count
