@@ -77,6 +77,9 @@ INDEX_SUBJECTS_MAX: Final = 100_000  # with more, a stream that runs writes no `
 SNAPSHOT_AT_STOP_BYTES: Final = 256 * 1024  # less is replayed faster than it is saved
 STORE_BATCH_MSGS: Final = 4096  # messages of one log entry; a turn may make several
 STORE_BATCH_BYTES: Final = 1024 * 1024  # of one log entry, unless one message has more
+PUBLISH_KEPT_MS: Final = 2000  # publishes wait so long for a leader, then 10008: clients wait 5 s
+PUBLISH_LOOK_S: Final = 0.5  # how often that is looked at; the most an earlier leader is waited for
+PUBLISH_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024  # of one node
 PUBLISH_BACKLOG_BYTES_MAX: Final = 128 * 1024 * 1024  # then publishes get 10167: disk is behind
 UNCOMMITTED_BYTES_MAX: Final = 512 * 1024 * 1024  # of anything, per group; never reached by then
 EXPIRY_RETRY_NS: Final = 100_000_000  # after the log refused to take an expiry
@@ -142,6 +145,8 @@ CONFIGURED_MS: Final = 5000  # how long the meta leader waits for a stream's lea
 MEMORY_SNAPSHOT_BYTES: Final = 2 * 1024 * 1024  # a memory log can't be read back: compact in time
 EVERYTHING: Final = 1 << 62  # an index beyond any log
 STEP_DOWN_AT_STOP_S: Final = 1.0  # for handing over leaderships when the server stops
+HAND_OVER_LOOK_S: Final = 0.005  # how often a stopping node looks if what it led is passed on
+HAND_OVER_QUIET_LOOKS: Final = 5  # that all find nothing left: then it stops
 RELAYED_MAX: Final = 65_536  # publishes of one node that wait for another's acks
 
 # --- scrubbing ----------------------------------------------------------------------------------

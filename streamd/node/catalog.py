@@ -45,7 +45,7 @@ class Catalog:
                 for handle in handles
                 if handle is not None
                 and handle.captures(subject)
-                and (handle.is_local or handle.leader)
+                and (handle.is_local or handle.is_expected)
             )
             if len(self._routes) >= limits.ROUTE_CACHE_MAX:
                 self._routes.clear()
@@ -56,7 +56,7 @@ class Catalog:
         found: list[Any] = []
         for name in sorted(self._capturing(prefix + b"*")):
             handle: Any = self._handles.get(name)
-            if handle is None or not (handle.is_local or handle.leader):
+            if handle is None or not (handle.is_local or handle.is_expected):
                 continue
             if not handle.captures(prefix + b"*"):  # as a token like any: not by its literals
                 return None

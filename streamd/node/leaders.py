@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from streamd import limits
 from streamd.types import NodeId, Term, Uid
 
 
@@ -11,8 +12,10 @@ class Leaders:
     """A leader announces itself when it has applied all before its term, and again when it is
     over. A later term overrules an earlier one, whatever arrives first."""
 
-    def __init__(self, name: NodeId) -> None:
+    def __init__(self, name: NodeId, now_ms: Callable[[], int]) -> None:
         self._name = name
+        self._now_ms = now_ms
+        self._lost: dict[Uid, int] = {}  # groups without a leader: until when one is expected
         self._known: dict[Uid, tuple[Term, NodeId]] = {}
         self._watchers: list[Callable[[], None]] = []
 
@@ -33,8 +36,9 @@ class Leaders:
             if known == (term, node_id):
                 return
             self._known[uid] = (term, node_id)
+            self._lost.pop(uid, None)
         elif known is not None and known[1] == node_id and known[0] <= term:
-            del self._known[uid]
+            self._lose(uid)
         else:
             return
         self._tell()
@@ -55,13 +59,35 @@ class Leaders:
         """That node can't be reached: it leads nothing from here."""
         led = self.led_by(node_id)
         for uid in led:
-            del self._known[uid]
+            self._lose(uid)
         if led:
             self._tell()
 
     def forget(self, uid: Uid) -> None:
         """The group is gone."""
         self._known.pop(uid, None)
+        self._lost.pop(uid, None)
+
+    # --- groups that have just lost theirs --------------------------------------------------
+
+    def _lose(self, uid: Uid) -> None:
+        del self._known[uid]
+        self._lost[uid] = self._now_ms() + limits.PUBLISH_KEPT_MS
+
+    def is_newly_lost(self, uid: Uid) -> bool:
+        """True if the group had a leader a moment ago, so that there will be another soon."""
+        return self._lost.get(uid, 0) > self._now_ms()
+
+    def has_newly_lost(self) -> bool:
+        return bool(self._lost)
+
+    def settle_lost(self) -> bool:
+        """Forget groups for which no leader is expected any more; True if there were any."""
+        now_ms = self._now_ms()
+        over = [uid for uid, until_ms in self._lost.items() if until_ms <= now_ms]
+        for uid in over:
+            del self._lost[uid]
+        return bool(over)
 
     def watch(self, on_change: Callable[[], None]) -> None:
         self._watchers.append(on_change)

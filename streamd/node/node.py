@@ -35,6 +35,7 @@ from streamd.node.monitor import DueTurns, Monitor
 from streamd.node.moves import Moves
 from streamd.node.peering import Peering
 from streamd.node.ports import Done, Peers, Wires
+from streamd.node.publish_routes import PublishRoutes
 from streamd.node.rafts import Rafts
 from streamd.node.removals import Removals
 from streamd.node.replicas import Replicas
@@ -94,7 +95,8 @@ class Node:
         self.max_payload = max_payload
         self.log = log
         self.wires = wires
-        self.leaders = Leaders(self.server_name)
+        self.leaders = Leaders(self.server_name, self.env.clock.monotonic_ms)
+        self.publish_routes = PublishRoutes(self)
         self.catalog = Catalog(lambda pattern: self.meta.capturing(pattern))
         self.peering = Peering(self)
         self.damages = Damages(self)
@@ -144,7 +146,7 @@ class Node:
         self.memory_log = MemoryLog(env.loop.call_soon)
         self.due_turns = DueTurns()
         self.rafts = Rafts(self)
-        self.peering.relay.begin(self.rafts.next_nonce())
+        self.publish_routes.relay.begin(self.rafts.next_nonce())
         self._is_running = True
         self.wal.on_crowded = self._check_stragglers
         self.again("stragglers", limits.STRAGGLER_CHECK_S, self._check_stragglers)
@@ -310,6 +312,7 @@ class Node:
             for done in waiters:
                 done()
 
+        self.publish_routes.close()
         self.replicas.stop_all(lambda: self.meta_member.stop(meta_stopped))
         if groups_left is not None:
             loop = self.env.loop

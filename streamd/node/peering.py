@@ -13,7 +13,7 @@ from streamd.node import group as g
 from streamd.node.digests import Digests, Verdict
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Peers
-from streamd.node.remote_stream import Relay, RelaySink
+from streamd.node.remote_stream import RelaySink
 from streamd.protocol import acks
 from streamd.raft.messages import Message
 from streamd.types import META_UID, Index, NodeId, Term, Uid
@@ -29,7 +29,6 @@ class Peering:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.peers: Peers | None = None
-        self.relay = Relay()
         self.digests = Digests(node.server_name)
         self.node_facts: dict[NodeId, dict[str, Any]] = {}
         self.call_prefixes: dict[str, Callable[..., None]] = {}
@@ -110,7 +109,7 @@ class Peering:
 
     def on_down(self, node_id: NodeId) -> None:
         """A link broke."""
-        self.relay.on_down(node_id)
+        self._node.publish_routes.relay.on_down(node_id)
         self._node.leaders.on_down(node_id)
         self._node.catalog.changed()
         self._post_to_members(node_id, g.PEER_DOWN)
@@ -146,6 +145,7 @@ class Peering:
         """The stream is deleted: nobody asks who leads it."""
         self._told.pop(uid, None)
         self._node.leaders.forget(uid)
+        self._node.publish_routes.forget(uid)
 
     def _tell_leaders(self) -> None:
         announced, self._announced = self._announced, set()
@@ -284,13 +284,16 @@ class Peering:
         if replica is not None and replica.is_ready:
             replica.note_writer_at(sender)
             replica.publish([tuple(msg) for msg in msgs], replies, sink)
-        elif token:
-            # It leads no more: nothing was stored, and the client may try again.
-            sink.publish_acks(b"", replies, [errors.CLUSTER_NOT_AVAIL()] * len(msgs))
+        else:
+            sink.give_back(msgs, replies)
 
     def _on_pubacks(self, sender: NodeId, args: list[Any]) -> None:
         token, part, outcomes = args
-        self.relay.on_acks(token, part, outcomes)
+        self._node.publish_routes.relay.on_acks(token, part, outcomes)
+
+    def _on_given_back(self, sender: NodeId, args: list[Any]) -> None:
+        token, part, msgs = args
+        self._node.publish_routes.on_given_back(token, part, [tuple(msg) for msg in msgs])
 
     def _on_pull(self, sender: NodeId, args: list[Any]) -> None:
         uid, consumer, reply, headers, payload = args
@@ -442,6 +445,8 @@ class Peering:
             done()
             return
         is_done = False
+        quiet_looks = 0
+        begun: dict[Uid, Index] = {}  # how far the logs went that it led
 
         def finish() -> None:
             nonlocal is_done
@@ -450,15 +455,41 @@ class Peering:
                 timer.cancel()
                 done()
 
+        def look() -> None:
+            # What its clients publish goes to who leads now. What others sent before they heard
+            # of that may still be on its way: it is given back.
+            nonlocal quiet_looks
+            is_quiet = not node.publish_routes.kept_bytes and all(
+                self._has_passed_on(uid, index) for uid, index in begun.items()
+            )
+            quiet_looks = quiet_looks + 1 if is_quiet else 0
+            if quiet_looks > limits.HAND_OVER_QUIET_LOOKS:
+                finish()
+            elif not is_done:
+                node.env.loop.call_later(limits.HAND_OVER_LOOK_S, look)
+
         def handed(outcome: Any) -> None:
             nonlocal left
             left -= 1
             if left == 0:
-                node.env.loop.call_soon(finish)
+                for uid in led:
+                    group = node.group_of(uid)
+                    begun[uid] = 0 if group is None else group.raft.log.last_index
+                look()
 
         timer = node.env.loop.call_later(limits.STEP_DOWN_AT_STOP_S, finish)
         for uid in led:
             node.step_down(uid, "", handed)
+
+    def _has_passed_on(self, uid: Uid, begun: Index) -> bool:
+        """True if another node leads the group, and this one knows what became of the entries up
+        to `begun`, which it began itself."""
+        group = self._node.group_of(uid)
+        if group is None or group.failure:
+            return True
+        leader = self._node.leaders.leader_of(uid)
+        is_led = leader not in ("", self._node.server_name)
+        return is_led and group.machine.applied >= begun
 
     def _leads_with_others(self, uid: Uid) -> bool:
         group = self._node.group_of(uid)
@@ -502,6 +533,7 @@ _NOTES: dict[str, Callable[[Peering, NodeId, list[Any]], None]] = {
     "meta": Peering._on_meta,
     "publish": Peering._on_publish,
     "pubacks": Peering._on_pubacks,
+    "given_back": Peering._on_given_back,
     "pull": Peering._on_pull,
     "acks": Peering._on_acks,
     "flow": Peering._on_flow,

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from streamd import errors, limits
 from streamd.errors import JsError
 from streamd.machine.meta import StreamAsset
 from streamd.machine.stream import StreamMachine
-from streamd.node.ports import Done, Peers, PublishSink
+from streamd.node.ports import Done, Peers, PublishRouter, PublishSink
 from streamd.subjects import matches
 from streamd.types import Msg, NodeId, Seq, StoredMsg, Uid
 
 _RUN = "run"
-_BATCH = b"Nats-Batch-"
 _PLACES: list[bytes] = []  # see `_places`
 
 
@@ -32,13 +31,13 @@ class RemoteStream:
 
     is_local = False
 
-    def __init__(self, asset: StreamAsset, leaders: Leaders, relay: Relay) -> None:
+    def __init__(self, asset: StreamAsset, leaders: Leaders, router: PublishRouter) -> None:
         self.asset = asset
         self.uid = asset.uid
         self.name = asset.name
         self.name_bytes = asset.name.encode()
         self._leaders = leaders
-        self._relay = relay
+        self._router = router
 
     @property
     def config(self) -> dict[str, Any]:
@@ -52,6 +51,11 @@ class RemoteStream:
     def leader(self) -> NodeId:
         return self._leaders.leader_of(self.uid)
 
+    @property
+    def is_expected(self) -> bool:
+        """True if somebody leads it, or will in a moment."""
+        return self._router.is_expected(self.uid)
+
     def captures(self, subject: bytes) -> bool:
         """True if a publish on `subject` belongs in this stream."""
         return any(matches(pattern.encode(), subject) for pattern in self.config["subjects"] or ())
@@ -60,16 +64,7 @@ class RemoteStream:
         return True  # only the leader knows
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
-        """Acks come back over the link; when it breaks, the client's timeout is the answer."""
-        leader = self.leader
-        if leader and self._leaders.peers is not None:
-            token = self._relay.expect(leader, self.name_bytes, replies, sink)
-            # Members of atomic batches are answered one by one, each at its own reply.
-            own = replies if any(_BATCH in msg[1] for msg in msgs if msg[1]) else None
-            self._leaders.peers.note(leader, "publish", [self.uid, token, msgs, own])
-        else:
-            refused = [errors.CLUSTER_NOT_AVAIL()] * len(msgs)
-            sink.publish_acks(self.name_bytes, replies, refused)
+        self._router.publish(self.uid, self.name_bytes, msgs, replies, sink)
 
     def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
         return self._note("pull", [self.uid, consumer, reply, headers, payload])
@@ -108,6 +103,17 @@ class RemoteStream:
         return True
 
 
+class Relayed(NamedTuple):
+    """A chunk of publishes on its way to another node."""
+
+    leader: NodeId
+    uid: Uid
+    stream: bytes
+    replies: list[bytes]
+    sink: PublishSink
+    is_batch: bool  # its members are answered at their own replies, some not at all
+
+
 class Relay:
     """Publishes on their way to other nodes: who wants their acks.
 
@@ -115,56 +121,69 @@ class Relay:
     when the entry is committed. So tokens begin elsewhere in each process (`begin`).
     """
 
-    def __init__(self) -> None:
-        self._waiting: dict[int, tuple[NodeId, bytes, list[bytes], PublishSink]] = {}
+    def __init__(self, on_over: Callable[[int, Relayed], None] = lambda token, chunk: None) -> None:
+        self._waiting: dict[int, Relayed] = {}
         self._left: dict[int, int] = {}  # of those answered in part: how many are not
-        self._count = 0
+        self._on_over = on_over  # no answer to a chunk is waited for any more
+        self.count = 0  # the last token given
 
     def begin(self, nonce: int) -> None:
         """Before anything is sent: a number of 31 bits that differs from process to process."""
-        self._count = nonce << 32
+        self.count = nonce << 32
 
     @property
     def waiting_count(self) -> int:
         """Chunks that are not answered, or not wholly."""
         return len(self._waiting)
 
-    def expect(self, leader: NodeId, stream: bytes, replies: list[bytes], sink: PublishSink) -> int:
-        """Return the token under which `leader` will answer; 0 if nobody wants an ack."""
-        if not any(replies):
+    def expect(self, chunk: Relayed) -> int:
+        """Return the token under which the leader will answer; 0 if nobody wants an ack."""
+        if not any(chunk.replies):
             return 0
         if len(self._waiting) >= limits.RELAYED_MAX:
             # The oldest has waited longer than any client does.
             self._forget(next(iter(self._waiting)))
-        self._count += 1
-        self._waiting[self._count] = (leader, stream, replies, sink)
-        return self._count
+        self.count += 1
+        self._waiting[self.count] = chunk
+        return self.count
 
     def on_acks(self, token: int, part: list[bytes] | list[int] | None, outcomes: Any) -> None:
         """The leader answered all that was sent under `token`, or a part of it: which, by the place
         of each or, if it knows them, by their replies."""
-        waiting = self._waiting.get(token)
-        if waiting is None:
-            return
-        _, stream, replies, sink = waiting
+        found = self.part_of(token, part)
+        if found is not None:
+            chunk, replies = found
+            self.finish(token, part)
+            chunk.sink.publish_acks(chunk.stream, replies, decode_outcomes(outcomes))
+
+    def part_of(
+        self, token: int, part: list[bytes] | list[int] | None
+    ) -> tuple[Relayed, list[bytes]] | None:
+        """A chunk that waits, and the replies of that part of it."""
+        chunk = self._waiting.get(token)
+        if chunk is None or part is None:
+            return None if chunk is None else (chunk, chunk.replies)
+        return chunk, [chunk.replies[one] if isinstance(one, int) else one for one in part]
+
+    def finish(self, token: int, part: list[bytes] | list[int] | None) -> None:
+        """That part of a chunk is over."""
         left = 0
         if part is not None:
-            left = self._left.get(token, len(replies)) - len(part)
-            replies = [replies[one] if isinstance(one, int) else one for one in part]
+            left = self._left.get(token, len(self._waiting[token].replies)) - len(part)
         if left > 0:
             self._left[token] = left
         else:
             self._forget(token)
-        sink.publish_acks(stream, replies, decode_outcomes(outcomes))
 
     def on_down(self, node_id: NodeId) -> None:
         """What that node was asked gets no answer any more."""
-        for token in [token for token, row in self._waiting.items() if row[0] == node_id]:
+        for token in [token for token, row in self._waiting.items() if row.leader == node_id]:
             self._forget(token)
 
     def _forget(self, token: int) -> None:
-        del self._waiting[token]
+        chunk = self._waiting.pop(token)
         self._left.pop(token, None)
+        self._on_over(token, chunk)
 
 
 class RelaySink:
@@ -188,12 +207,19 @@ class RelaySink:
 
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
         if self._token:
-            part: list[Any] | None = None
-            if replies is not self.replies:
-                part = replies if self._own is not None else list(map(int, replies))
-            self._peers.note(
-                self._node_id, "pubacks", [self._token, part, encode_outcomes(outcomes)]
-            )
+            args = [self._token, self._part(replies), encode_outcomes(outcomes)]
+            self._peers.note(self._node_id, "pubacks", args)
+
+    def give_back(self, msgs: list[Msg], replies: list[bytes]) -> None:
+        """This node does not lead, and none of it was proposed: the client's node sends it again,
+        as it alone knows what comes after."""
+        if self._token:
+            self._peers.note(self._node_id, "given_back", [self._token, self._part(replies), msgs])
+
+    def _part(self, replies: list[bytes]) -> list[Any] | None:
+        if replies is self.replies:
+            return None
+        return replies if self._own is not None else list(map(int, replies))
 
 
 def _places(count: int) -> list[bytes]:

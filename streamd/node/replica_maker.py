@@ -115,6 +115,8 @@ class ReplicaMaker:
             call = getattr(node.env.loop, "call_soon_threadsafe", node.env.loop.call_soon)
             found.store.on_error = lambda err: call(monitor.post, (g.FAILED, err, None, None))
         handle = LocalStream(group, monitor, found.store, is_file=is_file)
+        if node.is_clustered:
+            group.pass_on = partial(node.publish_routes.publish, uid, group.name_bytes)
         group.on_damaged = partial(node.damages.on_damaged, uid)
         group.on_mended = partial(node.damages.on_mended, uid)
         group.on_events = lambda events: self._on_events(handle, events)

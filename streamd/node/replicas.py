@@ -157,7 +157,7 @@ class Replicas:
         if replica is not None and (replica.is_ready or not node.is_clustered):
             node.catalog.place(name, replica)
         elif node.is_clustered:
-            node.catalog.place(name, RemoteStream(asset, node, node.peering.relay))
+            node.catalog.place(name, RemoteStream(asset, node, node.publish_routes))
         else:
             node.catalog.place(name, None)
 
@@ -249,6 +249,8 @@ class Replicas:
             if group.is_ready and asset is not None:
                 node.config_changes.carry_over(replica, asset)
                 node.moves.look_at(replica, asset)
+            if group.is_ready:
+                node.publish_routes.look(uid)
             self._place(replica.name)
             if group.is_ready:
                 self._settle_ready(uid)

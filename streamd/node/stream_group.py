@@ -94,6 +94,8 @@ class StreamGroup(StreamPublishes):
         for cursor in self._acked:
             cursor.flush()
         self._acked.clear()
+        if self._held:
+            self._look_at_held()
         had_msgs = bool(self._msgs)
         if self._unforced and (self._is_forced or had_msgs or self.at_ms >= self._unforced_due_ms):
             self._propose_unforced()

@@ -12,6 +12,7 @@ from streamd.node import group as g
 from streamd.node.cursor import Cursor
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Done, PublishSink
+from streamd.node.remote_stream import RelaySink
 from streamd.node.stream_group import StreamGroup
 from streamd.store.format import crc_of, decode_at
 from streamd.subjects import matches
@@ -29,11 +30,13 @@ class LocalStream:
         self.store = store
         self.is_file = is_file
         self.is_ready = False
+        self.is_gated = False  # what clients here sent to who led before may come back yet
         self.uid = group.uid
         self.machine: StreamMachine = group.machine
         self.name = self.machine.name
         self.name_bytes = self.name.encode()
         self._post = monitor.post
+        self._raft = group.raft
 
     @property
     def config(self) -> dict[str, Any]:
@@ -50,7 +53,11 @@ class LocalStream:
         )
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
-        self._post((g.PUBLISH, msgs, replies, sink))
+        if self._raft.is_leader and not (self.is_gated and not isinstance(sink, RelaySink)):
+            self._post((g.PUBLISH, msgs, replies, sink))
+        else:
+            # At once: what follows may go to another node, and must not overtake this.
+            self.group.pass_on(msgs, replies, sink)
 
     def propose(self, command: list[Any], done: Done | None) -> None:
         self._post((g.PROPOSE, command, done, True))

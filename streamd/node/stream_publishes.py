@@ -24,6 +24,7 @@ from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.types import Entry, Index, Msg, Uid
 
 Waiter = tuple[PublishSink, list[bytes]]
+Publish = tuple[list[Msg], list[bytes], PublishSink]
 
 
 def _size(msg: Msg) -> int:
@@ -63,6 +64,9 @@ class StreamPublishes(StreamCursors):
         self._msgs: list[Msg] = []
         self._msgs_bytes = 0  # of their headers and payloads
         self._waiters: list[Waiter] = []
+        self._held: list[Publish] = []  # while leadership is handed over: not proposed yet
+        self._held_bytes = 0
+        self.pass_on: Callable[[list[Msg], list[bytes], PublishSink], None] = _drop
         self._uncommitted_bytes = 0
         self._next_ts = 0
         self._handlers[g.PUBLISH] = self._on_publish
@@ -74,14 +78,23 @@ class StreamPublishes(StreamCursors):
     def _on_leadership_lost(self) -> None:
         super()._on_leadership_lost()
         self._stager.clear()
-        self._msgs, self._msgs_bytes, self._waiters = [], 0, []
+        self._hold_collected()
         self._uncommitted_bytes = 0
+        for publish in self._take_held():
+            self.pass_on(*publish)
 
     # --- publishes in -----------------------------------------------------------------------
 
     def _on_publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
-        if not self.raft.is_leader or self._is_closed:
+        if self._is_closed:
             return  # nobody may ack; the client's timeout is the honest answer
+        raft = self.raft
+        if not raft.is_leader:
+            self.pass_on(msgs, replies, sink)
+            return
+        if self._held or raft.is_handing_over:
+            self._hold(msgs, replies, sink)
+            return
         if self._uncommitted_bytes > limits.PUBLISH_BACKLOG_BYTES_MAX:
             refused = [errors.STREAM_TOO_MANY_REQUESTS()] * len(msgs)
             sink.publish_acks(self.name_bytes, replies, refused)
@@ -152,10 +165,46 @@ class StreamPublishes(StreamCursors):
             outcome = (outcome[0], outcome[1], batch_id)
         sink.publish_acks(self.name_bytes, [reply], [outcome])
 
+    # --- while leadership changes -------------------------------------------------------------
+
+    def _look_at_held(self) -> None:
+        """Take what was held, as if it came now, unless another member is still to lead."""
+        if not self.raft.is_handing_over:
+            for publish in self._take_held():
+                self._on_publish(*publish)
+
+    def _hold(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+        self._held_bytes += sum(map(_size, msgs))
+        if self._held_bytes > limits.PUBLISH_KEPT_BYTES_MAX:
+            refused = [errors.CLUSTER_NOT_AVAIL()] * len(msgs)
+            sink.publish_acks(self.name_bytes, replies, refused)
+        else:
+            self._held.append((msgs, replies, sink))
+
+    def _take_held(self) -> list[Publish]:
+        held, self._held, self._held_bytes = self._held, [], 0
+        return held
+
+    def _hold_collected(self) -> None:
+        """What was collected and can't be proposed now waits, before what came later."""
+        if not self._msgs:
+            return
+        msgs, self._msgs, self._msgs_bytes = self._msgs, [], 0
+        waiters, self._waiters = self._waiters, []
+        held: list[Publish] = []
+        at = 0
+        for sink, replies in waiters:
+            held.append((msgs[at : at + len(replies)], replies, sink))
+            at += len(replies)
+        self._held[:0] = held
+
     # --- to the log -------------------------------------------------------------------------
 
     def _propose_store(self) -> None:
         if not self._msgs:
+            return
+        if self.raft.is_handing_over or not self.raft.is_leader:
+            self._hold_collected()
             return
         msgs, self._msgs, self._msgs_bytes = self._msgs, [], 0
         waiters, self._waiters = self._waiters, []
@@ -222,3 +271,7 @@ class StreamPublishes(StreamCursors):
                 sink.publish_acks(self.name_bytes, replies, [error] * len(replies))
         elif type(tag) is not CursorTag:
             super()._on_dropped(entry)
+
+
+def _drop(msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+    """Where no other node can lead, the client's timeout is the honest answer."""

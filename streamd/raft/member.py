@@ -79,7 +79,10 @@ class Member(Roles):
             and election.may_vote(
                 vote, sender, term=self.term, voted_for=self.vote, leader_id=self.leader_id
             )
-            and election.is_up_to_date(vote, last_term=log.last_term, last_index=log.last_index)
+            and (
+                self._is_mere_learner()
+                or election.is_up_to_date(vote, last_term=log.last_term, last_index=log.last_index)
+            )
         )
         if vote.is_pre:
             term = vote.term if is_granted else self.term
@@ -268,6 +271,15 @@ class Member(Roles):
         reply = self._append_reply(False, index)
         reply.is_diverged = True
         self._held.append((leader, reply))
+
+    def _is_mere_learner(self) -> bool:
+        """True in memory of a member that knows of no configuration in which it votes: nothing was
+        committed by its acks, and should all voters have forgotten what it was told, it must not
+        keep them from beginning anew."""
+        log = self.log
+        return self.may_begin_anew and not any(
+            members.is_voter(self.node_id) for members in log.open_memberships()
+        )
 
     def _may_be_outlived(self) -> bool:
         """True in memory of a member whose acks count for nothing."""

@@ -463,10 +463,10 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "vote_counted_twice": DirectedWorld(
         ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60),
-        caught_by=56,
+        caught_by=37,
     ),
     "seqs_used_again": DirectedWorld(
-        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=255
+        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=5
     ),
     "certified_unseen": DirectedWorld(
         ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60),

@@ -18,6 +18,7 @@ from streamd.machine import commands
 from streamd.node.group import Group, NoBlocks
 from streamd.node.node import Node
 from streamd.node.rafts import GroupStart
+from streamd.node.remote_stream import Relayed
 from streamd.store import wal_writer
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal_pace import Pace
@@ -191,7 +192,8 @@ def test_what_peers_echo_differs_from_process_to_process(tmp_path: Path) -> None
 
     async def run() -> None:
         async with _running(tmp_path) as node:
-            tokens.append(node.peering.relay.expect("peer", b"S", [b"r"], Acks(1)))
+            chunk = Relayed("peer", 1, b"S", [b"r"], Acks(1), False)
+            tokens.append(node.publish_routes.relay.expect(chunk))
             for _ in range(2):  # opened again within the process
                 core = node.rafts.make(GroupStart(99, is_memory=True))
                 group = Group(uid=99, raft=core, machine=None, blocks=NoBlocks(), snapshot_index=0)

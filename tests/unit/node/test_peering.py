@@ -25,7 +25,7 @@ class _Node:
     server_name = "a"
 
     def __init__(self) -> None:
-        self.leaders = Leaders("a")
+        self.leaders = Leaders("a", lambda: 0)
         self.soon: list[Any] = []
         self.env = self.loop = self
 

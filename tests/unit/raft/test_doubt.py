@@ -364,6 +364,33 @@ def test_who_holds_what_all_voters_forgot_takes_no_part(
     assert [reply.is_diverged for reply in replies] == [is_outlived]
 
 
+@pytest.mark.parametrize(
+    ("voters", "is_in_memory", "is_granted"),
+    [
+        ("a", True, True),  # a learner: nothing was committed by its acks
+        ("ab", True, False),
+        ("a", False, False),  # on disk nobody begins anew
+    ],
+)
+def test_a_learner_that_remembers_does_not_bar_voters_that_forgot(
+    voters: str, is_in_memory: bool, is_granted: bool
+) -> None:
+    """b was told 44 entries, but not that it is to vote; a, which asked it to, forgot all of them.
+    b may not stand, and refused everybody else for good: simulator seed 21924."""
+    core = b_in_memory(
+        LogState(HardState(1), 45, 44, 1, 5),
+        voters=voters, is_uncertain=False, may_begin_anew=is_in_memory,
+    )  # fmt: skip
+    for is_pre in (True, False):
+        core.step("a", Vote(2, is_pre, 0, 0))
+        replies: list[VoteReply] = []
+        while (ready := core.take(64, 1 << 20)) is not None:
+            replies += [each for _, each in ready.send_now if isinstance(each, VoteReply)]
+            if ready.token is not None:
+                core.persisted(ready.token)
+        assert [reply.is_granted for reply in replies] == [is_granted]
+
+
 def test_who_begins_anew_without_a_snapshot_asks_for_one() -> None:
     """A leader that saw it diverge sends it no entries, so it must speak first: simulator seed
     50728. Its leader may have been in doubt of it before, and learns nothing from a heartbeat."""

@@ -1,0 +1,238 @@
+"""Publishes to streams that this node does not lead: on to the leader, or kept until there is one.
+
+What is kept was never proposed, so each message is stored once or refused, not both. A publisher's
+order is the order stored: while something of a stream is kept, or sent to a leader that was and not
+answered yet, all that comes later waits. What that leader did not take it gives back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamd import errors, limits
+from streamd.node.ports import PublishSink
+from streamd.node.remote_stream import Relay, Relayed, RelaySink
+from streamd.types import Msg, NodeId, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
+
+_BATCH = b"Nats-Batch-"
+
+
+class _Kept(NamedTuple):
+    stream: bytes
+    msgs: list[Msg]
+    replies: list[bytes]
+    sink: PublishSink
+    byte_count: int
+    until_ms: int
+
+
+class _Route:
+    """One stream's publishes."""
+
+    __slots__ = ("floor", "given_back", "kept", "leader", "sent_count")
+
+    def __init__(self) -> None:
+        self.leader: NodeId = ""  # to whom something was sent last
+        self.sent_count = 0  # chunks with it that may come back
+        self.floor = 0  # tokens up to it may not: too much was sent since
+        self.given_back: list[_Kept] = []  # by that leader; before `kept`
+        self.kept: list[_Kept] = []
+
+    @property
+    def oldest(self) -> _Kept:
+        return (self.given_back or self.kept)[0]
+
+
+class PublishRoutes:
+    """One node's. `relay` knows who wants the acks of what was sent."""
+
+    def __init__(self, node: Node) -> None:
+        self.relay = Relay(self._on_over)
+        self.kept_bytes = 0  # of messages that wait
+        self._node = node
+        self._routes: dict[Uid, _Route] = {}
+        self._keeping: dict[Uid, _Route] = {}  # those that keep something
+        self._has_timer = False
+        self._is_closed = False
+        node.leaders.watch(self._on_leaders)
+
+    def is_expected(self, uid: Uid) -> bool:
+        """True if somebody leads the stream, or did until a moment ago."""
+        leaders = self._node.leaders
+        return bool(leaders.leader_of(uid)) or leaders.is_newly_lost(uid)
+
+    def publish(
+        self, uid: Uid, stream: bytes, msgs: list[Msg], replies: list[bytes], sink: PublishSink
+    ) -> None:
+        """Send `msgs` to the leader, or keep them for it. Acks come back over the link; when it
+        breaks, the client's timeout is the answer."""
+        if isinstance(sink, RelaySink):
+            sink.give_back(msgs, replies)
+            return
+        route = self._routes.get(uid)
+        if route is None:
+            route = self._routes[uid] = _Route()
+        leader = self._node.leaders.leader_of(uid)
+        if uid not in self._keeping and self._is_open(route, leader):
+            self._send(leader, uid, route, stream, msgs, replies, sink)
+        elif self._is_closed or not self.is_expected(uid):
+            _refuse(stream, replies, sink)
+        else:
+            self._keep(uid, route, route.kept, stream, msgs, replies, sink)
+
+    def on_given_back(
+        self, token: int, part: list[int] | list[bytes] | None, msgs: list[Msg]
+    ) -> None:
+        """Who leads no more did not take what was sent under `token`, or that part of it."""
+        found = self.relay.part_of(token, part)
+        if found is None:
+            return
+        chunk, replies = found
+        route = self._routes.get(chunk.uid)
+        if route is None or self._is_closed or token <= route.floor:
+            _refuse(chunk.stream, replies, chunk.sink)
+        else:
+            self._keep(chunk.uid, route, route.given_back, chunk.stream, msgs, replies, chunk.sink)
+        self.relay.finish(token, part)
+
+    def look(self, uid: Uid) -> None:
+        """This node leads the stream now: what was kept goes first."""
+        route, replica = self._routes.get(uid), self._node.replicas.get(uid)
+        if route is not None and replica is not None:
+            replica.is_gated = route.sent_count > 0
+            self._flush(uid, route)
+
+    def forget(self, uid: Uid) -> None:
+        """The stream is gone."""
+        route = self._routes.pop(uid, None)
+        if route is not None:
+            self._refuse_kept(uid, route)
+
+    def close(self) -> None:
+        """The node stops: what comes now is refused."""
+        self._is_closed = True
+        for uid, route in list(self._keeping.items()):
+            self._refuse_kept(uid, route)
+
+    # --- sending and keeping ------------------------------------------------------------------
+
+    def _is_open(self, route: _Route, leader: NodeId) -> bool:
+        """True if nothing can come back that would have to be stored before."""
+        is_elsewhere = leader not in ("", self._node.server_name)
+        return is_elsewhere and (route.leader == leader or not route.sent_count)
+
+    def _send(
+        self,
+        leader: NodeId,
+        uid: Uid,
+        route: _Route,
+        stream: bytes,
+        msgs: list[Msg],
+        replies: list[bytes],
+        sink: PublishSink,
+    ) -> None:
+        peers = self._node.peers
+        assert peers is not None
+        # Members of atomic batches are answered one by one, each at its own reply.
+        is_batch = any(_BATCH in msg[1] for msg in msgs if msg[1])
+        token = self.relay.expect(Relayed(leader, uid, stream, replies, sink, is_batch))
+        route.leader = leader
+        if token and not is_batch:
+            route.sent_count += 1
+        peers.note(leader, "publish", [uid, token, msgs, replies if is_batch else None])
+
+    def _keep(
+        self,
+        uid: Uid,
+        route: _Route,
+        where: list[_Kept],
+        stream: bytes,
+        msgs: list[Msg],
+        replies: list[bytes],
+        sink: PublishSink,
+    ) -> None:
+        size = sum(len(headers) + len(payload) for _, headers, payload in msgs)
+        if self.kept_bytes + size > limits.PUBLISH_KEPT_BYTES_MAX:
+            _refuse(stream, replies, sink)
+            return
+        until_ms = self._node.env.clock.monotonic_ms() + limits.PUBLISH_KEPT_MS
+        where.append(_Kept(stream, msgs, replies, sink, size, until_ms))
+        self.kept_bytes += size
+        self._keeping[uid] = route
+        self._arm()
+
+    def _take(self, uid: Uid, route: _Route) -> list[_Kept]:
+        taken = route.given_back + route.kept
+        route.given_back, route.kept = [], []
+        self._keeping.pop(uid, None)
+        self.kept_bytes -= sum(one.byte_count for one in taken)
+        return taken
+
+    def _flush(self, uid: Uid, route: _Route) -> None:
+        """Pass on what is kept, in order, if there is a leader and nothing else may come back."""
+        leader = self._node.leaders.leader_of(uid)
+        replica = self._node.replicas.get(uid)
+        if replica is not None and replica.is_ready:
+            if not route.sent_count:
+                replica.is_gated = False
+                for one in self._take(uid, route):
+                    replica.publish(one.msgs, one.replies, one.sink)
+        elif self._is_open(route, leader):
+            for one in self._take(uid, route):
+                self._send(leader, uid, route, one.stream, one.msgs, one.replies, one.sink)
+
+    def _refuse_kept(self, uid: Uid, route: _Route) -> None:
+        for one in self._take(uid, route):
+            _refuse(one.stream, one.replies, one.sink)
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def _on_over(self, token: int, chunk: Relayed) -> None:
+        """The relay waits for no answer to a chunk any more."""
+        route = self._routes.get(chunk.uid)
+        if route is None or chunk.is_batch or token <= route.floor:
+            return
+        route.sent_count -= 1
+        if route.given_back and self._node.leaders.leader_of(chunk.uid) == chunk.leader:
+            return  # it is about to say that it leads no more
+        if not route.sent_count:
+            replica = self._node.replicas.get(chunk.uid)
+            if chunk.uid in self._keeping or (replica is not None and replica.is_gated):
+                self._flush(chunk.uid, route)
+
+    def _on_leaders(self) -> None:
+        """At once, so that nothing that comes now can overtake what was kept."""
+        for uid, route in list(self._keeping.items()):
+            self._flush(uid, route)
+        self._arm()
+
+    def _arm(self) -> None:
+        if not self._has_timer and (self._keeping or self._node.leaders.has_newly_lost()):
+            self._has_timer = True
+            self._node.env.loop.call_later(limits.PUBLISH_LOOK_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._has_timer = False
+        node = self._node
+        now_ms = node.env.clock.monotonic_ms()
+        patience_ms = limits.PUBLISH_KEPT_MS - int(limits.PUBLISH_LOOK_S * 1000)
+        for uid, route in list(self._keeping.items()):
+            until_ms = route.oldest.until_ms
+            if until_ms - now_ms <= patience_ms:
+                if route.sent_count:
+                    # Who led before is silent. What it gives back now is too late.
+                    route.floor, route.sent_count = self.relay.count, 0
+                self._flush(uid, route)
+            if uid in self._keeping and until_ms <= now_ms:
+                # All of the stream: what came later must not be stored before.
+                self._refuse_kept(uid, route)
+        if node.leaders.settle_lost():
+            node.catalog.changed()
+        self._arm()
+
+
+def _refuse(stream: bytes, replies: list[bytes], sink: PublishSink) -> None:
+    sink.publish_acks(stream, replies, [errors.CLUSTER_NOT_AVAIL()] * len(replies))

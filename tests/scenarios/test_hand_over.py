@@ -1,0 +1,150 @@
+"""Leadership that is handed over: no publisher hears of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from streamd import limits
+from streamd.errors import CLUSTER_NOT_AVAIL
+from tests.scenarios.conftest import Make
+from tests.scenarios.driver import Cluster
+
+ROUND_MS = 2
+
+
+class Publishers:
+    """One at each node in `at`, several messages in flight; each message tells its place."""
+
+    def __init__(self, cluster: Cluster, at: list[str], stream: str = "S") -> None:
+        self._cluster = cluster
+        self._at = at
+        self._stream = stream
+        self._sent: dict[str, list[bytes]] = {name: [] for name in at}  # replies, in order
+
+    def run(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for name in self._at:
+                sent = self._sent[name]
+                body = b"%b %d" % (name.encode(), len(sent))
+                msgs = [(f"{self._stream}.x".encode(), b"", body)]
+                sent += self._cluster.offer(self._stream, msgs, name)
+            self._cluster.run_ms(ROUND_MS)
+
+    def settle(self) -> Counter[str]:
+        """Wait for all answers; how many there were of each kind."""
+        outcome = self._cluster.outcome
+        replies = [reply for sent in self._sent.values() for reply in sent]
+        self._cluster.until("answers", lambda: all(outcome(one) is not None for one in replies), 10)
+        return Counter(
+            "ack" if type(outcome(one)) is int else str(outcome(one).err_code) for one in replies
+        )
+
+    def check_order(self) -> None:
+        """Each publisher's messages are stored in the order it sent them, each once."""
+        stored = self._cluster.read(self._cluster.leader(self._stream), self._stream)
+        found: dict[str, list[int]] = {name: [] for name in self._at}
+        for seq in sorted(stored):
+            name, number = stored[seq].split()
+            found[name.decode()].append(int(number))
+        for name in self._at:
+            assert found[name] == sorted(set(found[name])), name
+            acked = [self._cluster.outcome(one) for one in self._sent[name]]
+            assert acked == sorted(acked), name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_down_refuses_no_publish(make: Make, seed: int) -> None:
+    cluster = make()
+    cluster.create()
+    publishers = Publishers(cluster, cluster.names)
+    for number in range(6):
+        publishers.run(3 + seed + number)
+        cluster.send("STREAM.LEADER.STEPDOWN.S", at=cluster.names[(number + seed) % 3])
+        publishers.run(20)
+    assert set(publishers.settle()) == {"ack"}
+    publishers.check_order()
+    cluster.until_whole()
+
+
+def test_a_server_that_stops_refuses_no_publish_of_others(cluster: Cluster) -> None:
+    cluster.create()
+    for _ in range(3):
+        leader, others = cluster.leader("S"), cluster.followers("S")
+        publishers = Publishers(cluster, others)
+        publishers.run(10)
+        cluster.hosts[leader].stop()
+        while cluster.hosts[leader].node is not None:
+            publishers.run(1)
+        publishers.run(10)
+        assert set(publishers.settle()) == {"ack"}
+        cluster.boot(leader)
+        cluster.until_whole()
+
+
+def test_publishes_wait_for_the_next_leader_after_a_crash(cluster: Cluster) -> None:
+    """What was with the leader may be lost; what comes while there is none is not."""
+    cluster.create()
+    leader, others = cluster.leader("S"), cluster.followers("S")
+    cluster.kill(leader)
+    uid = cluster.uid("S")
+    nodes = [cluster.node(name) for name in others]
+    cluster.until("noticed", lambda: not any(node.leader_of(uid) for node in nodes))
+    publishers = Publishers(cluster, others)
+    publishers.run(5)
+    assert set(publishers.settle()) == {"ack"}
+    publishers.check_order()
+
+
+def test_who_waits_too_long_is_refused(cluster: Cluster) -> None:
+    """Without a majority nobody will lead. What waited is refused; then nobody takes publishes."""
+    cluster.create()
+    left = cluster.followers("S")[0]
+    for name in cluster.names:
+        if name != left:
+            cluster.kill(name)
+    uid, node = cluster.uid("S"), cluster.node(left)
+    cluster.until("noticed", lambda: not node.leader_of(uid))
+    assert node.catalog.streams_for(b"S.x")  # a leader is expected
+    publishers = Publishers(cluster, [left])
+    publishers.run(3)
+    assert node.publish_routes.kept_bytes
+    assert publishers.settle() == Counter({str(CLUSTER_NOT_AVAIL.err_code): 3})
+    assert not node.publish_routes.kept_bytes
+    cluster.run_ms(limits.PUBLISH_KEPT_MS)
+    assert not node.catalog.streams_for(b"S.x")  # "no responders", as for a subject nobody has
+
+
+def test_no_more_than_a_bound_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.create()
+    leader, other = cluster.leader("S"), cluster.followers("S")[0]
+    cluster.kill(leader)
+    uid, node = cluster.uid("S"), cluster.node(other)
+    cluster.until("noticed", lambda: not node.leader_of(uid))
+    monkeypatch.setattr(limits, "PUBLISH_KEPT_BYTES_MAX", 1000)
+    replies: list[bytes] = []
+    for _ in range(3):
+        replies += cluster.offer("S", [(b"S.x", b"", b"x" * 400)], other)
+    outcomes: list[Any] = [cluster.outcome(reply) for reply in replies]
+    assert outcomes[:2] == [None, None]
+    assert outcomes[2].err_code == CLUSTER_NOT_AVAIL.err_code
+    cluster.until("acks", lambda: all(type(cluster.outcome(one)) is int for one in replies[:2]), 5)
+
+
+def test_a_hand_over_that_fails_loses_nothing(cluster: Cluster) -> None:
+    """The one who is to lead does not hear of it: the leader leads on."""
+    cluster.create()
+    leader, target = cluster.leader("S"), cluster.followers("S")[0]
+    publishers = Publishers(cluster, [leader])
+    publishers.run(5)
+    cluster.process(target).pause()
+    placement = {"placement": {"preferred": target}}
+    cluster.send("STREAM.LEADER.STEPDOWN.S", placement, at=leader)
+    publishers.run(10)
+    assert set(publishers.settle()) == {"ack"}
+    publishers.check_order()
+    assert cluster.leader("S") == leader
+    cluster.process(target).resume()
+    cluster.until_whole()
