@@ -21,8 +21,8 @@ INTENDED = [
     Intended("*", "*config.metadata._nats.level", "the peer is of a newer API level than ours"),
     Intended(
         "pulls.round_robin",
-        "[[]0].reply",
-        "the pending count in the ack subject: the peer counts the message that wakes it up",
+        "[[]*].reply",
+        "the pending count in the ack subject: the peer counts the messages that wake it up",
     ),
     Intended(
         "delivery.redelivered_message_deleted",
