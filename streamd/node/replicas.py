@@ -113,6 +113,8 @@ class Replicas:
             # A committed command took it away, if it named the uid.
             if uid in self._assets and node.meta.is_deleted(uid):
                 self._close(self._assets[uid])
+            elif uid not in self._assets:
+                node.peering.forget(uid)  # it was elsewhere
         elif self._is_foreign(asset):
             if uid in self._replicas:
                 self.departures.begin(uid)

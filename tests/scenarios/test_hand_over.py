@@ -148,3 +148,18 @@ def test_a_hand_over_that_fails_loses_nothing(cluster: Cluster) -> None:
     assert cluster.leader("S") == leader
     cluster.process(target).resume()
     cluster.until_whole()
+
+
+def test_a_deleted_stream_leaves_nothing_where_it_only_passed(cluster: Cluster) -> None:
+    uid = cluster.create(replicas=1)
+    leader = cluster.leader("S")
+    other = next(name for name in cluster.names if name != leader)
+    cluster.publish(3, at=other)
+    node = cluster.node(other)
+    assert node.leader_of(uid) == leader
+    assert uid in node.publish_routes._routes
+    cluster.ask("STREAM.DELETE.S")
+    cluster.until("forgotten", lambda: uid not in node.meta.streams_by_uid)
+    cluster.run_ms(100)
+    assert not node.leader_of(uid)
+    assert uid not in node.publish_routes._routes
