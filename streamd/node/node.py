@@ -28,6 +28,8 @@ from streamd.node.config_changes import ConfigChanges
 from streamd.node.damages import Damages
 from streamd.node.env import NodeEnv, SystemEnv, completion
 from streamd.node.group import Group
+from streamd.node.group_info import group_info
+from streamd.node.hand_over import HandOver
 from streamd.node.leaders import Leaders
 from streamd.node.memory_log import MemoryLog
 from streamd.node.meta_member import MetaMember
@@ -283,7 +285,7 @@ class Node:
             timer.cancel()
         self._timers.clear()
         self.scrubber.stop()
-        self.peering.hand_over(partial(self._stop_groups, groups_left))
+        HandOver(self, partial(self._stop_groups, groups_left)).begin()
 
     @property
     def is_running(self) -> bool:
@@ -390,7 +392,7 @@ class Node:
         return replica.group if replica is not None else None
 
     def group_info(self, uid: Uid) -> dict[str, Any] | None:
-        return self.peering.group_info(uid)
+        return group_info(self, uid)
 
     def step_down(self, uid: Uid, preferred: NodeId, done: Done) -> None:
         monitor = self.monitor_of(uid)

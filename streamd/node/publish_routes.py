@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamd import errors, limits
 from streamd.node.ports import PublishSink
-from streamd.node.remote_stream import Relay, Relayed, RelaySink
+from streamd.node.relay import Relay, Relayed, RelaySink
 from streamd.types import Msg, NodeId, Uid
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class PublishRoutes:
             self._refuse_kept(uid, route)
 
     def close(self) -> None:
-        """The node stops: what comes now is refused."""
+        """The node stops: nothing waits any more. What has a leader elsewhere still goes there."""
         self._is_closed = True
         for uid, route in list(self._keeping.items()):
             self._refuse_kept(uid, route)

@@ -12,7 +12,7 @@ from streamd.node import group as g
 from streamd.node.cursor import Cursor
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Done, PublishSink
-from streamd.node.remote_stream import RelaySink
+from streamd.node.relay import RelaySink
 from streamd.node.stream_group import StreamGroup
 from streamd.store.format import crc_of, decode_at
 from streamd.subjects import matches

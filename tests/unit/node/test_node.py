@@ -18,7 +18,7 @@ from streamd.machine import commands
 from streamd.node.group import Group, NoBlocks
 from streamd.node.node import Node
 from streamd.node.rafts import GroupStart
-from streamd.node.remote_stream import Relayed
+from streamd.node.relay import Relayed
 from streamd.store import wal_writer
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal_pace import Pace

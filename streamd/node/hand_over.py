@@ -1,0 +1,86 @@
+"""A node that stops gives away what it leads, and passes on what its clients still publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from streamd import limits
+from streamd.types import META_UID, Index, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
+
+
+class HandOver:
+    """One stop's. `done` is called when all is given away, or when that takes too long."""
+
+    def __init__(self, node: Node, done: Callable[[], None]) -> None:
+        self._node = node
+        self._done = done
+        self._led = [
+            uid
+            for uid in [META_UID, *(replica.uid for replica in node.replicas)]
+            if self._leads_with_others(uid)
+        ]
+        self._left = len(self._led)  # groups that have not said yet how it went
+        self._begun: dict[Uid, Index] = {}  # how far the logs went that it led
+        self._quiet_looks = 0
+        self._is_over = False
+        self._timer: Any = None
+
+    def begin(self) -> None:
+        node = self._node
+        if not self._led or node.peers is None:
+            self._done()
+            return
+        self._timer = node.env.loop.call_later(limits.STEP_DOWN_AT_STOP_S, self._finish)
+        for uid in self._led:
+            node.step_down(uid, "", self._on_handed)
+
+    def _on_handed(self, outcome: Any) -> None:
+        self._left -= 1
+        if self._left == 0:
+            for uid in self._led:
+                group = self._node.group_of(uid)
+                self._begun[uid] = 0 if group is None else group.raft.log.last_index
+            self._look()
+
+    def _look(self) -> None:
+        """What its clients publish goes to who leads now. What others sent before they heard of
+        that may still be on its way: it is given back."""
+        if self._is_over:
+            return
+        is_quiet = not self._node.publish_routes.kept_bytes and all(
+            self._has_passed_on(uid, index) for uid, index in self._begun.items()
+        )
+        self._quiet_looks = self._quiet_looks + 1 if is_quiet else 0
+        if self._quiet_looks > limits.HAND_OVER_QUIET_LOOKS:
+            self._finish()
+        else:
+            self._node.env.loop.call_later(limits.HAND_OVER_LOOK_S, self._look)
+
+    def _finish(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._timer.cancel()
+            self._done()
+
+    def _has_passed_on(self, uid: Uid, begun: Index) -> bool:
+        """True if another node leads the group, and this one knows what became of the entries up
+        to `begun`, which it began itself."""
+        group = self._node.group_of(uid)
+        if group is None or group.failure:
+            return True
+        leader = self._node.leaders.leader_of(uid)
+        is_led = leader not in ("", self._node.server_name)
+        return is_led and group.machine.applied >= begun
+
+    def _leads_with_others(self, uid: Uid) -> bool:
+        group = self._node.group_of(uid)
+        return (
+            group is not None
+            and not group.failure
+            and group.raft.is_leader
+            and not group.raft.log.is_sole
+        )

@@ -1,0 +1,169 @@
+"""Publishes between the node of a client and the leader: who waits there, where acks go here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from streamd import limits
+from streamd.errors import JsError
+from streamd.node.ports import Peers, PublishSink
+from streamd.types import Msg, NodeId, Uid
+
+_RUN = "run"
+_PLACES: list[bytes] = []  # see `_places`
+
+
+class Relayed(NamedTuple):
+    """A chunk of publishes on its way to another node."""
+
+    leader: NodeId
+    uid: Uid
+    stream: bytes
+    replies: list[bytes]
+    sink: PublishSink
+    is_batch: bool  # its members are answered at their own replies, some not at all
+
+
+class Relay:
+    """Publishes on their way to other nodes: who wants their acks.
+
+    What an earlier process of this node sent may be answered to us, long after: a leader answers
+    when the entry is committed. So tokens begin elsewhere in each process (`begin`).
+    """
+
+    def __init__(self, on_over: Callable[[int, Relayed], None] = lambda token, chunk: None) -> None:
+        self._waiting: dict[int, Relayed] = {}
+        self._left: dict[int, int] = {}  # of those answered in part: how many are not
+        self._on_over = on_over  # no answer to a chunk is waited for any more
+        self.count = 0  # the last token given
+
+    def begin(self, nonce: int) -> None:
+        """Before anything is sent: a number of 31 bits that differs from process to process."""
+        self.count = nonce << 32
+
+    @property
+    def waiting_count(self) -> int:
+        """Chunks that are not answered, or not wholly."""
+        return len(self._waiting)
+
+    def expect(self, chunk: Relayed) -> int:
+        """Return the token under which the leader will answer; 0 if nobody wants an ack."""
+        if not any(chunk.replies):
+            return 0
+        if len(self._waiting) >= limits.RELAYED_MAX:
+            # The oldest has waited longer than any client does.
+            self._forget(next(iter(self._waiting)))
+        self.count += 1
+        self._waiting[self.count] = chunk
+        return self.count
+
+    def on_acks(self, token: int, part: list[bytes] | list[int] | None, outcomes: Any) -> None:
+        """The leader answered all that was sent under `token`, or a part of it: which, by the place
+        of each or, if it knows them, by their replies."""
+        found = self.part_of(token, part)
+        if found is not None:
+            chunk, replies = found
+            self.finish(token, part)
+            chunk.sink.publish_acks(chunk.stream, replies, decode_outcomes(outcomes))
+
+    def part_of(
+        self, token: int, part: list[bytes] | list[int] | None
+    ) -> tuple[Relayed, list[bytes]] | None:
+        """A chunk that waits, and the replies of that part of it."""
+        chunk = self._waiting.get(token)
+        if chunk is None or part is None:
+            return None if chunk is None else (chunk, chunk.replies)
+        return chunk, [chunk.replies[one] if isinstance(one, int) else one for one in part]
+
+    def finish(self, token: int, part: list[bytes] | list[int] | None) -> None:
+        """That part of a chunk is over."""
+        left = 0
+        if part is not None:
+            left = self._left.get(token, len(self._waiting[token].replies)) - len(part)
+        if left > 0:
+            self._left[token] = left
+        else:
+            self._forget(token)
+
+    def on_down(self, node_id: NodeId) -> None:
+        """What that node was asked gets no answer any more."""
+        for token in [token for token, row in self._waiting.items() if row.leader == node_id]:
+            self._forget(token)
+
+    def _forget(self, token: int) -> None:
+        chunk = self._waiting.pop(token)
+        self._left.pop(token, None)
+        self._on_over(token, chunk)
+
+
+class RelaySink:
+    """At the leader: where the acks of a relayed batch go. Implements ports.PublishSink.
+
+    `replies` are what is published here with: the client's own, or, if they stayed where the client
+    is, the place of each message in what was relayed.
+    """
+
+    def __init__(
+        self, peers: Peers, node_id: NodeId, token: int, own: list[bytes] | None, count: int
+    ) -> None:
+        self._peers = peers
+        self._node_id = node_id
+        self._token = token
+        self._own = own
+        if own is not None:
+            self.replies = own
+        else:
+            self.replies = _places(count) if token else [b""] * count  # nobody wants an ack
+
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        if self._token:
+            args = [self._token, self._part(replies), encode_outcomes(outcomes)]
+            self._peers.note(self._node_id, "pubacks", args)
+
+    def give_back(self, msgs: list[Msg], replies: list[bytes]) -> None:
+        """This node does not lead, and none of it was proposed: the client's node sends it again,
+        as it alone knows what comes after."""
+        if self._token:
+            self._peers.note(self._node_id, "given_back", [self._token, self._part(replies), msgs])
+
+    def _part(self, replies: list[bytes]) -> list[Any] | None:
+        if replies is self.replies:
+            return None
+        return replies if self._own is not None else list(map(int, replies))
+
+
+def _places(count: int) -> list[bytes]:
+    """The numbers from 0 on, as texts."""
+    while len(_PLACES) < count:
+        _PLACES.append(b"%d" % len(_PLACES))
+    return _PLACES[:count]
+
+
+def encode_outcomes(outcomes: Any) -> list[Any]:
+    """Outcomes of a STORE as msgpack-able values."""
+    if type(outcomes) is range:
+        return [_RUN, outcomes.start, outcomes.stop]
+    return [
+        ["e", outcome.code, outcome.err_code, outcome.description]
+        if isinstance(outcome, JsError)
+        else list(outcome)
+        if type(outcome) is tuple
+        else outcome
+        for outcome in outcomes
+    ]
+
+
+def decode_outcomes(values: list[Any]) -> Any:
+    """Inverse of `encode_outcomes`."""
+    if values and values[0] == _RUN:
+        return range(values[1], values[2])
+    return [_outcome(value) for value in values]
+
+
+def _outcome(value: Any) -> Any:
+    if type(value) is not list:
+        return value
+    if value[0] == "e":
+        return JsError(value[1], value[2], value[3])
+    return tuple(value)
