@@ -127,7 +127,10 @@ class Rafts:
             log,
             start.index,
             is_uncertain=is_uncertain,
-            is_incomplete=is_uncertain and (start.is_damaged or start.index == 0),
+            # In memory nothing is missing at index 0, and a snapshot that came when entries are
+            # here and counted would take them away again.
+            is_incomplete=is_uncertain
+            and (start.is_damaged or (start.index == 0 and not start.is_memory)),
         )
 
     def _core(

@@ -161,6 +161,9 @@ class Member(Roles):
             if index <= log.last_index:
                 if log.term_at(index) == entry.term:
                     continue
+                if index <= log.commit and self._may_be_outlived():
+                    self._outlive(sender, append.commit)
+                    return False
                 self._truncate(index)
                 has_members_changed = True
             log.append(entry)
@@ -210,9 +213,10 @@ class Member(Roles):
             # An uncertain member may have acked entries that are not the ones it has now.
             self.first_commit = self.first_commit or beat.commit
             self._commit_to(min(beat.commit, self.log.last_index))
-        if not (self._has_told or self._has_diverged) and (self.log.commit or self.is_incomplete):
-            # Begun anew from a snapshot: the leader that offered it waits for this. Or without
-            # one, to be made whole: a leader that saw it diverge sends it no entries until then.
+        has_begun_anew = self.log.commit or self.is_incomplete or self.may_begin_anew
+        if has_begun_anew and not (self._has_told or self._has_diverged):
+            # From a snapshot: the leader that offered it waits for this. Or without one: a leader
+            # that saw it diverge sends it no entries until then.
             self._held.append((sender, self._append_reply(True, self.log.commit)))
         # No promise rests on a sign of life, so it does not wait for the disk.
         self._outbox.append((sender, HeartbeatReply(self.term, beat.round_no, self.is_uncertain)))

@@ -364,6 +364,24 @@ def test_who_holds_what_all_voters_forgot_takes_no_part(
     assert [reply.is_diverged for reply in replies] == [is_outlived]
 
 
+@pytest.mark.parametrize("commit", [1, 2])
+def test_what_was_committed_and_forgotten_gives_way_at_one_that_left(commit: int) -> None:
+    """b led, made a its only voter, and left. a forgot all but the first entry and leads on; its
+    second entry is not b's, which was committed: simulator seed 31157."""
+    core = b_in_memory(LogState(HardState(1), 1, 0, 0, 0), voters="a", is_uncertain=False)
+    first = next_chain(0, 1, 1, b"")
+    entries = [
+        Entry(1, 1, b"", chain=first),
+        Entry(1, 2, b"b", chain=next_chain(first, 1, 2, b"b")),
+    ]
+    core.step("a", Append(1, 0, 0, 0, entries, commit))
+    other = Entry(2, 2, b"a", chain=next_chain(first, 2, 2, b"a"))
+    core.step("a", Append(2, 1, 1, first, [other], 1))
+    is_outlived = commit == 2
+    assert core.status()["has_diverged"] is is_outlived
+    assert core.log.term_at(2) == (1 if is_outlived else 2)
+
+
 @pytest.mark.parametrize(
     ("voters", "is_in_memory", "is_granted"),
     [
@@ -391,10 +409,12 @@ def test_a_learner_that_remembers_does_not_bar_voters_that_forgot(
         assert [reply.is_granted for reply in replies] == [is_granted]
 
 
-def test_who_begins_anew_without_a_snapshot_asks_for_one() -> None:
-    """A leader that saw it diverge sends it no entries, so it must speak first: simulator seed
-    50728. Its leader may have been in doubt of it before, and learns nothing from a heartbeat."""
-    core = b_in_memory(LogState(HardState(3, "", 0, True), 1, 0, 0, 0), is_incomplete=True)
+@pytest.mark.parametrize("is_incomplete", [True, False])
+def test_who_begins_anew_without_a_snapshot_speaks_first(is_incomplete: bool) -> None:
+    """A leader that saw it diverge sends it no entries until then: simulator seed 50728. Its leader
+    may have been in doubt of it before, and learns nothing from a heartbeat."""
+    start = LogState(HardState(3, "", 0, True), 1, 0, 0, 0)
+    core = b_in_memory(start, is_incomplete=is_incomplete)
     replies: list[AppendReply] = []
     for round_no in (1, 2):
         core.step("a", Heartbeat(3, 0, round_no))
@@ -404,4 +424,4 @@ def test_who_begins_anew_without_a_snapshot_asks_for_one() -> None:
                 core.persisted(ready.token)
     (reply,) = replies
     assert (reply.is_ok, reply.index) == (True, 0)
-    assert reply.needs_snapshot and reply.is_uncertain
+    assert reply.needs_snapshot is is_incomplete and reply.is_uncertain
