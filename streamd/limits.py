@@ -119,7 +119,7 @@ RAFT_APPEND_BYTES: Final = 1024 * 1024  # of one append message; larger ones del
 RAFT_APPEND_ENTRIES: Final = 1024  # of one append message
 RAFT_INFLIGHT_APPENDS: Final = 64  # unanswered appends per peer; with the bytes bounds its link
 RAFT_READS_MAX: Final = 65_536  # reads waiting for a leader's confirmation, per group
-RAFT_READ_LOST_MS: Final = 60_000  # nobody waits that long for it
+RAFT_READ_LOST_MS: Final = 2000  # without an answer: the question or the answer was lost
 
 # --- cluster ------------------------------------------------------------------------------------
 

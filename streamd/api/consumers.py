@@ -138,7 +138,7 @@ def info(request: Request) -> None:
         handle, consumer = _consumer(request)
         request.answer(infos.consumer_info(request.context, handle, consumer))
 
-    request.stream().read_barrier(lambda: request.guard(show))
+    request.when_current(request.stream(), show)
 
 
 def names(request: Request) -> None:
@@ -234,16 +234,16 @@ def unpin(request: Request) -> None:
         view = handle.consumer_view(consumer.name)
         if view is not None:
             view.unpin("admin")
-        handle.read_barrier(lambda: request.guard(lambda: request.answer({})))
+        request.when_current(handle, request.answer, {})
 
-    handle.read_barrier(lambda: request.guard(take))
+    request.when_current(handle, take)
 
 
 def reset(request: Request) -> None:
     """`CONSUMER.RESET.<stream>.<consumer>`: deliver again from a seq, or from the ack floor."""
     handle = request.context.node.stream(request.names[0])
     if handle is not None and request.context.is_clustered and not handle.is_local:
-        raise errors.CLUSTER_NOT_AVAIL()
+        raise errors.Unserved()
     consumer = handle.machine.consumers.get(request.names[1]) if handle is not None else None
     if handle is None or consumer is None:
         return  # this one is answered by the consumer itself; where there is none, nobody does

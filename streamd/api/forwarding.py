@@ -53,7 +53,9 @@ class Forwarding:
         self._parked: list[Request] = []  # oldest first
         self._has_timer = False
         self._is_nudged = False
+        self._passed_on = 0  # to other nodes, which have not answered
         context.node.watch_leaders(self._on_leaders)
+        context.node.wait_for_requests(lambda: bool(self._parked or self._passed_on))
 
     @property
     def parked_count(self) -> int:
@@ -66,7 +68,7 @@ class Forwarding:
         if target == self._context.node.server_name:
             self._serve(request)
         elif not target or not self._send(target, request):
-            self._park(request)
+            self.park(request)
 
     def _target(self, request: Request) -> NodeId:
         """Return the node that serves `request`; empty: nobody at the moment."""
@@ -106,6 +108,7 @@ class Forwarding:
             def passed(result: Any) -> None:
                 self._passed(request, target, result)
 
+            self._passed_on += 1
             peers.call(target, FORWARD, args, passed, limits.API_FORWARD_MS)
         else:
             peers.note(target, FORWARD, args)
@@ -113,6 +116,7 @@ class Forwarding:
 
     def _passed(self, request: Request, target: NodeId, result: Any) -> None:
         """`target` has answered the client, or is gone, perhaps before it did."""
+        self._passed_on -= 1
         if not isinstance(result, JsError):
             request.finish()
         elif self._is_up(target):
@@ -128,7 +132,8 @@ class Forwarding:
 
     # --- requests that wait -----------------------------------------------------------------
 
-    def _park(self, request: Request) -> None:
+    def park(self, request: Request) -> None:
+        """Keep `request` until somebody leads who serves it, for as long as clients wait."""
         if not request.endpoint.is_json:
             request.no_responders()
             return

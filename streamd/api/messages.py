@@ -54,7 +54,7 @@ def get(request: Request) -> None:
         handle.read([seq], lambda found: request.guard(show, found))
 
     # Behind everything posted so far: a reader sees its own writes.
-    handle.read_barrier(lambda: request.guard(look_up))
+    request.when_current(handle, look_up)
 
 
 def has_selector(wanted: dict[str, Any]) -> bool:

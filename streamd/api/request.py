@@ -45,6 +45,7 @@ class ApiContext:
         "counts",
         "domain",
         "node",
+        "park",
         "removing_until_ms",
         "server_version",
         "wires",
@@ -69,6 +70,7 @@ class ApiContext:
         self.advisories = advisories
         self.asset_limits = asset_limits
         self.counts = ApiCounts()
+        self.park: Callable[[Request], None] | None = None  # until somebody leads; a cluster's
         self.removing_until_ms = 0  # a server's removal is proposed, and may be decided till then
 
     @property
@@ -169,7 +171,10 @@ class Request:
         self._send({"type": _TYPE_PREFIX + self.endpoint.type_name} | fields)
 
     def refuse(self, error: JsError) -> None:
-        """Send the error response."""
+        """Send the error response; but wait for the next leader if that may serve it."""
+        if isinstance(error, errors.Unserved) and self.context.park is not None:
+            self.context.park(self)
+            return
         self.context.counts.errors += 1
         head = {"type": _TYPE_PREFIX + self.endpoint.type_name, "error": error.as_json()}
         self._send(head | self.endpoint.blank)
@@ -221,7 +226,7 @@ class Request:
                 raise errors.STREAM_OFFLINE_REASON(err=reason)
             raise errors.STREAM_NOT_FOUND()
         if self.context.is_clustered and not handle.is_local:
-            raise errors.CLUSTER_NOT_AVAIL()  # its leader has just changed
+            raise errors.Unserved()  # its leader has just changed
         return handle
 
     def asset(self) -> StreamAsset:
@@ -241,6 +246,10 @@ class Request:
         refuses the request."""
         self.context.counts.pending += 1
         handle.propose(command, self._settled(then))
+
+    def when_current(self, handle: StreamHandle, step: Callable[..., None], *args: Any) -> None:
+        """Run `step` once it can see all that was asked of the stream before."""
+        handle.read_barrier(lambda: self.guard(step, *args), lambda: self.refuse(errors.Unserved()))
 
     def propose_meta(self, command: list[Any], then: Callable[[Any], None]) -> None:
         """Propose `command` to the meta group; as `propose`."""

@@ -148,6 +148,7 @@ class Router:
         if self.context.is_clustered:
             later = call_later or asyncio.get_running_loop().call_later
             self._forwarding = Forwarding(self.context, self._serve, later)
+            self.context.park = self._forwarding.park
             node.on_note_prefix("api.", self._on_note)
             node.on_call_prefix("api.", self._on_call)
         self._found: dict[bytes, tuple[Endpoint, list[str]] | None] = {}

@@ -115,8 +115,7 @@ def info(request: Request) -> None:
     wanted: dict[str, Any] = {}
     if decoding.is_json_document(request.payload):
         wanted = decode(request.payload, shapes.STREAM_INFO)
-    handle = request.stream()
-    handle.read_barrier(lambda: request.guard(_show_info, request, wanted))
+    request.when_current(request.stream(), _show_info, request, wanted)
 
 
 def _show_info(request: Request, wanted: dict[str, Any]) -> None:

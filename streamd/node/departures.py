@@ -74,7 +74,7 @@ class Departures:
             return
         # A majority has to say that nobody else leads by now, who might know better. If that comes
         # to nothing there is no answer: it is asked again.
-        replica.read_barrier(lambda: answer(_has_left(replica, node_id)))
+        replica.read_barrier(lambda: answer(_has_left(replica, node_id)), lambda: None)
 
 
 def _has_left(replica: LocalStream, node_id: NodeId) -> bool:

@@ -7,7 +7,7 @@ is committed, and returns what the shell must do. No I/O, clock or task in here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from streamd import errors, limits
 from streamd.machine.base import Effects
@@ -23,7 +23,7 @@ TICK = 1
 DURABLE = 2  # (token): the log has fsynced what the token covers
 SAVED = 3  # (index, term, chain): a snapshot is durable
 PROPOSE = 4  # (command, done | None, is_forced)
-BARRIER = 5  # (done): call when everything posted before is applied
+BARRIER = 5  # (done, lost): call `done` when everything posted before is applied, or `lost`
 PUBLISH = 6  # (msgs, replies, sink)
 ACKS = 7  # (subjects, replies | None, payloads): all for one consumer
 PULL = 8  # (consumer name, reply, (headers, payload))
@@ -119,6 +119,15 @@ class Turn:
         self.alerts: list[Alert] = []
 
 
+class _Read(NamedTuple):
+    """A linearizable read that waits for a majority's word."""
+
+    least: Index  # what it must see
+    done: Callable[[], None]
+    lost: Callable[[], None]
+    asked_ms: int
+
+
 class Group:
     """A Raft member and its machine. `StreamGroup` adds what the leader of a stream does."""
 
@@ -142,9 +151,9 @@ class Group:
         self.are_events_for_all = False  # the meta group's: every node follows them
         self._is_ready = False
         self._members = raft.members  # as of the last turn
-        self._barriers: list[tuple[Index, Callable[[], None]]] = []
+        self._barriers: list[tuple[Index, Callable[[], None], Callable[[], None]]] = []
         # By ReadIndex context: what must be applied besides, who waits, and since when (ms).
-        self._reads: dict[int, tuple[Index, Callable[[], None], int]] = {}
+        self._reads: dict[int, _Read] = {}
         # Begins elsewhere in each life: the answer to an earlier one's question must not be taken
         # for the answer to ours.
         self._read_count = raft.nonce << 20
@@ -185,6 +194,8 @@ class Group:
         if not raft.log.is_sole:
             self._look_at_checkpoint()
             self._drain(turn)
+        if self._reads:
+            self._look_at_lost_reads()
         if self._barriers:
             self._pass_barriers(turn)
         if self._stepping_down:
@@ -200,8 +211,7 @@ class Group:
         """Begin to serve as leader once all before this term is applied; end when it is over."""
         if not self.raft.is_leader:
             self._is_ready = False
-            self._reads.clear()
-            self._barriers.clear()
+            self._lose_reads()
             self._checkpoint_at_ms = 0
             self._on_leadership_lost()
             turn.has_role_changed = True
@@ -273,12 +283,17 @@ class Group:
         if ready.alerts:
             turn.alerts.extend(ready.alerts)
         for entry in ready.dropped:
-            # Another leader's log replaced it, so it will never be applied anywhere.
+            # Another leader's log replaced it here. (Of five members one may still have it, and
+            # lead next: what became of it stays open.)
             self._on_dropped(entry)
         for state in ready.read_states:
             asked = self._reads.pop(state.context, None)
-            if asked is not None and state.index:
-                self._barriers.append((max(state.index, asked[0]), asked[1]))
+            if asked is None:
+                continue
+            if not state.index:  # nobody leads who could say
+                self.call_soon(asked.lost)
+            else:
+                self._barriers.append((max(state.index, asked.least), asked.done, asked.lost))
 
     def _on_dropped(self, entry: Entry) -> None:
         if callable(entry.tag):
@@ -360,6 +375,10 @@ class Group:
         earliest = self.raft.deadline_ms
         if self._checkpoint_at_ms and (not earliest or self._checkpoint_at_ms < earliest):
             earliest = self._checkpoint_at_ms
+        if self._reads:
+            due_ms = next(iter(self._reads.values())).asked_ms + limits.RAFT_READ_LOST_MS
+            if not earliest or due_ms < earliest:
+                earliest = due_ms
         for deadline_ms, _ in self._stepping_down:
             if not earliest or deadline_ms < earliest:
                 earliest = deadline_ms
@@ -390,7 +409,7 @@ class Group:
             self.raft.propose(encode(command), command, tag)
         except (NotLeader, ProposalRejected):
             if callable(tag):
-                self.call_soon(tag, errors.CLUSTER_NOT_AVAIL())
+                self.call_soon(tag, errors.Unserved())
             return False
         return True
 
@@ -412,11 +431,11 @@ class Group:
     def _pass_barriers(self, turn: Turn) -> None:
         applied = self.machine.applied
         waiting = []
-        for index, done in self._barriers:
-            if index <= applied:
-                turn.ready_callbacks.append(done)
+        for barrier in self._barriers:
+            if barrier[0] <= applied:
+                turn.ready_callbacks.append(barrier[1])
             else:
-                waiting.append((index, done))
+                waiting.append(barrier)
         self._barriers = waiting
 
     # --- messages ---------------------------------------------------------------------------
@@ -438,37 +457,46 @@ class Group:
             self.raft.hasten_commit()
         self.propose_now(command, done)
 
-    def _on_barrier(self, done: Callable[[], None], b: Any, c: Any) -> None:
+    def _on_barrier(self, done: Callable[[], None], lost: Callable[[], None], c: Any) -> None:
         self._propose_collected()
-        self._add_barrier(done)
+        self._add_barrier(done, lost)
 
-    def _add_barrier(self, done: Callable[[], None]) -> None:
-        """Call `done` when a read that starts now may be answered.
+    def _add_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Call `done` when a read that starts now may be answered, or `lost` if that is unknown.
 
         With peers that takes a majority's word that nobody else leads by now (ReadIndex).
         """
         raft = self.raft
         if raft.log.is_sole:
-            self._barriers.append((raft.last_index, done))
+            self._barriers.append((raft.last_index, done, lost))
             return
-        self._forget_lost_reads()
         self._read_count += 1
-        asked = (raft.last_index if raft.is_leader else 0, done, self.at_ms)
-        self._reads[self._read_count] = asked
+        index = raft.last_index if raft.is_leader else 0
+        self._reads[self._read_count] = _Read(index, done, lost, self.at_ms)
         try:
             raft.read_index(self._read_count)
         except ProposalRejected:
-            self._reads.pop(self._read_count, None)
+            if self._reads.pop(self._read_count, None) is not None:
+                self.call_soon(lost)
 
-    def _forget_lost_reads(self) -> None:
-        """Let go of those whose question or answer was lost: nobody waits for them any more."""
+    def _look_at_lost_reads(self) -> None:
+        """Let go of those whose question or answer was lost on its way."""
         reads = self._reads
         since_ms = self.at_ms - limits.RAFT_READ_LOST_MS
         while reads:
             oldest = next(iter(reads))
-            if reads[oldest][2] >= since_ms:
+            if reads[oldest].asked_ms > since_ms:
                 return
-            del reads[oldest]
+            self.call_soon(reads.pop(oldest).lost)
+
+    def _lose_reads(self) -> None:
+        """This node leads no more: it does not know what a reader must see."""
+        for read in self._reads.values():
+            self.call_soon(read.lost)
+        for _, _, lost in self._barriers:
+            self.call_soon(lost)
+        self._reads.clear()
+        self._barriers.clear()
 
     def _on_snapshot_wanted(self, a: Any, b: Any, c: Any) -> None:
         self._turn_out.snapshot_wanted = True

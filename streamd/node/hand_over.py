@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from streamd import limits
@@ -18,47 +20,55 @@ class HandOver:
     def __init__(self, node: Node, done: Callable[[], None]) -> None:
         self._node = node
         self._done = done
-        self._led = [
-            uid
-            for uid in [META_UID, *(replica.uid for replica in node.replicas)]
-            if self._leads_with_others(uid)
-        ]
-        self._left = len(self._led)  # groups that have not said yet how it went
-        self._begun: dict[Uid, Index] = {}  # how far the logs went that it led
+        self._asked: set[Uid] = set()  # groups that were told to hand over
+        self._begun: dict[Uid, Index] = {}  # those that have answered: how far their logs went
         self._quiet_looks = 0
         self._is_over = False
         self._timer: Any = None
 
     def begin(self) -> None:
         node = self._node
-        if not self._led or node.peers is None:
+        if node.peers is None or not self._led():
             self._done()
             return
         self._timer = node.env.loop.call_later(limits.STEP_DOWN_AT_STOP_S, self._finish)
-        for uid in self._led:
-            node.step_down(uid, "", self._on_handed)
+        self._hand(self._led())
+        self._look()
 
-    def _on_handed(self, outcome: Any) -> None:
-        self._left -= 1
-        if self._left == 0:
-            for uid in self._led:
-                group = self._node.group_of(uid)
-                self._begun[uid] = 0 if group is None else group.raft.log.last_index
-            self._look()
+    def _led(self) -> list[Uid]:
+        """What is to be given away: also what it was elected for just now."""
+        uids = (META_UID, *(replica.uid for replica in self._node.replicas))
+        return [uid for uid in uids if self._leads_with_others(uid)]
+
+    def _hand(self, uids: list[Uid]) -> None:
+        for uid in uids:
+            self._asked.add(uid)
+            self._node.step_down(uid, "", partial(self._on_handed, uid))
 
     def _look(self) -> None:
-        """What its clients publish goes to who leads now. What others sent before they heard of
-        that may still be on its way: it is given back."""
+        """What its clients publish and ask goes to who leads now. What others sent before they
+        heard of that may still be on its way: it is given back, or passed on."""
         if self._is_over:
             return
-        is_quiet = not self._node.publish_routes.kept_bytes and all(
-            self._has_passed_on(uid, index) for uid, index in self._begun.items()
-        )
-        self._quiet_looks = self._quiet_looks + 1 if is_quiet else 0
+        self._quiet_looks = self._quiet_looks + 1 if self._is_quiet() else 0
         if self._quiet_looks > limits.HAND_OVER_QUIET_LOOKS:
             self._finish()
         else:
             self._node.env.loop.call_later(limits.HAND_OVER_LOOK_S, self._look)
+
+    def _is_quiet(self) -> bool:
+        node = self._node
+        if len(self._begun) < len(self._asked) or node.publish_routes.kept_bytes:
+            return False
+        if node.has_requests() or not all(starmap(self._has_passed_on, self._begun.items())):
+            return False
+        more = [uid for uid in self._led() if uid not in self._asked]
+        self._hand(more)
+        return not more
+
+    def _on_handed(self, uid: Uid, outcome: Any) -> None:
+        group = self._node.group_of(uid)
+        self._begun[uid] = 0 if group is None else group.raft.log.last_index
 
     def _finish(self) -> None:
         if not self._is_over:

@@ -15,7 +15,7 @@ class Leaders:
     def __init__(self, name: NodeId, now_ms: Callable[[], int]) -> None:
         self._name = name
         self._now_ms = now_ms
-        self._lost: dict[Uid, int] = {}  # groups without a leader: until when one is expected
+        self._due: dict[Uid, int] = {}  # groups without a leader: until when one is expected
         self._known: dict[Uid, tuple[Term, NodeId]] = {}
         self._watchers: list[Callable[[], None]] = []
 
@@ -36,7 +36,7 @@ class Leaders:
             if known == (term, node_id):
                 return
             self._known[uid] = (term, node_id)
-            self._lost.pop(uid, None)
+            self._due.pop(uid, None)
         elif known is not None and known[1] == node_id and known[0] <= term:
             self._lose(uid)
         else:
@@ -66,27 +66,34 @@ class Leaders:
     def forget(self, uid: Uid) -> None:
         """The group is gone."""
         self._known.pop(uid, None)
-        self._lost.pop(uid, None)
+        self._due.pop(uid, None)
 
-    # --- groups that have just lost theirs --------------------------------------------------
+    # --- groups that will have one soon -----------------------------------------------------
+
+    def expect(self, uid: Uid) -> None:
+        """The group is new here."""
+        if uid not in self._known:
+            self._due[uid] = self._now_ms() + limits.PUBLISH_KEPT_MS
+            self._tell()
 
     def _lose(self, uid: Uid) -> None:
         del self._known[uid]
-        self._lost[uid] = self._now_ms() + limits.PUBLISH_KEPT_MS
+        self._due[uid] = self._now_ms() + limits.PUBLISH_KEPT_MS
 
-    def is_newly_lost(self, uid: Uid) -> bool:
-        """True if the group had a leader a moment ago, so that there will be another soon."""
-        return self._lost.get(uid, 0) > self._now_ms()
+    def is_expected(self, uid: Uid) -> bool:
+        """True if somebody leads the group, or will soon: it is new, or the last is just gone."""
+        return uid in self._known or self._due.get(uid, 0) > self._now_ms()
 
-    def has_newly_lost(self) -> bool:
-        return bool(self._lost)
+    def has_expected(self) -> bool:
+        """True if there are groups without a leader that had one a moment ago, or are new."""
+        return bool(self._due)
 
-    def settle_lost(self) -> bool:
+    def settle_expected(self) -> bool:
         """Forget groups for which no leader is expected any more; True if there were any."""
         now_ms = self._now_ms()
-        over = [uid for uid, until_ms in self._lost.items() if until_ms <= now_ms]
+        over = [uid for uid, until_ms in self._due.items() if until_ms <= now_ms]
         for uid in over:
-            del self._lost[uid]
+            del self._due[uid]
         return bool(over)
 
     def watch(self, on_change: Callable[[], None]) -> None:

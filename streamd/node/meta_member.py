@@ -138,7 +138,7 @@ class MetaMember:
         monitor = self.monitor
         if self.is_fresh or not self._node.is_running or monitor is None:
             return
-        monitor.post((g.BARRIER, self._is_fresh_now, None, None))
+        monitor.post((g.BARRIER, self._is_fresh_now, _nothing, None))
         self._node.env.loop.call_later(limits.META_FRESH_RETRY_MS / 1000, self._freshen)
 
     def _is_fresh_now(self) -> None:
@@ -194,7 +194,7 @@ class MetaMember:
         """See ports.NodeHandle.propose_meta. `done` waits for the stream's group to follow."""
         node = self._node
         if self.monitor is None:
-            done(errors.CLUSTER_NOT_AVAIL())
+            done(errors.Unserved())
             return
         kind = command[0]
         deleted = 0

@@ -111,6 +111,7 @@ class Node:
         self.moves = Moves(self)
         self.config_changes = ConfigChanges(self)
         self.removals = Removals(self)
+        self.has_requests: Callable[[], bool] = lambda: False  # see wait_for_requests
         self._on_fatal = on_fatal
         self._expected_size: Callable[[], int] = lambda: 1
         self._bootstrap: Bootstrap | None = None
@@ -405,6 +406,9 @@ class Node:
         self, uid: Uid, meta_index: int, done: Done, timeout_ms: int = 5000
     ) -> None:
         self.config_changes.wait(uid, meta_index, done, timeout_ms)
+
+    def wait_for_requests(self, has_any: Callable[[], bool]) -> None:
+        self.has_requests = has_any
 
     def on_call_prefix(self, prefix: str, serve: Callable[..., None]) -> None:
         self.peering.call_prefixes[prefix] = serve

@@ -172,8 +172,9 @@ class StreamHandle(Protocol):
     def propose(self, command: list[Any], done: Done | None) -> None:
         """Propose a command (machine/commands.py); `done` gets its outcome after apply."""
 
-    def read_barrier(self, done: Callable[[], None]) -> None:
-        """Call `done` when all that was posted before is applied, as a linearizable read needs."""
+    def read_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Call `done` when all that was posted before is applied, as a linearizable read needs; or
+        `lost` if this node leads no more and can't know."""
 
     @property
     def unreadable(self) -> list[Seq]:
@@ -299,6 +300,9 @@ class NodeHandle(Protocol):
         self, uid: Uid, meta_index: int, done: Done, timeout_ms: int = 5000
     ) -> None:
         """Call `done` once the stream's leader runs it with the config of that meta entry."""
+
+    def wait_for_requests(self, has_any: Callable[[], bool]) -> None:
+        """A node that stops waits while there are any, within bounds: other nodes serve them."""
 
     def on_call_prefix(self, prefix: str, serve: Callable[..., None]) -> None:
         """Have calls of other nodes whose method starts so served: (sender, method, args,

@@ -60,9 +60,8 @@ class PublishRoutes:
         node.leaders.watch(self._on_leaders)
 
     def is_expected(self, uid: Uid) -> bool:
-        """True if somebody leads the stream, or did until a moment ago."""
-        leaders = self._node.leaders
-        return bool(leaders.leader_of(uid)) or leaders.is_newly_lost(uid)
+        """See Leaders."""
+        return self._node.leaders.is_expected(uid)
 
     def publish(
         self, uid: Uid, stream: bytes, msgs: list[Msg], replies: list[bytes], sink: PublishSink
@@ -210,7 +209,7 @@ class PublishRoutes:
         self._arm()
 
     def _arm(self) -> None:
-        if not self._has_timer and (self._keeping or self._node.leaders.has_newly_lost()):
+        if not self._has_timer and (self._keeping or self._node.leaders.has_expected()):
             self._has_timer = True
             self._node.env.loop.call_later(limits.PUBLISH_LOOK_S, self._on_timer)
 
@@ -229,7 +228,7 @@ class PublishRoutes:
             if uid in self._keeping and until_ms <= now_ms:
                 # All of the stream: what came later must not be stored before.
                 self._refuse_kept(uid, route)
-        if node.leaders.settle_lost():
+        if node.leaders.settle_expected():
             node.catalog.changed()
         self._arm()
 

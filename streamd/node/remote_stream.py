@@ -75,9 +75,9 @@ class RemoteStream:
 
     def propose(self, command: list[Any], done: Done | None) -> None:
         if done is not None:
-            done(errors.CLUSTER_NOT_LEADER())
+            done(errors.Unserved())
 
-    def read_barrier(self, done: Callable[[], None]) -> None:
+    def read_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
         raise AssertionError(f"stream {self.name}: reads go to its leader")
 
     @property

@@ -159,6 +159,9 @@ class Replicas:
         if replica is not None and (replica.is_ready or not node.is_clustered):
             node.catalog.place(name, replica)
         elif node.is_clustered:
+            known = node.catalog.stream(name)
+            if known is None or known.uid != asset.uid:
+                node.leaders.expect(asset.uid)
             node.catalog.place(name, RemoteStream(asset, node, node.publish_routes))
         else:
             node.catalog.place(name, None)

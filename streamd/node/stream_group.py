@@ -110,10 +110,10 @@ class StreamGroup(StreamPublishes):
             self._propose_unforced()
         self._propose_store()
 
-    def _on_barrier(self, done: Callable[[], None], b: Any, c: Any) -> None:
+    def _on_barrier(self, done: Callable[[], None], lost: Callable[[], None], c: Any) -> None:
         """A linearizable read: what cursors and clients have done so far is logged first."""
         self._propose_all()
-        self._add_barrier(done)
+        self._add_barrier(done, lost)
 
     def _on_propose(self, command: Command, done: Any, is_forced: Any) -> None:
         self._propose_all()  # what happened before comes before, and its answer shows it

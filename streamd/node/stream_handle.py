@@ -66,8 +66,8 @@ class LocalStream:
         """A client of that node publishes: what it reads there, it wants with its own writes."""
         self._post((g.WROTE, node_id, None, None))
 
-    def read_barrier(self, done: Callable[[], None]) -> None:
-        self._post((g.BARRIER, done, None, None))
+    def read_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
+        self._post((g.BARRIER, done, lost, None))
 
     def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
         if consumer not in self.machine.consumers:

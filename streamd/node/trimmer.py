@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from streamd import limits
+from streamd import errors, limits
 from streamd.errors import JsError
 from streamd.machine import commands, trimming
 from streamd.machine.commands import Command
@@ -37,7 +37,14 @@ class Trimmed:
     def __call__(self, outcome: Any) -> None:
         if self._done is not None:
             is_count = type(outcome) is int
-            self._done(outcome + self._removed if is_count else outcome)
+            self._done(outcome + self._removed if is_count else _undone(outcome, self._removed))
+
+
+def _undone(outcome: Any, removed: int) -> Any:
+    """A refusal as it is told: what has begun is not to be asked for again as if it had not."""
+    if removed and isinstance(outcome, errors.Unserved):
+        return errors.CLUSTER_NOT_AVAIL()
+    return outcome
 
 
 class _Job:
@@ -167,7 +174,7 @@ class Trimmer:
                 return  # stopped meanwhile, or a command goes before this sweep
             if isinstance(outcome, JsError):
                 for done in self.stop():
-                    done(outcome)
+                    done(_undone(outcome, job.removed))
                 return
             job.removed += outcome
             self.is_due = True

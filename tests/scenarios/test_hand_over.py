@@ -1,7 +1,8 @@
-"""Leadership that is handed over: no publisher hears of it."""
+"""Leadership that is handed over: nobody who publishes or asks hears of it."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -163,3 +164,88 @@ def test_a_deleted_stream_leaves_nothing_where_it_only_passed(cluster: Cluster) 
     cluster.run_ms(100)
     assert not node.leader_of(uid)
     assert uid not in node.publish_routes._routes
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_new_stream_takes_publishes_before_its_leader_is_known(
+    cluster: Cluster, replicas: int
+) -> None:
+    """The answer to who made it may be there before the news of who leads it."""
+    config = {"name": "S", "subjects": ["S.>"], "num_replicas": replicas}
+    cluster.send("STREAM.CREATE.S", config, at=cluster.names[0])
+    replies: list[bytes] = []
+    for name in cluster.names:
+        node = cluster.node(name)
+        cluster.until(f"the stream at {name}", lambda node=node: node.stream("S") is not None)
+        assert node.catalog.streams_for(b"S.x"), name
+        replies += cluster.offer("S", [(b"S.x", b"", b"1")], name)
+    cluster.until("acks", lambda: all(type(cluster.outcome(one)) is int for one in replies), 5)
+
+
+class Requests:
+    """API requests of every kind that changes or reads something a leader alone knows, at each node
+    in `at`."""
+
+    def __init__(self, cluster: Cluster, at: list[str]) -> None:
+        self._cluster = cluster
+        self._at = at
+        self._replies: list[tuple[str, bytes]] = []
+
+    def run(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for name in self._at:
+                number = len(self._replies)
+                durable = {"durable_name": f"c{number}", "ack_policy": "explicit"}
+                new = {"name": f"T{number}", "subjects": [f"t{number}"], "num_replicas": 3}
+                bodies = {
+                    f"CONSUMER.CREATE.S.c{number}": {"stream_name": "S", "config": durable},
+                    f"STREAM.CREATE.T{number}": new,
+                    "STREAM.INFO.S": None,
+                    "STREAM.PURGE.S": None,
+                    "CONSUMER.NAMES.S": None,
+                }
+                for subject, body in bodies.items():
+                    reply = self._cluster.send(subject, body, name)
+                    self._replies.append((subject, reply))
+            self._cluster.run_ms(ROUND_MS)
+
+    def settle(self) -> Counter[str]:
+        """Wait for all answers; how many there were of each kind."""
+        received = self._cluster.received
+        waiting = self._replies
+        self._cluster.until("answers", lambda: all(received(one) for _, one in waiting), 6)
+        counts: Counter[str] = Counter()
+        for subject, reply in self._replies:
+            error = json.loads(received(reply)[0][3]).get("error")
+            counts[f"{subject}: {error}" if error else "done"] += 1
+        return counts
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_down_refuses_no_request(make: Make, seed: int) -> None:
+    """Neither the stream's leader nor the meta group's."""
+    cluster = make()
+    cluster.create()
+    requests = Requests(cluster, cluster.names)
+    for number in range(4):
+        requests.run(2 + seed)
+        subject = "META.LEADER.STEPDOWN" if number % 2 else "STREAM.LEADER.STEPDOWN.S"
+        cluster.send(subject, at=cluster.names[(number + seed) % 3])
+        requests.run(8)
+    assert set(requests.settle()) == {"done"}
+    cluster.until_whole()
+
+
+def test_a_server_that_stops_refuses_no_request_of_others(cluster: Cluster) -> None:
+    cluster.create()
+    for _ in range(3):
+        leader, others = cluster.leader("S"), cluster.followers("S")
+        requests = Requests(cluster, others)
+        requests.run(5)
+        cluster.hosts[leader].stop()
+        requests.run(20)
+        assert set(requests.settle()) == {"done"}
+        host = cluster.hosts[leader]
+        cluster.until("stopped", lambda host=host: host.node is None, 10)
+        cluster.boot(leader)
+        cluster.until_whole()

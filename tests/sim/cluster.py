@@ -101,6 +101,8 @@ class SimCluster:
         node = host.node
         if node is None or host.process is None or not host.process.is_started:
             return "not running"
+        if node.is_stopping:
+            return "stopping"
         for asset in (None, *self.assets()):
             uid = asset.uid if asset is not None else META_UID
             if asset is not None and host.name not in asset.peers:

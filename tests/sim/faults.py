@@ -318,8 +318,8 @@ class Faults:
         back_us = self._world.now_us + away_us
 
         def stopped() -> None:
-            if self._world.now_us >= back_us:  # it was paused on its way: it stops only now
-                host.boot_later(0)
+            if not self._is_on or self._world.now_us >= back_us:
+                host.boot_later(0)  # it was paused on its way, or handed over for long
 
         host.stop(stopped)
         host.boot_later(away_us)

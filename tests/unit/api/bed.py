@@ -131,7 +131,7 @@ class Stream:
         if done is not None:
             done(outcome)
 
-    def read_barrier(self, done: Callable[[], None]) -> None:
+    def read_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
         done()
 
     def read(self, seqs: list[int], done: Callable[[list[StoredMsg | None] | None], None]) -> None:

@@ -177,6 +177,9 @@ class ClusterNode(Node):
         assert prefix == "api."
         self.take_note = take
 
+    def wait_for_requests(self, has_any: Callable[[], bool]) -> None:
+        self.has_requests = has_any
+
     def on_call_prefix(self, prefix: str, serve: Any) -> None:
         assert prefix == "api."
         self.take_call = serve

@@ -26,7 +26,7 @@ class _Replica:
         self.is_ready = True
         self.barriers: list[Callable[[], None]] = []
 
-    def read_barrier(self, done: Callable[[], None]) -> None:
+    def read_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
         self.barriers.append(done)
 
 

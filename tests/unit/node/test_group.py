@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from streamd import limits
@@ -26,9 +27,10 @@ def follower() -> g.Group:
 
 
 def test_reads_whose_question_is_lost_do_not_pile_up() -> None:
-    """Nobody delivers what the follower asks its leader."""
+    """Nobody delivers what the follower asks its leader: who waits for it hears of that."""
     group = follower()
     now_ms = group.raft.now_ms
+    lost: list[int] = []
 
     def never() -> None:
         raise AssertionError("answered without the leader's word")
@@ -36,10 +38,13 @@ def test_reads_whose_question_is_lost_do_not_pile_up() -> None:
     for round_no in range(1000):
         now_ms += 250
         beat = Heartbeat(term=1, commit=1, round_no=round_no)
-        inbox = [(g.STEP, "a", beat, None), (g.BARRIER, never, None, None)]
+        reads = (g.BARRIER, never, partial(lost.append, round_no), None)
+        inbox = [(g.STEP, "a", beat, None), reads]
         turn = group.turn(now_ms, now_ms * 10**6, inbox)
         assert any(isinstance(message, ReadQuery) for _, message in turn.send_now)
-    assert len(group._reads) <= limits.RAFT_READ_LOST_MS // 250 + 1
+    waiting = limits.RAFT_READ_LOST_MS // 250
+    assert lost == list(range(1000 - waiting))
+    assert group.deadline_ms() == now_ms + 250  # when the next one is given up
 
 
 def test_a_turn_tells_who_has_become_a_member() -> None:
