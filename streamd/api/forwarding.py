@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from streamd import errors, limits
 from streamd.api.request import HERE, META, REPLICA, ApiContext, Request
 from streamd.errors import JsError
-from streamd.types import NodeId
+from streamd.types import Index, NodeId
 
 FORWARD: Final = "api.request"
 _FIELDS: Final = ("cid", "ip", "start_ns", "rtt_ns", "user", "name", "lang", "version")
@@ -129,6 +129,22 @@ class Forwarding:
     def _is_up(self, target: NodeId) -> bool:
         peers = self._context.node.peers
         return peers is not None and peers.is_up(target)
+
+    # --- answers of other nodes ---------------------------------------------------------------
+
+    def answer(
+        self, reply: bytes, headers: bytes, payload: bytes, index: Index = 0, left_ms: int = -1
+    ) -> None:
+        """Publish an answer for a client of this node, once the meta group's entry `index` is
+        applied here, or when that takes too long."""
+        left_ms = limits.API_ANSWER_LATE_MS if left_ms < 0 else left_ms
+        context = self._context
+        if context.node.meta.applied >= index or not left_ms:
+            context.wires.publish(reply, b"", headers, payload)
+            return
+        left_ms = max(0, left_ms - int(limits.API_ANSWER_LOOK_S * 1000))
+        args = (reply, headers, payload, index, left_ms)
+        self._call_later(limits.API_ANSWER_LOOK_S, self.answer, *args)
 
     # --- requests that wait -----------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from streamd import errors
 from streamd.errors import JsError
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
-from streamd.types import AssetLimits
+from streamd.types import AssetLimits, NodeId
 
 if TYPE_CHECKING:
     from streamd.api.advisories import Advisories
@@ -79,7 +79,9 @@ class ApiContext:
         return getattr(self.node, "is_clustered", False)
 
 
-ANSWER: Final = "api.answer"  # (reply subject, headers, payload): publish it, your client waits
+# (reply subject, headers, payload[, index]): publish it, your client waits; once you have applied
+# that entry of the meta group, for what the client does next may rest on it.
+ANSWER: Final = "api.answer"
 
 HERE: Final = 0  # any node answers
 META: Final = 1  # the meta group's leader answers
@@ -135,6 +137,7 @@ class Request:
         "hops",
         "names",
         "on_done",
+        "origin",
         "parked_until_ms",
         "payload",
         "reply",
@@ -161,6 +164,7 @@ class Request:
         self.payload = payload
         self.client = client
         self.hops = 0  # nodes that have passed it on
+        self.origin: NodeId = ""  # the node of its client, if that is another one
         self.parked_until_ms = 0  # if it waits for a leader: how long
         self.on_done: Callable[[], None] | None = None  # the node that passed it on is told
 
@@ -200,13 +204,19 @@ class Request:
 
         A request that came through a third node may be here before the word that its client
         listens on the reply subject, which took another link: then the client's own node sends it.
+        So it does what tells of a change in the meta group, which it may not have applied yet.
         """
-        origin = getattr(self.client, "server", "")
-        peers = self.context.node.peers if self.hops > 1 and origin else None
+        node, origin = self.context.node, self.origin
+        peers = node.peers if origin else None
         if peers is not None and peers.is_up(origin):
-            peers.note(origin, ANSWER, [self.reply, headers, payload])
-        else:
-            self.context.wires.publish(self.reply, b"", headers, payload)
+            args: list[Any] = [self.reply, headers, payload]
+            is_change = self.endpoint.where == META and not self.endpoint.is_read
+            if is_change and node.node_facts.get(origin, {}).get("awaits"):
+                args.append(node.meta.applied)
+            if self.hops > 1 or len(args) > 3:
+                peers.note(origin, ANSWER, args)
+                return
+        self.context.wires.publish(self.reply, b"", headers, payload)
 
     def finish(self) -> None:
         """It is answered, here or elsewhere."""

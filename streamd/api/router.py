@@ -222,18 +222,20 @@ class Router:
 
     def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
         if kind == FORWARD:
-            self._take(args, None)
+            self._take(sender, args, None)
         elif kind == ANSWER:
-            reply, headers, payload = args
-            self.context.wires.publish(reply, b"", headers, payload)
+            assert self._forwarding is not None, "nobody registered without it"
+            self._forwarding.answer(*args)
 
-    def _take(self, args: list[Any], on_done: Callable[[], None] | None) -> None:
+    def _take(self, sender: NodeId, args: list[Any], on_done: Callable[[], None] | None) -> None:
         """Serve or pass on what another node passed on to this one."""
         assert self._forwarding is not None, "nobody registered without it"
         subject, reply, headers, payload, facts, hops = args
         request = self._request(subject, reply, headers, payload, client_of(facts))
         if request is not None:
             request.hops = hops
+            first = sender if hops == 1 else ""
+            request.origin = getattr(request.client, "server", first)
             request.on_done = on_done
             self._forwarding.route(request)
         elif on_done is not None:
@@ -243,7 +245,7 @@ class Router:
         self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
     ) -> None:
         if method == FORWARD:
-            self._take(args, lambda: answer(True))
+            self._take(sender, args, lambda: answer(True))
         else:
             cluster.serve_call(self.context, method, args, answer)
 

@@ -331,7 +331,7 @@ class Peering:
     # --- facts ------------------------------------------------------------------------------
 
     def own_facts(self) -> dict[str, Any]:
-        """What other nodes need to know to place streams here."""
+        """What other nodes need to know to place streams here, and what this one understands."""
         node = self._node
         replicas = list(node.replicas)
         return {
@@ -343,6 +343,7 @@ class Peering:
             "unique_tag": node.unique_tag,
             "rewrites": True,
             "removes": True,
+            "awaits": True,
             "storage_used": node.storage_bytes(),
             "memory_used": node.memory_bytes(),
             "streams": len(replicas),

@@ -10,6 +10,7 @@ import pytest
 
 from streamd import limits
 from streamd.errors import CLUSTER_NOT_AVAIL
+from streamd.types import META_UID
 from tests.scenarios.conftest import Make
 from tests.scenarios.driver import Cluster
 
@@ -249,3 +250,17 @@ def test_a_server_that_stops_refuses_no_request_of_others(cluster: Cluster) -> N
         cluster.until("stopped", lambda host=host: host.node is None, 10)
         cluster.boot(leader)
         cluster.until_whole()
+
+
+def test_who_made_a_stream_can_publish_at_once_where_the_disk_is_slow(cluster: Cluster) -> None:
+    """Its node has no part in the majority, and would learn of the stream after its own client."""
+    leader = cluster.leader_name(META_UID)
+    slow = next(name for name in cluster.names if name != leader)
+    cluster.hosts[slow].slowness = 100
+    for number in range(5):
+        name = f"N{number}"
+        config = {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3}
+        assert "error" not in cluster.ask(f"STREAM.CREATE.{name}", config, at=slow)
+        assert cluster.node(slow).catalog.streams_for(f"{name}.x".encode()), name
+        (reply,) = cluster.offer(name, [(f"{name}.x".encode(), b"", b"1")], slow)
+        cluster.until("ack", lambda reply=reply: cluster.outcome(reply) == 1, 10)

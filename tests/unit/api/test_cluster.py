@@ -11,6 +11,7 @@ import pytest
 from streamd import errors, limits
 from streamd.api.cluster_infos import short_hash
 from streamd.machine import commands
+from streamd.machine.meta import MetaMachine
 from tests.unit.api.bed import Bed, Wires, check_schema
 from tests.unit.api.cluster_bed import World
 
@@ -79,6 +80,27 @@ def test_an_answer_does_not_need_interest_that_is_still_on_its_way(world: World)
     world.nodes["n3"].hidden.clear()
     reply = world.send("n3", "STREAM.INFO.S", b"", client)
     assert [item[0] for item in deaf.sent].count(reply) == 1  # a link of its own is in order
+
+
+@pytest.mark.parametrize("is_caught_up", [True, False])
+def test_who_changed_something_is_told_when_its_own_node_knows(
+    world: World, is_caught_up: bool
+) -> None:
+    """n3 has not applied yet what its client asked for, and what it is asked next may rest on it.
+    But the client does not wait for ever."""
+    node = world.nodes["n3"]
+    world.facts["n3"]["awaits"] = True
+    node.meta = MetaMachine()
+    reply = world.send("n3", "STREAM.CREATE.S", {"name": "S"})
+    world.pass_ms(20)
+    assert not world.replies(reply)
+    if is_caught_up:
+        node.meta = world.meta
+        world.pass_ms(20)
+    else:
+        world.pass_ms(limits.API_ANSWER_LATE_MS)
+    ((_, payload),) = world.replies(reply)
+    assert json.loads(payload)["config"]["name"] == "S"
 
 
 def test_requests_do_not_go_round_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
