@@ -133,7 +133,7 @@ class CatchUps:
 
     def _is_wanted(self, uid: Uid, index: Index) -> bool:
         group = self._node.group_of(uid)
-        return group is not None and (group.raft.is_incomplete or group.raft.applied < index)
+        return group is not None and group.raft.is_snapshot_wanted(index)
 
     def _is_offered(self, uid: Uid) -> bool:
         """False in a later term: its leader makes an offer of its own, or brings the log. A stream

@@ -263,6 +263,12 @@ class RaftCore(Member):
         """A snapshot at `index` is durable: entries up to it may be gone from the reader."""
         self.log.compact(index, term, chain)
 
+    def is_snapshot_wanted(self, index: Index) -> bool:
+        """True if a snapshot at `index` brings what this member will not have without it."""
+        if self.is_incomplete or self._has_diverged:
+            return True
+        return self.applied < index and not self._follows_leader_to(index)
+
     def snapshot_installed(self, index: Index, term: Term, chain: int, members: Membership) -> None:
         """The offered snapshot is durable here and the machine restored from it.
 
@@ -318,6 +324,7 @@ class RaftCore(Member):
         elif self.role != FOLLOWER:
             self._become_follower(self.term, None)
         self.is_incomplete = True
+        self._note_sole()
         self._emit_to = self.log.emitted
         if self.is_quiescent:
             self._wake()

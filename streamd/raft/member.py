@@ -199,11 +199,23 @@ class Member(Roles):
 
     def _on_snapshot_offer(self, sender: NodeId, offer: SnapshotOffer) -> None:
         self._follow(sender)
-        if offer.index <= self.log.commit and not (self.is_incomplete or self._has_diverged):
-            self._held.append((sender, self._append_reply(True, self.log.commit)))
-        else:
-            self._snapshot_wanted = (sender, offer)
-            self._has_news = True
+        log = self.log
+        if self.is_incomplete or self._has_diverged:
+            pass
+        elif self._follows_leader_to(offer.index):
+            self._held.append((sender, self._append_reply(True, log.last_index)))
+            return
+        elif offer.index <= log.commit:
+            self._held.append((sender, self._append_reply(True, log.commit)))
+            return
+        self._snapshot_wanted = (sender, offer)
+        self._has_news = True
+
+    def _follows_leader_to(self, index: Index) -> bool:
+        """True if what we acked counts, and our log is the leader's beyond `index`: an entry of
+        this term is, and so is all before it. In memory a snapshot would take it away."""
+        log = self.log
+        return self._is_counted() and log.last_index >= index and log.last_term == self.term
 
     # --- signs of life, and rest ------------------------------------------------------------------
 
@@ -287,8 +299,11 @@ class Member(Roles):
 
     def _may_be_outlived(self) -> bool:
         """True in memory of a member whose acks count for nothing."""
-        is_counted = self.log.membership.is_voter(self.node_id) and not self.is_uncertain
-        return self.may_begin_anew and not is_counted
+        return self.may_begin_anew and not self._is_counted()
+
+    def _is_counted(self) -> bool:
+        """True if this member's acks commit entries."""
+        return self.log.membership.is_voter(self.node_id) and not self.is_uncertain
 
     def _outlive(self, leader: NodeId, commit: Index) -> None:
         """In memory, what all voters have forgotten is gone: the group has begun anew, and what

@@ -262,8 +262,9 @@ class Roles(State):
             write.last_index = min(write.last_index, from_index - 1)
 
     def _note_sole(self) -> None:
-        """Alone is who knows it: a founder that forgot may have been given company, or left."""
-        self.log.is_sole = self._is_sole and not self.is_uncertain
+        """Alone is who knows it: a founder that forgot, or whose snapshot is lost, may have been
+        given company, or left."""
+        self.log.is_sole = self._is_sole and not (self.is_uncertain or self.is_incomplete)
 
     def _follow_membership(self) -> None:
         """Take the membership in force into account, here and in the leadership."""

@@ -438,7 +438,7 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "leader_counts_itself_early": DirectedWorld(
         ("power loss of all", "slow disk", "isolated node", "power loss"), pace=0.15,
-        caught_by=1,
+        caught_by=3,
     ),
     "old_terms_commit_by_count": DirectedWorld(
         ("cut-off node", "kill", "one-way partition"), pace=0.1,
@@ -463,7 +463,7 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "vote_counted_twice": DirectedWorld(
         ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60),
-        caught_by=8,
+        caught_by=37,
     ),
     "seqs_used_again": DirectedWorld(
         ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=5

@@ -7,7 +7,10 @@ from typing import Any
 
 from streamd import limits
 from streamd.node import group as g
-from streamd.raft.messages import Heartbeat, ReadQuery
+from streamd.raft.core import RaftCore
+from streamd.raft.membership import simple
+from streamd.raft.messages import Heartbeat, ReadQuery, SnapshotOffer
+from streamd.types import LogState
 from tests.unit.raft.cluster import Cluster
 
 
@@ -45,6 +48,21 @@ def test_reads_whose_question_is_lost_do_not_pile_up() -> None:
     waiting = limits.RAFT_READ_LOST_MS // 250
     assert lost == list(range(1000 - waiting))
     assert group.deadline_ms() == now_ms + 250  # when the next one is given up
+
+
+def test_who_lost_its_snapshot_takes_one_though_it_knows_of_no_other_member() -> None:
+    """It began alone, and the snapshot that told of the others is lost: simulator seeds 7101290 and
+    7001888."""
+    disk = Cluster(["b"]).members["b"].disk
+    core = RaftCore(
+        group=7, node_id="b", voters="b", log=LogState(*disk.state()), reader=disk, now_ms=0,
+        seed=1, is_incomplete=True,
+    )  # fmt: skip
+    group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=g.NoBlocks(), snapshot_index=0)
+    group.turn(0, 0, [(g.STEP, "a", Heartbeat(3, 0, 1), None)])
+    offer = SnapshotOffer(3, 56, 2, 5, simple("abc"))
+    turn = group.turn(0, 0, [(g.STEP, "a", offer, None)])
+    assert turn.snapshot_offer == ("a", offer)
 
 
 def test_a_turn_tells_who_has_become_a_member() -> None:

@@ -16,6 +16,7 @@ from streamd.raft.messages import (
     Certify,
     Heartbeat,
     HeartbeatReply,
+    SnapshotOffer,
     TimeoutNow,
     Vote,
     VoteReply,
@@ -407,6 +408,39 @@ def test_a_learner_that_remembers_does_not_bar_voters_that_forgot(
             if ready.token is not None:
                 core.persisted(ready.token)
         assert [reply.is_granted for reply in replies] == [is_granted]
+
+
+@pytest.mark.parametrize(
+    ("voters", "is_uncertain", "term", "is_wanted"),
+    [
+        ("ab", False, 2, False),  # it would take away what b acked after it
+        ("ab", False, 3, True),  # that leader may have other entries
+        ("ab", True, 2, True),  # b's acks count for nothing
+        ("a", False, 2, True),
+    ],
+)
+def test_a_snapshot_below_what_counts_is_not_fetched(
+    voters: str, is_uncertain: bool, term: int, is_wanted: bool
+) -> None:
+    """b has a's entries up to 3 and has not heard yet that any of them is committed."""
+    core = b_in_memory(LogState(HardState(2), 1, 0, 0, 0), voters=voters, is_uncertain=is_uncertain)
+    chain, entries = 0, []
+    for index in (1, 2, 3):
+        chain = next_chain(chain, 2, index, b"")
+        entries.append(Entry(2, index, b"", chain=chain))
+    core.step("a", Append(2, 0, 0, 0, entries, 0))
+    core.step("a", SnapshotOffer(term, 2, 2, entries[1].chain, simple(voters)))
+    offered: list[Any] = []
+    acked: list[int] = []
+    while (ready := core.take(64, 1 << 20)) is not None:
+        offered += [ready.snapshot_wanted] if ready.snapshot_wanted is not None else []
+        acked += [each.index for _, each in ready.send_now if isinstance(each, AppendReply)]
+        if ready.token is not None:
+            core.persisted(ready.token)
+    assert bool(offered) is is_wanted
+    assert core.is_snapshot_wanted(2) is is_wanted
+    if not is_wanted:
+        assert acked[-1] == 3
 
 
 @pytest.mark.parametrize("is_incomplete", [True, False])
