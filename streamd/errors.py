@@ -75,9 +75,8 @@ class JsError(RequestError):
 
 
 class Unserved(JsError):
-    """ "JetStream system temporarily unavailable" of what was never in a log, nor will be: whoever
-    leads next can be asked the same. Any other error with that code leaves open what became of it.
-    """
+    """10008 of what was never in a log, nor will be: whoever leads next can be asked the same. Any
+    other error with that code leaves open what became of it."""
 
     def __init__(self) -> None:
         super().__init__(*CLUSTER_NOT_AVAIL().args)
