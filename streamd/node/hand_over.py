@@ -1,4 +1,4 @@
-"""A node that stops gives away what it leads, and passes on what its clients still publish."""
+"""A node that stops gives away what it leads, and passes on what clients still send and ask."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class HandOver:
         self._timer: Any = None
 
     def begin(self) -> None:
-        node = self._node
-        if node.peers is None or not self._led():
+        node, led = self._node, self._led()
+        if node.peers is None or not led:
             self._done()
             return
         self._timer = node.env.loop.call_later(limits.STEP_DOWN_AT_STOP_S, self._finish)
-        self._hand(self._led())
+        self._hand(led)
         self._look()
 
     def _led(self) -> list[Uid]:

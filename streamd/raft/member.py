@@ -200,16 +200,14 @@ class Member(Roles):
     def _on_snapshot_offer(self, sender: NodeId, offer: SnapshotOffer) -> None:
         self._follow(sender)
         log = self.log
-        if self.is_incomplete or self._has_diverged:
-            pass
-        elif self._follows_leader_to(offer.index):
+        is_whole = not (self.is_incomplete or self._has_diverged)
+        if is_whole and self._follows_leader_to(offer.index):
             self._held.append((sender, self._append_reply(True, log.last_index)))
-            return
-        elif offer.index <= log.commit:
+        elif is_whole and offer.index <= log.commit:
             self._held.append((sender, self._append_reply(True, log.commit)))
-            return
-        self._snapshot_wanted = (sender, offer)
-        self._has_news = True
+        else:
+            self._snapshot_wanted = (sender, offer)
+            self._has_news = True
 
     def _follows_leader_to(self, index: Index) -> bool:
         """True if what we acked counts, and our log is the leader's beyond `index`: an entry of
@@ -225,8 +223,8 @@ class Member(Roles):
             # An uncertain member may have acked entries that are not the ones it has now.
             self.first_commit = self.first_commit or beat.commit
             self._commit_to(min(beat.commit, self.log.last_index))
-        has_begun_anew = self.log.commit or self.is_incomplete or self.may_begin_anew
-        if has_begun_anew and not (self._has_told or self._has_diverged):
+        may_have_begun_anew = self.log.commit or self.is_incomplete or self.may_begin_anew
+        if may_have_begun_anew and not (self._has_told or self._has_diverged):
             # From a snapshot: the leader that offered it waits for this. Or without one: a leader
             # that saw it diverge sends it no entries until then.
             self._held.append((sender, self._append_reply(True, self.log.commit)))
