@@ -63,6 +63,14 @@ def simple_id(headers: bytes) -> bytes | None:
     return b""
 
 
+def is_stored_once(headers: bytes) -> bool:
+    """True if a message with these headers may be sent twice while the stream remembers its id:
+    nothing that they ask for is looked at before the id is."""
+    if MSG_ID not in headers or b"Nats-Expected-" in headers:
+        return False
+    return bool(msgheaders.server_headers(headers).get(MSG_ID))
+
+
 _BATCH_HEAD: Final = b"NATS/1.0\r\nNats-Batch-Id: "
 # Most messages of batches have no more than this; one match costs a third of looking for each.
 _match_batch = re.compile(

@@ -1,17 +1,20 @@
 """Publishes to streams that this node does not lead: on to the leader, or kept until there is one.
 
-What is kept was never proposed, so each message is stored once or refused, not both. A publisher's
-order is the order stored: while something of a stream is kept, or sent to a leader that was and not
-answered yet, all that comes later waits. What that leader did not take it gives back.
+What is kept was never proposed, so each message is stored once or refused, not both; or it has an
+id, by which the next leader finds out whether the last one, which is gone, has stored it. A
+publisher's order is the order stored: while something of a stream is kept, or sent to a leader that
+was and not answered yet, all that comes later waits. What that leader did not take it gives back.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamd import errors, limits
+from streamd.machine.publish import MSG_ID, is_stored_once
 from streamd.node.ports import PublishSink
-from streamd.node.relay import Relay, Relayed, RelaySink
+from streamd.node.relay import Chunk, Relay, Relayed, RelaySink
 from streamd.types import Msg, NodeId, Uid
 
 if TYPE_CHECKING:
@@ -21,12 +24,10 @@ _BATCH = b"Nats-Batch-"
 
 
 class _Kept(NamedTuple):
-    stream: bytes
-    msgs: list[Msg]
-    replies: list[bytes]
-    sink: PublishSink
+    chunk: Chunk
     byte_count: int
     until_ms: int
+    place: tuple[int, int] = (0, 0)  # token under which it was sent last, and which part of that
 
 
 class _Route:
@@ -50,7 +51,7 @@ class PublishRoutes:
     """One node's. `relay` knows who wants the acks of what was sent."""
 
     def __init__(self, node: Node) -> None:
-        self.relay = Relay(self._on_over)
+        self.relay = Relay(self._on_over, self._on_lost)
         self.kept_bytes = 0  # of messages that wait
         self._node = node
         self._routes: dict[Uid, _Route] = {}
@@ -67,20 +68,21 @@ class PublishRoutes:
         self, uid: Uid, stream: bytes, msgs: list[Msg], replies: list[bytes], sink: PublishSink
     ) -> None:
         """Send `msgs` to the leader, or keep them for it. Acks come back over the link; when it
-        breaks, the client's timeout is the answer."""
+        breaks, the next leader is asked (`_on_lost`), or the client's timeout is the answer."""
         if isinstance(sink, RelaySink):
             sink.give_back(msgs, replies)
             return
         route = self._routes.get(uid)
         if route is None:
             route = self._routes[uid] = _Route()
+        chunk = Chunk(stream, msgs, replies, sink)
         leader = self._node.leaders.leader_of(uid)
         if uid not in self._keeping and self._is_open(route, leader):
-            self._send(leader, uid, route, stream, msgs, replies, sink)
+            self._send(leader, uid, route, chunk)
         elif self._is_closed or not self.is_expected(uid):
-            _refuse(stream, replies, sink)
+            _refuse(chunk)
         else:
-            self._keep(uid, route, route.kept, stream, msgs, replies, sink)
+            self._keep(uid, route, chunk)
 
     def on_given_back(
         self, token: int, part: list[int] | list[bytes] | None, msgs: list[Msg]
@@ -89,13 +91,33 @@ class PublishRoutes:
         found = self.relay.part_of(token, part)
         if found is None:
             return
-        chunk, replies = found
-        route = self._routes.get(chunk.uid)
+        row, replies = found
+        chunk = row.chunk._replace(msgs=msgs, replies=replies)
+        route = self._routes.get(row.uid)
         if route is None or self._is_closed or token <= route.floor:
-            _refuse(chunk.stream, replies, chunk.sink)
+            _refuse(chunk)
         else:
-            self._keep(chunk.uid, route, route.given_back, chunk.stream, msgs, replies, chunk.sink)
+            first = part[0] if part else 0
+            self._keep(row.uid, route, chunk, (token, first if isinstance(first, int) else 0))
         self.relay.finish(token, part)
+
+    def _on_lost(self, token: int, row: Relayed, places: list[int]) -> None:
+        """These of a chunk's messages were with a leader that is gone, which may have stored them:
+        the next one finds out, by their ids, unless it may have forgotten them."""
+        chunk = row.chunk
+        route = self._routes.get(row.uid)
+        if route is None or self._is_closed or token <= route.floor:
+            return
+        stream = self._node.stream(chunk.stream.decode())
+        window_ns = stream.config.get("duplicate_window") or 0 if stream is not None else 0
+        is_fresh = self._now_ms() - chunk.sent_ms <= limits.PUBLISH_KEPT_MS
+        if not is_fresh or window_ns < limits.SENT_AGAIN_WINDOW_NS_MIN:
+            return
+        msgs = [chunk.msgs[place] for place in places]
+        if all(is_stored_once(msg[1]) for msg in msgs):
+            replies = [chunk.replies[place] for place in places]
+            chunk = chunk._replace(msgs=msgs, replies=replies, is_again=True)
+            self._keep(row.uid, route, chunk, (token, places[0]))
 
     def look(self, uid: Uid) -> None:
         """This node leads the stream now: what was kept goes first."""
@@ -123,52 +145,45 @@ class PublishRoutes:
         is_elsewhere = leader not in ("", self._node.server_name)
         return is_elsewhere and (route.leader == leader or not route.sent_count)
 
-    def _send(
-        self,
-        leader: NodeId,
-        uid: Uid,
-        route: _Route,
-        stream: bytes,
-        msgs: list[Msg],
-        replies: list[bytes],
-        sink: PublishSink,
-    ) -> None:
+    def _send(self, leader: NodeId, uid: Uid, route: _Route, chunk: Chunk) -> None:
         peers = self._node.peers
         assert peers is not None
+        _, msgs, replies, _, sent_ms, _ = chunk
         # Members of atomic batches are answered one by one, each at its own reply.
         is_batch = any(_BATCH in msg[1] for msg in msgs if msg[1])
-        token = self.relay.expect(Relayed(leader, uid, stream, replies, sink, is_batch))
+        has_ids = not is_batch and all(MSG_ID in msg[1] for msg in msgs)
+        held = msgs if has_ids else []
+        left = chunk._replace(msgs=held, sent_ms=sent_ms or self._now_ms())
+        token = self.relay.expect(Relayed(leader, uid, left, is_batch, _size(held)))
         route.leader = leader
         if token and not is_batch:
             route.sent_count += 1
         peers.note(leader, "publish", [uid, token, msgs, replies if is_batch else None])
 
-    def _keep(
-        self,
-        uid: Uid,
-        route: _Route,
-        where: list[_Kept],
-        stream: bytes,
-        msgs: list[Msg],
-        replies: list[bytes],
-        sink: PublishSink,
-    ) -> None:
-        size = sum(len(headers) + len(payload) for _, headers, payload in msgs)
+    def _keep(self, uid: Uid, route: _Route, chunk: Chunk, place: tuple[int, int] = (0, 0)) -> None:
+        """Until somebody leads. What was sent before, at `place`, goes before what was not."""
+        size = _size(chunk.msgs)
         if self.kept_bytes + size > limits.PUBLISH_KEPT_BYTES_MAX:
-            _refuse(stream, replies, sink)
+            _refuse(chunk)
             return
-        until_ms = self._node.env.clock.monotonic_ms() + limits.PUBLISH_KEPT_MS
-        where.append(_Kept(stream, msgs, replies, sink, size, until_ms))
+        kept = _Kept(chunk, size, self._now_ms() + limits.PUBLISH_KEPT_MS, place)
+        if place[0]:
+            insort(route.given_back, kept, key=lambda one: one.place)
+        else:
+            route.kept.append(kept)
         self.kept_bytes += size
         self._keeping[uid] = route
         self._arm()
 
-    def _take(self, uid: Uid, route: _Route) -> list[_Kept]:
+    def _now_ms(self) -> int:
+        return self._node.env.clock.monotonic_ms()
+
+    def _take(self, uid: Uid, route: _Route) -> list[Chunk]:
         taken = route.given_back + route.kept
         route.given_back, route.kept = [], []
         self._keeping.pop(uid, None)
         self.kept_bytes -= sum(one.byte_count for one in taken)
-        return taken
+        return [one.chunk for one in taken]
 
     def _flush(self, uid: Uid, route: _Route) -> None:
         """Pass on what is kept, in order, if there is a leader and nothing else may come back."""
@@ -177,30 +192,30 @@ class PublishRoutes:
         if replica is not None and replica.is_ready:
             if not route.sent_count:
                 replica.is_gated = False
-                for one in self._take(uid, route):
-                    replica.publish(one.msgs, one.replies, one.sink)
+                for chunk in self._take(uid, route):
+                    replica.publish(chunk.msgs, chunk.replies, chunk.sink)
         elif self._is_open(route, leader):
-            for one in self._take(uid, route):
-                self._send(leader, uid, route, one.stream, one.msgs, one.replies, one.sink)
+            for chunk in self._take(uid, route):
+                self._send(leader, uid, route, chunk)
 
     def _refuse_kept(self, uid: Uid, route: _Route) -> None:
-        for one in self._take(uid, route):
-            _refuse(one.stream, one.replies, one.sink)
+        for chunk in self._take(uid, route):
+            _refuse(chunk)
 
     # --- what happens -------------------------------------------------------------------------
 
-    def _on_over(self, token: int, chunk: Relayed) -> None:
+    def _on_over(self, token: int, row: Relayed) -> None:
         """The relay waits for no answer to a chunk any more."""
-        route = self._routes.get(chunk.uid)
-        if route is None or chunk.is_batch or token <= route.floor:
+        route = self._routes.get(row.uid)
+        if route is None or row.is_batch or token <= route.floor:
             return
         route.sent_count -= 1
-        if route.given_back and self._node.leaders.leader_of(chunk.uid) == chunk.leader:
+        if route.given_back and self._node.leaders.leader_of(row.uid) == row.leader:
             return  # it is about to say that it leads no more
         if not route.sent_count:
-            replica = self._node.replicas.get(chunk.uid)
-            if chunk.uid in self._keeping or (replica is not None and replica.is_gated):
-                self._flush(chunk.uid, route)
+            replica = self._node.replicas.get(row.uid)
+            if row.uid in self._keeping or (replica is not None and replica.is_gated):
+                self._flush(row.uid, route)
 
     def _on_leaders(self) -> None:
         """At once, so that nothing that comes now can overtake what was kept."""
@@ -216,7 +231,7 @@ class PublishRoutes:
     def _on_timer(self) -> None:
         self._has_timer = False
         node = self._node
-        now_ms = node.env.clock.monotonic_ms()
+        now_ms = self._now_ms()
         patience_ms = limits.PUBLISH_KEPT_MS - int(limits.PUBLISH_LOOK_S * 1000)
         for uid, route in list(self._keeping.items()):
             until_ms = route.oldest.until_ms
@@ -233,5 +248,11 @@ class PublishRoutes:
         self._arm()
 
 
-def _refuse(stream: bytes, replies: list[bytes], sink: PublishSink) -> None:
-    sink.publish_acks(stream, replies, [errors.CLUSTER_NOT_AVAIL()] * len(replies))
+def _size(msgs: list[Msg]) -> int:
+    return sum(len(headers) + len(payload) for _, headers, payload in msgs)
+
+
+def _refuse(chunk: Chunk) -> None:
+    if not chunk.is_again:  # else it may be stored: the client's timeout is the honest answer
+        refused = [errors.CLUSTER_NOT_AVAIL()] * len(chunk.replies)
+        chunk.sink.publish_acks(chunk.stream, chunk.replies, refused)

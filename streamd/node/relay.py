@@ -14,15 +14,25 @@ _RUN = "run"
 _PLACES: list[bytes] = []  # see `_places`
 
 
+class Chunk(NamedTuple):
+    """Publishes of one client to one stream."""
+
+    stream: bytes
+    msgs: list[Msg]
+    replies: list[bytes]
+    sink: PublishSink
+    sent_ms: int = 0  # when a leader was sent them first, by the monotonic clock; 0: not yet
+    is_again: bool = False  # that leader is gone, and may have stored them
+
+
 class Relayed(NamedTuple):
-    """A chunk of publishes on its way to another node."""
+    """A chunk on its way to another node. Its messages are left out if they can't be sent again."""
 
     leader: NodeId
     uid: Uid
-    stream: bytes
-    replies: list[bytes]
-    sink: PublishSink
+    chunk: Chunk
     is_batch: bool  # its members are answered at their own replies, some not at all
+    byte_count: int = 0  # of the messages
 
 
 class Relay:
@@ -32,10 +42,16 @@ class Relay:
     when the entry is committed. So tokens begin elsewhere in each process (`begin`).
     """
 
-    def __init__(self, on_over: Callable[[int, Relayed], None] = lambda token, chunk: None) -> None:
+    def __init__(
+        self,
+        on_over: Callable[[int, Relayed], None],
+        on_lost: Callable[[int, Relayed, list[int]], None],
+    ) -> None:
         self._waiting: dict[int, Relayed] = {}
-        self._left: dict[int, int] = {}  # of those answered in part: how many are not
+        self._answered: dict[int, list[Any]] = {}  # of those answered in part: which are
+        self.held_bytes = 0  # of messages that may be sent again
         self._on_over = on_over  # no answer to a chunk is waited for any more
+        self._on_lost = on_lost  # ... before: the leader of these of its messages is gone
         self.count = 0  # the last token given
 
     def begin(self, nonce: int) -> None:
@@ -47,15 +63,19 @@ class Relay:
         """Chunks that are not answered, or not wholly."""
         return len(self._waiting)
 
-    def expect(self, chunk: Relayed) -> int:
+    def expect(self, row: Relayed) -> int:
         """Return the token under which the leader will answer; 0 if nobody wants an ack."""
+        chunk = row.chunk
         if not any(chunk.replies):
             return 0
         if len(self._waiting) >= limits.RELAYED_MAX:
             # The oldest has waited longer than any client does.
             self._forget(next(iter(self._waiting)))
+        if self.held_bytes + row.byte_count > limits.PUBLISH_KEPT_BYTES_MAX:
+            row = row._replace(chunk=chunk._replace(msgs=[]), byte_count=0)
+        self.held_bytes += row.byte_count
         self.count += 1
-        self._waiting[self.count] = chunk
+        self._waiting[self.count] = row
         return self.count
 
     def on_acks(self, token: int, part: list[bytes] | list[int] | None, outcomes: Any) -> None:
@@ -63,38 +83,46 @@ class Relay:
         of each or, if it knows them, by their replies."""
         found = self.part_of(token, part)
         if found is not None:
-            chunk, replies = found
+            row, replies = found
             self.finish(token, part)
-            chunk.sink.publish_acks(chunk.stream, replies, decode_outcomes(outcomes))
+            row.chunk.sink.publish_acks(row.chunk.stream, replies, decode_outcomes(outcomes))
 
     def part_of(
         self, token: int, part: list[bytes] | list[int] | None
     ) -> tuple[Relayed, list[bytes]] | None:
         """A chunk that waits, and the replies of that part of it."""
-        chunk = self._waiting.get(token)
-        if chunk is None or part is None:
-            return None if chunk is None else (chunk, chunk.replies)
-        return chunk, [chunk.replies[one] if isinstance(one, int) else one for one in part]
+        row = self._waiting.get(token)
+        if row is None:
+            return None
+        replies = row.chunk.replies
+        if part is None:
+            return row, replies
+        return row, [replies[one] if isinstance(one, int) else one for one in part]
 
     def finish(self, token: int, part: list[bytes] | list[int] | None) -> None:
         """That part of a chunk is over."""
-        left = 0
         if part is not None:
-            left = self._left.get(token, len(self._waiting[token].replies)) - len(part)
-        if left > 0:
-            self._left[token] = left
-        else:
-            self._forget(token)
+            answered = self._answered.setdefault(token, [])
+            answered += part
+            if len(answered) < len(self._waiting[token].chunk.replies):
+                return
+        self._forget(token)
 
     def on_down(self, node_id: NodeId) -> None:
         """What that node was asked gets no answer any more."""
         for token in [token for token, row in self._waiting.items() if row.leader == node_id]:
+            row = self._waiting[token]
+            if row.chunk.msgs:
+                answered = set(self._answered.get(token, ()))
+                places = range(len(row.chunk.msgs))
+                self._on_lost(token, row, [place for place in places if place not in answered])
             self._forget(token)
 
     def _forget(self, token: int) -> None:
-        chunk = self._waiting.pop(token)
-        self._left.pop(token, None)
-        self._on_over(token, chunk)
+        row = self._waiting.pop(token)
+        self._answered.pop(token, None)
+        self.held_bytes -= row.byte_count
+        self._on_over(token, row)
 
 
 class RelaySink:

@@ -20,10 +20,13 @@ ROUND_MS = 2
 class Publishers:
     """One at each node in `at`, several messages in flight; each message tells its place."""
 
-    def __init__(self, cluster: Cluster, at: list[str], stream: str = "S") -> None:
+    def __init__(
+        self, cluster: Cluster, at: list[str], stream: str = "S", *, have_ids: bool = False
+    ) -> None:
         self._cluster = cluster
         self._at = at
         self._stream = stream
+        self._have_ids = have_ids
         self._sent: dict[str, list[bytes]] = {name: [] for name in at}  # replies, in order
 
     def run(self, rounds: int) -> None:
@@ -31,7 +34,8 @@ class Publishers:
             for name in self._at:
                 sent = self._sent[name]
                 body = b"%b %d" % (name.encode(), len(sent))
-                msgs = [(f"{self._stream}.x".encode(), b"", body)]
+                headers = b"NATS/1.0\r\nNats-Msg-Id: %b\r\nA: b\r\n\r\n" % body
+                msgs = [(f"{self._stream}.x".encode(), headers if self._have_ids else b"", body)]
                 sent += self._cluster.offer(self._stream, msgs, name)
             self._cluster.run_ms(ROUND_MS)
 
@@ -40,9 +44,12 @@ class Publishers:
         outcome = self._cluster.outcome
         replies = [reply for sent in self._sent.values() for reply in sent]
         self._cluster.until("answers", lambda: all(outcome(one) is not None for one in replies), 10)
-        return Counter(
-            "ack" if type(outcome(one)) is int else str(outcome(one).err_code) for one in replies
-        )
+        return Counter(_kind(outcome(one)) for one in replies)
+
+    def open_count(self) -> int:
+        """How many have no answer."""
+        outcome = self._cluster.outcome
+        return sum(outcome(one) is None for sent in self._sent.values() for one in sent)
 
     def check_order(self) -> None:
         """Each publisher's messages are stored in the order it sent them, each once."""
@@ -53,8 +60,15 @@ class Publishers:
             found[name.decode()].append(int(number))
         for name in self._at:
             assert found[name] == sorted(set(found[name])), name
-            acked = [self._cluster.outcome(one) for one in self._sent[name]]
+            outcomes = [self._cluster.outcome(one) for one in self._sent[name]]
+            acked = [one[1] if type(one) is tuple else one for one in outcomes]
             assert acked == sorted(acked), name
+
+
+def _kind(outcome: Any) -> str:
+    if type(outcome) is int:
+        return "ack"
+    return "duplicate" if type(outcome) is tuple else str(outcome.err_code)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -98,6 +112,49 @@ def test_publishes_wait_for_the_next_leader_after_a_crash(cluster: Cluster) -> N
     publishers.run(5)
     assert set(publishers.settle()) == {"ack"}
     publishers.check_order()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_killed_leader_had_goes_to_the_next_if_it_has_ids(make: Make, seed: int) -> None:
+    """Nobody knows if it was stored; the next leader finds out. Before, there was no answer."""
+    cluster = make()
+    seen: Counter[str] = Counter()
+    for stream in ("S", "T", "U"):
+        cluster.create(stream)
+        leader, others = cluster.leader(stream), cluster.followers(stream)
+        publishers = Publishers(cluster, others, stream, have_ids=True)
+        publishers.run(5 + seed)
+        if stream == "U":  # it gives back what comes from here on, and has the rest
+            cluster.send(f"STREAM.LEADER.STEPDOWN.{stream}", at=leader)
+            publishers.run(1)
+        seen["open"] += publishers.open_count()
+        cluster.kill(leader)
+        publishers.run(100)
+        seen += publishers.settle()
+        publishers.check_order()
+        cluster.boot(leader)
+        cluster.until_whole()
+    assert seen["open"]
+    assert set(seen) <= {"open", "ack", "duplicate"}, seen
+    assert not any(cluster.node(name).publish_routes.relay.held_bytes for name in cluster.names)
+
+
+def test_what_a_killed_leader_had_is_not_sent_again_if_its_id_may_be_forgotten(
+    cluster: Cluster,
+) -> None:
+    window_ns = limits.SENT_AGAIN_WINDOW_NS_MIN - 1
+    cluster.create(duplicate_window=window_ns)
+    leader, others = cluster.leader("S"), cluster.followers("S")
+    publishers = Publishers(cluster, others, have_ids=True)
+    publishers.run(5)
+    open_count = publishers.open_count()
+    assert open_count
+    cluster.kill(leader)
+    uid = cluster.uid("S")
+    cluster.until("led again", lambda: cluster.leader_name(uid))
+    cluster.run_ms(limits.PUBLISH_KEPT_MS)
+    assert publishers.open_count() == open_count
+    assert not any(cluster.node(name).publish_routes.relay.held_bytes for name in others)
 
 
 def test_who_waits_too_long_is_refused(cluster: Cluster) -> None:

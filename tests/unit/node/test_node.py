@@ -18,7 +18,7 @@ from streamd.machine import commands
 from streamd.node.group import Group, NoBlocks
 from streamd.node.node import Node
 from streamd.node.rafts import GroupStart
-from streamd.node.relay import Relayed
+from streamd.node.relay import Chunk, Relayed
 from streamd.store import wal_writer
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal_pace import Pace
@@ -192,8 +192,9 @@ def test_what_peers_echo_differs_from_process_to_process(tmp_path: Path) -> None
 
     async def run() -> None:
         async with _running(tmp_path) as node:
-            chunk = Relayed("peer", 1, b"S", [b"r"], Acks(1), False)
-            tokens.append(node.publish_routes.relay.expect(chunk))
+            chunk = Chunk(b"S", [], [b"r"], Acks(1))
+            row = Relayed("peer", 1, chunk, is_batch=False)
+            tokens.append(node.publish_routes.relay.expect(row))
             for _ in range(2):  # opened again within the process
                 core = node.rafts.make(GroupStart(99, is_memory=True))
                 group = Group(uid=99, raft=core, machine=None, blocks=NoBlocks(), snapshot_index=0)
