@@ -236,7 +236,11 @@ def _check_texts(config: Config) -> None:
             raise errors.CONSUMER_INVALID_SAMPLING(
                 err=f'strconv.Atoi: parsing "{digits}": invalid syntax'
             )
-        if int(digits) < 0:
+        if len(digits.lstrip("+-0")) > 18:
+            raise errors.CONSUMER_INVALID_SAMPLING(
+                err=f'strconv.Atoi: parsing "{digits}": value out of range'
+            )
+        if digits.startswith("-") and digits.strip("-0"):
             raise errors.CONSUMER_INVALID_SAMPLING(err="<nil>")
 
 

@@ -21,7 +21,7 @@ from streamd.api.request import (
     Request,
 )
 from streamd.errors import JsError
-from streamd.machine.msgheaders import get
+from streamd.machine.msgheaders import get, parse_number
 from streamd.node.clock import SystemClock
 from streamd.node.ports import Clock, NodeHandle, Wires
 from streamd.types import AssetLimits, NodeId
@@ -267,4 +267,4 @@ class Router:
 
 def _knows_level(headers: bytes) -> bool:
     level = get(headers, b"Nats-Required-Api-Level")
-    return level is None or (level.isdigit() and int(level) <= limits.API_LEVEL)
+    return level is None or 0 <= parse_number(level) <= limits.API_LEVEL

@@ -23,6 +23,8 @@ _UNITS: Final = {
 _DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 NEVER: Final = -1
 _INT64_MAX: Final = (1 << 63) - 1
+_INT64_DIGITS: Final = 19
+_FRACTION_DIGITS: Final = 18  # any more are far below a nanosecond
 _TTL_NS_MAX: Final = 1 << 62  # 146 years: any later date is past what timestamps can say
 
 
@@ -70,6 +72,9 @@ def parse_duration(text: str) -> int | None:
         if part is None:
             return None
         whole, _, fraction = part[1].partition(".")
+        whole, fraction = whole.lstrip("0"), fraction[:_FRACTION_DIGITS]
+        if len(whole) > _INT64_DIGITS:
+            return None  # Python refuses to read a number of thousands of digits
         unit = _UNITS[part[2]]
         total += int(whole or "0") * unit
         if fraction:
@@ -86,13 +91,14 @@ def parse_ttl(value: bytes) -> int | None:
         return NEVER
     text = value.decode("ascii", "replace")
     if text.isdigit():
-        seconds = int(text)
+        text = text.lstrip("0")
+        seconds = int(text or "0") if len(text) <= _INT64_DIGITS else 0
         return min(seconds * _SECOND, _TTL_NS_MAX) if 0 < seconds <= _INT64_MAX else None
     ns = parse_duration(text)
     return min(ns, _TTL_NS_MAX) if ns is not None and ns >= _SECOND else None
 
 
-def parse_seq(value: bytes) -> int:
+def parse_number(value: bytes) -> int:
     """Return the decimal number in `value`; -1 if it is none (and so equals no seq)."""
     return int(value) if value.isdigit() and len(value) < 20 else -1
 

@@ -179,7 +179,7 @@ def _check_expectations(
     if refused is not None:
         return refused
     expected = fields.get(EXPECTED_LAST_SEQ)
-    if expected and msgheaders.parse_seq(expected) != last_seq:
+    if expected and msgheaders.parse_number(expected) != last_seq:
         return errors.STREAM_WRONG_LAST_SEQUENCE(seq=last_seq)
     if b"Nats-Schedule" in fields:
         return errors.MESSAGE_SCHEDULES_DISABLED()
@@ -197,7 +197,7 @@ def check_subject_seq(machine: StreamContent, subject: bytes, fields: Fields) ->
             found = machine.index.last_match(Matcher([pattern]))
         else:
             found = machine.index.last_of(subject)
-        if msgheaders.parse_seq(expected) != found:
+        if msgheaders.parse_number(expected) != found:
             return errors.STREAM_WRONG_LAST_SEQUENCE(seq=found)
     elif pattern:
         return errors.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_INVALID()
@@ -371,7 +371,7 @@ def _check_in_batch(
     expected = fields.get(EXPECTED_LAST_SEQ)
     if expected:
         last_seq = machine.index.last_seq + position
-        if msgheaders.parse_seq(expected) != last_seq:
+        if msgheaders.parse_number(expected) != last_seq:
             return errors.STREAM_WRONG_LAST_SEQUENCE(seq=last_seq)
         if position:  # true, but only of the batch itself
             return errors.STREAM_WRONG_LAST_SEQUENCE_CONSTANT()

@@ -93,7 +93,7 @@ class ClientSession(ClientOutput):
     def _on_connect(self, text: bytes) -> None:
         try:
             connect = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             connect = None
         if not _is_connect(connect):
             self._fail("Protocol Violation")

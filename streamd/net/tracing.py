@@ -196,7 +196,7 @@ def _without_secrets(text: bytes) -> str:
     """CONNECT's JSON with nothing in it that would let somebody else in."""
     try:
         connect = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "[REDACTED]"
     if not isinstance(connect, dict):
         return "[REDACTED]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamd import limits
 from streamd.machine import commands
+from streamd.machine.msgheaders import parse_number
 from streamd.node.priority import priority_refusal
 from streamd.node.pulls import (
     API_LEVEL,
@@ -129,8 +130,9 @@ class AckIntake(Receivers):
             return
         if self.consumer.config.get("ack_policy") == "flow_control" and headers:
             last = msg_headers.get(headers, b"Nats-Last-Stream")
-            if last is not None and last.isdigit() and int(last) <= self._sent_sseq:
-                self._acked.append(int(last))
+            seq = -1 if last is None else parse_number(last)
+            if 0 <= seq <= self._sent_sseq:
+                self._acked.append(seq)
 
     def _flush_acks(self) -> None:
         replies, self._ack_replies = self._ack_replies, []
@@ -208,4 +210,4 @@ class AckIntake(Receivers):
 
 
 def _is_level_served(wanted: bytes) -> bool:
-    return wanted.isdigit() and int(wanted) <= limits.API_LEVEL
+    return 0 <= parse_number(wanted) <= limits.API_LEVEL

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from streamd import errors, limits
 from streamd.errors import JsError
-from streamd.machine.msgheaders import get
+from streamd.machine.msgheaders import get, parse_number
 from streamd.types import Msg
 
 Staged: TypeAlias = tuple[str, list[Msg]]
@@ -168,7 +168,7 @@ class BatchStager:
         if not config.get("allow_atomic"):
             return errors.ATOMIC_PUBLISH_DISABLED()
         level = get(headers, b"Nats-Required-Api-Level")
-        if level is not None and not (level.isdigit() and int(level) <= limits.API_LEVEL):
+        if level is not None and not 0 <= parse_number(level) <= limits.API_LEVEL:
             self._give_up(batch_id, "unsupported", advices)
             return errors.REQUIRED_API_LEVEL()
         size_max = config.get("max_msg_size", -1)

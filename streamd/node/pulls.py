@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _MS = 1_000_000  # ns
 _OPTIONS_CACHE_MAX = 256  # clients repeat their pull requests byte for byte
+_CACHED_BYTES_MAX = 512  # what is longer is odd, and would be kept for nothing
+_INT64_MAX = (1 << 63) - 1
 
 IDLE = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: %d\r\nNats-Last-Stream: %d\r\n\r\n"
 NO_MESSAGES = b"NATS/1.0 404 No Messages\r\n\r\n"
@@ -93,6 +95,8 @@ def parse_options(payload: bytes) -> PullOptions:
     options = _options_cache.get(payload)
     if options is None:
         options = _parse(payload)
+        if len(payload) > _CACHED_BYTES_MAX:
+            return options
         if len(_options_cache) >= _OPTIONS_CACHE_MAX:
             _options_cache.clear()
         _options_cache[payload] = options
@@ -106,8 +110,8 @@ def _parse(payload: bytes) -> PullOptions:
         return options
     if text[:1] == b"{":
         _parse_json(text, options)
-    elif text.isdigit():  # anything else is taken for "one", as the peers do
-        options.batch = int(text)
+    elif text.isdigit() and len(text) <= 19 and int(text) <= _INT64_MAX:
+        options.batch = int(text)  # anything else is taken for "one", as the peers do
     options.asked = options.batch
     if options.batch <= 0:
         options.batch = 1
@@ -123,12 +127,14 @@ def _parse_json(text: bytes, options: PullOptions) -> None:
         raise BadRequestError(_json_fault(err)) from None
     except ValueError:
         raise BadRequestError("invalid character in string literal") from None
+    except RecursionError:
+        raise BadRequestError("exceeded max depth") from None
     for key, value in fields.items():
         key = key.lower()
         if value is None:
             continue
         if key in _INTS:
-            if type(value) is not int:
+            if type(value) is not int or not -_INT64_MAX - 1 <= value <= _INT64_MAX:
                 raise BadRequestError(_misfit(value, key))
             setattr(options, _INTS[key], value)
         elif key == "no_wait":
@@ -312,7 +318,7 @@ def refusal(options: PullOptions, config: Mapping[str, Any]) -> bytes | None:
 
 def bad_request(text: str) -> bytes:
     """A 400 status block."""
-    return b"NATS/1.0 400 Bad Request - %b\r\n\r\n" % text.encode()
+    return b"NATS/1.0 400 Bad Request - %b\r\n\r\n" % text.encode("utf-8", "replace")
 
 
 def waiting_max(config: Mapping[str, Any]) -> int:

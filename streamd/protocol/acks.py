@@ -14,6 +14,9 @@ from typing import NamedTuple
 PREFIX = b"$JS.ACK."
 FLOW_PREFIX = b"$JS.FC."
 
+_INT64_MAX = (1 << 63) - 1
+_ARGUMENT_BYTES_MAX = 4096  # of a -NAK: what is longer is no delay
+
 ACK, NAK, PROGRESS, TERM, NEXT = range(5)
 
 _ACKS = frozenset((b"", b"+ACK", b"+OK"))
@@ -99,19 +102,20 @@ def parse_payload(payload: bytes) -> AckVerb | None:
 
 def _nak_delay_ns(argument: bytes) -> int:
     """The delay of a -NAK: JSON `{"delay": ns}` or a Go duration. Nonsense means no delay."""
-    if not argument:
+    if not argument or len(argument) > _ARGUMENT_BYTES_MAX:
         return 0
     if argument.startswith(b"{"):
         try:
             delay = json.loads(argument).get("delay", 0)
-        except ValueError:
+        except (ValueError, RecursionError):
             return 0
-        return delay if isinstance(delay, int) and delay > 0 else 0
+        return delay if isinstance(delay, int) and 0 < delay <= _INT64_MAX else 0
     return max(parse_duration_ns(argument) or 0, 0)
 
 
 def parse_duration_ns(text: bytes) -> int | None:
-    """Parse Go's duration notation (`1h2m3.5s`, `300ms`); None if it is not one."""
+    """Parse Go's duration notation (`1h2m3.5s`, `300ms`); None if it is not one, or one that
+    64 bits do not hold."""
     sign = 1
     if text[:1] in (b"-", b"+"):
         sign = -1 if text[:1] == b"-" else 1
@@ -135,10 +139,13 @@ def parse_duration_ns(text: bytes) -> int | None:
         whole, _, fraction = number.partition(b".")
         if unit is None or b"." in fraction or not (whole or fraction):
             return None
+        whole, fraction = whole.lstrip(b"0"), fraction[:18]  # any more are far below a nanosecond
+        if len(whole) > 19:
+            return None  # Python refuses to read a number of thousands of digits
         total += int(whole or b"0") * unit
         if fraction:
             total += int(fraction) * unit // 10 ** len(fraction)
-    return sign * total
+    return sign * total if total <= _INT64_MAX else None
 
 
 _PLAIN_ACK = AckVerb(ACK)

@@ -37,6 +37,12 @@ def test_what_is_no_ack_is_none(subject: bytes) -> None:
         (b"-NAK [1]", (acks.NAK, 0, b"")),
         (b"-NAK 1m1.5s", (acks.NAK, 61_500_000_000, b"")),
         (b"-NAK rubbish", (acks.NAK, 0, b"")),
+        (b'-NAK {"delay": 9223372036854775807}', (acks.NAK, (1 << 63) - 1, b"")),
+        (b'-NAK {"delay": 9223372036854775808}', (acks.NAK, 0, b"")),
+        (b'-NAK {"delay": 18446744073709551616}', (acks.NAK, 0, b"")),
+        (b'-NAK {"delay": %b}' % (b"[" * 2000), (acks.NAK, 0, b"")),
+        (b"-NAK 99999999999999999h", (acks.NAK, 0, b"")),
+        (b"-NAK %bs" % (b"9" * 5000), (acks.NAK, 0, b"")),
         (b"+WPI", (acks.PROGRESS, 0, b"")),
         (b"+TERM", (acks.TERM, 0, b"")),
         (b"+TERM too old ", (acks.TERM, 0, b"too old")),
@@ -66,6 +72,11 @@ def test_unknown_payload_is_none() -> None:
         (b"1.2.3s", None),
         (b"s", None),
         (b"1x", None),
+        (b"0" * 5000 + b"1s", 10**9),
+        (b"0.5%bs" % (b"0" * 5000), 500_000_000),
+        (b"9" * 5000 + b"s", None),
+        (b"2562047h", 2562047 * 3600 * 10**9),
+        (b"2562048h", None),  # beyond 64 bits
     ],
 )
 def test_durations(text: bytes, ns: int | None) -> None:

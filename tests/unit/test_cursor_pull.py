@@ -511,6 +511,29 @@ def test_bad_requests() -> None:
         assert box.log[0].startswith(b"400 Bad Request - "), payload
 
 
+def test_numbers_no_client_can_mean_are_bad_requests_and_harmless() -> None:
+    """Python refuses to read thousands of digits, msgpack to write more than 64 bits, and JSON that
+    is nested deeply: none of that may reach the group's turn, where it would end the stream."""
+    bed = Bed()
+    bed.store(*[b"a"] * 3)
+    bed.create()
+    huge = b"1" + b"0" * 400
+    for payload, text in (
+        (b'{"expires":%b}' % huge, "json: cannot unmarshal number "),
+        (b'{"batch":9223372036854775808}', "json: cannot unmarshal number 9223372036854775808 "),
+        (b'{"batch":%b}' % (b"9" * 5000), ""),
+        (b'{"a":%b' % (b"[" * 100_000), "exceeded max depth"),
+        (b"{\xed\xa0\x80}", "invalid character "),
+    ):
+        box = bed.pull(payload, reply=payload)
+        assert box.log[0].startswith(b"400 Bad Request - " + text.encode()), payload[:50]
+    assert bed.pull(b"9" * 5000, reply=b"digits").seqs() == [1]  # as anything that is no number
+    assert bed.pull(b"9223372036854775808", reply=b"more").seqs() == [2]
+    level = b"NATS/1.0\r\nNats-Required-Api-Level: %b\r\n\r\n" % (b"9" * 5000)
+    bed.cursors["C"].on_pull(b"digits", level, b"")
+    assert bed.inbox(b"digits").log[-1] == b"412 Required Api Level"
+
+
 def test_interest_retention_hears_of_every_ack() -> None:
     bed = Bed(retention="workqueue")
     bed.store(*[b"a"] * 4)

@@ -107,6 +107,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"filter_subjects": ["t.>", "t.1"]}, 10138, "consumer subject filters cannot overlap"),
     ({"rate_limit_bps": 5}, 10086, "consumer in pull mode can not have rate limit set"),
     ({"sample_freq": "zz"}, 10095, "failed to parse consumer sampling configuration: strconv"),
+    ({"sample_freq": "9" * 5000}, 10095, "failed to parse consumer sampling"),
     ({"deliver_subject": "q", "max_waiting": 5}, 10080, "consumer in push mode"),
     ({"deliver_subject": "q", "max_ack_pending": 5}, 10082, "consumer requires ack policy"),
     ({"flow_control": True}, 10089, "consumer flow control requires a push based consumer"),

@@ -334,6 +334,7 @@ def test_required_api_level(bed: Bed) -> None:
     assert bed.ask("INFO", headers=headers(b"4"))["api"]["level"] == 4
     assert bed.error("INFO", headers=headers(b"9"))[0] == 10185
     assert bed.error("STREAM.NAMES", headers=headers(b"x"))[0] == 10185
+    assert bed.error("STREAM.NAMES", headers=headers(b"9" * 5000))[0] == 10185
     assert bed.ask_raw("DIRECT.GET.T", headers=headers(b"9")) == [
         (b"NATS/1.0 412 Required Api Level\r\n\r\n", b"")
     ]

@@ -209,6 +209,16 @@ def test_features_that_are_off() -> None:
     assert code(box.put(b"a.1", Stream_Source="T 1")) == 10227
 
 
+def test_numbers_of_thousands_of_digits_are_refused() -> None:
+    """Python does not read them; an entry that can't be applied would end the stream for good."""
+    box = Box(allow_msg_ttl=True)
+    for text in ("9" * 5000, "9" * 5000 + "s", "9" * 20, "9" * 20 + "s"):
+        assert code(box.put(b"a.1", TTL=text)) == 10165, text[:20]
+    assert box.put(b"a.1", TTL="0" * 5000 + "5") == 1
+    assert box.put(b"a.1", TTL="1." + "5" * 5000 + "s") == 2
+    assert code(box.put(b"a.1", Expected_Last_Sequence="9" * 5000)) == 10071
+
+
 def test_sealed_refuses_everything() -> None:
     box = Box()
     box.put(b"a.1")

@@ -59,6 +59,7 @@ def test_pedantic_names_a_bad_subject_and_still_publishes():
     [
         (b"CONNECT {x}\r\n", b"", "Protocol Violation"),
         (b"CONNECT []\r\n", b"", "Protocol Violation"),
+        (b'CONNECT {"a":%b\r\n' % (b"[" * 2000), b"", "Protocol Violation"),
         (b'CONNECT {"verbose":"x"}\r\n', b"", "Protocol Violation"),
         (
             b'CONNECT {"verbose":false,"protocol":2}\r\n',
