@@ -8,7 +8,7 @@ it, each of which sees those below: `StreamConsumers`, `StreamRemoval`, `StreamS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from streamd.machine.audience import Audience
 from streamd.machine.base import SEAL, ColumnSource, Effects, RecordCodec
@@ -20,6 +20,8 @@ from streamd.machine.index import StreamIndex
 from streamd.machine.removal import Gone
 from streamd.machine.retention import Limits
 from streamd.types import Index, Msg, Seq, Uid
+
+_SEQ_MAX: Final = (1 << 64) - 2  # it and the one after it fit 64 bits
 
 
 class StreamContent:
@@ -124,6 +126,11 @@ class StreamContent:
             "num_deleted": len(index.deleted),
             "consumer_count": len(self.consumers),
         }
+
+    def _has_seqs_for(self, count: int) -> bool:
+        """False if the stream is at the end of its seqs: a purge or `first_seq` may bring it there
+        at once."""
+        return self.index.last_seq + count <= _SEQ_MAX
 
     # --- the steps of an entry ------------------------------------------------------------------
 

@@ -143,7 +143,7 @@ class StreamRemoval(StreamConsumers):
             for name, flag in last.items()
             if name not in self.index.subjects and not flag & NO_MARKER
         ]
-        if not emptied:
+        if not emptied or not self._has_seqs_for(len(emptied)):
             return
         if self.index.is_block_full():
             self._roll(out)

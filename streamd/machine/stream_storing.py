@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamd import errors
 from streamd.machine import commands, msgheaders, publish, retention
 from streamd.machine.base import HAS_HEADERS, Effects
 from streamd.machine.commands import Command
@@ -22,6 +23,8 @@ class StreamStoring(StreamRemoval):
 
     def _apply_store(self, entry: Entry, command: Command, out: Effects) -> Any:
         msgs: list[Msg] = command[2]
+        if not self._has_seqs_for(len(msgs)):
+            return [_no_seq_left()] * len(msgs)
         if self.index.is_block_full():
             self._roll(out)
         limits = self.limits
@@ -116,6 +119,8 @@ class StreamStoring(StreamRemoval):
 
     def _apply_store_batch(self, entry: Entry, command: Command, out: Effects) -> Any:
         msgs: list[Msg] = [tuple(msg) for msg in command[3]]
+        if not self._has_seqs_for(len(msgs)):
+            return _no_seq_left()
         if self.index.is_block_full():
             self._roll(out)
         ts = max(command[1], self.index.last_ts + 1)
@@ -165,6 +170,10 @@ class StreamStoring(StreamRemoval):
                 "payload": payload,
             }
             out.events.append(("republish", fields))
+
+
+def _no_seq_left() -> errors.JsError:
+    return errors.STREAM_STORE_FAILED(err="no sequence is left")
 
 
 class _Run:

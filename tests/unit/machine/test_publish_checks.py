@@ -219,6 +219,22 @@ def test_numbers_of_thousands_of_digits_are_refused() -> None:
     assert code(box.put(b"a.1", Expected_Last_Sequence="9" * 5000)) == 10071
 
 
+def test_publishes_are_refused_where_the_seqs_end() -> None:
+    """A purge may name any seq of 64 bits; the stream goes on there, and must not stop for good."""
+    box = Box(allow_atomic=True)
+    box.put(b"a.1")
+    assert box.do(commands.PURGE, b"", (1 << 64) - 3, 0) == 1
+    assert box.machine.index.last_seq == (1 << 64) - 4
+    msg = [b"a.1", b"", b""]
+    assert [code(each) for each in box.store(*[tuple(msg)] * 3)] == [10077] * 3
+    assert code(box.do(commands.STORE_BATCH, "b", [msg] * 3)) == 10077
+    assert box.store(tuple(msg)) == range((1 << 64) - 3, (1 << 64) - 2)
+    assert box.put(b"a.1", Msg_Id="m") == (1 << 64) - 2
+    assert code(box.put(b"a.1")) == 10077
+    box.consumer("C", deliver_policy="new")
+    assert box.restored().state() == box.machine.state()
+
+
 def test_sealed_refuses_everything() -> None:
     box = Box()
     box.put(b"a.1")
