@@ -87,6 +87,7 @@ class ConsumerPosition:
         self.initial: list[Seq] = []  # deliver last per subject: these first, from initial_at on
         self.initial_at = 0
         self.paused_until_ns = 0
+        self.needs_store_hook = False  # set by `_recount`
         self.resets = 0  # deliveries planned before a reset must not be applied after it
         self._passed = 0  # unfiltered: live messages below next_sseq
         self._left = 0  # filtered: live matches from next_sseq on
@@ -102,7 +103,6 @@ class ConsumerPosition:
         filters = filters_of(config)
         matcher = Matcher(filters) if filters else None
         self.matcher = None if matcher is None or matcher.is_all else matcher
-        self.needs_store_hook = self.matcher is not None  # also while it starts beyond the end
         pause_until = config.get("pause_until")
         self.paused_until_ns = parse_ns(pause_until) if pause_until else 0
 

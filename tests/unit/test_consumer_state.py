@@ -154,6 +154,16 @@ def test_an_unfiltered_consumer_needs_no_hook_unless_it_starts_beyond_the_end() 
     assert bed.consumers["plain"].num_pending == 6
 
 
+def test_an_update_of_something_else_leaves_the_count_right_before_the_start() -> None:
+    """A consumer that starts beyond the end, and is made again as clients do when they begin."""
+    bed = Bed()
+    bed.create(deliver_policy="by_start_sequence", opt_start_seq=4)
+    consumer = bed.consumers["C"]
+    consumer.update(consumer.config | {"description": "again"})
+    bed.store(*[b"a"] * 6)
+    assert consumer.num_pending == 3
+
+
 def test_times_and_durations_as_go_writes_them() -> None:
     assert format_ns(START_NS + 120_000_000) == "2023-11-14T22:13:20.12Z"
     assert parse_ns("2023-11-14T23:13:20.12+01:00") == START_NS + 120_000_000
