@@ -106,16 +106,15 @@ class StreamConsumers(StreamContent):
     def on_acked(self, consumer: ConsumerPosition, sseqs: Sequence[Seq]) -> None:
         """See consumer_position.StreamView: remove what nobody needs any longer."""
         index = self.index
-        matcher = consumer.matcher
         consumers = list(self.consumers.values())
         done: list[Seq] = []
         for seq in sseqs:
             if not index.is_live(seq):
                 continue
-            if self.limits.is_workqueue:
-                if matcher is None or matcher.matches(index.subject_at(seq)):
-                    done.append(seq)
-            elif not retention.is_wanted(seq, index.subject_at(seq), consumers, consumer):
+            # A work queue gave it to nobody else, whatever the consumer's filter is by now.
+            if self.limits.is_workqueue or not retention.is_wanted(
+                seq, index.subject_at(seq), consumers, consumer
+            ):
                 done.append(seq)
         if done:
             self._remove(done)

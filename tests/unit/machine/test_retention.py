@@ -127,6 +127,17 @@ def test_interest_needs_a_consumer() -> None:
     assert box.machine.index.first_seq == 4
 
 
+def test_a_work_queue_lets_go_of_what_was_acked_after_the_filter_changed() -> None:
+    box = Box(retention="workqueue")
+    box.store(*[(b"a.1", b"", b""), (b"a.2", b"", b"")] * 2)
+    consumer = box.consumer("C", filter_subject="a.1")
+    box.do(commands.DELIVERED, consumer.uid, [(1, 1, 1, False), (3, 3, 2, False)], 0)
+    box.consumer("C", filter_subject="a.2")
+    box.do(commands.ACKED, consumer.uid, [1])
+    box.do(commands.TERMED, consumer.uid, [(3, "")])
+    assert box.live() == [2, 4]
+
+
 def test_interest_ends_with_the_consumer() -> None:
     box = Box(retention="interest")
     box.consumer("one")
