@@ -175,6 +175,8 @@ class StreamGroup(StreamPublishes):
                     if cursor is not None:
                         cursor.on_applied(command, None)
                         self._dirty[cursor] = None
+                    if kind == commands.RESET_CONSUMER:
+                        self._trimmer.sweep()  # of what it passes over
                 elif kind == commands.CONFIGURE:
                     wakes_all = True
                     self._expiry_at_ns = 0

@@ -3,7 +3,7 @@
 A PURGE, or a CONFIGURE with lower limits, waits here while its messages leave by REMOVE entries;
 it is proposed when few are left, and does the rest. What only a deleted consumer wanted leaves
 after the deletion: before it, a deletion that came to nothing would have taken messages from a
-consumer that is still there.
+consumer that is still there. So does what a consumer that was reset passes over.
 """
 
 from __future__ import annotations

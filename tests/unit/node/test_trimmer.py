@@ -291,3 +291,19 @@ def test_a_group_removes_what_a_deleted_consumer_wanted() -> None:
     leader.pass_time(50)
     assert heard == [True]
     assert leader.machine.state()["messages"] == 0
+
+
+def test_a_group_removes_what_a_reset_consumer_passed_over() -> None:
+    """What others want stays."""
+    leader = Leader(retention="interest")
+    config = {"durable_name": "C", "ack_policy": "explicit", "deliver_policy": "all"}
+    leader.propose([commands.CREATE_CONSUMER, 1, "C", config, "", False])
+    leader.publish(50)
+    leader.propose([commands.CREATE_CONSUMER, 1, "D", config | {"durable_name": "D"}, "", False])
+    leader.propose([commands.RESET_CONSUMER, 1, "D", 41])
+    leader.propose([commands.RESET_CONSUMER, 1, "C", 46])
+    leader.pass_time(50)
+    state = leader.machine.state()
+    assert (state["first_seq"], state["messages"]) == (41, 10)
+    leader.propose([commands.RESET_CONSUMER, 1, "C", 1])
+    assert leader.machine.state()["messages"] == 10
