@@ -25,11 +25,13 @@ STORE_BATCH = 2
 """[STORE_BATCH, ts, batch_id, msgs]: an atomic batch, committed: all of it or nothing.
 Outcome: (last_seq, count) or JsError."""
 DELIVERED = 3
-"""[DELIVERED, ts, consumer_uid, items, resets]: the leader sent these to a client. items is a list
-of (first_sseq, last_sseq, first_cseq, is_redelivery): inclusive ranges of *live, matching* msgs;
-a range of n matching messages uses n consumer seqs, so for a filtered consumer or a stream with
-gaps each range holds only consecutive stored seqs. `resets` is the consumer's count of resets when
-this was planned: deliveries planned before a reset are void after it. No outcome."""
+"""[DELIVERED, ts, consumer_uid, items, resets, refilters]: the leader sent these to a client. items
+is a list of (first_sseq, last_sseq, first_cseq, is_redelivery): inclusive ranges of *live,
+matching* msgs; a range of n matching messages uses n consumer seqs, so for a filtered consumer or a
+stream with gaps each range holds only consecutive stored seqs. `resets` is the consumer's count of
+resets when this was planned: deliveries planned before a reset are void after it. `refilters`
+(absent: 0) is its count of other filters: what an earlier one let through is not what is counted
+now. No outcome."""
 ACKED = 4
 """[ACKED, ts, consumer_uid, sseqs]: positive acks (for AckAll each means all up to it).
 Outcome (only if tagged): True."""
@@ -42,7 +44,8 @@ PROGRESS = 7
 DEAD = 8
 """[DEAD, ts, consumer_uid, sseqs]: reached max_deliver; leaves pending, stays in the stream."""
 POSITION = 9
-"""[POSITION, ts, consumer_uid, sseq, cseq, resets]: where an AckNone consumer has got to."""
+"""[POSITION, ts, consumer_uid, sseq, cseq, resets, refilters]: where an AckNone consumer has got
+to. `resets` and `refilters` as in DELIVERED."""
 EXPIRE = 10
 """[EXPIRE, ts, up_to_seq, seqs]: age is over for every live message up to `up_to_seq` (0: none)
 and for each of `seqs` (per-message TTL); the leader, who holds the clock, named them. Messages

@@ -65,6 +65,7 @@ class Consumer(ConsumerAcks):
         self._configure(config)
         new = self.matcher.patterns if self.matcher else None
         if new != old:
+            self.refilters += 1
             self._recount()
 
     def pause(self, until_ns: int) -> None:
@@ -180,6 +181,8 @@ class Consumer(ConsumerAcks):
         if kind == commands.DELIVERED:
             if command[4] == self.resets:
                 self.apply_delivered(command[1], command[3])
+                if command[5:] != self._filter_count():
+                    self._recount()
         elif kind == commands.ACKED:
             self.apply_acked(command[1], command[3], out)
         elif kind == commands.NAKED:
@@ -193,8 +196,13 @@ class Consumer(ConsumerAcks):
         else:
             assert kind == commands.POSITION, kind
             if command[5] == self.resets:
-                self.apply_position(command[3], command[4])
+                is_refiltered = command[6:] != self._filter_count()
+                self.apply_position(command[3], command[4], is_refiltered=is_refiltered)
         self._check()
+
+    def _filter_count(self) -> list[int]:
+        """How a DELIVERED or POSITION ends that was planned with the present filter."""
+        return [self.refilters] if self.refilters else []
 
     def _check(self) -> None:
         assert self.floor_sseq <= self.delivered_sseq, (self.floor_sseq, self.delivered_sseq)
@@ -230,6 +238,7 @@ class Consumer(ConsumerAcks):
             self.resets,
             self._removed_ahead_to,
             [list(delivered) for delivered in self._order],
+            *self._filter_count(),
         ]
 
     @classmethod
@@ -253,6 +262,7 @@ class Consumer(ConsumerAcks):
             consumer._removed_ahead_to,
             order,
         ) = state[5:18]
+        consumer.refilters = state[18] if len(state) > 18 else 0
         consumer.initial = list(initial)
         # Not derivable: where the floor moves next depends on what was delivered and is gone.
         consumer._order = deque([first, last] for first, last in order)

@@ -89,8 +89,9 @@ class ConsumerAcks(ConsumerPosition):
                         pending[sseq] = (first_cseq + sseq - first, ts)
             self._remember_order(first, last)
 
-    def apply_position(self, sseq: Seq, cseq: int) -> None:
-        """AckNone: all up to `sseq` has been sent, `cseq` messages so far."""
+    def apply_position(self, sseq: Seq, cseq: int, *, is_refiltered: bool = False) -> None:
+        """AckNone: all up to `sseq` has been sent, `cseq` messages so far; some of them, if it is
+        refiltered, because they match an earlier filter."""
         assert self.is_ack_none, self.name
         if sseq <= self.delivered_sseq:
             # A purge has moved on from here, but what was sent keeps its number.
@@ -98,6 +99,7 @@ class ConsumerAcks(ConsumerPosition):
             return
         # Otherwise some may be of the initial list, or have left the stream meanwhile.
         is_exact = self._removed_ahead_to < self.next_sseq == self.delivered_sseq + 1
+        is_exact = is_exact and not is_refiltered
         passed = range(self.delivered_sseq + 1, sseq + 1)
         count = cseq - self.delivered_cseq
         assert count >= 0, (cseq, self.delivered_cseq)

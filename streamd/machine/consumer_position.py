@@ -70,6 +70,7 @@ class ConsumerPosition:
         "needs_store_hook",
         "next_sseq",
         "paused_until_ns",
+        "refilters",
         "resets",
         "uid",
     )
@@ -89,6 +90,7 @@ class ConsumerPosition:
         self.paused_until_ns = 0
         self.needs_store_hook = False  # set by `_recount`
         self.resets = 0  # deliveries planned before a reset must not be applied after it
+        self.refilters = 0  # what an earlier filter let through is not counted by this one
         self._passed = 0  # unfiltered: live messages below next_sseq
         self._left = 0  # filtered: live matches from next_sseq on
         # Messages up to here may have left the stream before they were delivered, so deliveries

@@ -211,7 +211,7 @@ class Cursor(CursorSending):
             self._sent_cseq,
             self._resets,
         ]
-        self._host.propose(command, is_forced=False)
+        self._propose_sent(command)
 
     # --- planning ---------------------------------------------------------------------------------
 

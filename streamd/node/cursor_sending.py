@@ -338,8 +338,7 @@ class CursorSending(AckIntake):
                     )
             else:
                 redelivery.delivered(first, last, stamp=ts, now_ms=now_ms, deliveries=1)
-        command = [commands.DELIVERED, ts, self.consumer.uid, items, self._resets]
-        host.propose(command, is_forced=False)
+        self._propose_sent([commands.DELIVERED, ts, self.consumer.uid, items, self._resets])
 
 
 def _with_size(headers: bytes, size: int) -> bytes:

@@ -111,6 +111,7 @@ class CursorState:
         "_queue_group",
         "_rate",
         "_redelivery",
+        "_refilters",
         "_replay",
         "_resets",
         "_seen",
@@ -158,6 +159,7 @@ class CursorState:
         self._items: list[tuple[Seq, Seq, int, bool]] = []  # of this plan, proposed at its end
         self._out: list[tuple[DeliverSink, bytes, Item]] = []  # handed out, with inbox, in order
         self._has_sent = False
+        self._refilters = consumer.refilters  # of the consumer, when deliveries were proposed last
         self._last_stamp = 0
         self._armed_ms = 0
         self._hold_until_ms = 0
@@ -250,6 +252,14 @@ class CursorState:
         command = [kind, ts, self.consumer.uid, argument]
         self._host.propose(command, is_forced=is_forced, tag=tag)
         return ts
+
+    def _propose_sent(self, command: list[Any]) -> None:
+        """Propose a DELIVERED or POSITION. What was sent since the one before may have been chosen
+        by a filter that is another by now."""
+        if self._refilters:
+            command.append(self._refilters)
+        self._refilters = self.consumer.refilters
+        self._host.propose(command, is_forced=False)
 
     def _stamp(self) -> int:
         """A time of its own for each command: timers recognise a delivery by it."""

@@ -164,6 +164,33 @@ def test_an_update_of_something_else_leaves_the_count_right_before_the_start() -
     assert consumer.num_pending == 3
 
 
+@pytest.mark.parametrize("policy", ["explicit", "none"])
+@pytest.mark.parametrize(("before", "after"), [("a", "b"), ("a", ""), ("", "b")])
+def test_what_an_earlier_filter_let_through_is_not_counted_by_the_next(
+    policy: str, before: str, after: str
+) -> None:
+    """Deliveries that are planned while a new filter is in the log come behind it there."""
+    bed = Bed()
+    bed.store(*[b"a", b"b", b"b"] * 4)
+    bed.create(filter_subject=before, ack_policy=policy)
+    bed.pull(b"1")
+    bed.cursors["C"].flush()
+    bed.apply()
+    bed.is_auto = False
+    bed.pull(b"3")
+    consumer = bed.consumers["C"]
+    consumer.update(consumer.config | {"filter_subject": after})
+    bed.cursors["C"].on_applied([commands.CREATE_CONSUMER, 0, "C"])
+    bed.is_auto = True
+    for _ in range(2):
+        pending = bed.info().pending
+        assert pending == bed.index.count_from(consumer.next_sseq, consumer.matcher)
+        state = commands.decode(commands.encode(consumer.to_state()))
+        assert Consumer.from_state(state, bed).info() == consumer.info()
+        assert bed.pull(b'{"batch":1,"no_wait":true}', reply=b"next").msgs
+    assert bed.info().pending == pending - 1
+
+
 def test_times_and_durations_as_go_writes_them() -> None:
     assert format_ns(START_NS + 120_000_000) == "2023-11-14T22:13:20.12Z"
     assert parse_ns("2023-11-14T23:13:20.12+01:00") == START_NS + 120_000_000
