@@ -153,18 +153,15 @@ class AckIntake(Receivers):
         if self._acked or replies:
             acked, self._acked = self._acked, []
             if not self.consumer.is_ack_all:
-                acking = self._acking
                 pending = self.consumer.pending
                 applied = self.consumer.delivered_sseq
                 given_up = self.consumer.redelivered
+                # Also what is on its way out already: given up just now, it is acked all the same.
                 acked = [
-                    sseq
-                    for sseq in acked
-                    if (sseq in pending or sseq > applied or sseq in given_up)
-                    and sseq not in acking
+                    sseq for sseq in acked if sseq in pending or sseq > applied or sseq in given_up
                 ]
                 is_forced = bool(replies)
-                acking.update(acked)
+                self._acking.update(acked)
             else:
                 most = self._ack_pending_max
                 is_forced = bool(replies) or 0 < most <= self.num_ack_pending()

@@ -534,6 +534,23 @@ def test_numbers_no_client_can_mean_are_bad_requests_and_harmless() -> None:
     assert bed.inbox(b"digits").log[-1] == b"412 Required Api Level"
 
 
+def test_an_ack_counts_while_its_message_is_being_given_up() -> None:
+    """The last ack wait is over and DEAD is proposed; then the ack comes, and is answered."""
+    bed = Bed(retention="workqueue")
+    bed.store(b"a", b"a")
+    bed.create(max_deliver=1, ack_wait=SECOND)
+    bed.pull()
+    bed.is_auto = False
+    bed.advance(1500)
+    assert [command[0] for command, _ in bed.proposed] == [commands.DEAD]
+    bed.ack(1, reply=b"done")
+    bed.is_auto = True
+    bed.turn()
+    assert bed.emptied == [b"done"]
+    assert bed.acked == [("C", [1])]
+    assert not bed.consumers["C"].redelivered
+
+
 def test_interest_retention_hears_of_every_ack() -> None:
     bed = Bed(retention="workqueue")
     bed.store(*[b"a"] * 4)
