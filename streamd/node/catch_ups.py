@@ -129,7 +129,10 @@ class CatchUps:
         if replica is not None and not replica.is_file:
             store = self._memory_stores[uid] = MemoryStreamStore(uid, keeps_snapshots=True)
             return MemoryInstall(store, thread, close_live=close)
-        return FileInstall(disk, node.root, uid, thread, close_live=close)
+        keep_free = node.room.reserve_bytes
+        return FileInstall(
+            disk, node.root, uid, thread, close_live=close, keep_free_bytes=keep_free
+        )
 
     def _is_wanted(self, uid: Uid, index: Index) -> bool:
         group = self._node.group_of(uid)

@@ -94,7 +94,8 @@ class CatchUp:
     `call_later`. `is_wanted(index)` is asked before the swap: False if the group got past `index`
     by other means, and then all is dropped. `is_offered()` is asked before an attempt that failed
     is repeated: False if the offer is void; there may be another. `on_trouble(text)` once per
-    attempt that failed, `on_conflict(text)` before if a peer sent another stream's.
+    attempt that failed, but of this node's disk once (a full disk stays full for hours);
+    `on_conflict(text)` before if a peer sent another stream's.
     `turns` is shared by all groups of the node.
     """
 
@@ -118,6 +119,7 @@ class CatchUp:
         self.leader: NodeId = ""
         self.fetched_bytes = 0  # from peers, in this process; what was kept does not count
         self.last_trouble = ""
+        self._is_disk_told = False
         self._call = call
         self._target = target
         self._later = later
@@ -368,7 +370,7 @@ class CatchUp:
 
     # --- giving up an attempt ---------------------------------------------------------------
 
-    def _retry(self, why: str) -> None:
+    def _retry(self, why: str, *, is_told: bool = False) -> None:
         """Ask for a manifest again, after a while; what is whole stays."""
         self._attempt += 1
         self._forget_work()
@@ -376,7 +378,7 @@ class CatchUp:
         self._delay_s = min(
             max(self._delay_s * 2, limits.CATCHUP_RETRY_S_MIN), limits.CATCHUP_RETRY_S_MAX
         )
-        self._trouble(why)
+        self._trouble(why, is_told=is_told)
         mine = self._mine(lambda outcome: self._ask_again())
         self._later(self._delay_s, lambda: mine(None))
         self._turns.leave(self)
@@ -395,13 +397,16 @@ class CatchUp:
         if not isinstance(err, StreamdError):
             raise err
         self._target.drop(lambda outcome: None)
+        is_told = False
         if isinstance(err, DiskError):
             self._delay_s = limits.CATCHUP_RETRY_S_MAX
-        self._retry(str(err))
+            is_told, self._is_disk_told = self._is_disk_told, True
+        self._retry(str(err), is_told=is_told)
 
-    def _trouble(self, text: str) -> None:
+    def _trouble(self, text: str, *, is_told: bool = False) -> None:
         self.last_trouble = text
-        self._on_trouble(text)
+        if not is_told:
+            self._on_trouble(text)
 
     def _forget_work(self) -> None:
         self._todo.clear()

@@ -30,14 +30,14 @@ class StorageRoom:
             max(limits.WAL_SEGMENT_BYTES_MIN, free // limits.WAL_SEGMENT_FRACTION),
         )
         self.snapshot_every_bytes = self.segment_bytes * 3 // 2
-        self._reserve = self.segment_bytes * limits.RESERVE_SEGMENTS
+        self.reserve_bytes = self.segment_bytes * limits.RESERVE_SEGMENTS
 
     def take(self, byte_count: int) -> bool:
         """True if `byte_count` more bytes may be logged and stored."""
         self._left -= byte_count
         if self._left >= 0:
             return True
-        left = int(self._disk.free_bytes(self._directory)) - self._reserve
+        left = int(self._disk.free_bytes(self._directory)) - self.reserve_bytes
         if self._storage_max >= 0:
             left = min(left, self._storage_max - self._used())
         # Look again after a share of it: others use the disk as well.

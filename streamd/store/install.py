@@ -16,7 +16,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from streamd.errors import CorruptionError, IncarnationError
+from streamd.errors import CorruptionError, DiskError, IncarnationError
 from streamd.store.disk import Disk, Thread
 from streamd.store.format import block_name
 from streamd.store.index_db import write_index
@@ -116,6 +116,8 @@ class FileInstall:
     """Puts a file stream together. Implements `node.catchup.InstallTarget`.
 
     `close_live(done)` must close the stream's open store, if any, and call `done` then.
+    `keep_free_bytes` of the disk stay free for the log and the other streams: a write that the disk
+    refuses stops a stream for good, and fetching can wait.
     """
 
     def __init__(
@@ -126,12 +128,14 @@ class FileInstall:
         thread: Thread,
         *,
         close_live: Callable[[Callable[[], None]], None],
+        keep_free_bytes: int = 0,
     ) -> None:
         self._disk = disk
         self._root = root
         self._uid = uid
         self._thread = thread
         self._close_live = close_live
+        self._keep_free_bytes = keep_free_bytes
         self._live = os.path.join(root, "streams", str(uid))
         self._folder = self._live + SUFFIX
         self._aside = ""  # where `quarantine` moved the stream last; most of it is good
@@ -152,6 +156,8 @@ class FileInstall:
             for name in self._disk.listdir(self._folder):
                 if name not in wanted:
                     self._disk.unlink(os.path.join(self._folder, name))
+            here = set(self._disk.listdir(self._folder))
+            self._need_room(sum(f.length for f in facts if self._name_of(f.no) not in here))
 
         def step(result: Any) -> None:
             # One job for each file: others have their turn on the thread in between.
@@ -172,6 +178,7 @@ class FileInstall:
         """Write a piece of a file; `done(None)`."""
 
         def job() -> None:
+            self._need_room(len(data))  # others have written since `begin`
             fd = self._disk.open(self._part(no), create=True)
             try:
                 self._disk.pwrite(fd, data, offset)
@@ -260,6 +267,7 @@ class FileInstall:
         blob = self._find_here(fact)
         if blob is None:
             return None
+        self._need_room(len(blob))
         fd = self._disk.open(self._part(fact.no), create=True)
         try:
             self._disk.pwrite(fd, blob, 0)
@@ -267,6 +275,17 @@ class FileInstall:
             self._disk.close(fd)
         self._settle(fact.no)
         return fact.no
+
+    def _need_room(self, byte_count: int) -> None:
+        """Raise DiskError if the disk has no room for so many bytes more."""
+        if not byte_count:
+            return
+        free = self._disk.free_bytes(self._root)
+        if free - byte_count < self._keep_free_bytes:
+            raise DiskError(
+                f"{self._folder}: no room on the disk: {byte_count} bytes are to be written, "
+                f"{free} are free, {self._keep_free_bytes} of them are kept for the log"
+            )
 
     def _find_here(self, fact: FileFact) -> bytes | None:
         """The block from the live directory, or from the one set aside last, if it is good."""

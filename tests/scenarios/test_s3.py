@@ -475,6 +475,36 @@ def test_s3_11_a_full_disk_when_the_meta_snapshot_is_fetched(cluster: Cluster) -
     cluster.until_whole()
 
 
+def test_s3_11_a_stream_that_does_not_fit_leaves_the_others_their_room(cluster: Cluster) -> None:
+    """S3.11: a node comes back to a disk that has no room for what it missed of one stream.
+
+    The fetch filled the disk, and what the node had whole could not be written any more: that
+    stream was stopped for good there.
+    """
+    cluster.create("S")
+    cluster.create("T")
+    cluster.publish(10, "T")
+    cluster.until_whole("T")
+    name = next(n for n in cluster.names if n not in {cluster.leader("S"), cluster.leader("T")})
+    cluster.stop(name)
+    for _ in range(20):  # until the log has let go what the node lacks
+        cluster.publish(100, "S", size=1000)
+    disk = cluster.hosts[name].disk
+    disk.capacity = disk.used_bytes + 1_800_000  # S has more than two
+    cluster.boot(name)
+    cluster.until("trouble", lambda: cluster.events("warning: catch-up"))
+    for _ in range(20):
+        cluster.publish(20, "T", size=500)
+        for _ in range(50):
+            cluster.run_ms(5)
+            assert disk.free_bytes(ROOT) > 100_000
+    assert cluster.events("warning: catch-up") == 1  # told once, however often it is tried
+    assert cluster.is_current(name, "T")
+    disk.capacity = 1 << 40
+    cluster.until_whole("S")
+    cluster.until_whole("T")
+
+
 def test_s3_11_a_meta_snapshot_that_does_not_get_into_place_ends_the_process(
     cluster: Cluster,
 ) -> None:

@@ -139,8 +139,9 @@ class Replica:
 class World:
     """A follower, those who may lead, and the wire between them."""
 
-    def __init__(self, follower: Replica, *leaders: Replica) -> None:
+    def __init__(self, follower: Replica, *leaders: Replica, keep_free_bytes: int = 0) -> None:
         self.follower = follower
+        self._keep_free_bytes = keep_free_bytes
         self.leaders = {leader.name: leader for leader in leaders}
         for leader in leaders:
             leader.is_leading = True
@@ -162,8 +163,13 @@ class World:
         target: Any
         if node.is_file:
             target = FileInstall(
-                node.disk, ROOT, UID, node.thread, close_live=self._close_live
-            )  # fmt: skip
+                node.disk,
+                ROOT,
+                UID,
+                node.thread,
+                close_live=self._close_live,
+                keep_free_bytes=self._keep_free_bytes,
+            )
         else:
             target = MemoryInstall(node.memory, node.thread, close_live=self._close_live)
         return CatchUp(
