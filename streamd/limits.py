@@ -230,6 +230,8 @@ CONGESTED_RETRY_MS: Final = 10  # a receiver's buffer is full: look again, shoul
 GC_THRESHOLDS: Final = (50_000, 50, 1000)  # batches make many tuples that die young and acyclic
 SWITCH_INTERVAL_S: Final = 0.0005  # how long a running thread keeps the interpreter from another
 OPEN_FILES: Final = 65_536  # connections, and one or two files of each stream being written
+OPEN_FILES_KEPT: Final = 4096  # of them not for clients: without a file to write a stream stops
+OPEN_FILES_KEPT_FRACTION: Final = 4  # where the process may open few, that share of them
 
 # --- catch-up -----------------------------------------------------------------------------------
 

@@ -136,7 +136,9 @@ class ServerProcess:
             await self._start_jetstream()
         if self._cluster is not None:
             await self._start_cluster(self._cluster)
-        self._listener = Listener(options, pubsub, self._node, log=log)
+        self._listener = Listener(
+            options, pubsub, self._node, log=log, connections_max=_connections_max()
+        )
         try:
             if options.port > 65535:  # uvloop would take it modulo 65536
                 raise OverflowError(options.port)
@@ -437,6 +439,14 @@ def _tune_interpreter() -> None:
     wanted = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(limits.OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _connections_max() -> int:
+    """How many clients leave the files that streams, the log and the peers need; 0: no limit."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return 0
+    return files - min(limits.OPEN_FILES_KEPT, files // limits.OPEN_FILES_KEPT_FRACTION)
 
 
 def _refuse_fixed(old: Options, new: Options) -> None:

@@ -27,10 +27,20 @@ _ACCOUNT = "$G"
 
 
 class Listener:
-    """Serves the client protocol on one address."""
+    """Serves the client protocol on one address.
+
+    `connections_max`, if not 0, is how many connections the process can afford, whatever the
+    options allow.
+    """
 
     def __init__(
-        self, options: Options, pubsub: PubSub, node: Any | None, *, log: Log | None = None
+        self,
+        options: Options,
+        pubsub: PubSub,
+        node: Any | None,
+        *,
+        log: Log | None = None,
+        connections_max: int = 0,
     ) -> None:
         self.options = options
         self.pubsub = pubsub
@@ -38,6 +48,8 @@ class Listener:
         self.host = options.host
         self.port = options.port
         self._log = log
+        self._connections_max = connections_max
+        self._is_shortage_told = False
         self._server: asyncio.Server | None = None
         self._is_lame_duck = False
         self._all_gone = asyncio.Event()
@@ -168,11 +180,24 @@ class Listener:
         self.pubsub.connections_total += 1
         conn.cid = self.pubsub.connections_total
         self._open.add(conn)
-        limit = self.options.max_connections
-        if limit > 0 and len(self.pubsub.conns) >= limit:
+        count = len(self.pubsub.conns)
+        if 0 < self._connections_max <= count:
+            self._tell_shortage(count)
+            return b"maximum connections exceeded"
+        if count < self._connections_max // 2:
+            self._is_shortage_told = False
+        if 0 < self.options.max_connections <= count:
             return b"maximum connections exceeded"
         self.pubsub.conns[conn.cid] = conn
         return b""
+
+    def _tell_shortage(self, count: int) -> None:
+        if self._log is not None and not self._is_shortage_told:
+            self._is_shortage_told = True
+            self._log.warning(
+                "clients are refused: the process may not open enough files (ulimit -n)",
+                connections=count,
+            )
 
     def closing(self, conn: ClientConn) -> None:
         """A connection ends; its subscriptions are still there to be looked at."""

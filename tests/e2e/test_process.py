@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -282,6 +283,30 @@ def test_full_memory_directory_is_a_clean_error(binary: str, tmp_path: Path) -> 
         server.start()
     assert "[FTL]" in str(died.value)
     assert "Traceback" not in str(died.value)
+
+
+def test_more_clients_than_open_files_stop_no_stream(binary: str, tmp_path: Path) -> None:
+    """They took every file that the process may open, and a stream that opens none stops."""
+    command = f"ulimit -n 256; exec {binary} -p -1 -js -sd {tmp_path} -a 127.0.0.1"
+    process = subprocess.Popen(["sh", "-c", command], stderr=subprocess.PIPE)
+    crowd: list[socket.socket] = []
+    try:
+        found = LISTENING.search(_stderr_until(process, b"Server is ready"))
+        assert found
+        with Wire(int(found[2])) as wire:
+            wire.api("STREAM.CREATE.A", {"name": "A", "subjects": ["a"]})
+            for _ in range(400):
+                crowd.append(socket.create_connection(("127.0.0.1", int(found[2]))))
+            wire.api("STREAM.CREATE.B", {"name": "B", "subjects": ["b"]})
+            for subject in ("a", "b") * 20:
+                assert "error" not in wire.ask(subject, b"x" * 500_000)[0].json()
+            assert wire.api("STREAM.PURGE.A")["purged"] == 20
+        assert process.poll() is None
+    finally:
+        for each in crowd:
+            each.close()
+        process.kill()
+        process.wait()
 
 
 def test_a_waiting_pull_hears_that_the_server_stops(server: ServerProcess) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 from streamd.config.cluster import ClusterOptions
 from streamd.config.options import Options
@@ -108,6 +109,35 @@ def test_advertised_address_is_what_clients_see():
         assert (info["host"], info["port"]) == ("127.0.0.1", listener.port)
         await listener.close()
         writer.close()
+
+    asyncio.run(main())
+
+
+def test_the_process_affords_fewer_than_the_options_allow():
+    """Refused by name, told once; those who are here stay, and who goes makes room."""
+
+    async def main():
+        options = Options(host="127.0.0.1", port=-1)
+        pubsub = PubSub(options, server_id="N" + "A" * 55, server_name="one")
+        told = []
+        log = SimpleNamespace(warning=lambda text, **facts: told.append(facts))
+        listener = Listener(options, pubsub, None, log=log, connections_max=2)
+        await listener.start()
+        reader, writer, _ = await connected(listener)
+        _, second, _ = await connected(listener)
+        for _ in range(3):
+            refused, refused_writer = await asyncio.open_connection(listener.host, listener.port)
+            assert await refused.read() == b"-ERR 'maximum connections exceeded'\r\n"
+            refused_writer.close()
+        assert told == [{"connections": 2}]
+        writer.write(b"PING\r\n")
+        assert await reader.readline() == b"PONG\r\n"
+        writer.write(b"nonsense\r\n")
+        await reader.read()
+        _, third, _ = await connected(listener)
+        await listener.close()
+        for each in (writer, second, third):
+            each.close()
 
     asyncio.run(main())
 
