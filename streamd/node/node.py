@@ -184,6 +184,7 @@ class Node:
             self.meta_member.start()
         else:
             self._look_at_bootstrap()
+        self._empty_own_trash()
         self.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
         self.again("members", limits.PLACEMENT_EVERY_S, self.moves.look)
         env.loop.call_soon(done, None)
@@ -251,6 +252,8 @@ class Node:
 
     def _open_streams(self, done: Callable[[BaseException | None], None]) -> None:
         self.meta_member.follow()
+        if not self.accepts_loss:  # else some of them are known again by now, see there
+            self.replicas.forget_deleted()
         assets = sorted(self.meta.streams_by_name.values(), key=lambda asset: asset.uid)
         known = {asset.uid for asset in assets}
 
@@ -516,7 +519,7 @@ class Node:
         for uid in self.wal.stragglers():
             monitor, group = self.monitor_of(uid), self.group_of(uid)
             asset = self.meta.streams_by_uid.get(uid)
-            if asset is not None and asset.name in self.failed:
+            if asset is not None and (asset.name in self.failed or monitor is None):
                 self._carry(uid)
             if monitor is None or group is None or monitor.stopped.is_set():
                 continue

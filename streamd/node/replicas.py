@@ -26,6 +26,7 @@ from streamd.node.stream_group import StreamGroup
 from streamd.node.stream_handle import LocalStream
 from streamd.raft.messages import Message, Vote
 from streamd.store.stream_store import StreamStore
+from streamd.store.trash import move_to_trash
 from streamd.types import META_UID, NodeId, Uid
 
 if TYPE_CHECKING:
@@ -101,6 +102,25 @@ class Replicas:
                 self.reconcile_one(uid, asset.name)
         for asset in sorted(known.values(), key=lambda asset: asset.uid):
             self.reconcile_one(asset.uid, asset.name)
+        self.forget_deleted()
+
+    def forget_deleted(self) -> None:
+        """What a stop or a crash left of streams that a committed command deleted: it came before
+        the log had heard of that, or before their files were moved."""
+        node = self._node
+        left = set(node.wal.groups)
+        if node.is_clustered:
+            for name in node.env.disk.listdir(os.path.join(node.root, "streams")):
+                stem = name.removesuffix(".catchup")
+                if stem.isdigit():
+                    left.add(int(stem))
+        for uid in sorted(left - self._assets.keys() - {META_UID}):
+            if not node.meta.is_deleted(uid):
+                continue
+            if node.is_clustered:
+                self._remove_rest(uid)
+            else:
+                node.wal.destroy(uid)  # files of no known stream are kept
 
     def reconcile_one(self, uid: Uid, name: str) -> None:
         """Do what the meta group's state asks for one stream."""
@@ -432,6 +452,8 @@ class Replicas:
         replica = self._replicas.get(uid)
         if replica is None:
             # Not open: being begun anew, or failed.
+            if node.meta.is_deleted(uid) and asset.config.get("storage", "file") == "file":
+                self._remove_rest(uid)
             self._gone(uid)
             return
         self._busy.add(uid)
@@ -461,6 +483,23 @@ class Replicas:
             self._no_longer_busy(asset)
 
         replica.monitor.when_stopped(stopped)
+
+    def _remove_rest(self, uid: Uid) -> None:
+        """Remove what there is of a deleted stream that is not open here."""
+        node = self._node
+        disk, directory = node.env.disk, os.path.join(node.root, "streams", str(uid))
+
+        def remove() -> None:
+            disk.remove_tree(f"{directory}.catchup")
+            if disk.exists(directory):
+                move_to_trash(disk, directory, os.path.join(node.root, "trash"))
+
+        def removed(result: Any) -> None:
+            node.meta_member.remember_commit()
+            node.wal.destroy(uid)
+            node.empty_trash([str(uid)])
+
+        node.block_thread.submit(remove, removed)
 
     def _gone(self, uid: Uid) -> None:
         self._assets.pop(uid, None)

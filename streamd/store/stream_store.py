@@ -14,6 +14,7 @@ from streamd.store.format import REWRITTEN
 from streamd.store.hot_tail import HotBudget
 from streamd.store.index_db import read_index, write_index
 from streamd.store.snapshots import SnapshotCheck, SnapshotFile
+from streamd.store.trash import move_to_trash
 from streamd.types import Index, Term, Uid
 
 _NAME = "stream"
@@ -262,11 +263,7 @@ class StreamStore(Blocks):
 
     def move_to_trash(self, trash_dir: str) -> None:
         """Move the directory of a closed store to `trash_dir/<uid>`, durably. Synchronous."""
-        target = os.path.join(trash_dir, str(self.uid))
         try:
-            self._disk.remove_tree(target)
-            self._disk.replace(self.directory, target)
-            self._disk.sync_dir(trash_dir)
-            self._disk.sync_dir(os.path.dirname(self.directory))
+            move_to_trash(self._disk, self.directory, trash_dir)
         except OSError as err:
             raise disk_error("moving a stream to trash", self.directory, err) from err

@@ -9,6 +9,16 @@ from streamd.store.disk import Disk, Thread
 from streamd.store.format import BLOCK_SUFFIX
 
 
+def move_to_trash(disk: Disk, directory: str, trash_dir: str) -> None:
+    """Move a closed stream's directory to `trash_dir`, under its own name, durably. Raises
+    OSError."""
+    target = os.path.join(trash_dir, os.path.basename(directory))
+    disk.remove_tree(target)
+    disk.replace(directory, target)
+    disk.sync_dir(trash_dir)
+    disk.sync_dir(os.path.dirname(directory))
+
+
 class EmptyTrash:
     """Removes a directory in `trash/` on the block thread, one block per job: what other streams
     read and write comes in between, and while a file system frees a file, syncs of others wait.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from streamd import limits
 from streamd.errors import DiskError
 from streamd.node import group as g
 from streamd.store import wal_in_use
 from tests.holdings import grown, sizes
-from tests.scenarios.driver import Cluster
+from tests.scenarios.driver import ROOT, Cluster
 
 ROUND = 24
 
@@ -62,3 +64,57 @@ def test_a_stopped_stream_does_not_keep_the_log(cluster: Cluster) -> None:
     cluster.boot(name)
     cluster.until("serving again", lambda: cluster.leader_name(uid) == name)
     assert len(cluster.read(name, "S")) == 20
+
+
+def test_a_stream_that_moved_away_meanwhile_does_not_keep_the_log(cluster: Cluster) -> None:
+    """A node that was down finds it elsewhere and does not open it, so it takes no snapshots of it;
+    nor had it failed. What the log has of it stays, but not where it was."""
+    uid = cluster.create("S")
+    cluster.create("T")
+    cluster.publish(20, "S", size=500)
+    cluster.until_whole("S")
+    name = cluster.followers("S")[0]
+    cluster.stop(name)
+    config = {"name": "S", "subjects": ["S.>"], "num_replicas": 1, "allow_direct": True}
+    assert "error" not in cluster.ask("STREAM.UPDATE.S", config)
+    asset = cluster.node(cluster.leader("T")).meta.streams_by_uid
+    cluster.until("moved", lambda: name not in (*asset[uid].members, *asset[uid].peers))
+    cluster.boot(name)
+    cluster.until_whole("T")
+    assert cluster.group(name, "S") is None
+    for _ in range(10):
+        cluster.publish(800, "T", size=3000, at=name)
+        cluster.run_ms(limits.STRAGGLER_CHECK_S * 1000 + 500)
+        paths = [path for path in cluster.hosts[name].disk.paths if path.endswith(".wal")]
+        assert len(paths) <= wal_in_use.SEGMENTS_MAX + 8
+    assert uid in cluster.node(name).wal.groups
+
+
+@pytest.mark.parametrize("after_ms", [0, 5, 20, 60, 2000])
+def test_deleted_streams_leave_nothing_whenever_the_power_goes(
+    cluster: Cluster, after_ms: int
+) -> None:
+    """What a deletion had begun was never ended: the files stayed in trash or where they were, and
+    what the log had of them kept all that came after."""
+    uids = {cluster.create(name, replicas=1 + 2 * (at > 1)) for at, name in enumerate("STUVW")}
+    for name in "STUVW":
+        cluster.publish(3, name, size=500)
+    cluster.create("X")
+    for name in "STUVW":
+        cluster.ask(f"STREAM.DELETE.{name}")
+    cluster.run_ms(after_ms)
+    cluster.lose_power(*cluster.names)
+    fetched = f"{ROOT}/streams/{min(uids)}.catchup"
+    cluster.hosts["n1"].disk.mkdir(fetched)
+    cluster.hosts["n1"].disk.open(f"{fetched}/1.blk.part", create=True)
+    cluster.boot()
+    cluster.publish(3, "X")
+    cluster.run_ms(5000)
+    for name in cluster.names:
+        assert not uids & set(cluster.node(name).wal.groups), name
+        directories = {
+            path.split("/")[4]
+            for path in cluster.hosts[name].disk.paths
+            if "/trash/" in path or "/streams/" in path
+        }
+        assert not {str(uid) for uid in uids} & {each.split(".")[0] for each in directories}, name

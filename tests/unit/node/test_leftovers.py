@@ -1,0 +1,81 @@
+"""What is left of a deleted stream when its deletion was cut short goes with the next start."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamd.machine import commands
+from streamd.node.node import Node
+from tests.unit.node.test_accepted_loss import create, make, publish, save
+
+
+async def delete(node: Node, name: str) -> None:
+    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    node.propose_meta([commands.DELETE_STREAM, 2, name, 0], told.set_result)
+    assert await told is True
+
+
+async def idle(node: Node) -> None:
+    """Until the block thread has done all that was begun so far, and what follows from it."""
+    for _ in range(8):
+        done = asyncio.Event()
+        node.block_thread.submit(lambda: None, lambda result, done=done: done.set())
+        await done.wait()
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_the_log_forgets_what_it_had_not_heard_was_deleted(tmp_path: Path, is_killed: bool) -> None:
+    """A deletion is told to the log with what is appended next; before that came, the server ended.
+    The entries of the deleted stream then kept all segments after them, for ever."""
+
+    async def run() -> None:
+        node = make(tmp_path / "before")
+        await node.started()
+        uid = await create(node, "S")
+        await publish(node, "S", 20)
+        await delete(node, "S")
+        if is_killed:
+            shutil.copytree(tmp_path / "before", tmp_path / "image")
+        await node.stopped()
+        again = make(tmp_path / "image" if is_killed else tmp_path / "before")
+        await again.started()
+        assert uid not in again.wal.groups
+        await create(again, "T")
+        await publish(again, "T", 1)  # with it the log hears of it
+        await again.stopped()
+        assert list((Path(again.root) / "streams").iterdir()) != []
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_stream_that_failed_and_is_deleted_leaves_the_log_and_the_disk(tmp_path: Path) -> None:
+    """It was not open, so nobody removed anything: its files stayed, and so did its entries."""
+
+    async def run() -> None:
+        node = make(tmp_path)
+        await node.started()
+        uid = await create(node, "S")
+        await publish(node, "S", 20)
+        await save(node, "S")
+        await publish(node, "S", 20)
+        await node.stopped()
+        files = tmp_path / "streamd" / "streams" / str(uid)
+        for path in files.glob("*.snap"):
+            path.write_bytes(b"?")
+        node = make(tmp_path)
+        await node.started()
+        assert "S" in node.failed
+        await delete(node, "S")
+        await idle(node)
+        assert uid not in node.wal.groups
+        assert not files.exists()
+        assert list((tmp_path / "streamd" / "trash").iterdir()) == []
+        assert "S" not in node.failed
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
