@@ -113,7 +113,9 @@ class Monitor:
         self.on_stopped: list[Callable[[], None]] = []
 
     def post(self, message: tuple[Any, ...]) -> None:
-        """Put a message in the inbox; the next turn takes it."""
+        """Put a message in the inbox; the next turn takes it. After the last one nobody would."""
+        if self._is_done:
+            return
         self._inbox.append(message)
         if len(self._inbox) == 1:
             self._ring()

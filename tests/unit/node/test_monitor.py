@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from streamd import limits
+from streamd.errors import DiskError
+from streamd.node import group as g
 from streamd.node.monitor import Monitor
 from streamd.node.wakeup import Wakeup
+from streamd.raft.messages import Heartbeat
 from tests.unit.node.test_accepted_loss import contents, create, make, publish
 
 
@@ -101,3 +104,24 @@ def test_who_waits_may_be_cancelled() -> None:
         await wakeup.wait()
 
     asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_who_has_stopped_keeps_nothing_of_what_still_comes(tmp_path: Path) -> None:
+    """Peers send to a replica that failed as if it lived: appends until the window is full, and a
+    heartbeat four times a second. It kept them all, for nobody."""
+
+    async def run() -> None:
+        node = make(tmp_path)
+        await node.started()
+        await create(node, "S")
+        stream = node.stream("S")
+        assert stream is not None
+        monitor = stream.monitor
+        monitor.post((g.FAILED, DiskError("the disk is gone"), None, None))
+        await monitor.stopped.wait()
+        for _ in range(100):
+            monitor.post((g.STEP, "other", Heartbeat(1, 0, 1), None))
+        assert not monitor._inbox
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
