@@ -295,15 +295,15 @@ class FileInstall:
             path = os.path.join(directory, block_name(fact.no))
             if not directory or not self._disk.exists(path):
                 continue
-            fd = self._disk.open(path)
             try:
-                blob = self._disk.pread(fd, fact.length, 0)
-            finally:
-                self._disk.close(fd)
-            try:
+                fd = self._disk.open(path)
+                try:
+                    blob = self._disk.pread(fd, fact.length, 0)
+                finally:
+                    self._disk.close(fd)
                 check_file(blob, self._uid, fact)
-            except CorruptionError:
-                continue
+            except (CorruptionError, OSError):
+                continue  # what the disk does not give is fetched, as what is damaged
             return blob
         return None
 

@@ -258,3 +258,26 @@ def test_a_full_disk_refuses_a_state_before_the_group_is_closed() -> None:
     thread.run()
     assert results[1:] == [None, None, None]
     assert disk.listdir("/n/meta") == [f"meta-{40:016x}.snap"]
+
+
+@pytest.mark.parametrize("is_set_aside", [False, True])
+def test_a_block_here_that_the_disk_does_not_give_is_fetched(is_set_aside: bool) -> None:
+    """What is here is looked at first: a sector that can't be read was taken for a failure of the
+    install, which began anew and came to the same sector again, for ever."""
+    one, behind = filled(), Replica("b", seed=3)
+    behind.publish(100)
+    behind.save()
+    path = f"{STREAM}/2.blk"
+    behind.disk.bad_read(path, 100, 1)
+    if is_set_aside:
+        behind.store.close()
+        quarantine(behind.disk, ROOT, UID)
+        behind.thread.run()
+        behind.open()
+    one.publish(100)
+    one.save()
+    world = World(behind, one)
+    world.catchup.start("a", one.machine.applied)
+    world.run()
+    assert world.troubles == []
+    assert world.reopened().machine.digest == one.machine.digest
