@@ -35,8 +35,8 @@ def read_index(disk: Disk, directory: str, uid: Uid, index: Index) -> bytes | No
     """The `index.db` that was written with the snapshot at `index`, if it is there and whole."""
     try:
         blob = read_file(disk, os.path.join(directory, _NAME))
-    except FileNotFoundError:
-        return None
+    except OSError:
+        return None  # gone, or not to be read: what it says is in the blocks as well
     if len(blob) < _HEADER.size:
         return None
     magic, found_uid, stamp, size, crc, _ = _HEADER.unpack_from(blob)

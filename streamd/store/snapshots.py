@@ -8,6 +8,7 @@ not verify is damaged, not torn.
 
 from __future__ import annotations
 
+import errno
 import os
 from array import array
 from hashlib import sha256
@@ -15,7 +16,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from streamd.errors import CorruptionError, IncarnationError
-from streamd.store.disk import Disk
+from streamd.store.disk import Disk, read_error
 from streamd.types import Index, Term, Uid
 
 _MAGIC = b"STRDSNP1"
@@ -188,17 +189,21 @@ class SnapshotFile:
     def load(cls, disk: Disk, directory: str, name: str, *, group: Uid) -> Snapshot | None:
         """Return the newest generation that verifies; None if there never was a snapshot.
 
-        Raises CorruptionError if there are files and none verifies. One that does not verify is
-        left where it is. Who gets an older generation notices: the log begins too late for it,
-        or else reaches back and nothing is lost.
+        Raises CorruptionError if there are files and none verifies. One that does not verify, or
+        that the disk does not give, is left where it is. Who gets an older generation notices: the
+        log begins too late for it, or else reaches back and nothing is lost.
         """
         first_error: CorruptionError | None = None
         for file_name in cls.names(disk, directory, name):
-            blob = read_file(disk, os.path.join(directory, file_name))
+            path = os.path.join(directory, file_name)
             try:
-                return decode(blob, name=file_name, group=group)
+                return decode(read_file(disk, path), name=file_name, group=group)
             except CorruptionError as err:
                 first_error = first_error or err
+            except OSError as err:
+                if err.errno != errno.EIO:
+                    raise  # who may not read a file must not take it for lost
+                first_error = first_error or read_error("reading a snapshot", path, err)
         if first_error is not None:
             raise first_error
         return None

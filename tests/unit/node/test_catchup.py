@@ -200,6 +200,26 @@ def test_a_missing_block_of_the_leader_is_damage_not_a_shorter_stream() -> None:
     assert "3.blk" in str(one.damages[0][1])
 
 
+def test_a_snapshot_that_the_leader_can_not_read_is_written_anew() -> None:
+    """Its state is in memory: nothing else of it is damaged, and it need not be made anew from
+    others, who may be those that lack it."""
+    leader, follower = Replica("a"), Replica("b")
+    leader.publish(40)
+    leader.save()
+    leader.publish(10)
+    leader.save()
+    for path in leader.disk.paths:
+        if path.endswith(f"{leader.saved_index:016x}.snap"):
+            leader.disk.bad_read(path, 70, 1)
+    world = World(follower, leader)
+    world.catchup.start("a", leader.saved_index)
+    world.run()
+    assert leader.voids and not leader.damages
+    leader.save()
+    world.run()
+    assert world.reopened().machine.digest == leader.machine.digest
+
+
 def test_rot_after_the_leader_vouched_for_a_block_is_found_by_asking_it_to_look_again() -> None:
     one = leader()
     first = World(Replica("b"), one)

@@ -296,6 +296,47 @@ def test_index_db_is_used_only_with_the_snapshot_it_was_made_with() -> None:
         store.load_snapshot()
 
 
+def test_a_snapshot_or_index_that_can_not_be_read_is_as_good_as_damaged() -> None:
+    """`index.db` may go at any time, and a snapshot that rots has an older one behind it. Where the
+    disk gave an error instead of other bytes, the stream did not open at all."""
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread)
+    for index in (1, 2):
+        store.save_snapshot(
+            index=index, term=1, chain=0, state=b"%d" % index, index_db=b"columns", tail=(0, 0),
+            done=lambda: None,
+        )  # fmt: skip
+    thread.run()
+    disk.bad_read(f"{DIRECTORY}/index.db", 10, 1)
+    found = store.load_snapshot()
+    assert found is not None
+    assert (found.state, found.index_db, found.is_fallback) == (b"2", None, False)
+    oldest, newest = (name for name in disk.listdir(DIRECTORY) if name.endswith(".snap"))
+    disk.bad_read(f"{DIRECTORY}/{newest}", 70, 1)
+    found = store.load_snapshot()
+    assert found is not None
+    assert (found.state, found.is_fallback) == (b"1", True)
+    disk.bad_read(f"{DIRECTORY}/{oldest}", 70, 1)
+    with pytest.raises(ReadError, match=newest):
+        store.load_snapshot()
+
+
+def test_a_snapshot_that_may_not_be_read_is_not_taken_for_lost() -> None:
+    """Permissions are the operator's to mend; the one before it would be of long ago."""
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread)
+    for index in (1, 2):
+        store.save_snapshot(
+            index=index, term=1, chain=0, state=b"%d" % index, index_db=None, tail=(0, 0),
+            done=lambda: None,
+        )  # fmt: skip
+    thread.run()
+    disk.fail("open", errno.EACCES, under=f"{DIRECTORY}/stream-{2:016x}")
+    with pytest.raises(DiskError) as caught:
+        store.load_snapshot()
+    assert not isinstance(caught.value, CorruptionError)
+
+
 def test_scan_gives_all_records_or_says_where_they_end() -> None:
     disk, thread = SimDisk(), SimThread()
     store, _ = opened(disk, thread)
