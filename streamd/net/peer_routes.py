@@ -185,7 +185,7 @@ class PeerRoutes:
                 await cluster.loop.create_connection(
                     lambda: link, route.url.host, route.url.port, ssl=self._tls
                 )
-        except (OSError, TimeoutError) as err:
+        except (OSError, TimeoutError, ValueError) as err:  # ValueError: no name can be like that
             if not route.is_failing:  # once, until it works again
                 route.is_failing = True
                 text = str(err) or "timeout"

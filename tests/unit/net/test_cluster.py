@@ -358,6 +358,25 @@ def test_routes_may_be_changed() -> None:
     asyncio.run(main())
 
 
+def test_a_name_that_can_be_none_is_a_route_that_leads_nowhere() -> None:
+    """Of the configuration, or told by another server: what the resolver refuses to look up ended
+    the task that dials, and with it the server; told by one, each server of the cluster."""
+
+    async def main() -> None:
+        async with bed() as make:
+            nowhere = RouteUrl("a..b", 6222)
+            a = await make("a", routes=(nowhere,)).start()
+            await a.until_logged("a..b")
+            b = await make("b", routes=(a.url,), advertise=f"{'x' * 64}.example:6222").start()
+            await a.until_up("b")
+            await b.until_up("a")
+            c = await make("c", routes=(a.url,)).start()  # hears of where b should be dialed
+            await c.until_logged("x" * 64)
+            assert c.cluster.is_up("a")
+
+    asyncio.run(main())
+
+
 def test_a_route_to_oneself_is_forgotten() -> None:
     """Every server of a cluster may have the same list of routes."""
 
