@@ -172,6 +172,7 @@ PARSER_BULK_BYTES_MIN: Final = 512  # smaller chunks hold too few messages to ga
 PARSER_BULK_PAYLOAD_MAX: Final = 512  # above it, searching a payload for CRLF costs more
 PARSER_BULK_RETRY_MAX: Final = 64  # chunks until a parser tries columns again after failures
 PARSER_SIZES_MAX: Final = 512  # size fields a connection remembers; about 50 KB at most
+CONTROL_LINE_BYTES_MAX: Final = 0xFFFF  # a subject must fit the length field of a record
 CLUSTER_PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024  # an entry must fit a frame between servers
 PEER_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024  # from a proven peer: the largest single entry
 PEER_RAFT_FRAME_BYTES: Final = 4 * 1024 * 1024  # of entries; then the next raft frame begins

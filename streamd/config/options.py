@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from streamd.config.cluster import ClusterOptions, client_address
 from streamd.config.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
-from streamd.limits import CLUSTER_PAYLOAD_BYTES_MAX
+from streamd.limits import CLUSTER_PAYLOAD_BYTES_MAX, CONTROL_LINE_BYTES_MAX
 from streamd.types import AssetLimits
 
 DEFAULT_PORT = 4222
@@ -192,6 +192,12 @@ def finish(options: Options) -> Options:
             f"max_payload ({options.max_payload}) cannot be higher than"
             f" {CLUSTER_PAYLOAD_BYTES_MAX} in a cluster"
         )
+    if options.max_control_line > CONTROL_LINE_BYTES_MAX:
+        options.warnings.append(
+            f"max_control_line ({options.max_control_line}) is taken for {CONTROL_LINE_BYTES_MAX},"
+            " the longest that a subject may be"
+        )
+        options.max_control_line = CONTROL_LINE_BYTES_MAX
     advertise = options.client_advertise
     if advertise:
         try:

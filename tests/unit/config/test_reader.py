@@ -7,6 +7,7 @@ import pytest
 from streamd.config import durations, grammar, reader
 from streamd.config.options import Options, ResponsePermission, finish
 from streamd.errors import ConfigError
+from streamd.store.format import SUBJECT_BYTES_MAX
 
 
 def options(text: str) -> Options:
@@ -122,6 +123,18 @@ def test_users_with_permissions() -> None:
     assert service.permissions.allow_responses == ResponsePermission()
     assert other.permissions == o.default_permissions
     assert finish(o) is o
+
+
+def test_no_control_line_is_longer_than_a_subject_may_be() -> None:
+    """A record has 16 bits for the length of its subject: a longer one stopped its stream for good,
+    on each replica, for the log has it."""
+    o = options("max_control_line: 1MB")
+    finish(o)
+    assert o.max_control_line == 0xFFFF == SUBJECT_BYTES_MAX
+    assert "max_control_line" in o.warnings[0]
+    o = options("max_control_line: 65535")
+    finish(o)
+    assert (o.max_control_line, o.warnings) == (0xFFFF, [])
 
 
 def test_known_keys_that_are_not_served_give_a_warning_that_names_them() -> None:
