@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import limits
+from streamd.errors import StreamdError
 from streamd.node.catchup import CatchUp, CatchUpTurns, InstalledSnapshot
 from streamd.node.catchup_source import CatchUpSource
 from streamd.node.monitor import Monitor
@@ -156,7 +157,12 @@ class CatchUps:
         node.info("caught up", group=uid, index=found.index)
         is_memory = uid in self._memory_stores
         if not is_memory:
-            if self._log_leads_to(uid, found):
+            try:
+                leads_to_it = self._log_leads_to(uid, found)
+            except StreamdError as err:  # what this member acked after it must not be given up
+                self._failed(uid, err)
+                return
+            if leads_to_it:
                 node.wal.release(uid, found.index, found.term, found.chain)
             else:
                 node.wal.reset_group(uid, found.index, found.term, found.chain)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from streamd import limits
-from streamd.errors import CorruptionError
+from streamd.errors import CorruptionError, ReadError
 from streamd.node.catch_ups import CatchUps
 from streamd.types import NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, Make, campaign
@@ -507,4 +507,33 @@ def test_s4_9_a_replica_that_lacks_its_state_keeps_old_segments_in_peace(
         assert 0 < group.snapshot_index < group.raft.log.base_index
         patched.setattr(node.wal, "stragglers", lambda: [uid])
         cluster.process(name).run(node._check_stragglers)
+    cluster.until_whole()
+
+
+def test_s4_9_a_log_that_can_not_be_read_when_its_snapshot_has_come(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state was lost and is fetched; does the log lead to it? The disk does not give the entry
+    that would say so. Nobody heard of that: the replica was closed, and stayed closed, silently."""
+    cluster.create()
+    cluster.publish(40)
+    cluster.until_whole()
+    cluster.save(cluster.uid("S"))
+    cluster.publish(40)
+    cluster.until_whole()
+    name = cluster.followers("S")[0]
+    cluster.stop(name)
+    cluster.hosts[name].disk.wipe(cluster.directory("S"))
+    cluster.boot(name)
+    node = cluster.node(name)
+
+    def unread(*args: object) -> None:
+        raise ReadError("the log: Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node.wal, "read", unread)
+        cluster.until("stopped", lambda: "S" in node.failed)
+        assert cluster.health(name).status != 200
+    cluster.kill(name)
+    cluster.boot(name)
     cluster.until_whole()
