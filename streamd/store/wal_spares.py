@@ -133,10 +133,10 @@ class Spares:
             disk.fdatasync(fd)
             done += size
         except OSError:
+            self._is_preparing = False  # whatever becomes of this file
             if fd >= 0:
                 disk.close(fd)
                 disk.unlink(os.path.join(self._directory, name))
-            self._is_preparing = False
             return
         if done < self._segment_bytes:
             self._helper.submit(lambda: self._zero_step(name, fd=fd, done=done), None)

@@ -159,3 +159,19 @@ def test_each_segment_more_than_usual_is_told() -> None:
     bed.release()
     bed.append(BULKY, 2 * SEGMENT_BYTES // len(BULKY))
     assert len(told) == 4
+
+
+def test_a_spare_that_can_not_even_be_removed_is_not_the_last() -> None:
+    """Some file systems need room to remove a file. Nobody made another one until the next start:
+    each segment was a small one then, made while appends waited."""
+    bed = Bed()
+    bed.disk.fail("fdatasync", errno.ENOSPC, under="/wal/spare-2")
+    bed.disk.fail("unlink", errno.ENOSPC, under="/wal/spare-2")
+    bed.append(b"x" * 1000, 60)
+    bed.helper.run()
+    assert not bed.disk.will_fail("unlink")
+    zeroed = sum(bed.disk.zeroed)
+    bed.append(b"x" * 1000, 60)
+    bed.helper.run()
+    assert sum(bed.disk.zeroed) - zeroed >= SEGMENT_BYTES
+    assert bed.errors == []
