@@ -138,7 +138,12 @@ class Rewriter:
         ranges: list[Seq] = []
         wanted: list[tuple[int, list[tuple[int, int]]]] = []
         for block in chosen:
-            found, spans = live_spans(index.columns_of(block), index.next_live, index.last_seq)
+            try:
+                columns = index.columns_of(block)
+            except StreamdError as err:  # nothing is worth that the stream stops for it
+                self._leave(block.block_no, err)
+                return
+            found, spans = live_spans(columns, index.next_live, index.last_seq)
             ranges += found
             if spans:
                 wanted.append((block.block_no, spans))
@@ -155,14 +160,18 @@ class Rewriter:
         def read(result: Any) -> None:
             block_no, _ = wanted.pop()
             if isinstance(result, StreamdError):
-                self._unreadable.add(block_no)
-                self._damaged.discard(block_no)
-                self._settle(result)
+                self._leave(block_no, result)
                 return
             pieces.append(result)
             next_one()
 
         next_one()
+
+    def _leave(self, block_no: int, err: StreamdError) -> None:
+        """A block can't be read: it stays as it is."""
+        self._unreadable.add(block_no)
+        self._damaged.discard(block_no)
+        self._settle(err)
 
     def _settle(self, outcome: Any) -> None:
         self._is_busy = False

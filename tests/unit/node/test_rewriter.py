@@ -11,6 +11,7 @@ from streamd import errors, limits
 from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.machine.base import REWRITTEN
+from streamd.machine.columns import ColumnsCache
 from streamd.node.rewriter import Rewriter
 from tests.unit.machine.box import Box
 
@@ -165,6 +166,21 @@ def test_a_block_that_can_not_be_read_stays_as_it_is() -> None:
     world.blocks.damaged.add(bad)
     world.run(5 * limits.REWRITE_AFTER_MS)
     assert world.blocks.reads.count(bad) == 1
+    assert bad in world.box.sealed()
+    assert len([block for block in world.box.sealed() if block >= REWRITTEN]) >= 2
+
+
+def test_a_block_of_which_not_even_the_messages_are_known_stays_as_it_is() -> None:
+    """Neither footer nor records say what it holds. Mere maintenance came to it, and that ended the
+    group: the only copy stopped, or a replica was made anew for one block."""
+    world = World()
+    world.fill(200, keep_one_in=10)
+    index = world.box.machine.index
+    bad = world.box.sealed()[5]
+    world.box.blocks.footers[bad] = b"?"
+    index.rescan = None
+    index.use_cache(ColumnsCache())  # what was known of it was not needed for a while
+    world.run(5 * limits.REWRITE_AFTER_MS)
     assert bad in world.box.sealed()
     assert len([block for block in world.box.sealed() if block >= REWRITTEN]) >= 2
 
