@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from streamd.errors import CorruptionError
 from streamd.store import wal_format as wf
-from streamd.store.disk import Disk, disk_error
+from streamd.store.disk import Disk, read_error
 from streamd.store.wal_groups import GroupLog
 from streamd.store.wal_recovery import Segment, segment_name
 from streamd.types import Entry, Index, Uid
@@ -90,7 +90,7 @@ class SegmentsInUse:
     def read(self, uid: Uid, log: GroupLog, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
         """Return the entries lo..hi-1 of `uid`, whose log is `log`, at most about `max_bytes`.
 
-        At least one, if there is one. Raises CorruptionError or DiskError.
+        At least one, if there is one. Raises CorruptionError; a ReadError is one too.
         """
         at = lo - log.first
         end = min(hi - log.first, len(log.places))
@@ -127,7 +127,7 @@ class SegmentsInUse:
         except OSError as err:
             if wanted > size:
                 return self._read_at(no, offset, size, size)
-            raise disk_error("reading the log", segment_name(no), err) from err
+            raise read_error("reading the log", segment_name(no), err) from err
 
     def replace_all(self) -> None:
         """Close all files: the log begins anew, in what is added next. Then each `pin`s again."""

@@ -537,3 +537,32 @@ def test_s4_9_a_log_that_can_not_be_read_when_its_snapshot_has_come(
     cluster.kill(name)
     cluster.boot(name)
     cluster.until_whole()
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_s4_9_a_leader_can_not_read_an_entry_that_a_follower_lacks(
+    cluster: Cluster, is_read: bool
+) -> None:
+    """It is in the log only by then: as other bytes, or as an error of the disk. The leader's
+    replica is made anew from a peer either way; after an error it stopped, until the next start."""
+    cluster.create()
+    cluster.publish(10)
+    cluster.until_whole()
+    leader, behind = cluster.leader("S"), cluster.followers("S")[0]
+    cluster.stop(behind)
+    for _ in range(40):
+        cluster.publish(1, size=300, at=leader)
+    group, wal = cluster.group(leader, "S"), cluster.node(leader).wal
+    assert group is not None
+    first = group.raft.log._first  # in memory
+    assert group.raft.log.base_index < first - 3
+    log = wal._groups[cluster.uid("S")]
+    no, offset = divmod(log.places[first - 3 - log.first], 1 << 32)
+    path, disk = f"{ROOT}/wal/{no:016x}.wal", cluster.hosts[leader].disk
+    if is_read:
+        disk.flip(path, offset + 50)
+    else:
+        disk.bad_read(path, offset + 50, 10)
+    cluster.boot(behind)
+    cluster.until_whole()
+    assert len(cluster.read(leader)) == 50
