@@ -199,6 +199,7 @@ PEER_REFUSALS_MAX: Final = 1024  # sources of refused links whose log line is no
 
 SHUTDOWN_S: Final = 4.0  # what waits for a server to end waits 5 s; all acked is in the log anyway
 HTTP_SHUTDOWN_S: Final = 0.5  # for answers under way when the server stops
+HTTP_CONNECTIONS_MAX: Final = 64  # at once: who only connects takes a file that streams may need
 HTTP_BACKLOG: Final = 128  # connections that wait while the HTTP library is being loaded
 MONITORING_PAGE: Final = 1024  # connections or subscriptions in one answer, unless asked for more
 MONITORING_ACCOUNTS_MAX: Final = 1024
@@ -232,7 +233,7 @@ GC_THRESHOLDS: Final = (50_000, 50, 1000)  # batches make many tuples that die y
 SWITCH_INTERVAL_S: Final = 0.0005  # how long a running thread keeps the interpreter from another
 OPEN_FILES: Final = 65_536  # connections, and one or two files of each stream being written
 OPEN_FILES_KEPT: Final = 4096  # of them not for clients: without a file to write a stream stops
-OPEN_FILES_KEPT_FRACTION: Final = 4  # where the process may open few, that share of them
+OPEN_FILES_KEPT_FRACTION: Final = 2  # where the process may open few, that share of them
 
 # --- catch-up -----------------------------------------------------------------------------------
 

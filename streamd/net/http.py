@@ -14,7 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from streamd.limits import HTTP_BACKLOG, HTTP_SHUTDOWN_S
+from streamd.limits import HTTP_BACKLOG, HTTP_CONNECTIONS_MAX, HTTP_SHUTDOWN_S
 from streamd.net.monitoring import Monitoring
 from streamd.net.query import BadQuery
 from streamd.obs.log import Log
@@ -53,6 +53,7 @@ class HttpServer:
         self._log = log
         self._base = "/" + base_path.strip("/") if base_path.strip("/") else ""
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
         self._starting: asyncio.Task[None] | None = None
         self._is_closed = False
         self._last_failure = ""
@@ -80,7 +81,15 @@ class HttpServer:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=HTTP_SHUTDOWN_S)
         await runner.setup()
         self._runner = runner
-        await web.SockSite(runner, self._socket, backlog=HTTP_BACKLOG).start()
+        serving = runner.server
+        assert serving is not None
+
+        def accept() -> asyncio.BaseProtocol:
+            is_crowded = len(serving.connections) >= HTTP_CONNECTIONS_MAX
+            return _Refusal() if is_crowded else serving()
+
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(accept, sock=self._socket, backlog=HTTP_BACKLOG)
 
     async def close(self) -> None:
         """Stop listening and end open requests."""
@@ -89,6 +98,8 @@ class HttpServer:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
         else:
             await self._starting
+        if self._server is not None:
+            self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
         self._socket.close()
@@ -173,6 +184,13 @@ class HttpServer:
         )
         page = f"<html lang='en'><body><h1>streamd</h1><ul>{links}</ul></body></html>"
         return web.Response(text=page, content_type="text/html")
+
+
+class _Refusal(asyncio.Protocol):
+    """A connection beyond those that are served: it ends at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 def _not_found() -> Any:

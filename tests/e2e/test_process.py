@@ -287,16 +287,19 @@ def test_full_memory_directory_is_a_clean_error(binary: str, tmp_path: Path) -> 
 
 def test_more_clients_than_open_files_stop_no_stream(binary: str, tmp_path: Path) -> None:
     """They took every file that the process may open, and a stream that opens none stops."""
-    command = f"ulimit -n 256; exec {binary} -p -1 -js -sd {tmp_path} -a 127.0.0.1"
+    command = f"ulimit -n 256; exec {binary} -p -1 -m -1 -js -sd {tmp_path} -a 127.0.0.1"
     process = subprocess.Popen(["sh", "-c", command], stderr=subprocess.PIPE)
     crowd: list[socket.socket] = []
     try:
-        found = LISTENING.search(_stderr_until(process, b"Server is ready"))
+        log = _stderr_until(process, b"Server is ready")
+        found, http = LISTENING.search(log), re.search(rb"http monitor on [\d.]+:(\d+)", log)
         assert found
+        assert http
         with Wire(int(found[2])) as wire:
             wire.api("STREAM.CREATE.A", {"name": "A", "subjects": ["a"]})
             for _ in range(400):
-                crowd.append(socket.create_connection(("127.0.0.1", int(found[2]))))
+                for port in (found[2], http[1]):
+                    crowd.append(socket.create_connection(("127.0.0.1", int(port))))
             wire.api("STREAM.CREATE.B", {"name": "B", "subjects": ["b"]})
             for subject in ("a", "b") * 20:
                 assert "error" not in wire.ask(subject, b"x" * 500_000)[0].json()

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamd import limits
 from streamd.net.http import HttpServer, listening_socket
 from streamd.obs.log import Log
 from tests.unit.net.test_monitoring import monitoring, with_streams
@@ -93,6 +94,33 @@ def test_metrics_are_what_prometheus_reads() -> None:
         assert (sample.labels["stream_name"], sample.value) == ("S", 4)
         assert families["gnatsd_varz_in_msgs"].samples[0].value == 1
         assert "gnatsd_varz_jetstream_stats_storage" in families
+
+    serve(check)
+
+
+def test_a_crowd_that_only_connects_is_bounded() -> None:
+    """Each connection is a file; those beyond the bound end, and who goes makes room."""
+
+    async def check(get: Get, server: HttpServer) -> None:
+        assert (await get("/varz"))[0] == 200  # one connection, kept open
+        crowd = [
+            await asyncio.open_connection("127.0.0.1", server.port)
+            for _ in range(limits.HTTP_CONNECTIONS_MAX + 10)
+        ]
+        ended = [await reader.read() for reader, _ in crowd[limits.HTTP_CONNECTIONS_MAX - 1 :]]
+        assert ended == [b""] * 11
+        assert (await get("/healthz"))[0] == 200
+        for _, writer in crowd[:5]:
+            writer.close()
+        reader, writer = crowd[5]
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        late, late_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        late_writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await late.read()).startswith(b"HTTP/1.1 200")
+        late_writer.close()
+        for _, writer in crowd:
+            writer.close()
 
     serve(check)
 
