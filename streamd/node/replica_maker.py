@@ -96,6 +96,8 @@ class ReplicaMaker:
             all_know=lambda command: node.peering.all_know(command, raft.members.members()),
         )
         group.snapshot_every_bytes = node.room.snapshot_every_bytes
+        if is_file:
+            group.is_disk_short = node.room.is_disk_short
         if not is_file and node.replicas.has_peers(asset):
             group.snapshot_every_bytes = limits.MEMORY_SNAPSHOT_BYTES
         monitor = Monitor(

@@ -44,6 +44,11 @@ class StorageRoom:
         self._left = max(min(left, limits.ROOM_LOOK_BYTES) - byte_count, 0)
         return left >= byte_count
 
+    def is_disk_short(self) -> bool:
+        """True if little more than the reserve is free."""
+        free = int(self._disk.free_bytes(self._directory))
+        return free < self.reserve_bytes * 2
+
 
 class MemoryRoom:
     """The same for streams in memory: the operator's limit only."""

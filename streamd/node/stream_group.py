@@ -59,6 +59,8 @@ class StreamGroup(StreamPublishes):
                 self._trimmer.go_on(now_ns)
         if self.blocks.reclaimable_bytes >= limits.RECLAIM_BYTES:
             self._look_at_dead_blocks(turn)
+        if self.blocks.reclaimable_bytes and not self._is_ready:
+            self._reclaim_if_short(turn)
         if self._advices:
             turn.effects.events.extend(self._advices)
             self._advices = []

@@ -43,6 +43,7 @@ class StreamMaintenance(Group):
         )
         self.post: Callable[[tuple[Any, ...]], None] = lambda message: None
         self._has_room = has_room
+        self.is_disk_short: Callable[[], bool] = lambda: False
         self._reclaim_at_ms = 0  # not before then: a snapshot, because the disk is full
         self._dead_blocks_at_ms = 0  # nor before then, because much of what it holds is dead
         self._rewriter = Rewriter(
@@ -117,6 +118,15 @@ class StreamMaintenance(Group):
             self._reclaim_at_ms = self.at_ms + limits.RECLAIM_EVERY_MS
             self._propose_checkpoint()
             self._turn_out.snapshot_wanted = True
+
+    def _reclaim_if_short(self, turn: Turn) -> None:
+        """The same at a follower, who hears of no refusal: what its leader lets in again as soon
+        as there is room at the leader, it must store too."""
+        if self.at_ms < self._reclaim_at_ms:
+            return
+        self._reclaim_at_ms = self.at_ms + limits.RECLAIM_EVERY_MS
+        if self.machine.applied > self.snapshot_index and self.is_disk_short():
+            turn.snapshot_wanted = True
 
     def _look_at_dead_blocks(self, turn: Turn) -> None:
         """Give back what a purge emptied: such blocks are unlinked by the second snapshot without

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from streamd import limits
+from streamd.types import NodeId
 from tests.scenarios import driver
 from tests.scenarios.driver import setting
 
@@ -29,6 +30,12 @@ class Cluster(driver.Cluster):
             for path in host.disk.paths
             if path.startswith(inside) and path.endswith(".blk")
         )
+
+
+def block_bytes_at(cluster: Cluster, name: NodeId) -> int:
+    inside, disk = f"{cluster.directory('S')}/", cluster.hosts[name].disk
+    paths = [path for path in disk.paths if path.startswith(inside) and path.endswith(".blk")]
+    return sum(len(disk.contents(path)) for path in paths)
 
 
 @pytest.fixture(params=[1, 3])
@@ -57,3 +64,26 @@ def test_a_little_room_is_not_worth_snapshots(cluster: Cluster) -> None:
     cluster.ask("STREAM.PURGE.S")
     cluster.run_ms(4 * limits.RECLAIM_AFTER_MS)
     assert cluster.block_bytes() >= held
+
+
+def test_followers_on_full_disks_give_room_back_as_soon_as_the_leader(
+    cluster: Cluster,
+) -> None:
+    """Only the leader hears of refused publishes, but what it lets in again is stored by all."""
+    uid = cluster.uid("S")
+    members = [name for name in cluster.hosts if cluster.group(name, "S") is not None]
+    held = {name: block_bytes_at(cluster, name) for name in members}
+    for name in members:
+        disk = cluster.hosts[name].disk
+        disk.capacity = disk.used_bytes + cluster.node(name).room.reserve_bytes // 2
+        cluster.node(name).room.take(limits.ROOM_LOOK_BYTES)  # looks at the disk again
+    cluster.ask("STREAM.PURGE.S")
+    leader = cluster.leader_name(uid)
+    for _ in range(4):  # refused, or let in once there is room
+        cluster.publish_raw("S", [(b"S.x", b"", b"x")], leader)
+        cluster.run_ms(limits.RECLAIM_EVERY_MS)
+    left = {name: block_bytes_at(cluster, name) for name in members}
+    assert all(left[name] < held[name] / 10 for name in members), (left, held)
+    for name in members:
+        cluster.hosts[name].disk.capacity = 1 << 40
+    cluster.until_whole()
