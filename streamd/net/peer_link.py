@@ -131,13 +131,18 @@ class PeerLink(asyncio.Protocol):
         self._silent_beats = 0
         self.in_bytes += len(data)
         try:
-            for frame in self._reader.feed(data):
-                if self.closed.is_set() or self.reason:
-                    return
-                if self.is_up:
-                    self._receive(frame)
-                else:
-                    self._shake_hands(frame)
+            is_handshake = not self.is_up
+            frames = self._reader.feed(data)
+            while frames:
+                for frame in frames:
+                    if self.closed.is_set() or self.reason:
+                        return
+                    if self.is_up:
+                        self._receive(frame)
+                    else:
+                        self._shake_hands(frame)
+                # What is behind a proof, in the same chunk, may be longer than what is before it.
+                frames = self._reader.feed(b"") if is_handshake else []
         except ProtocolError as err:
             self.refuse(f"Protocol Violation: {err}")
 

@@ -143,7 +143,8 @@ def without_appends(messages: list[Message]) -> list[Message]:
 
 
 class FrameReader:
-    """Chunks in, decoded frames out. A frame longer than `frame_bytes_max` is refused at sight.
+    """Chunks in, decoded frames out. A frame longer than `frame_bytes_max` is refused at sight,
+    unless others are before it: one of those may raise the bound, so it is judged by the next call.
 
     Raises ProtocolError; the reader is of no use afterwards.
     """
@@ -172,6 +173,8 @@ class FrameReader:
             while end - at >= 4:
                 length = int.from_bytes(view[at : at + 4], "big")
                 if length > self.frame_bytes_max:
+                    if frames:
+                        break
                     start = bytes(view[at : at + 16])
                     raise ProtocolError(
                         f"frame of {length} bytes, at most {self.frame_bytes_max} are allowed;"

@@ -186,6 +186,23 @@ def test_two_servers_meet_and_talk() -> None:
     asyncio.run(main())
 
 
+def test_a_welcome_may_be_long() -> None:
+    """It names all servers that were ever removed, and comes with the proof, in one chunk: by the
+    bound for strangers the link was refused, on each try."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a").start()
+            removals = {f"server-{number:050}": number for number in range(3000)}
+            a.handler.words["removals"] = removals
+            b = await make("b", routes=(a.url,)).start()
+            await b.until_up("a")
+            await a.until_up("b")
+            assert b.handler.of("up")[0][1]["removals"] == removals
+
+    asyncio.run(main())
+
+
 def test_calls_have_one_outcome_each() -> None:
     """An answer, an error, silence, a lost link or no link at all."""
 

@@ -209,3 +209,16 @@ def test_a_proof_is_good_for_one_key_link_and_role() -> None:
     assert len(proofs) == 12
     assert peer.is_proof(peer.proof(b"k", b"r", b"1", b"2"), peer.proof(b"k", b"r", b"1", b"2"))
     assert not peer.is_proof(b"", peer.proof(b"k", b"r", b"1", b"2"))
+
+
+def test_what_comes_behind_another_frame_is_measured_by_the_bound_of_then() -> None:
+    proof, long = peer.frame(peer.AUTH, bytes(32)), peer.frame(peer.NOTE, "n", [bytes(1000)])
+    reader = FrameReader(100)
+    assert [each[0] for each in reader.feed(proof + long[:50])] == [peer.AUTH]
+    reader.frame_bytes_max = 2000
+    assert reader.feed(b"") == []
+    assert [each[0] for each in reader.feed(long[50:])] == [peer.NOTE]
+    reader = FrameReader(100)
+    assert [each[0] for each in reader.feed(proof + long)] == [peer.AUTH]
+    with pytest.raises(ProtocolError, match="at most 100"):
+        reader.feed(b"")
