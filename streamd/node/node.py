@@ -519,7 +519,7 @@ class Node:
         for uid in self.wal.stragglers():
             monitor, group = self.monitor_of(uid), self.group_of(uid)
             asset = self.meta.streams_by_uid.get(uid)
-            if asset is not None and (asset.name in self.failed or monitor is None):
+            if asset is not None and asset.name in self.failed:
                 self._carry(uid)
             if monitor is None or group is None or monitor.stopped.is_set():
                 continue

@@ -140,6 +140,8 @@ class Replicas:
                 self.departures.begin(uid)
             elif uid in self._assets:
                 self._close(self._assets[uid])  # not open: what it has on disk stays
+            elif node.wal.group(uid) is not None:
+                self._open(asset)  # it moved away meanwhile: the group is asked, as by any other
         elif uid not in self._assets:
             is_too_early = node.amnesia.is_unknown(uid) or self._is_early(asset)
             if self._is_wanted(asset) and not is_too_early:
@@ -215,7 +217,7 @@ class Replicas:
         uid = asset.uid
         asset = node.meta.streams_by_uid.get(uid, asset)  # what the meta group says of it now
         self._assets[uid] = asset
-        is_gone = node.meta.is_deleted(uid) or self._is_foreign(asset)
+        is_gone = node.meta.is_deleted(uid) or (self._is_foreign(asset) and not found.is_file)
         if is_gone or node.is_stopping or node.removals.reason:
             self._discard(asset, found.store)
             return
