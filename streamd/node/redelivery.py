@@ -48,10 +48,26 @@ class Redelivery:
         self.configure()
 
     def configure(self) -> None:
-        """Take ack_wait and backoff from the consumer's present config."""
+        """Take ack_wait and backoff from the consumer's present config, also for what waits."""
         config = self._consumer.config
+        before = self._wait_ms, self._backoff_ms
         self._wait_ms = max(1, (config.get("ack_wait") or 30_000 * _MS) // _MS)
         self._backoff_ms = [max(1, ns // _MS) for ns in config.get("backoff") or ()]
+        if self._timers and before != (self._wait_ms, self._backoff_ms):
+            self._move_timers(*before)
+
+    def _move_timers(self, wait_ms: int, backoff_ms: list[int]) -> None:
+        """Timers were set by these waits, and go by others from now on."""
+        counts = self._consumer.redelivered
+        moved: list[tuple[int, Seq, Seq, int]] = []
+        for due_ms, first, last, stamp in self._timers:
+            if stamp != _NAK:
+                count = counts.get(first, 1)
+                longer_ms = self.wait_ms(count) - _wait_of(count, wait_ms, backoff_ms)
+                due_ms = max(1, due_ms + longer_ms)
+            moved.append((due_ms, first, last, stamp))
+        heapq.heapify(moved)
+        self._timers = moved
 
     def restore(self, *, now_ns: int, now_ms: int) -> None:
         """Set timers for all that is pending: this node leads from now on."""
@@ -103,10 +119,7 @@ class Redelivery:
 
     def wait_ms(self, deliveries: int) -> int:
         """How long the ack of a message may take that was delivered so many times."""
-        backoff = self._backoff_ms
-        if backoff:
-            return backoff[min(deliveries, len(backoff)) - 1]
-        return self._wait_ms
+        return _wait_of(deliveries, self._wait_ms, self._backoff_ms)
 
     def delivered(self, first: Seq, last: Seq, *, stamp: int, now_ms: int, deliveries: int) -> None:
         """Set a timer for messages that were just sent (or, deliveries unchanged, are in work)."""
@@ -186,3 +199,7 @@ class Redelivery:
         self._nak_due_ms.clear()
         self._due.clear()
         self._queued.clear()
+
+
+def _wait_of(deliveries: int, wait_ms: int, backoff_ms: list[int]) -> int:
+    return backoff_ms[min(deliveries, len(backoff_ms)) - 1] if backoff_ms else wait_ms

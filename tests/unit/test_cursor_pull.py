@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import pytest
 
 from streamd.machine import commands
 from tests.unit.consumer_bed import Bed, ack_of
@@ -532,6 +535,36 @@ def test_numbers_no_client_can_mean_are_bad_requests_and_harmless() -> None:
     level = b"NATS/1.0\r\nNats-Required-Api-Level: %b\r\n\r\n" % (b"9" * 5000)
     bed.cursors["C"].on_pull(b"digits", level, b"")
     assert bed.inbox(b"digits").log[-1] == b"412 Required Api Level"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "due_ms"),
+    [
+        ({"ack_wait": 30 * SECOND}, {"ack_wait": SECOND}, 1000),
+        ({"ack_wait": SECOND}, {"ack_wait": 10 * SECOND}, 10_000),
+        ({"ack_wait": SECOND}, {"backoff": [3 * SECOND, 9 * SECOND], "ack_wait": SECOND}, 3000),
+        ({"backoff": [3 * SECOND], "ack_wait": SECOND}, {"ack_wait": SECOND}, 1000),
+    ],
+)
+def test_another_ack_wait_holds_for_what_was_delivered_before(
+    before: dict[str, Any], after: dict[str, Any], due_ms: int
+) -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 4)
+    cursor = bed.create(**before)
+    box = bed.pull(b'{"batch":3}')
+    bed.ack(3, b"-NAK 20s")
+    bed.advance(500)
+    consumer = bed.consumers["C"]
+    plain = {key: consumer.config[key] for key in consumer.config if key not in before}
+    consumer.update(plain | after)
+    cursor.on_applied([commands.CREATE_CONSUMER, 0, "C"])
+    bed.turn()
+    bed.pull(b'{"batch":9}')
+    bed.advance(due_ms - 510)
+    assert box.seqs() == [1, 2, 3, 4]
+    bed.advance(20)
+    assert box.seqs() == [1, 2, 3, 4, 1, 2]
 
 
 def test_an_ack_counts_while_its_message_is_being_given_up() -> None:
