@@ -17,6 +17,7 @@ from streamd.api import times
 from streamd.api.shapes import CONSUMER_CONFIG_FIELDS
 from streamd.api.stream_configs import is_valid_name, metadata_bytes, static_metadata
 from streamd.errors import JsError
+from streamd.subject_tree import SubjectTree
 from streamd.types import AssetLimits
 
 Config = dict[str, Any]
@@ -303,15 +304,16 @@ def _check_filters(config: Config) -> None:
         raise errors.CONSUMER_DUPLICATE_FILTER_SUBJECTS()
     if single and not subjects.is_valid(single.encode()):
         raise errors.STREAM_INVALID_CONFIG(err="invalid subject")
-    filters = [text.encode() for text in many]
-    for position, pattern in enumerate(filters):
+    seen: SubjectTree[bytes] = SubjectTree()  # there may be thousands: not each with each
+    for pattern in (text.encode() for text in many):
         if not pattern:
             raise errors.CONSUMER_EMPTY_FILTER()
         if not subjects.is_valid(pattern):
             raise errors.STREAM_INVALID_CONFIG(err="invalid subject")
-        for earlier in filters[:position]:
+        for earlier in seen.overlapping(pattern):
             if subjects.is_subset(earlier, pattern) or subjects.is_subset(pattern, earlier):
                 raise errors.CONSUMER_OVERLAPPING_SUBJECT_FILTERS()
+        seen.add(pattern, pattern)
 
 
 def _check_start(config: Config) -> None:

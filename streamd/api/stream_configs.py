@@ -13,6 +13,7 @@ from streamd import errors, limits, subjects
 from streamd.api import shapes, times
 from streamd.api.transforms import Transform
 from streamd.errors import JsError
+from streamd.subject_tree import SubjectTree
 
 Config = dict[str, Any]
 
@@ -388,6 +389,7 @@ def _check_mirror_and_sources(config: Config) -> None:
 
 
 def _check_subjects(config: Config) -> None:
+    seen: SubjectTree[int] = SubjectTree()  # there may be thousands: not each with each
     own = [subject.encode() for subject in config["subjects"]]
     for position, subject in enumerate(own):
         if not subjects.is_valid(subject):
@@ -396,9 +398,11 @@ def _check_subjects(config: Config) -> None:
             _check_reserved(subject)
         if subject == b">" and config["num_replicas"] > 1:
             raise _invalid("capturing all subjects requires replicas of 1")
-        for earlier in own[:position]:
-            if subjects.collides(earlier, subject):
-                raise _invalid(f'subject "{earlier.decode()}" overlaps with "{subject.decode()}"')
+        overlapped = seen.overlapping(subject)
+        if overlapped:
+            earlier = own[min(overlapped)]
+            raise _invalid(f'subject "{earlier.decode()}" overlaps with "{subject.decode()}"')
+        seen.add(subject, position)
 
 
 def _check_reserved(subject: bytes) -> None:

@@ -14,6 +14,7 @@ from streamd.errors import JsError
 from streamd.machine.consumer import Consumer
 from streamd.machine.consumer_position import filters_of
 from streamd.machine.rfc3339 import go_duration, parse_ns
+from streamd.subject_tree import SubjectTree
 
 # Config keys that the server writes into metadata by itself; they don't make configs different.
 _DYNAMIC_METADATA = ("_nats.ver", "_nats.level", "_nats.req.level")
@@ -135,9 +136,11 @@ def _check_workqueue(config: Mapping[str, Any], others: list[dict[str, Any]]) ->
     if others:
         if not mine:
             return errors.CONSUMER_WQ_MULTIPLE_UNFILTERED()
+        tree: SubjectTree[bytes] = SubjectTree()
+        for pattern in mine:
+            tree.add(pattern, pattern)
         for other in others:
-            theirs = filters_of(other) or [b">"]
-            if any(subjects.collides(a, b) for a in mine for b in theirs):
+            if any(map(tree.overlapping, filters_of(other) or [b">"])):
                 return errors.CONSUMER_WQ_CONSUMER_NOT_UNIQUE()
     if config.get("deliver_policy", "all") != "all":
         return errors.CONSUMER_WQ_CONSUMER_NOT_DELIVER_ALL()
