@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 from streamd.machine.base import Effects
 from streamd.machine.consumer_position import ConsumerPosition
 from streamd.types import Seq, Uid
+
+_FEW_RANGES: Final = 64  # so many may be there for nothing
 
 
 class ConsumerAcks(ConsumerPosition):
@@ -261,8 +263,10 @@ class ConsumerAcks(ConsumerPosition):
             self.floor_cseq = self.delivered_cseq
             self.floor_sseq = self.delivered_sseq
             return
-        if order[0][0] in pending:
-            return  # the first one is still pending, and the floor stays where it was
+        if order[0][0] in pending:  # still, and the floor stays where it was
+            if len(order) > _FEW_RANGES + 2 * len(pending):
+                self._forget_acked()
+            return
         while order:
             first, last = order[0]
             while first <= last and first not in pending:
@@ -274,6 +278,15 @@ class ConsumerAcks(ConsumerPosition):
                 return
             order.popleft()
         raise AssertionError("pending messages that were never delivered")
+
+    def _forget_acked(self) -> None:
+        """Leave only ranges of what is pending behind the first one: while that waits, everything
+        else may come and go, with gaps in between."""
+        first = self._order[0]
+        self._order = deque([first])
+        for sseq in self.pending:
+            if sseq > first[1]:
+                self._remember_order(sseq, sseq)
 
     def _event(self, sseq: Seq, cseq: int, deliveries: int) -> dict[str, Any]:
         return {
