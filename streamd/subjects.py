@@ -110,6 +110,16 @@ class Matcher:
         self.test: Callable[[bytes], object] = _test_of(literals, wild, is_all=self.is_all)
         """`matches` as one call; what it returns is true or not. For map, filter and the like."""
 
+    @classmethod
+    def of_subject(cls, subject: bytes) -> Matcher:
+        """Matches a stored subject and no other: publishers may have used one that reads like a
+        pattern."""
+        made = cls((subject,))
+        if made.literal is None:
+            made.is_all, made.literal, made.prefix = False, subject, b""
+            made.test = (subject,).__contains__
+        return made
+
     def __reduce__(self) -> tuple[type[Matcher], tuple[tuple[bytes, ...]]]:
         return Matcher, (self.patterns,)
 

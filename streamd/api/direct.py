@@ -153,7 +153,9 @@ def _get_last_of_many(request: Request, handle: StreamHandle, wanted: dict[str, 
         for subject, first, last, _ in index.subjects_matching(Matcher(patterns)):
             if first > up_to:
                 continue
-            seq = last if last <= up_to else index.last_match(Matcher([subject]), up_to + 1)
+            seq = (
+                last if last <= up_to else index.last_match(Matcher.of_subject(subject), up_to + 1)
+            )
             if seq:
                 lasts.append(seq)
             if len(lasts) > limits.DIRECT_MULTI_SUBJECTS_MAX:

@@ -169,7 +169,7 @@ class IndexLookup(IndexPlaces):
         if row is None:
             return 0
         if not self.is_live(row[LAST]):
-            row[LAST] = self._search_back(row[LAST] - 1, Matcher([subject]))
+            row[LAST] = self._search_back(row[LAST] - 1, Matcher.of_subject(subject))
         return int(row[LAST])
 
     def first_of(self, subject: bytes) -> Seq:
@@ -181,7 +181,7 @@ class IndexLookup(IndexPlaces):
             if row[COUNT] == 1:
                 row[FIRST] = self.last_of(subject)
             else:
-                found, _ = self.select(row[FIRST] + 1, Matcher([subject]), 1, 1 << 62)
+                found, _ = self.select(row[FIRST] + 1, Matcher.of_subject(subject), 1, 1 << 62)
                 row[FIRST] = found[0][0]
         return int(row[FIRST])
 

@@ -123,7 +123,7 @@ def subject_seqs(index: IndexLookup, subject: bytes, count: int) -> list[Seq]:
         return [held[at] for at in range(count)]
     if count == 1:
         return [index.first_of(subject)]
-    found, _ = index.select(index.first_of(subject), Matcher([subject]), count, 1 << 62)
+    found, _ = index.select(index.first_of(subject), Matcher.of_subject(subject), count, 1 << 62)
     return [loc[0] for loc in found]
 
 

@@ -127,6 +127,23 @@ def test_interest_needs_a_consumer() -> None:
     assert box.machine.index.first_seq == 4
 
 
+def test_a_subject_that_reads_like_a_pattern_has_a_limit_of_its_own() -> None:
+    """Clients may publish to `a.*`; it is text here, and pushes out nothing but its own kind."""
+    box = Box(max_msgs_per_subject=300)
+    box.store((b"a.>", b"", b""), (b"a.b", b"", b""))
+    box.store(*[(b"a.*", b"", b""), (b"a.c", b"", b"")] * 299)
+    assert box.machine.index.count == 600
+    for _ in range(3):
+        box.store(*[(b"a.*", b"", b"")] * 2)
+    index = box.machine.index
+    counts = {b"a.>": 1, b"a.b": 1, b"a.c": 299, b"a.*": 300}
+    assert dict(index.subject_counts(None)) == counts
+    assert box.do(commands.DELETE_MSG, index.last_seq, False) is True
+    assert box.do(commands.DELETE_MSG, index.first_of(b"a.*"), False) is True
+    assert index.last_of(b"a.*") == index.last_seq - 1
+    assert index.subject_at(index.first_of(b"a.*")) == b"a.*"
+
+
 def test_a_work_queue_lets_go_of_what_was_acked_after_the_filter_changed() -> None:
     box = Box(retention="workqueue")
     box.store(*[(b"a.1", b"", b""), (b"a.2", b"", b"")] * 2)
