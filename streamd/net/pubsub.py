@@ -265,7 +265,7 @@ class PubSub(FanOut):
             stream = self._stream_named(tokens[2]) if len(tokens) == 5 else None
             if stream is None:
                 return False
-            stream.flow_reply(tokens[3].decode(errors="replace"), subject)
+            stream.flow_reply(tokens[3].decode(errors="replace"), subject, header)
             return self._ack_watcher_count == 0
         key = self._ack_key
         if not key or not subject.startswith(key):

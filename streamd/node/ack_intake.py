@@ -128,7 +128,7 @@ class AckIntake(Receivers):
         """The client has processed everything before a flow-control request."""
         if self._window is None or not self._window.answered(subject):
             return
-        if self.consumer.config.get("ack_policy") == "flow_control" and headers:
+        if self._is_acked_by_flow and headers:
             last = msg_headers.get(headers, b"Nats-Last-Stream")
             seq = -1 if last is None else parse_number(last)
             if 0 <= seq <= self._sent_sseq:

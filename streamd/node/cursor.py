@@ -49,6 +49,7 @@ class Cursor(CursorSending):
         most = config.get("max_ack_pending") or 0
         self._ack_pending_max = most if self._has_acks and most > 0 else 0
         self._max_deliver = config.get("max_deliver") or -1
+        self._is_acked_by_flow = config.get("ack_policy") == "flow_control"
         self._is_headers_only = bool(config.get("headers_only"))
         self._inactive_ms = (config.get("inactive_threshold") or 0) // _MS
         self._heartbeat_ms = (config.get("idle_heartbeat") or 0) // _MS
@@ -148,6 +149,7 @@ class Cursor(CursorSending):
             # Whoever comes next starts with a window of its own.
             self._window.reply = b""
             self._window.unanswered_bytes = 0
+            self._window.asked_cseq = -1
 
     def on_tick(self, now_ms: int) -> None:
         """Time has passed: end pulls, send heartbeats, collect what is due again."""

@@ -52,6 +52,7 @@ class CursorSending(AckIntake):
             if self._ack_pending_max and room > 0:
                 room = min(room, self._ack_pending_max - self.num_ack_pending())
             if room <= 0:
+                self._ask_for_acks()
                 return sent_total, False, True
             if self._replay is not None or self._priority_policy == "overflow":
                 room = 1  # who gets it, or when, depends on what was sent before
@@ -339,6 +340,7 @@ class CursorSending(AckIntake):
             else:
                 redelivery.delivered(first, last, stamp=ts, now_ms=now_ms, deliveries=1)
         self._propose_sent([commands.DELIVERED, ts, self.consumer.uid, items, self._resets])
+        self._ask_for_acks()
 
 
 def _with_size(headers: bytes, size: int) -> bytes:

@@ -94,6 +94,7 @@ class CursorState:
         "_host",
         "_inactive_ms",
         "_index",
+        "_is_acked_by_flow",
         "_is_headers_only",
         "_is_inactive_proposed",
         "_is_resume_proposed",
@@ -175,6 +176,7 @@ class CursorState:
         self._has_acks = False
         self._ack_pending_max = 0  # 0: no limit
         self._max_deliver = -1
+        self._is_acked_by_flow = False
         self._is_headers_only = False
         self._inactive_ms = 0
         self._heartbeat_ms = 0

@@ -323,10 +323,10 @@ class Peering:
         self._node.wires.publish(reply, b"", headers, b"")
 
     def _on_flow(self, sender: NodeId, args: list[Any]) -> None:
-        uid, consumer, subject = args
+        uid, consumer, subject, *headers = args
         replica = self._node.replicas.get(uid)
         if replica is not None and replica.is_ready:
-            replica.flow_reply(consumer, subject)
+            replica.flow_reply(consumer, subject, *headers)
 
     # --- facts ------------------------------------------------------------------------------
 

@@ -193,8 +193,9 @@ class StreamHandle(Protocol):
         """Messages of one chunk on `$JS.ACK.<stream>.<consumer>....`, all for one consumer;
         unparsable ones are ignored."""
 
-    def flow_reply(self, consumer: str, subject: bytes) -> None:
-        """The client answered a flow-control request: a message on `$JS.FC.<s>.<c>.<id>`."""
+    def flow_reply(self, consumer: str, subject: bytes, headers: bytes = b"") -> None:
+        """The client answered a flow-control request: a message on `$JS.FC.<s>.<c>.<id>`. Its
+        headers may ack."""
 
     def consumer_view(self, consumer: str) -> ConsumerView | None:
         """Leader-side facts about a consumer that its replicated state does not hold."""

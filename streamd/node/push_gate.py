@@ -17,7 +17,15 @@ class FlowWindow:
     Starts small and doubles with each answer, as clients and nats-server expect.
     """
 
-    __slots__ = ("_asked_bytes", "_ids", "_prefix", "reply", "unanswered_bytes", "window_bytes")
+    __slots__ = (
+        "_asked_bytes",
+        "_ids",
+        "_prefix",
+        "asked_cseq",
+        "reply",
+        "unanswered_bytes",
+        "window_bytes",
+    )
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
@@ -25,6 +33,7 @@ class FlowWindow:
         self._asked_bytes = 0
         self.reply = b""  # subject of the outstanding request; b"": none
         self.unanswered_bytes = 0
+        self.asked_cseq = -1  # what had been sent when its acks were asked for
         self.window_bytes = limits.FLOW_WINDOW_BYTES_MIN
 
     @property

@@ -171,6 +171,18 @@ class Receivers(CursorState):
             sink.status(FLOW_REQUEST, self._window.request())
         return True
 
+    def _ask_for_acks(self) -> None:
+        """Where answers to flow-control requests are the acks: ask once all is out that may be."""
+        window = self._window
+        if window is None or not self._is_acked_by_flow or window.reply:
+            return
+        if self.num_ack_pending() < self._ack_pending_max or window.asked_cseq == self._sent_cseq:
+            return
+        sink = self._push_sink()
+        if sink is not None:
+            window.asked_cseq = self._sent_cseq
+            sink.status(FLOW_REQUEST, window.request())
+
     def _hand_over(self) -> None:
         """Everything handed out goes to its sinks, in order: several pulls may share an inbox (or
         one subscription may see several), and a subscriber's messages must not be shuffled."""
@@ -207,7 +219,10 @@ class Receivers(CursorState):
         if sink is None:
             return
         window = self._window
-        if window is not None and window.is_stalled and window.reply:
+        is_owed = self._is_acked_by_flow and self.num_ack_pending() > 0
+        if window is not None and is_owed and not window.reply:
+            sink.status(FLOW_REQUEST, window.request())
+        elif window is not None and window.reply and (window.is_stalled or is_owed):
             sink.status(_STALLED % (self._sent_cseq, self._sent_sseq, window.reply))
         else:
             sink.status(IDLE % (self._sent_cseq, self._sent_sseq))

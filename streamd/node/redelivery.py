@@ -27,6 +27,7 @@ class Redelivery:
         "_backoff_ms",
         "_consumer",
         "_due",
+        "_is_timed",
         "_nak_due_ms",
         "_prune_at",
         "_queued",
@@ -50,6 +51,7 @@ class Redelivery:
     def configure(self) -> None:
         """Take ack_wait and backoff from the consumer's present config, also for what waits."""
         config = self._consumer.config
+        self._is_timed = config.get("ack_policy") != "flow_control"  # else it is asked for acks
         before = self._wait_ms, self._backoff_ms
         self._wait_ms = max(1, (config.get("ack_wait") or 30_000 * _MS) // _MS)
         self._backoff_ms = [max(1, ns // _MS) for ns in config.get("backoff") or ()]
@@ -87,7 +89,7 @@ class Redelivery:
         self._restore_run(run, now_ns, now_ms)
 
     def _restore_run(self, run: list[Any], now_ns: int, now_ms: int) -> None:
-        if run:
+        if run and self._is_timed:
             first, last, ts, deliveries = run
             passed_ms = max(0, now_ns - ts) // _MS
             due_ms = now_ms + max(0, self.wait_ms(deliveries) - passed_ms)
@@ -123,7 +125,8 @@ class Redelivery:
 
     def delivered(self, first: Seq, last: Seq, *, stamp: int, now_ms: int, deliveries: int) -> None:
         """Set a timer for messages that were just sent (or, deliveries unchanged, are in work)."""
-        self._add((now_ms + self.wait_ms(deliveries), first, last, stamp))
+        if self._is_timed:
+            self._add((now_ms + self.wait_ms(deliveries), first, last, stamp))
         if self._nak_due_ms:
             for sseq in range(first, last + 1):
                 self._nak_due_ms.pop(sseq, None)

@@ -70,8 +70,8 @@ class RemoteStream:
     ) -> None:
         self._note("acks", [self.uid, subjects, replies, payloads])
 
-    def flow_reply(self, consumer: str, subject: bytes) -> None:
-        self._note("flow", [self.uid, consumer, subject])
+    def flow_reply(self, consumer: str, subject: bytes, headers: bytes = b"") -> None:
+        self._note("flow", [self.uid, consumer, subject, *([headers] if headers else [])])
 
     def propose(self, command: list[Any], done: Done | None) -> None:
         if done is not None:

@@ -202,11 +202,12 @@ class StreamCursors(StreamMaintenance):
         for cursor in self._cursors.values():
             self._dirty[cursor] = None
 
-    def _on_flow(self, name: bytes, subject: bytes, c: Any) -> None:
+    def _on_flow(self, name: bytes, subject: bytes, headers: bytes) -> None:
         cursor = self._by_name.get(name)
         if cursor is not None:
-            cursor.on_flow_reply(subject)
+            cursor.on_flow_reply(subject, headers)
             self._dirty[cursor] = None
+            self._acked[cursor] = None
 
     def _on_interest(self, cursor: Cursor, has_interest: bool, c: Any) -> None:
         if cursor in self._watches:

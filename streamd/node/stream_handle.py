@@ -80,8 +80,8 @@ class LocalStream:
     ) -> None:
         self._post((g.ACKS, subjects, replies, payloads))
 
-    def flow_reply(self, consumer: str, subject: bytes) -> None:
-        self._post((g.FLOW, consumer.encode(), subject, None))
+    def flow_reply(self, consumer: str, subject: bytes, headers: bytes = b"") -> None:
+        self._post((g.FLOW, consumer.encode(), subject, headers))
 
     def consumer_view(self, consumer: str) -> Cursor | None:
         return self.group.cursor(consumer)

@@ -76,6 +76,43 @@ def test_flow_control_asks_at_half_a_window_stalls_and_goes_on() -> None:
     assert len(box.msgs) == 40
 
 
+def test_answers_to_flow_control_ack_where_the_consumer_says_so() -> None:
+    """Nothing else acks there, and nothing comes again for want of an ack. It is asked when as much
+    is out as may be, or nothing is sent for a while; the answer names what was received."""
+    bed = Bed()
+    push(
+        bed, ack_policy="flow_control", flow_control=True, idle_heartbeat=SECOND, max_ack_pending=4
+    )
+    box = bed.interest()
+    last = b"NATS/1.0\r\nNats-Last-Consumer: %d\r\nNats-Last-Stream: %d\r\n\r\n"
+    bed.store(*[b"a"] * 4)
+    assert box.log == [b"1", b"2", b"3", b"4", b"100 FlowControl Request"]
+    bed.store(*[b"a"] * 5)
+    assert box.log[5:] == []
+    bed.cursors["C"].on_flow_reply(box.replies[-1], last % (4, 4))
+    bed.turn()
+    assert bed.info().floor == (4, 4)
+    assert box.log[5:] == [b"5", b"6", b"7", b"8", b"100 FlowControl Request"]
+    bed.cursors["C"].stop()
+    bed.lead()
+    bed.interest()
+    assert box.log[10:] == [b"100 FlowControl Request"]
+    bed.cursors["C"].on_flow_reply(box.replies[-1])  # acks nothing: it is not asked again at once
+    bed.turn()
+    assert box.log[11:] == []
+    bed.advance(1001)
+    assert box.log[11:] == [b"100 FlowControl Request"]
+    asked = box.replies[-1]
+    bed.advance(1001)
+    assert b"Nats-Consumer-Stalled: " + asked in box.statuses[-1]
+    bed.advance(60_000)
+    assert len(box.msgs) == 8
+    assert bed.info().ack_pending == 4
+    bed.cursors["C"].on_flow_reply(asked, last % (8, 8))
+    bed.turn()
+    assert bed.info().floor == (8, 8)
+
+
 def test_flow_window_doubles_to_its_bound() -> None:
     window = FlowWindow(b"$JS.FC.S.C.")
     for _ in range(10):

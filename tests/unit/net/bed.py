@@ -156,7 +156,7 @@ class Stream:
         self.machine = Machine(subjects)
         self.published: list[tuple[list[Any], list[bytes], Any]] = []
         self.acked: list[tuple[bytes, bytes, bytes]] = []
-        self.flow: list[tuple[str, bytes]] = []
+        self.flow: list[tuple[str, bytes, bytes]] = []
         self.log: list[str] = []
         self.is_local = True
 
@@ -179,8 +179,8 @@ class Stream:
             self.acked.append((subject, reply, payloads[at]))
             self.log.append("ack")
 
-    def flow_reply(self, consumer: str, subject: bytes) -> None:
-        self.flow.append((consumer, subject))
+    def flow_reply(self, consumer: str, subject: bytes, headers: bytes = b"") -> None:
+        self.flow.append((consumer, subject, headers))
 
 
 class Node:

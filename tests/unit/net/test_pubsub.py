@@ -281,7 +281,9 @@ def test_flow_replies_and_acks_of_nothing():
     peer = bed.peer()
     peer.send(b"SUB in.* 1\r\n")
     peer.send(pub(b"$JS.FC.S.C.xyz", b""))
-    assert stream.flow == [("C", b"$JS.FC.S.C.xyz")]
+    block = b"NATS/1.0\r\nNats-Last-Stream: 7\r\n\r\n"
+    peer.send(b"HPUB $JS.FC.S.C.xyz %d %d\r\n%b\r\n" % (len(block), len(block), block))
+    assert stream.flow == [("C", b"$JS.FC.S.C.xyz", b""), ("C", b"$JS.FC.S.C.xyz", block)]
     assert b"503" in peer.send(pub(b"$JS.ACK.NONE.C.1.1.1.17.9", b"", b"in.1"))
     assert b"503" in peer.send(pub(b"$JS.ACK.S", b"", b"in.1"))
 
