@@ -161,10 +161,12 @@ class _Check:
         self.left_out = 0  # findings beyond FINDINGS_MAX
 
     def add(self, code: str, **fields: Any) -> None:
-        if len(self.findings) < FINDINGS_MAX:
-            task = self.task
-            fields.setdefault("file", task.path)
-            self.findings.append(finding(code, replica=task.replica, stream=task.stream, **fields))
+        if len(self.findings) == FINDINGS_MAX:
+            self.left_out += 1
+            return
+        task = self.task
+        fields.setdefault("file", task.path)
+        self.findings.append(finding(code, replica=task.replica, stream=task.stream, **fields))
 
     def done(self, rows: BlockRows | None, count: int = 0, has_headers: bool = False) -> Checked:
         if self.left_out:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spark_jobs import audit_block
 from spark_jobs.audit_block import DIGEST, FULL, check_file, live_seqs
 from spark_jobs.audit_drift import Cohort, DriftedBucket, Held, align, compare, worth_a_look
 from spark_jobs.audit_findings import finding
@@ -182,6 +183,27 @@ def test_a_flipped_bit_anywhere_in_a_block_is_found(tmp_path: Path, seed: int) -
     assert where == str(path)
     wanted = {"block-header"} if at < 64 else {"record-crc", "footer-damaged"}
     assert code in wanted, (code, at)
+
+
+def test_more_findings_than_a_block_may_have_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every record of a block is damaged: the first few are named, the last says how many more."""
+    monkeypatch.setattr(audit_block, "FINDINGS_MAX", 3)
+    replica = Replica(tmp_path / "n1")
+    replica.fill(300)
+    replica.snapshot()
+    replica.close()
+    records = [each for each in damage.records_of(replica.block(1)) if each.type == fmt.MSG]
+    for record in records:
+        damage.flip(replica.block(1), record.offset + record.length - 1)
+    with small_blocks():
+        store = Store(find_stores(replica.directory)[0], "n1")
+        checked = check_file(tasks_of(open_view(files_of(store, store.assets[0])))[0], FULL)
+        store.close()
+    assert [each.seq_lo for each in checked.findings] == [1, 2, 3]
+    assert "more in this block" not in checked.findings[1].got
+    assert checked.findings[2].got.endswith(f"; and {len(records) - 3} more in this block")
 
 
 @pytest.mark.parametrize("size", range(0, 4000, 173))
