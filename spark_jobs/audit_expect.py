@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.audit_block import blob_of, live_seqs
+from spark_jobs.audit_block_task import blob_of, live_seqs
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_open import View
 from spark_jobs.audit_tasks import MSG_ID, works_of

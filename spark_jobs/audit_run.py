@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from spark_jobs import audit_drift, audit_evidence, audit_expect, audit_state, audit_tasks
-from spark_jobs.audit_block import DIGEST, FULL, QUICK, BlockTask, live_seqs
+from spark_jobs.audit_block import DIGEST, FULL, QUICK
+from spark_jobs.audit_block_task import BlockTask, live_seqs
 from spark_jobs.audit_drift import Alignment, Cohort, DriftedBucket, Held
 from spark_jobs.audit_findings import Finding, finding, joined, unexplained
 from spark_jobs.audit_live import LiveNode, LiveStream

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any, Final
 
-from spark_jobs.audit_block import BlockTask
+from spark_jobs.audit_block_task import BlockTask
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_open import Store, StreamFiles, View, read_index_db
 from streamd.machine.digest import MASK64

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from spark_jobs.audit_block import BlockTask, Checked, blob_of, check_file
+from spark_jobs.audit_block import Checked, check_file
+from spark_jobs.audit_block_task import BlockTask, blob_of
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_rows import BUCKET_SHIFT, BlockRows, buckets_of, text_hash
 from spark_jobs.worker import settle

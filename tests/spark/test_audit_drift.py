@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_jobs import audit_block
-from spark_jobs.audit_block import DIGEST, FULL, check_file, live_seqs
+from spark_jobs import audit_block_task
+from spark_jobs.audit_block import DIGEST, FULL, check_file
+from spark_jobs.audit_block_task import live_seqs
 from spark_jobs.audit_drift import Cohort, DriftedBucket, Held, align, compare, worth_a_look
 from spark_jobs.audit_findings import finding
 from spark_jobs.audit_open import Store, files_of, open_view
@@ -189,7 +190,7 @@ def test_more_findings_than_a_block_may_have_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every record of a block is damaged: the first few are named, the last says how many more."""
-    monkeypatch.setattr(audit_block, "FINDINGS_MAX", 3)
+    monkeypatch.setattr(audit_block_task, "FINDINGS_MAX", 3)
     replica = Replica(tmp_path / "n1")
     replica.fill(300)
     replica.snapshot()
