@@ -51,8 +51,8 @@ class LiveStream:
     is_exact: bool = False  # its log index is that at which files were opened
     _held: dict[int, Held] = field(default_factory=dict)
 
-    def load(self) -> tuple[int, int, int]:
-        """Read all messages up to `last_seq`; returns (messages read, live, bytes)."""
+    def load(self) -> tuple[int, int]:
+        """Read all messages up to `last_seq`; returns (messages read, bytes)."""
         size = 0
         with Wire.connect(self.connection, timeout_s=TIMEOUT_S) as wire:
             seq = max(self.first_seq, 1)
@@ -65,7 +65,7 @@ class LiveStream:
                     if found <= self.last_seq:
                         self._held[found] = held
                 seq = rows[-1][0] + 1
-        return len(self._held), len(self._held), size
+        return len(self._held), size
 
     def buckets(self) -> list[tuple[int, int]]:
         """(bucket, digest) of what `load` read."""

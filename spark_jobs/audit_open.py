@@ -255,7 +255,7 @@ def open_view(files: StreamFiles, up_to: int | None = None) -> View:
         except _RECOVERY_ERRORS as err:
             view.problem = f"the snapshot's state cannot be read: {err}"
             return view
-        view.durable_ends = _durable_ends(view.state, files.snapshot.tail)
+        view.durable_ends = _durable_ends(view.state)
     if files.has_gap:
         return view  # told as a finding; what the snapshot says is all there is
     try:
@@ -266,7 +266,7 @@ def open_view(files: StreamFiles, up_to: int | None = None) -> View:
         view.applied = files.snapshot_index
         view.problem = f"{type(err).__name__}: {err}"
         if view.state is not None:
-            view.durable_ends = _durable_ends(view.state, files.snapshot.tail)  # type: ignore[union-attr]
+            view.durable_ends = _durable_ends(view.state)
     return view
 
 
@@ -396,7 +396,7 @@ class _Blocks:
             raise CorruptionError(f"{self.path(block_no)}: the file is missing") from err
 
 
-def _durable_ends(state: StreamState, tail: tuple[int, int]) -> dict[int, int]:
+def _durable_ends(state: StreamState) -> dict[int, int]:
     """How far each block's file must reach: sealed ones with their footer, whose length the file
     alone knows, so at least one byte of it; the newest up to the snapshot's tail."""
     ends: dict[int, int] = {}

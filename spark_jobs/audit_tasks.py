@@ -85,7 +85,6 @@ class Stats(NamedTuple):
     replica: str
     stream: str
     record_count: int
-    live_count: int
     byte_count: int
     has_headers: bool
     subject_sum: int  # see audit_block; -1: not known
@@ -120,7 +119,7 @@ def check_groups(
             checked = check_file(task, level)
         except OSError as err:
             raise OSError(f"{task.path}: {err.strerror or err}") from err
-        yield _check_batch(work, checked, level)
+        yield _check_batch(work, checked)
         if bytes_per_s:
             pause = checked.byte_count / bytes_per_s - (time.monotonic() - began)
             if pause > 0:
@@ -135,7 +134,7 @@ def works_of(batches: Iterable[pa.RecordBatch], groups: Sequence[bytes]) -> Iter
             yield from pickle.loads(groups[number])
 
 
-def _check_batch(work: Work, checked: Checked, level: str) -> pa.RecordBatch:
+def _check_batch(work: Work, checked: Checked) -> pa.RecordBatch:
     task = work.task
     numbers, digests, sizes = buckets_of(checked.rows) if task.is_judged else _no_buckets()
     findings = list(checked.findings)
@@ -145,7 +144,6 @@ def _check_batch(work: Work, checked: Checked, level: str) -> pa.RecordBatch:
         task.replica,
         task.stream,
         checked.record_count,
-        len(checked.rows.seqs),
         checked.byte_count,
         checked.has_headers,
         checked.subject_sum,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SEQ, MSG_ID, SUBJECT = "seq", "msg-id", "subject"
-BY: Final = (SEQ, MSG_ID, SUBJECT)
 BUCKET_SEQS: Final = 4096
 BUCKETS_OF_KEYS: Final = 65_536
 BUCKETS_LISTED: Final = 100_000  # differing buckets that the driver holds; more: all are compared

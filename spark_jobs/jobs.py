@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.options import ConnectOptions
 
 EXIT_OK: Final = 0
 EXIT_WARNINGS: Final = 1  # audit: findings that lose nothing
@@ -104,13 +103,6 @@ def connect_options(args: argparse.Namespace, *, prefix: str = "") -> dict[str, 
         if value:
             found[option] = str(value)
     return found
-
-
-def connection_from(args: argparse.Namespace, *, prefix: str = "") -> ConnectOptions:
-    """The connection that the arguments describe."""
-    from spark_jobs.options import ConnectOptions
-
-    return ConnectOptions.parse(connect_options(args, prefix=prefix))
 
 
 def spark_arguments(parser: argparse.ArgumentParser) -> None:

@@ -329,10 +329,6 @@ class ReadOptions:
     def with_debug(self) -> bool:
         return any(name in columns_of_streams.DEBUG_COLUMNS for name in self.columns)
 
-    @property
-    def include_headers(self) -> bool:
-        return "headers" in self.columns
-
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     """`path`, comma-separated, and `paths`, the JSON list that `load([...])` makes."""

@@ -53,12 +53,11 @@ _SAMPLES_MAX: Final = 5
 class _Refused(Exception):
     """The server's answer to a batch, or to its first message."""
 
-    def __init__(self, chunk: Chunk, code: int, text: str, *, is_commit: bool) -> None:
+    def __init__(self, chunk: Chunk, code: int, text: str) -> None:
         super().__init__(code, text)
         self.chunk = chunk
         self.code = code
         self.text = text
-        self.is_commit = is_commit
 
 
 class ExactWriter:
@@ -159,7 +158,7 @@ class ExactWriter:
             sent = sink_rows.with_ids(sent, self._task.id_prefix)
         lines = sink_rows.extra_lines(sent)
         refused = self._rules.rejections(sent, lines)
-        if refused and self._refresh_facts(refused):
+        if refused and self._refresh_facts():
             refused = self._rules.rejections(sent, lines)
         keep = np.ones(len(rows), dtype=bool)
         for at, rejection in refused.items():
@@ -285,9 +284,7 @@ class ExactWriter:
                 try:
                     found = ledger.acked(message.payload, "batch")
                 except ApiError as err:
-                    raise _Refused(
-                        about, err.err_code, err.description, is_commit=kind == "c"
-                    ) from None
+                    raise _Refused(about, err.err_code, err.description) from None
                 if kind == "c" and about is chunk:
                     self._on_committed(chunk, int(found["seq"]))
                     return
@@ -453,7 +450,7 @@ class ExactWriter:
 
     # --- helpers ------------------------------------------------------------------------------
 
-    def _refresh_facts(self, refused: dict[int, Rejection]) -> bool:
+    def _refresh_facts(self) -> bool:
         """Ask for the stream's config again if it may have changed for the better."""
         try:
             facts = StreamFacts.ask(self._link.wire(), self._options.stream)

@@ -392,13 +392,11 @@ def with_retries(
     *,
     tries: int = 8,
     deadline_s: float = 30.0,
-    server_name: str = "",
 ) -> T:
     """Run `work` with a connection; when that or a leader is lost, again with another server.
 
     Only for work that may be done twice. Tries again after WireLost, WireTimeout, NoResponders and
     ApiError 503, at most `tries` times and not after `deadline_s`; then raises the last of these.
-    `server_name`: preferred for the first try.
     """
     deadline = time.monotonic() + deadline_s
     pause_s = _FIRST_PAUSE_S
@@ -406,7 +404,7 @@ def with_retries(
     for attempt in range(1, tries + 1):
         place = ""
         try:
-            with lent(options, avoid=avoid, server_name=server_name) as wire:
+            with lent(options, avoid=avoid) as wire:
                 place = str(wire.address)
                 return work(wire)
         except (WireLost, WireTimeout, NoResponders) as err:
@@ -418,7 +416,6 @@ def with_retries(
         if attempt == tries or time.monotonic() + pause_s > deadline:
             raise fault
         avoid = [place] if place else []
-        server_name = ""
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, _PAUSE_S_MAX)
     raise AssertionError("not reached: the last try returns or raises")
@@ -433,7 +430,6 @@ def lent(
     *,
     avoid: Sequence[str] = (),
     server_name: str = "",
-    timeout_s: float = 5.0,
 ) -> Iterator[Wire]:
     """Lend a connection of this process, or a new one; it is kept for the next after success.
 
@@ -441,7 +437,7 @@ def lent(
     """
     wire = _take_idle(options, avoid, server_name)
     if wire is None:
-        wire = Wire.connect(options, timeout_s=timeout_s, avoid=avoid, server_name=server_name)
+        wire = Wire.connect(options, avoid=avoid, server_name=server_name)
     is_good = False
     try:
         yield wire

@@ -141,7 +141,6 @@ REPLACEMENTS_MAX: Final = 64  # streams that get new peers at a time, after a se
 DEPARTURES_MAX: Final = 64  # groups asked at a time whether they have let this node go
 DEPARTURE_MS: Final = 2000  # after that, or half a second after another answer, it is asked again
 FACTS_EVERY_S: Final = 10.0  # how often nodes tell each other how much they hold
-CATCH_UP_RETRY_S: Final = 0.5  # after a failed catch-up
 BOOTSTRAP_RETRY_S: Final = 0.25
 META_FRESH_RETRY_MS: Final = 250  # a node that starts asks again how far the meta log goes
 CONFIGURED_MS: Final = 5000  # how long the meta leader waits for a stream's leader to follow

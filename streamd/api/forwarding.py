@@ -57,11 +57,6 @@ class Forwarding:
         context.node.watch_leaders(self._on_leaders)
         context.node.wait_for_requests(lambda: bool(self._parked or self._passed_on))
 
-    @property
-    def parked_count(self) -> int:
-        """Requests that wait for a leader."""
-        return len(self._parked)
-
     def route(self, request: Request) -> None:
         """Serve `request` here, or pass it on, or keep it for a while."""
         target = self._target(request)

@@ -232,11 +232,6 @@ class LocalCluster:
         """Stop what runs, by SIGTERM one after another; return the names of what ran."""
         return [node.name for node in self.nodes if node.end()]
 
-    def remove_data(self) -> None:
-        """Forget everything stored. Nothing may be running."""
-        for node in self.nodes:
-            shutil.rmtree(node.store_dir, ignore_errors=True)
-
     def _config(self, node: LocalNode) -> str:
         address = node.address
         routes = "\n".join(

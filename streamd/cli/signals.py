@@ -26,7 +26,7 @@ def send(request: str, program: str) -> None:
     command, _, target = request.partition("=")
     if command not in _SIGNALS:
         raise ConfigError(f'unknown signal "{command}"')
-    pid = _pid_of(target, program) if target else _only_server(program)
+    pid = _pid_of(target) if target else _only_server(program)
     try:
         os.kill(pid, _SIGNALS[command])
     except OverflowError as err:
@@ -35,7 +35,7 @@ def send(request: str, program: str) -> None:
         raise ConfigError(f'\nsignal "{command}" {pid}: {(err.strerror or "").lower()}') from err
 
 
-def _pid_of(target: str, program: str) -> int:
+def _pid_of(target: str) -> int:
     text = target
     if not text.isdigit():
         try:

@@ -51,9 +51,9 @@ def parse(text: str, file: str = "", *, environ: Mapping[str, str] | None = None
     return _Parser(text, file, os.environ if environ is None else environ, _read_text).document()
 
 
-def parse_file(path: str, *, environ: Mapping[str, str] | None = None) -> Value:
+def parse_file(path: str) -> Value:
     """Parse the configuration file at `path` and what it includes."""
-    root = parse(_read_text(path), path, environ=environ)
+    root = parse(_read_text(path), path)
     if not root.raw:
         raise ConfigError(f"{path}: config has no values or is empty", path)
     return root

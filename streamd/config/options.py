@@ -16,8 +16,6 @@ from streamd.types import AssetLimits
 
 DEFAULT_PORT = 4222
 DEFAULT_HOST = "0.0.0.0"
-DEFAULT_HTTP_PORT = 8222
-RANDOM_PORT = -1
 
 
 @dataclass(slots=True)

@@ -199,10 +199,6 @@ class IndexLookup(IndexPlaces):
             for name, row in self._rows(matcher)
         ]
 
-    def subject_counts(self, matcher: Matcher | None) -> list[tuple[bytes, int]]:
-        """(subject, count) of every matching subject: cheaper than `subjects_matching`."""
-        return [(name, row[COUNT]) for name, row in self._rows(matcher)]
-
     def last_seqs(self, matcher: Matcher | None) -> list[Seq]:
         """The last seq of every matching subject, ascending."""
         return sorted(self.last_of(name) for name, _ in self._rows(matcher))

@@ -295,7 +295,6 @@ class PubSub(FanOut):
         if node is not None and node.topology_version != self._topology:
             self._refresh_topology()
         route = self.table.find(subject)
-        self.server_in_msgs += 1
         for stream in route.streams:
             answer = b"" if stream.config.get("no_ack") else reply
             stream.publish([(subject, headers, payload)], [answer], self._server_sink)

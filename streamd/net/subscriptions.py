@@ -49,7 +49,6 @@ class Subscriptions:
         self.stale_connections_count = 0
         self.stalled_count = 0
         self.connections_total = 0
-        self.server_in_msgs = 0  # published by the server itself
         self._watches: dict[bytes, list[Watch]] = {}
         # Subscriptions of clients that could see acks; while 0, acks need no routing.
         self._ack_watcher_count = 0

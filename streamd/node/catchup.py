@@ -117,8 +117,6 @@ class CatchUp:
         self.uid = uid
         self.state = IDLE
         self.leader: NodeId = ""
-        self.fetched_bytes = 0  # from peers, in this process; what was kept does not count
-        self.last_trouble = ""
         self._is_disk_told = False
         self._call = call
         self._target = target
@@ -279,7 +277,6 @@ class CatchUp:
             self._suspects.append(no)
             self._retry(f"{self.leader} sent less than it promised of block {no}")
             return
-        self.fetched_bytes += size
         self._target.write(
             no, offset, result, self._mine(lambda outcome: self._on_written(outcome, no, size))
         )
@@ -319,7 +316,7 @@ class CatchUp:
             self._suspects.append(no)
             self._retry(f"from {self.leader}: {err}")
             return
-        self._trouble(f"from {self.leader}: {err}")
+        self._on_trouble(f"from {self.leader}: {err}")
         fact = next(fact for fact in self._manifest.files if fact.no == no)
         self._done_bytes -= fact.length
         self._todo.appendleft(fact)
@@ -378,7 +375,8 @@ class CatchUp:
         self._delay_s = min(
             max(self._delay_s * 2, limits.CATCHUP_RETRY_S_MIN), limits.CATCHUP_RETRY_S_MAX
         )
-        self._trouble(why, is_told=is_told)
+        if not is_told:
+            self._on_trouble(why)
         mine = self._mine(lambda outcome: self._ask_again())
         self._later(self._delay_s, lambda: mine(None))
         self._turns.leave(self)
@@ -402,11 +400,6 @@ class CatchUp:
             self._delay_s = limits.CATCHUP_RETRY_S_MAX
             is_told, self._is_disk_told = self._is_disk_told, True
         self._retry(str(err), is_told=is_told)
-
-    def _trouble(self, text: str, *, is_told: bool = False) -> None:
-        self.last_trouble = text
-        if not is_told:
-            self._on_trouble(text)
 
     def _forget_work(self) -> None:
         self._todo.clear()

@@ -27,7 +27,6 @@ REQUESTS_PENDING = b"NATS/1.0 408 Requests Pending\r\n\r\n"
 EXCEEDED_MAX_WAITING = b"NATS/1.0 409 Exceeded MaxWaiting\r\n\r\n"
 PUSH_BASED = b"NATS/1.0 409 Consumer is push based\r\n\r\n"
 API_LEVEL = b"NATS/1.0 412 Required Api Level\r\n\r\n"
-WRONG_PIN = b"423 Nats-Wrong-Pin-Id"
 PIN_MISMATCH = b"NATS/1.0 423 Nats-Pin-Id mismatch\r\n\r\n"
 
 
@@ -218,9 +217,9 @@ class Waiting:
 
     __slots__ = ("is_by_priority", "next_event_ms", "queue")
 
-    def __init__(self, *, is_by_priority: bool = False) -> None:
+    def __init__(self) -> None:
         self.queue: deque[PullRequest] = deque()
-        self.is_by_priority = is_by_priority
+        self.is_by_priority = False
         self.next_event_ms = 0  # no pull expires or beats before; 0: none ever
 
     def __len__(self) -> int:

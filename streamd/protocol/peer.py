@@ -191,12 +191,6 @@ class FrameReader:
             buffer += chunk[at:] if at else chunk
         return frames
 
-    def take_rest(self) -> bytes:
-        """Return and forget the bytes of an unfinished frame."""
-        rest = bytes(self._buffer)
-        self._buffer.clear()
-        return rest
-
 
 def decode_frames(data: bytes) -> list[Frame]:
     """Decode bytes that hold whole frames only."""

@@ -242,15 +242,15 @@ def stated_length(blob: bytes) -> int:
     return int(_unpack_length_and_type(blob, 0)[0]) if len(blob) >= RECORD_OVERHEAD_BYTES else 0
 
 
-def verified_length(blob: bytes, *, wanted: int = 0) -> int:
+def verified_length(blob: bytes) -> int:
     """Return how many bytes of `blob`, from its start, are whole and valid message-area records.
 
-    Stops at a footer. Does not look further once `wanted` bytes are proven (0: no limit).
+    Stops at a footer.
     """
     checksum = crc32c
     unpack = _unpack_length_and_type
     size = len(blob)
-    last = min(wanted or size, size - RECORD_OVERHEAD_BYTES + 1)
+    last = size - RECORD_OVERHEAD_BYTES + 1
     pos = 0
     while pos < last:
         length, kind = unpack(blob, pos)
@@ -310,7 +310,6 @@ BLOCK_VERSION = 1
 BLOCK_SUFFIX = ".blk"
 REWRITTEN = 1 << 62  # the same as in machine.base: rooms do not import each other
 _BLOCK_HEADER = Struct("<8sIIQQ28s")
-_BLOCK_HEADER_CRC_AT = 60
 
 
 def block_name(block_no: int) -> str:

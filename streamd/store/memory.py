@@ -38,11 +38,6 @@ class MemoryStreamStore:
         self._saved_blocks: dict[int, tuple[list[bytes], int, bytes]] = {}
 
     @property
-    def bytes_on_disk(self) -> int:
-        """Always 0; what is held is `byte_count`."""
-        return 0
-
-    @property
     def byte_count(self) -> int:
         """Bytes of all records held."""
         return self._bytes
