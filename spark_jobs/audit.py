@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     what.add_argument("--throttle", type=float, default=0.0, metavar="MB/S", help="read no faster")
     what.add_argument("--output", metavar="DIR", help="write findings.parquet, .json, report.html")
-    connect_arguments(parser)
+    connect_arguments(parser, without=("servers",), title="connection of --live [or: environment]")
     spark_arguments(parser)
     return run_job(parser, _work, argv)
 

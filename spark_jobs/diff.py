@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         group.add_argument(f"--{side}-stream", metavar="NAME", help="if the names differ")
         group.add_argument(f"--{side}-path", metavar="DIR", help="read files, ask no server")
         group.add_argument(f"--{side}-replica", metavar="NODE", help="whose files, or which server")
-        connect_arguments(parser, prefix=side)
+        connect_arguments(parser, prefix=side, title=f"connection of the {side} stream")
     group = parser.add_argument_group("diff")
     group.add_argument(
         "--by", choices=("seq", "msg-id", "subject"), default="seq", help="(default: %(default)s)"
@@ -67,7 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         "--fields", metavar="LIST", help=f"what must be equal, of {','.join(FIELDS)}"
     )
     group.add_argument("--ignore-headers", metavar="LIST", default="", help="names of headers")
-    group.add_argument("--limit", type=int, default=20, metavar="N", help="records shown")
+    group.add_argument(
+        "--limit", type=int, default=20, metavar="N", help="records shown (default: %(default)s)"
+    )
     group.add_argument("--output", choices=("table", "json", "parquet"), default="table")
     group.add_argument("--to", metavar="DIR", help="where --output parquet puts the records")
     spark_arguments(parser)

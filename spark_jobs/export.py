@@ -104,7 +104,11 @@ def _parser() -> argparse.ArgumentParser:
         help="rows a killed run may have to do again (default: %(default)s)",
     )
     group.add_argument(
-        "--file-rows", type=_positive, default=FILE_ROWS, metavar="N", help="rows of one file"
+        "--file-rows",
+        type=_positive,
+        default=FILE_ROWS,
+        metavar="N",
+        help="rows of one file (default: %(default)s)",
     )
     group.add_argument(
         "--compact", action="store_true", help="afterwards, small files become large ones"

@@ -42,10 +42,10 @@ JOBS: Final = {
 }
 # The options of the data source that say how to connect, by argument.
 CONNECTION: Final = {
-    "servers": ("NATS_URL", "URLS", "servers, comma separated (default: nats://127.0.0.1:4222)"),
+    "servers": ("NATS_URL", "URLS", "comma separated (default: nats://127.0.0.1:4222)"),
     "user": ("NATS_USER", "NAME", "user"),
-    "password": ("NATS_PASSWORD", "TEXT", "password; safer in the environment: NATS_PASSWORD"),
-    "token": ("NATS_TOKEN", "TEXT", "token; safer in the environment: NATS_TOKEN"),
+    "password": ("NATS_PASSWORD", "TEXT", "password"),
+    "token": ("NATS_TOKEN", "TEXT", "token"),
     "tls.ca": ("NATS_CA", "FILE", "certificates that sign the server's"),
     "tls.cert": ("NATS_CERT", "FILE", "certificate of this client"),
     "tls.key": ("NATS_KEY", "FILE", "key of this client"),
@@ -67,7 +67,7 @@ class JobParser(argparse.ArgumentParser):
 def job_parser(job: str, description: str | None) -> JobParser:
     """A parser for one job, with `--debug` and `--quiet`."""
     parser = JobParser(
-        prog=f"streamd {job}",
+        prog=f"streamd-spark {job}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -77,20 +77,28 @@ def job_parser(job: str, description: str | None) -> JobParser:
     return parser
 
 
-def connect_arguments(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
-    """Add `--servers`, `--user`, ...; with a prefix `--left-servers` and so on.
+def connect_arguments(
+    parser: argparse.ArgumentParser,
+    *,
+    prefix: str = "",
+    title: str = "connection (in brackets: the environment's variable for what is not given)",
+    without: Sequence[str] = (),
+) -> None:
+    """Add `--servers`, `--user`, ... but `without`; with a prefix `--left-servers` and so on.
 
     Without a prefix the environment (NATS_URL, NATS_USER, ...) supplies what is not given.
     """
-    group = parser.add_argument_group(f"connection{f' of {prefix}' if prefix else ''}")
+    group = parser.add_argument_group(title)
     for option, (variable, metavar, text) in CONNECTION.items():
+        if option in without:
+            continue
         name = f"{prefix}-{option}" if prefix else option
         fallback = os.environ.get(variable) if variable and not prefix else None
         group.add_argument(
             f"--{name.replace('.', '-')}",
             metavar=metavar,
             default=fallback or None,
-            help=f"{text} ({variable})" if variable and not prefix else text,
+            help=f"{text} [{variable}]" if variable and not prefix else text,
         )
 
 
@@ -99,7 +107,7 @@ def connect_options(args: argparse.Namespace, *, prefix: str = "") -> dict[str, 
     found = {}
     for option in CONNECTION:
         name = f"{prefix}-{option}" if prefix else option
-        value = getattr(args, name.replace(".", "_").replace("-", "_"))
+        value = getattr(args, name.replace(".", "_").replace("-", "_"), None)
         if value:
             found[option] = str(value)
     return found

@@ -58,11 +58,18 @@ POLL_S: Final = 0.1
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the story; returns the exit status."""
     parser = job_parser("pipeline", __doc__)
-    parser.add_argument("--directory", default="data/pipeline", help="emptied at the start")
+    parser.add_argument(
+        "--directory", default="data/pipeline", help="emptied at the start (default: %(default)s)"
+    )
     parser.add_argument("--flights", type=int, default=0, help="only the first N (default: all)")
-    parser.add_argument("--port", type=int, default=4322, help="of the first node; 3 in a row")
-    parser.add_argument("--http-port", type=int, default=8322)
-    parser.add_argument("--cluster-port", type=int, default=6322)
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=4322,
+        help="of the first node; three in a row each (default: %(default)s)",
+    )
+    parser.add_argument("--http-port", type=int, default=8322, help="(default: %(default)s)")
+    parser.add_argument("--cluster-port", type=int, default=6322, help="(default: %(default)s)")
     spark_arguments(parser)
     return run_job(parser, _work, argv)
 

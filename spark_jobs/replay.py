@@ -76,7 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--map", metavar="SRC=DST", action="append", default=[])
     group.add_argument("--keep-ttl", action="store_true", help="the target must allow TTLs")
     group.add_argument("--ordered", action="store_true", help="one range, one task")
-    group.add_argument("--speed", type=float, metavar="X", help="1: as it was; implies --ordered")
+    group.add_argument(
+        "--speed",
+        type=float,
+        metavar="X",
+        help="so many times faster than it was; implies --ordered",
+    )
     parser.add_argument("--to-stream", required=True, metavar="NAME")
     sink_arguments(parser, prefix="to")
     return parser
@@ -87,7 +92,7 @@ def _work(args: argparse.Namespace) -> int:
         raise JobError(f"--speed is {args.speed:g}, must be above 0")
     mappings = [parse_mapping(text) for text in args.map]
     origin = origin_from(args)
-    target = connect_options(args, prefix="to") or connect_options(args)
+    target = _target(args)
     source_stream, args.stream = args.stream, args.to_stream  # the sink's arguments mean that one
     if args.to_stream == source_stream and not connect_options(args, prefix="to"):
         raise JobError(f"--to-stream is {source_stream}, the stream that is read: name another")
@@ -110,6 +115,15 @@ def _work(args: argparse.Namespace) -> int:
         options["planId"] = plan_of(settings | plan, messages)
     label = f"replay {source_stream} to {args.to_stream}"
     return write_stream("replay", messages, options, args, label=label, connection=connection)
+
+
+def _target(args: argparse.Namespace) -> dict[str, str]:
+    """How to reach the stream that is written: as the one that is read, or as another user there,
+    or elsewhere."""
+    source, target = connect_options(args), connect_options(args, prefix="to")
+    if not target:
+        return source
+    return {key: source[key] for key in ("servers",) if key in source} | target
 
 
 def _source(

@@ -44,7 +44,13 @@ def sink_arguments(parser: argparse.ArgumentParser, *, prefix: str = "") -> None
     Spark's."""
     _writing_arguments(parser)
     _prepare_arguments(parser)
-    connect_arguments(parser, prefix=prefix)
+    if prefix:
+        title = (
+            "connection of the stream that is written (default: all as for the one that is read)"
+        )
+        connect_arguments(parser, prefix=prefix, title=title)
+    else:
+        connect_arguments(parser)
     spark_arguments(parser)
 
 

@@ -109,7 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("stats")
     group.add_argument("--start-time", metavar="TIME", help="such as 2026-01-31T00:00:00Z")
     group.add_argument("--end-time", metavar="TIME")
-    group.add_argument("--top", type=int, default=10, metavar="N", help="subjects shown")
+    group.add_argument(
+        "--top", type=int, default=10, metavar="N", help="subjects shown (default: %(default)s)"
+    )
     group.add_argument("--output", choices=("table", "json", "parquet"), default="table")
     group.add_argument("--to", metavar="DIR", help="where --output parquet goes")
     spark_arguments(parser)

@@ -53,12 +53,23 @@ def _parser() -> argparse.ArgumentParser:
         action.set_defaults(run=run)
         if word == "up":
             first = Ports()
-            action.add_argument("--port", type=int, default=first.client, help="of the first node")
-            action.add_argument("--http-port", type=int, default=first.http)
-            action.add_argument("--cluster-port", type=int, default=first.cluster)
+            action.add_argument(
+                "--port",
+                type=int,
+                default=first.client,
+                help="of the first node; three in a row each (default: %(default)s)",
+            )
+            action.add_argument(
+                "--http-port", type=int, default=first.http, help="(default: %(default)s)"
+            )
+            action.add_argument(
+                "--cluster-port", type=int, default=first.cluster, help="(default: %(default)s)"
+            )
             action.add_argument("--binary", default="", help="the server (default: streamd)")
     check = commands.add_parser("health", help="ask one server's /healthz")
-    check.add_argument("url", nargs="?", default="http://127.0.0.1:8222/healthz")
+    check.add_argument(
+        "url", nargs="?", default="http://127.0.0.1:8222/healthz", help="(default: %(default)s)"
+    )
     check.set_defaults(run=_health)
     return parser
 

@@ -139,9 +139,11 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--exit", action="store_true", help="stop after the report")
     parser.add_argument("--flights", type=int, default=0, help="only the first N (default: all)")
-    parser.add_argument("--directory", default="data/demo", help="emptied at the start")
-    parser.add_argument("--port", type=int, default=4222)
-    parser.add_argument("--http-port", type=int, default=8222)
+    parser.add_argument(
+        "--directory", default="data/demo", help="emptied at the start (default: %(default)s)"
+    )
+    parser.add_argument("--port", type=int, default=4222, help="(default: %(default)s)")
+    parser.add_argument("--http-port", type=int, default=8222, help="(default: %(default)s)")
     return parser
 
 

@@ -48,7 +48,7 @@ def test_wrong_arguments_exit_with_3_not_with_the_2_of_a_difference(
 ) -> None:
     parser = job_parser("diff", "text")
     assert run_job(parser, lambda args: 0, ["--no-such"]) == jobs.EXIT_FAILED
-    assert "streamd diff: unrecognized arguments: --no-such" in capsys.readouterr().err
+    assert "streamd-spark diff: unrecognized arguments: --no-such" in capsys.readouterr().err
     assert run_job(parser, lambda args: 0, ["--help"]) == jobs.EXIT_OK
 
 
@@ -59,7 +59,7 @@ def test_an_error_is_one_line_and_debug_adds_the_traceback(
         raise JobError("what, why, what to do")
 
     assert run_job(job_parser("export", ""), work, []) == jobs.EXIT_FAILED
-    assert capsys.readouterr().err == "streamd export: what, why, what to do\n"
+    assert capsys.readouterr().err == "streamd-spark export: what, why, what to do\n"
     assert run_job(job_parser("export", ""), work, ["--debug"]) == jobs.EXIT_FAILED
     assert "Traceback" in capsys.readouterr().err
 

@@ -21,6 +21,18 @@ def run(server: SparkTestServer, *more: str) -> int:
     return replay.main(["--servers", server.address, "--stream", "SRC", "--quiet", *more])
 
 
+def test_another_user_of_the_same_servers_is_not_looked_for_elsewhere() -> None:
+    """What is said of the target alone keeps the source's servers; other servers keep nothing."""
+
+    def target(*arguments: str) -> dict[str, str]:
+        common = ("--stream", "A", "--to-stream", "B", "--servers", "nats://a:1", "--user", "me")
+        return replay._target(replay._parser().parse_args([*common, *arguments]))
+
+    assert target() == {"servers": "nats://a:1", "user": "me"}
+    assert target("--to-user", "you") == {"servers": "nats://a:1", "user": "you"}
+    assert target("--to-servers", "nats://b:2") == {"servers": "nats://b:2"}
+
+
 @pytest.mark.parametrize(
     ("mapping", "subject", "wanted"),
     [
