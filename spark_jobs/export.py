@@ -45,6 +45,7 @@ from spark_jobs.jobs import (
 )
 from spark_jobs.origin import Facts, Origin, origin_arguments, origin_from
 from spark_jobs.progress import Progress
+from spark_jobs.stream_facts import has_begun_anew
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -72,6 +73,7 @@ class Plan:
     seqs_per_commit: int
     gap: tuple[int, int] | None
     as_of: str
+    until_ns: int  # see Commit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -223,7 +225,7 @@ class Export:
         seqs = max(1, facts.last_seq - facts.first_seq + 1)
         spread = max(1.0, seqs / max(1, facts.messages))  # seqs per message that is still there
         per_commit = int(args.commit_rows * spread)
-        return Plan(known, first, last, per_commit, gap, args.as_of or "")
+        return Plan(known, first, last, per_commit, gap, args.as_of or "", facts.until_ns)
 
     def _check_same(
         self,
@@ -242,6 +244,17 @@ class Export:
             raise JobError(
                 f"stream {facts.name} was created anew at {facts.created}; {args.to} holds the one "
                 f"of {known.created}; export into another directory"
+            )
+        until_ns = max((each.until_ns for each in self.ledger.commits), default=0)
+        if has_begun_anew(
+            first_seq=facts.first_seq,
+            first_ns=facts.first_ns,
+            last_seq=self.ledger.last_seq,
+            until_ns=until_ns,
+        ):
+            raise JobError(
+                f"stream {facts.name} has begun anew since {args.to} was written: its server has "
+                "forgotten it, as streams in memory are; export into another directory"
             )
         if wanted is not None and wanted != known.partition_by:
             raise JobError(
@@ -306,6 +319,7 @@ class Export:
             gap=gap,
             as_of=plan.as_of,
             created_at=_now(),
+            until_ns=plan.until_ns,
         )
         rows = self.origin.rows(self.spark, first, last)
         # Spark may leave out a part of a plan that has no rows, and what observes it with it.

@@ -74,6 +74,7 @@ class Commit:
     gap: tuple[int, int] | None = None  # seqs that had left the stream before they were exported
     as_of: str = ""
     created_at: str = ""
+    until_ns: int = 0  # no message that the stream held then is younger; 0: not known
     v: int = VERSION
 
     @property

@@ -29,6 +29,8 @@ class Facts:
     last_seq: int
     messages: int
     bytes: int
+    first_ns: int = 0  # as of StreamFacts; 0: not known, or empty
+    until_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class Origin:
             last_seq=found.last_seq,
             messages=found.messages,
             bytes=found.size,
+            first_ns=found.first_ns,
+            until_ns=found.until_ns,
         )
 
     def _ask(self, work: Callable[[Wire], T]) -> T:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from spark_jobs.wire import ApiError, Wire, WireError
+from streamd.machine.rfc3339 import UNSET, parse_ns
 
 NO_MESSAGE_FOUND: Final = 10037
 STREAM_NOT_FOUND: Final = 10059
@@ -25,6 +26,8 @@ class StreamFacts(NamedTuple):
     retention: str  # limits, interest or workqueue
     allows_direct: bool
     is_compacting: bool  # single messages may leave at any time, so a moving head is no loss
+    first_ns: int  # when its first message was stored; 0: it is empty
+    until_ns: int  # no message of it is younger; 0: it is empty
 
     @property
     def average_size(self) -> int:
@@ -33,11 +36,22 @@ class StreamFacts(NamedTuple):
 
 
 class StreamChanged(WireError):
-    """The stream was deleted, or deleted and created again, since the read was planned."""
+    """The stream was deleted, or is another one, since the read was planned."""
 
 
 class DataLost(WireError):
     """Messages that the read was to return are gone."""
+
+
+def has_begun_anew(*, first_seq: int, first_ns: int, last_seq: int, until_ns: int) -> bool:
+    """True if a stream that holds `first_seq`, stored at `first_ns`, as its first message is not
+    the one that had got to `last_seq` with messages of up to `until_ns`.
+
+    A stream in memory forgets its messages when its server ends, and begins at seq 1 again under
+    its old creation time: then its first message is younger than all that there were. Nothing is
+    told (False) while it is empty, or if `until_ns` is 0, not known.
+    """
+    return 0 < first_seq <= last_seq and 0 < until_ns < first_ns
 
 
 def stream_facts(wire: Wire, stream: str) -> StreamFacts:
@@ -45,6 +59,8 @@ def stream_facts(wire: Wire, stream: str) -> StreamFacts:
     info = wire.api(f"STREAM.INFO.{stream}")
     config: dict[str, Any] = info["config"]
     state: dict[str, Any] = info["state"]
+    first_ns, last_ns = (parse_ns(str(state.get(key, UNSET))) for key in ("first_ts", "last_ts"))
+    has_messages = int(state["messages"]) > 0
     return StreamFacts(
         name=stream,
         created=str(info["created"]),
@@ -61,6 +77,8 @@ def stream_facts(wire: Wire, stream: str) -> StreamFacts:
             or bool(config.get("allow_msg_ttl"))
             or bool(config.get("allow_rollup_hdrs"))
         ),
+        first_ns=first_ns if has_messages else 0,
+        until_ns=max(first_ns, last_ns) if has_messages else 0,
     )
 
 

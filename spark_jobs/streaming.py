@@ -1,8 +1,10 @@
 """The streaming source: a query follows a stream by sequence numbers.
 
-An offset is `{"v": 1, "seq": <next seq>, "epoch": <when the stream was created>}`. What lies
-between two offsets is always the same messages in the same partitions, whatever the server holds
-by then; so a query that starts again from its checkpoint repeats a batch exactly.
+An offset is `{"v": 1, "seq": <next seq>, "epoch": <when the stream was created>}`, with `until`, a
+time after which none of its messages was stored, and `life`, how often the stream has begun anew
+within its epoch (see `has_begun_anew`), unless they are 0. What lies between two offsets is always
+the same messages in the same partitions, whatever the server holds by then; so a query that starts
+again from its checkpoint repeats a batch exactly.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from spark_jobs.stream_facts import (
     DataLost,
     StreamChanged,
     StreamFacts,
+    has_begun_anew,
     seq_at_time,
     stream_facts,
 )
@@ -91,12 +94,29 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         facts = with_retries(
             self._options.connection, lambda wire: stream_facts(wire, self._options.stream)
         )
-        seq = seq_of(start)
-        if start["epoch"] != facts.created:
-            self._check_epoch(start, facts)
-            seq = max(1, facts.first_seq)
-        else:
+        seq, until, life = seq_of(start), int(start.get("until", 0)), int(start.get("life", 0))
+        is_same = start["epoch"] == facts.created
+        if not is_same:
+            self._may_change(
+                start,
+                f"was deleted and created again at {facts.created}",
+                f"that of {start['epoch']}",
+            )
+            life = 0
+        elif has_begun_anew(
+            first_seq=facts.first_seq, first_ns=facts.first_ns, last_seq=seq - 1, until_ns=until
+        ):
+            is_same = False
+            self._may_change(
+                start,
+                "was forgotten by its server, as streams in memory are, and has begun anew",
+                "it",
+            )
+            life += 1
+        if is_same:
             self._check_head(start, facts)
+        else:
+            seq, until = max(1, facts.first_seq), 0
         behind = facts.last_seq + 1
         if self._target is not None and self._target["epoch"] == facts.created:
             behind = min(behind, self._target["seq"])
@@ -104,9 +124,9 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = max(seq, facts.first_seq)
         end = begin + self._rows_allowed(max(0, behind - begin), limit, facts)
         end = min(end, max(behind, seq))
-        if end <= seq and start["epoch"] == facts.created:
+        if end <= seq and is_same:
             return start
-        return offset_of(max(end, seq), facts)
+        return offset_of(max(end, seq), facts, until_ns=until, life=life)
 
     def _rows_allowed(self, available: int, limit: ReadLimit, facts: StreamFacts) -> int:
         """Return how many of `available` seqs the next batch takes."""
@@ -152,7 +172,7 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Cut start..end at the multiples of `maxRecordsPerPartition`, or finer if `minPartitions`
         asks for more. Depends on the arguments and options alone."""
-        first = seq_of(start) if start["epoch"] == end["epoch"] else 1
+        first = seq_of(start) if _life_of(start) == _life_of(end) else 1
         last = seq_of(end) - 1
         options = self._options
         cells = grid(first, last, options.max_records_per_partition)
@@ -200,10 +220,11 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLost(text)
         log.warning("%s", text)
 
-    def _check_epoch(self, start: Offset, facts: StreamFacts) -> None:
+    def _may_change(self, start: Offset, what: str, which: str) -> None:
+        """Raise StreamChanged unless the query goes on with what is another stream by now."""
         text = (
-            f"stream {facts.name!r} was deleted and created again: the query has read the one of "
-            f"{start['epoch']} up to seq {seq_of(start) - 1}, this is one of {facts.created}"
+            f"stream {self._options.stream!r} {what}: the query has read {which} up to seq "
+            f"{seq_of(start) - 1}"
         )
         if self._options.fail_on_data_loss:
             raise StreamChanged(
@@ -228,8 +249,20 @@ def make_stream_reader(options: ReadOptions, schema: StructType) -> DataSourceSt
     return StreamdStreamReader(options)
 
 
-def offset_of(seq: int, facts: StreamFacts) -> Offset:
-    return {"v": VERSION, "seq": seq, "epoch": facts.created}
+def offset_of(seq: int, facts: StreamFacts, *, until_ns: int = 0, life: int = 0) -> Offset:
+    """The offset `seq` of the stream as it is now; `until_ns` and `life` are of the one before."""
+    made: Offset = {"v": VERSION, "seq": seq, "epoch": facts.created}
+    if seq <= facts.last_seq + 1:
+        until_ns = max(until_ns, facts.until_ns)
+    if until_ns:
+        made["until"] = until_ns
+    if life:
+        made["life"] = life
+    return made
+
+
+def _life_of(offset: Offset) -> tuple[str, int]:
+    return str(offset["epoch"]), int(offset.get("life", 0))
 
 
 def seq_of(offset: Offset) -> int:

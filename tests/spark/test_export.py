@@ -164,6 +164,26 @@ def test_what_is_not_the_same_stream_is_refused(
     assert "Parquet files of somebody else (theirs.parquet)" in capsys.readouterr().err
 
 
+def test_a_stream_in_memory_that_its_server_forgot_is_refused(
+    spark: Any, server: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It begins at seq 1 again under its old creation time, and has passed what was exported."""
+    target = tmp_path / "out"
+    server.create_stream("ORDERS", allow_direct=True, storage="memory")
+    fill(server, 1, 20)
+    assert run(server, target) == EXIT_OK
+    server.purge("ORDERS", seq=11)
+    fill(server, 21, 30)
+    assert run(server, target) == EXIT_OK, "the same stream, with less in it"
+    server.stop()
+    server.start()
+    fill(server, 1, 40)
+    capsys.readouterr()
+    assert run(server, target) == EXIT_FAILED
+    assert "stream ORDERS has begun anew since" in capsys.readouterr().err
+    assert ledger_of(target).rows == 30
+
+
 def test_verify_tells_rows_that_left_from_rows_that_are_wrong(
     spark: Any, orders: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

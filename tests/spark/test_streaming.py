@@ -24,6 +24,7 @@ from spark_jobs.schema import spark_schema
 from spark_jobs.stream_facts import DataLost, StreamChanged, rfc3339
 from spark_jobs.streaming import StreamdStreamReader, grid, make_stream_reader
 from spark_jobs.wire import WireError
+from streamd.machine.rfc3339 import parse_ns
 from tests.parity.runner import ours_binary
 from tests.spark.servers import SparkTestServer, flood, frame_of
 from tests.wire import Wire as PlainWire
@@ -72,9 +73,10 @@ def test_an_offset_names_the_next_seq_and_the_stream_it_is_of(server: SparkTestS
     fill(server, 10)
     created = server.api("STREAM.INFO.S")["created"]
     reader = reader_of(server)
-    assert reader.initialOffset() == {"v": 1, "seq": 1, "epoch": created}
+    until = parse_ns(server.state("S")["last_ts"])
+    assert reader.initialOffset() == {"v": 1, "seq": 1, "epoch": created, "until": until}
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    assert end == {"v": 1, "seq": 11, "epoch": created}
+    assert end == {"v": 1, "seq": 11, "epoch": created, "until": until}
     assert reader.latestOffset(end, ReadAllAvailable()) is end
     assert reader.reportLatestOffset() == end
     assert seqs_between(reader, reader.initialOffset(), end) == list(range(1, 11))
@@ -176,6 +178,26 @@ def test_a_stream_made_again_stops_the_query_unless_loss_is_allowed(
         seqs_between(lenient, start, old_end)
     end = lenient.latestOffset(old_end, ReadAllAvailable())
     assert seqs_between(lenient, old_end, end) == list(range(1, 13))
+
+
+def test_a_stream_in_memory_that_its_server_forgot_stops_the_query_unless_loss_is_allowed(
+    server: SparkTestServer,
+) -> None:
+    """It begins at seq 1 again under its old creation time, and soon reaches the checkpoint."""
+    fill(server, 30, storage="memory")
+    strict, lenient = reader_of(server), reader_of(server, failOnDataLoss="false")
+    _, old_end = ends(strict)
+    server.stop()
+    server.start()
+    publish(server, 40)
+    with pytest.raises(StreamChanged, match=r"begun anew.*up to seq 30"):
+        strict.latestOffset(old_end, ReadAllAvailable())
+    end = lenient.latestOffset(old_end, ReadMaxRows(35))
+    assert seqs_between(lenient, old_end, end) == list(range(1, 36)), "the new ones, from the first"
+    last = strict.latestOffset(end, ReadAllAvailable())
+    assert seqs_between(strict, end, last) == list(range(36, 41))
+    server.purge("S", seq=40)
+    assert strict.latestOffset(last, ReadAllAvailable()) is last, "the same stream, with less in it"
 
 
 def test_a_purged_head_stops_the_query_unless_loss_is_allowed(server: SparkTestServer) -> None:
