@@ -14,10 +14,16 @@ import pyarrow as pa
 from spark_jobs import online_read
 from spark_jobs.online_columns import batch_of
 from spark_jobs.online_frames import Frames, Rows
-from spark_jobs.online_read import MENDABLE, PAUSE_S_MAX, PAUSE_S_MIN, SILENCE_S, Interrupted
+from spark_jobs.online_read import (
+    MENDABLE,
+    PAUSE_S_MAX,
+    PAUSE_S_MIN,
+    check_status,
+    receive,
+)
 from spark_jobs.options import ReadOptions
 from spark_jobs.stream_facts import same_stream
-from spark_jobs.wire import ApiError, Wire, WireError, WireTimeout, lent
+from spark_jobs.wire import ApiError, Wire, WireError, lent
 
 log = logging.getLogger(__name__)
 
@@ -115,19 +121,8 @@ class LastPerSubjectRead:
     def _receive(self, wire: Wire, frames: Frames, until: int) -> None:
         """Take what a pull brings: `until` messages since the beginning, or a status."""
         while frames.received < until and frames.status is None:
-            data = wire.read_chunk(SILENCE_S)
-            if not data:
-                raise WireTimeout(f"{wire.address} sent nothing for {SILENCE_S:g} s")
-            used, needed = frames.feed(data)
-            if used < len(data):
-                wire.keep(data[used:], needed=needed)
-            wire.check()
-            if frames.last_cseq != frames.received:
-                raise Interrupted(f"{wire.address} left out deliveries before {frames.last_cseq}")
-        if frames.status is not None and frames.status[0] != 404:
-            code, text = frames.status
-            whole = f"{wire.address} ended a pull: {code} {text}".rstrip()
-            raise Interrupted(whole) if code in (408, 409, 503) else WireError(whole)
+            receive(wire, frames)
+        check_status(wire, frames)
 
     def _expect_repeats(self) -> None:
         """From now on look at each subject whether it was read."""

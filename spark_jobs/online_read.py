@@ -207,24 +207,10 @@ class RangeRead:
         """Take what a pull brings, until `asked` messages came since the beginning, or a status,
         or the end of the range; yield rows already when they are many bytes."""
         while frames.received < asked and frames.status is None and frames.last_seq < self._end:
-            data = wire.read_chunk(SILENCE_S)
-            if not data:
-                raise WireTimeout(f"{wire.address} sent nothing for {SILENCE_S:g} s")
-            used, needed = frames.feed(data)
-            if used < len(data):
-                wire.keep(data[used:], needed=needed)
-            wire.check()
-            if frames.last_cseq != frames.received:
-                raise Interrupted(
-                    f"{wire.address} left out deliveries: {frames.received} came, the last says "
-                    f"it is number {frames.last_cseq}"
-                )
+            receive(wire, frames)
             if frames.size >= BATCH_BYTES_MAX:
                 yield frames.take()
-        if frames.status is not None and frames.status[0] != 404:
-            code, text = frames.status
-            whole = f"{wire.address} ended a pull: {code} {text}".rstrip()
-            raise Interrupted(whole) if code in (408, 409, 503) else WireError(whole)
+        check_status(wire, frames)
 
     def _ask(
         self, wire: Wire, subject: str, inbox: str, density: float, average: int, position: int
@@ -305,3 +291,27 @@ def first_server(options: ReadOptions, leader: str) -> str:
     if options.read_from in ("", LEADER):
         return leader
     return "" if options.read_from == ANY else options.read_from
+
+
+def receive(wire: Wire, frames: Frames) -> None:
+    """Take the next bytes of a pull's answer. Raises Interrupted if deliveries are left out."""
+    data = wire.read_chunk(SILENCE_S)
+    if not data:
+        raise WireTimeout(f"{wire.address} sent nothing for {SILENCE_S:g} s")
+    used, needed = frames.feed(data)
+    if used < len(data):
+        wire.keep(data[used:], needed=needed)
+    wire.check()
+    if frames.last_cseq != frames.received:
+        raise Interrupted(
+            f"{wire.address} left out deliveries: {frames.received} came, the last says "
+            f"it is number {frames.last_cseq}"
+        )
+
+
+def check_status(wire: Wire, frames: Frames) -> None:
+    """Raise Interrupted or WireError if a pull ended otherwise than by the end of the messages."""
+    if frames.status is not None and frames.status[0] != 404:
+        code, text = frames.status
+        whole = f"{wire.address} ended a pull: {code} {text}".rstrip()
+        raise Interrupted(whole) if code in (408, 409, 503) else WireError(whole)
