@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from spark_jobs.ack_consumer import move_consumer
 from spark_jobs.online import SeqRange, read_range, split
-from spark_jobs.online_read import first_server
+from spark_jobs.online_read import GIVES_UP_S, first_server
 from spark_jobs.options import LATEST, OptionError, ReadOptions
 from spark_jobs.stream_facts import (
     DataLost,
@@ -91,9 +91,7 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises StreamChanged if the stream is another one by now (failOnDataLoss=false: the batch
         is what the new one holds), DataLost if messages from `start` on were purged.
         """
-        facts = with_retries(
-            self._options.connection, lambda wire: stream_facts(wire, self._options.stream)
-        )
+        facts = self._facts()
         seq, until, life = seq_of(start), int(start.get("until", 0)), int(start.get("life", 0))
         is_same = start["epoch"] == facts.created
         if not is_same:
@@ -152,9 +150,7 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the end of now; `latestOffset` goes no further."""
-        facts = with_retries(
-            self._options.connection, lambda wire: stream_facts(wire, self._options.stream)
-        )
+        facts = self._facts()
         self._target = offset_of(facts.last_seq + 1, facts)
 
     def reportLatestOffset(self) -> Offset | None:
@@ -201,6 +197,15 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         except WireError as err:
             log.warning("consumer %s was not moved: %s", self._options.ack_consumer, err)
+
+    def _facts(self) -> StreamFacts:
+        """Ask for as long as a task asks for messages: a query outlives a server's restart."""
+        return with_retries(
+            self._options.connection,
+            lambda wire: stream_facts(wire, self._options.stream),
+            tries=0,
+            deadline_s=GIVES_UP_S,
+        )
 
     def _check_head(self, start: Offset, facts: StreamFacts) -> None:
         seq = seq_of(start)

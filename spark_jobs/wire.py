@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_jobs.wire_dial import READ_BYTES, Dialed, dial_any, error_text, learn
@@ -396,12 +397,13 @@ def with_retries(
     """Run `work` with a connection; when that or a leader is lost, again with another server.
 
     Only for work that may be done twice. Tries again after WireLost, WireTimeout, NoResponders and
-    ApiError 503, at most `tries` times and not after `deadline_s`; then raises the last of these.
+    ApiError 503, at most `tries` times (0: any number) and not after `deadline_s`; then raises the
+    last of these.
     """
     deadline = time.monotonic() + deadline_s
     pause_s = _FIRST_PAUSE_S
     avoid: list[str] = []
-    for attempt in range(1, tries + 1):
+    for attempt in count(1):
         place = ""
         try:
             with lent(options, avoid=avoid) as wire:
@@ -418,7 +420,7 @@ def with_retries(
         avoid = [place] if place else []
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, _PAUSE_S_MAX)
-    raise AssertionError("not reached: the last try returns or raises")
+    raise AssertionError("not reached: a try returns or raises")
 
 
 _idle: list[tuple[int, float, Wire]] = []  # (process, since when, connection)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,6 +163,27 @@ def test_partitions_depend_on_nothing_but_the_offsets() -> None:
     assert len(more.partitions(start, end)) == 10
     with pytest.raises(WireError, match="version 2"):
         reader.partitions({**start, "v": 2}, end)
+
+
+def test_a_query_outlives_a_server_that_is_away_for_a_while(
+    server: SparkTestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the next batch ends is asked for as long as tasks ask for messages. The pauses between
+    two tries are counted, not made."""
+    fill(server, 10)
+    reader = reader_of(server)
+    start = reader.initialOffset()
+    server.stop()
+    away_s = 0.0
+
+    def pause(seconds: float) -> None:
+        nonlocal away_s
+        was, away_s = away_s, away_s + seconds
+        if was < 20 <= away_s:
+            server.start()
+
+    monkeypatch.setattr(wires, "time", SimpleNamespace(sleep=pause, monotonic=time.monotonic))
+    assert reader.latestOffset(start, ReadAllAvailable())["seq"] == 11
 
 
 def test_a_stream_made_again_stops_the_query_unless_loss_is_allowed(
