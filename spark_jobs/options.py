@@ -289,7 +289,7 @@ class ReadOptions:
         if end_seq and start_seq > end_seq:
             raise OptionError(f"startSeq {start_seq} is after endSeq {end_seq}")
         if end_time and start_time > end_time:
-            raise OptionError("startTime is after endTime")
+            raise OptionError(f"startTime {given['starttime']} is after endTime {given['endtime']}")
         return cls(
             stream=stream,
             connection=ConnectOptions.parse(given),

@@ -102,7 +102,7 @@ def _down(options: argparse.Namespace) -> int:
 
 def _health(options: argparse.Namespace) -> int:
     found = health(options.url)
-    print(found)
+    print(found if found == "ok" else f"{found} ({options.url})")
     return 0 if found == "ok" else 1
 
 

@@ -108,8 +108,8 @@ def health_url() -> Iterator[str]:
     ("answer", "status", "text"),
     [
         ((200, b'{"status":"ok"}'), 0, "ok\n"),
-        ((503, b'{"status":"unavailable","error":"no leader"}'), 1, "no leader\n"),
-        ((500, b"oops"), 1, "status 500\n"),
+        ((503, b'{"status":"unavailable","error":"no leader"}'), 1, "no leader (http"),
+        ((500, b"oops"), 1, "status 500 (http"),
         ((200, b"not json"), 1, "no answer"),
     ],
 )
@@ -129,4 +129,5 @@ def test_health(
 
 def test_health_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     assert ctl.main(["health", "http://127.0.0.1:9/healthz"]) == 1
-    assert capsys.readouterr().out.startswith("no answer")
+    said = capsys.readouterr().out
+    assert said.startswith("no answer") and "(http://127.0.0.1:9/healthz)" in said
