@@ -10,6 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from streamd.subject_tree import SubjectTree
+
+_REGEX_PATTERNS_MAX: Final = 64  # more are slow to compile, and tried one after another
+
 _WHITESPACE: Final = b" \t\r\n\f"
 
 
@@ -92,7 +96,7 @@ class Matcher:
     """A set of patterns asked over and over which subjects they match.
 
     No patterns at all means everything matches. Patterns with wildcards become one regular
-    expression, so that asking about many subjects stays within C.
+    expression, so that asking about many subjects stays within C, or a tree if they are many.
     """
 
     __slots__ = ("is_all", "literal", "patterns", "prefix", "test")
@@ -142,11 +146,28 @@ def _test_of(
         return _always
     if not wild:
         return literals.__contains__
-    regex = b"|".join(map(_regex_of, wild))
-    fits: Callable[[bytes], object] = re.compile(regex, re.DOTALL).fullmatch
+    fits = _regex_test(wild) if len(wild) <= _REGEX_PATTERNS_MAX else _tree_test(wild)
     if not literals:
         return fits
     return lambda subject: subject in literals or fits(subject)
+
+
+def _regex_test(wild: list[list[bytes]]) -> Callable[[bytes], object]:
+    return re.compile(b"|".join(map(_regex_of, wild)), re.DOTALL).fullmatch
+
+
+def _tree_test(wild: list[list[bytes]]) -> Callable[[bytes], object]:
+    tree: SubjectTree[bool] = SubjectTree()
+    for tokens in wild:
+        tree.add(b".".join(tokens), True)
+
+    def fits(subject: bytes) -> object:
+        if is_literal(subject):
+            return tree.overlapping(subject)
+        split = subject.split(b".")  # stored as it is, though it reads like a pattern
+        return any(match_tokens(tokens, split) for tokens in wild)
+
+    return fits
 
 
 def _regex_of(pattern: list[bytes]) -> bytes:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd import subjects
 from streamd.subjects import (
     Matcher,
     collides,
@@ -118,16 +119,20 @@ def test_what_all_that_matches_begins_with(patterns, prefix):
     assert Matcher(patterns).prefix == prefix
 
 
-TOKENS = st.sampled_from([b"a", b"b", b"ab", b"+", b"(", b"a\n", b"$K"])
+TOKENS = st.sampled_from([b"a", b"b", b"ab", b"+", b"(", b"a\n", b"$K", b"a*"])
 NAMES = st.lists(TOKENS, min_size=1, max_size=4).map(b".".join)
 WILD = st.tuples(
     st.lists(st.one_of(TOKENS, st.just(b"*")), min_size=1, max_size=3), st.booleans()
 ).map(lambda made: b".".join([*made[0], b">"] if made[1] else made[0]))
 
 
-@given(st.lists(WILD, max_size=4), st.lists(NAMES, max_size=20))
-def test_a_matcher_says_what_its_patterns_say(patterns, names):
-    matcher = Matcher(patterns)
+@pytest.mark.parametrize("regex_max", [64, 0])
+@given(st.lists(WILD, max_size=4), st.lists(NAMES | WILD, max_size=20))
+def test_a_matcher_says_what_its_patterns_say(regex_max, patterns, names):
+    """Few patterns, or many. A name may read like a pattern: it is text."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(subjects, "_REGEX_PATTERNS_MAX", regex_max)
+        matcher = Matcher(patterns)
     want = [not patterns or any(matches(pattern, name) for pattern in patterns) for name in names]
     assert [matcher.matches(name) for name in names] == want
     assert matcher.count(names) == sum(want)
