@@ -352,7 +352,7 @@ class _Blocks:
                 _, block_no, offset, blob = op
                 if op[0] == SEAL:
                     self._footers[block_no] = blob
-                self._write(block_no, offset, blob)
+                self._write(block_no, offset, bytes(blob))  # large records come in pieces
             else:
                 self._forget(op[1])
 

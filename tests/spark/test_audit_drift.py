@@ -153,6 +153,27 @@ def test_what_is_read_of_a_store_is_what_the_machine_holds(tmp_path: Path, seed:
         store.close()
 
 
+@pytest.mark.parametrize("is_flushed", [True, False])
+def test_large_messages_that_only_the_log_is_sure_of_are_sound(
+    tmp_path: Path, is_flushed: bool
+) -> None:
+    """The machine hands out their records in pieces; nothing has been synced but the log."""
+    replica = Replica(tmp_path / "n1")
+    replica.fill(10)
+    replica.publish(*[(b"s.large", b"", b"%d" % n * 50_000) for n in range(4)])
+    replica.fill(10, first=15)
+    if is_flushed:
+        replica.flush()
+    with small_blocks():
+        store = Store(find_stores(copy_of(replica.directory, tmp_path / "killed"))[0], "n1")
+        view = open_view(files_of(store, store.assets[0]))
+        assert view.problem == "" and view.is_known
+        checks = [check_file(task, FULL) for task in tasks_of(view)]
+        store.close()
+    assert [each.findings for each in checks] == [[] for _ in checks]
+    assert [seq for each in checks for seq in each.rows.seqs.tolist()] == list(range(1, 25))
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_flipped_bit_anywhere_in_a_block_is_found(tmp_path: Path, seed: int) -> None:
     """In records, header or footer, of sealed and newest blocks: one finding or more, and a
