@@ -69,7 +69,7 @@ def test_every_job_has_help_and_an_unknown_one_is_named(
 ) -> None:
     for job in jobs.JOBS:
         assert jobs.main([job, "--help"]) == jobs.EXIT_OK, job
-        assert f"streamd {job}" in capsys.readouterr().out
+        assert f"usage: streamd-spark {job} " in capsys.readouterr().out
     assert jobs.main(["exprot"]) == jobs.EXIT_FAILED
     assert "no job 'exprot'; there are ingest, export" in capsys.readouterr().err
 
