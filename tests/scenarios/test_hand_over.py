@@ -145,15 +145,15 @@ def test_what_a_killed_leader_had_is_not_sent_again_if_its_id_may_be_forgotten(
     window_ns = limits.SENT_AGAIN_WINDOW_NS_MIN - 1
     cluster.create(duplicate_window=window_ns)
     leader, others = cluster.leader("S"), cluster.followers("S")
-    publishers = Publishers(cluster, others, have_ids=True)
-    publishers.run(5)
-    open_count = publishers.open_count()
-    assert open_count
+    headers = b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n"
+    replies = []
+    for number, name in enumerate(others):
+        replies += cluster.offer("S", [(b"S.x", headers % number, b"")], name)
     cluster.kill(leader)
     uid = cluster.uid("S")
-    cluster.until("led again", lambda: cluster.leader_name(uid))
+    cluster.until("led again", lambda: cluster.leader_name(uid) in others)
     cluster.run_ms(limits.PUBLISH_KEPT_MS)
-    assert publishers.open_count() == open_count
+    assert [cluster.outcome(reply) for reply in replies] == [None, None]
     assert not any(cluster.node(name).publish_routes.relay.held_bytes for name in others)
 
 

@@ -28,18 +28,23 @@ def voters_of(cluster: Cluster, stream: str) -> set[NodeId]:
     return set(group.raft.members.voters)
 
 
+def do_without(cluster: Cluster, others: list[NodeId], name: NodeId) -> bool:
+    """True if `others` know that a node is gone, and who leads now what it may have led."""
+    shared = [uid for uid, asset in cluster.checkers.assets.items() if len(asset.peers) > 1]
+    nodes = [cluster.node(other) for other in others]
+    return all(
+        node.peers is not None
+        and not node.peers.is_up(name)
+        and all(node.leader_of(uid) in others for uid in (META_UID, *shared))
+        for node in nodes
+    )
+
+
 def remove(cluster: Cluster, name: NodeId) -> None:
     """Kill a node and remove it, as soon as the others know that it is gone."""
     cluster.kill(name)
     others = cluster.running()
-
-    def is_gone() -> bool:
-        nodes = [cluster.node(other) for other in others]
-        return cluster.leader_name(META_UID) != "" and not any(
-            node.peers is not None and node.peers.is_up(name) for node in nodes
-        )
-
-    cluster.until(f"{name} gone", is_gone)
+    cluster.until(f"{name} gone", lambda: do_without(cluster, others, name))
     assert cluster.ask("SERVER.REMOVE", {"peer": name}) == {
         "type": "io.nats.jetstream.api.v1.meta_server_remove_response",
         "success": True,
@@ -131,12 +136,10 @@ def test_removed_while_it_could_not_know_of_it_by_its_own_log(make: Make) -> Non
     cluster.create()
     name = "n3"
     cluster.isolate(name)
-    cluster.until("cut off", lambda: not any(
-        node.peers is None or node.peers.is_up(name) for node in map(cluster.node, ("n1", "n2"))
-    ))  # fmt: skip
-    cluster.until("led", lambda: cluster.leader_name(META_UID) in ("n1", "n2"))
+    cluster.until("cut off", lambda: do_without(cluster, ["n1", "n2"], name))
     at = cluster.leader_name(META_UID)
-    assert cluster.ask("SERVER.REMOVE", {"peer": name}, at=at)["success"]
+    answer = cluster.ask("SERVER.REMOVE", {"peer": name}, at=at)
+    assert answer.get("success"), answer
     cluster.net.heal()
     cluster.until("told", lambda: cluster.node(name).removals.reason)
     cluster.until("out", lambda: meta_members(cluster) == {"n1", "n2"})
