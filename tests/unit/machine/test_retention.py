@@ -137,7 +137,7 @@ def test_a_subject_that_reads_like_a_pattern_has_a_limit_of_its_own() -> None:
         box.store(*[(b"a.*", b"", b"")] * 2)
     index = box.machine.index
     counts = {b"a.>": 1, b"a.b": 1, b"a.c": 299, b"a.*": 300}
-    assert dict(index.subject_counts(None)) == counts
+    assert {subject: index.count_of(subject) for subject in counts} == counts
     assert box.do(commands.DELETE_MSG, index.last_seq, False) is True
     assert box.do(commands.DELETE_MSG, index.first_of(b"a.*"), False) is True
     assert index.last_of(b"a.*") == index.last_seq - 1
