@@ -67,11 +67,11 @@ def prepare(store_dir: str, disk: Disk) -> StoreDir:
         raise ConfigError(f"store directory {root!r} is not streamd's: it holds {what!r}")
     try:
         lock = disk.lock(os.path.join(root, "LOCK"))
-    except PermissionError as err:
-        raise ConfigError(f"can't use store directory {root!r}: Permission denied") from err
-    except (OSError, DiskError) as err:
+    except BlockingIOError as err:
+        raise ConfigError(f"store directory {store_dir!r} is in use by another server") from err
+    except OSError as err:
         raise ConfigError(
-            f"store directory {store_dir!r} is in use by another server, or can't be locked: {err}"
+            f"can't use store directory {store_dir!r}: LOCK: {err.strerror or err}"
         ) from err
     try:
         identity = _identity(root, disk)
