@@ -20,6 +20,15 @@ def consumer(at: Recorder, *subjects: str, **config: Any) -> None:
     at.api("CONSUMER.CREATE.S.C", {"stream_name": "S", "config": whole}, is_quiet=True)
 
 
+def counted(at: Recorder, pending: int) -> None:
+    """Wait until the consumer counts what was published: the peer does a moment after its ack."""
+
+    def is_counted() -> bool:
+        return bool(at.api("CONSUMER.INFO.S.C", is_quiet=True)["num_pending"] == pending)
+
+    at.wait_until(is_counted)
+
+
 BODIES: dict[str, Any] = {
     "empty": (None, 1),
     "number": (b"2", 2),
@@ -82,6 +91,7 @@ def headers_and_bodies(at: Recorder) -> None:
     at.pub("s.a", b"plain")
     at.pub("s.a", b"", headers={"A": "b", "C": "d"})
     at.pub("s.a", b"\x00\xff\r\nMSG x 1 5\r\n")
+    counted(at, 3)
     at.pull("S", "C", {"batch": 3}, count=3)
 
 
@@ -90,6 +100,7 @@ def headers_only(at: Recorder) -> None:
     consumer(at, headers_only=True)
     at.pub("s.a", b"plain")
     at.pub("s.a", b"12345", headers={"A": "b"})
+    counted(at, 2)
     at.pull("S", "C", {"batch": 2}, count=2)
 
 
@@ -199,6 +210,7 @@ def filtered(at: Recorder) -> None:
     at.pull("S", "C", {"batch": 10, "no_wait": True})
     at.pub("s.b")
     at.pub("s.c")
+    counted(at, 1)
     at.api("CONSUMER.INFO.S.C")
     at.pull("S", "C", {"batch": 10, "no_wait": True})
     at.api("CONSUMER.INFO.S.C")
@@ -226,6 +238,7 @@ def after_purge(at: Recorder) -> None:
     at.api("STREAM.PURGE.S")
     at.api("CONSUMER.INFO.S.C")
     at.pub("s.a")
+    counted(at, 1)
     at.pull("S", "C", {"batch": 10, "no_wait": True})
     at.api("CONSUMER.INFO.S.C")
 
