@@ -253,7 +253,7 @@ class Node:
     def _open_streams(self, done: Callable[[BaseException | None], None]) -> None:
         self.meta_member.follow()
         if not self.accepts_loss:  # else some of them are known again by now, see there
-            self.replicas.forget_deleted()
+            self.replicas.leftovers.look()
         assets = sorted(self.meta.streams_by_name.values(), key=lambda asset: asset.uid)
         known = {asset.uid for asset in assets}
 

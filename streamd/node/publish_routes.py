@@ -148,17 +148,17 @@ class PublishRoutes:
     def _send(self, leader: NodeId, uid: Uid, route: _Route, chunk: Chunk) -> None:
         peers = self._node.peers
         assert peers is not None
-        _, msgs, replies, _, sent_ms, _ = chunk
+        msgs = chunk.msgs
         # Members of atomic batches are answered one by one, each at its own reply.
         is_batch = any(_BATCH in msg[1] for msg in msgs if msg[1])
         has_ids = not is_batch and all(MSG_ID in msg[1] for msg in msgs)
         held = msgs if has_ids else []
-        left = chunk._replace(msgs=held, sent_ms=sent_ms or self._now_ms())
+        left = chunk._replace(msgs=held, sent_ms=chunk.sent_ms or self._now_ms())
         token = self.relay.expect(Relayed(leader, uid, left, is_batch, _size(held)))
         route.leader = leader
         if token and not is_batch:
             route.sent_count += 1
-        peers.note(leader, "publish", [uid, token, msgs, replies if is_batch else None])
+        peers.note(leader, "publish", [uid, token, msgs, chunk.replies if is_batch else None])
 
     def _keep(self, uid: Uid, route: _Route, chunk: Chunk, place: tuple[int, int] = (0, 0)) -> None:
         """Until somebody leads. What was sent before, at `place`, goes before what was not."""

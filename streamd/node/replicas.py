@@ -19,6 +19,7 @@ from streamd.machine.meta import StreamAsset
 from streamd.node import group as g
 from streamd.node.catch_ups import CatchUps
 from streamd.node.departures import Departures
+from streamd.node.leftovers import Leftovers
 from streamd.node.remote_stream import RemoteStream
 from streamd.node.replica_maker import ReplicaMaker
 from streamd.node.replica_recovery import OPENING_ERRORS, Recovered, ReplicaRecovery
@@ -26,7 +27,6 @@ from streamd.node.stream_group import StreamGroup
 from streamd.node.stream_handle import LocalStream
 from streamd.raft.messages import Message, Vote
 from streamd.store.stream_store import StreamStore
-from streamd.store.trash import move_to_trash
 from streamd.types import META_UID, NodeId, Uid
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Replicas:
             node, on_turn=self._on_turn, on_events=self._on_events, on_failed=self._failed
         )
         self.departures = Departures(node)
+        self.leftovers = Leftovers(node)
 
     def __iter__(self) -> Iterator[LocalStream]:
         return iter(list(self._replicas.values()))
@@ -102,25 +103,11 @@ class Replicas:
                 self.reconcile_one(uid, asset.name)
         for asset in sorted(known.values(), key=lambda asset: asset.uid):
             self.reconcile_one(asset.uid, asset.name)
-        self.forget_deleted()
+        self.leftovers.look()
 
-    def forget_deleted(self) -> None:
-        """What a stop or a crash left of streams that a committed command deleted: it came before
-        the log had heard of that, or before their files were moved."""
-        node = self._node
-        left = set(node.wal.groups)
-        if node.is_clustered:
-            for name in node.env.disk.listdir(os.path.join(node.root, "streams")):
-                stem = name.removesuffix(".catchup")
-                if stem.isdigit():
-                    left.add(int(stem))
-        for uid in sorted(left - self._assets.keys() - {META_UID}):
-            if not node.meta.is_deleted(uid):
-                continue
-            if node.is_clustered:
-                self._remove_rest(uid)
-            else:
-                node.wal.destroy(uid)  # files of no known stream are kept
+    def knows(self, uid: Uid) -> bool:
+        """True if a replica of it is open, being opened or closed, or has failed."""
+        return uid in self._assets
 
     def reconcile_one(self, uid: Uid, name: str) -> None:
         """Do what the meta group's state asks for one stream."""
@@ -455,7 +442,7 @@ class Replicas:
         if replica is None:
             # Not open: being begun anew, or failed.
             if node.meta.is_deleted(uid) and asset.config.get("storage", "file") == "file":
-                self._remove_rest(uid)
+                self.leftovers.remove(uid)
             self._gone(uid)
             return
         self._busy.add(uid)
@@ -485,23 +472,6 @@ class Replicas:
             self._no_longer_busy(asset)
 
         replica.monitor.when_stopped(stopped)
-
-    def _remove_rest(self, uid: Uid) -> None:
-        """Remove what there is of a deleted stream that is not open here."""
-        node = self._node
-        disk, directory = node.env.disk, os.path.join(node.root, "streams", str(uid))
-
-        def remove() -> None:
-            disk.remove_tree(f"{directory}.catchup")
-            if disk.exists(directory):
-                move_to_trash(disk, directory, os.path.join(node.root, "trash"))
-
-        def removed(result: Any) -> None:
-            node.meta_member.remember_commit()
-            node.wal.destroy(uid)
-            node.empty_trash([str(uid)])
-
-        node.block_thread.submit(remove, removed)
 
     def _gone(self, uid: Uid) -> None:
         self._assets.pop(uid, None)
