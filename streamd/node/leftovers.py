@@ -1,5 +1,4 @@
-"""What is left of deleted streams that are not open: a deletion was cut off by a stop or a crash, or
-the stream had failed."""
+"""What is left of deleted streams that are not open: a deletion was cut off, or one had failed."""
 
 from __future__ import annotations
 
