@@ -14,7 +14,13 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from streamd.limits import HTTP_BACKLOG, HTTP_CONNECTIONS_MAX, HTTP_SHUTDOWN_S
+from streamd.limits import (
+    HTTP_BACKLOG,
+    HTTP_CONNECTIONS_MAX,
+    HTTP_FIRST_REQUEST_S,
+    HTTP_IDLE_S,
+    HTTP_SHUTDOWN_S,
+)
 from streamd.net.monitoring import Monitoring
 from streamd.net.query import BadQuery
 from streamd.obs.log import Log
@@ -55,6 +61,7 @@ class HttpServer:
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._silent: set[web.RequestHandler] = set()  # that never asked anything
         self._is_closed = False
         self._last_failure = ""
         self.port: int = listening.getsockname()[1]
@@ -75,20 +82,30 @@ class HttpServer:
 
         if self._is_closed:
             return
-        app = web.Application(middlewares=[_not_found()])
+        app = web.Application(middlewares=[self._heard(), _not_found()])
         for path, handler in self._routes().items():
             app.router.add_get(self._base + path, self._counted(path, handler))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=HTTP_SHUTDOWN_S)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=HTTP_SHUTDOWN_S,
+            keepalive_timeout=HTTP_IDLE_S,
+        )
         await runner.setup()
         self._runner = runner
         serving = runner.server
         assert serving is not None
 
-        def accept() -> asyncio.BaseProtocol:
-            is_crowded = len(serving.connections) >= HTTP_CONNECTIONS_MAX
-            return _Refusal() if is_crowded else serving()
-
         loop = asyncio.get_running_loop()
+
+        def accept() -> asyncio.BaseProtocol:
+            if len(serving.connections) >= HTTP_CONNECTIONS_MAX:
+                return _Refusal()
+            connection = serving()
+            self._silent.add(connection)
+            loop.call_later(HTTP_FIRST_REQUEST_S, self._end_if_silent, connection)
+            return connection
+
         self._server = await loop.create_server(accept, sock=self._socket, backlog=HTTP_BACKLOG)
 
     async def close(self) -> None:
@@ -103,6 +120,24 @@ class HttpServer:
         if self._runner is not None:
             await self._runner.cleanup()
         self._socket.close()
+
+    def _heard(self) -> Any:
+        """A middleware that notes which connections have asked for something."""
+        from aiohttp import web
+
+        @web.middleware
+        async def note(
+            request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+        ) -> web.StreamResponse:
+            self._silent.discard(request.protocol)
+            return await handler(request)
+
+        return note
+
+    def _end_if_silent(self, connection: web.RequestHandler) -> None:
+        if connection in self._silent:
+            self._silent.discard(connection)
+            connection.force_close()
 
     # --- routes ---------------------------------------------------------------------------------
 

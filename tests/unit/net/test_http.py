@@ -8,9 +8,11 @@ import json
 from collections.abc import Awaitable, Callable
 
 import aiohttp
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamd import limits
+from streamd.net import http
 from streamd.net.http import HttpServer, listening_socket
 from streamd.obs.log import Log
 from tests.unit.net.test_monitoring import monitoring, with_streams
@@ -121,6 +123,29 @@ def test_a_crowd_that_only_connects_is_bounded() -> None:
         late_writer.close()
         for _, writer in crowd:
             writer.close()
+
+    serve(check)
+
+
+def test_a_connection_that_asks_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a crowd that only connects keeps all others off; who has asked may rest."""
+    monkeypatch.setattr(http, "HTTP_FIRST_REQUEST_S", 0.05)
+
+    async def check(get: Get, server: HttpServer) -> None:
+        assert (await get("/varz"))[0] == 200
+        asking, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await asking.readuntil(b"not found\n")).startswith(b"HTTP/1.1 404")
+        crowd = [
+            await asyncio.open_connection("127.0.0.1", server.port)
+            for _ in range(limits.HTTP_CONNECTIONS_MAX - 2)
+        ]
+        for reader, silent in crowd:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            silent.close()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await asking.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
 
     serve(check)
 
