@@ -16,7 +16,7 @@ from streamd.machine import msgheaders
 from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER
 from streamd.machine.commands import DUPLICATE
 from streamd.machine.stream_content import StreamContent
-from streamd.subjects import Matcher
+from streamd.subjects import Matcher, is_literal
 from streamd.types import Msg, Seq
 
 MSG_ID: Final = b"Nats-Msg-Id"
@@ -377,8 +377,11 @@ def _check_in_batch(
             return errors.STREAM_WRONG_LAST_SEQUENCE_CONSTANT()
     if fields.get(EXPECTED_SUBJECT_SEQ):
         named = fields.get(EXPECTED_SUBJECT) or subject
-        pattern = Matcher([named])
-        if any(map(pattern.matches, written)):
+        if named == subject or is_literal(named):
+            was_written = named in written
+        else:
+            was_written = any(map(Matcher([named]).test, written))
+        if was_written:
             return errors.STREAM_WRONG_LAST_SEQUENCE_CONSTANT()
     refused = check_subject_seq(machine, subject, fields)
     if refused is not None:

@@ -277,6 +277,14 @@ def test_atomic_batch_judges_by_the_state_before_it() -> None:
     assert code(batch(box, (b"a.1", {"Expected_Last_Msg_Id": "m"}))) == 10177
 
 
+def test_a_subject_that_reads_like_a_pattern_is_none_in_a_batch() -> None:
+    box = Box()
+    own = (b"a.*", {"Expected_Last_Subject_Sequence": 0})
+    assert batch(box, (b"a.1", {}), own) == (2, 2)
+    other = {"Expected_Last_Subject_Sequence": 2, "Expected_Last_Subject_Sequence_Subject": "a.*"}
+    assert code(batch(box, (b"a.1", {}), (b"a.2", other))) == 10164
+
+
 def test_atomic_batch_counts_room_for_all() -> None:
     box = Box(allow_atomic=True, discard="new", max_msgs=2)
     assert code(batch(box, (b"a.1", {}), (b"a.2", {}), (b"a.3", {}))) == 10077
