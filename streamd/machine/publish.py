@@ -7,7 +7,8 @@ the machine's short way. Checks read the state that all earlier messages of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from streamd import errors
@@ -267,16 +268,18 @@ def flags_from(headers: bytes) -> int:
 
 
 def check_room(
-    machine: StreamContent, msg: Msg, *, count: int = 0, more_bytes: int = 0
+    machine: StreamContent, msg: Msg, *, count: int = 0, more_bytes: int = 0, same: int = 0
 ) -> JsError | None:
     """Discard new: is there room for one more message, when `count` messages of `more_bytes` are
-    already promised theirs? What is stored here never pushes out another subject's message; one
-    that replaces an older one of its own subject needs no more room than that has."""
+    already promised theirs, `same` of them on its subject? What is stored here never pushes out
+    another subject's message; one that replaces an older one of its own subject needs no more
+    room than that has."""
     limits, index = machine.limits, machine.index
     subject = msg[0]
     size = index.size_as_stored(msg)
-    replaces = 0 < limits.max_per_subject <= index.count_of(subject)
-    if replaces and limits.is_discard_new_per_subject:
+    stored = index.count_of(subject)
+    replaces = 0 < limits.max_per_subject <= stored
+    if limits.is_discard_new_per_subject and 0 < limits.max_per_subject <= stored + same:
         return errors.STREAM_STORE_FAILED(err="maximum messages per subject exceeded")
     if 0 < limits.max_msgs <= index.count + count and not replaces:
         return errors.STREAM_STORE_FAILED(err="maximum messages exceeded")
@@ -298,7 +301,7 @@ def check_batch(
     admitted: list[Admitted] = []
     simple: list[bytes] = []
     ids: set[bytes] = set()
-    written: set[bytes] = set()
+    written: Counter[bytes] = Counter()  # messages by subject
     more_bytes = 0
     if machine.limits.is_plain:
         simple = simple_batch_ids(msgs, machine.limits.size_max)
@@ -331,11 +334,12 @@ def check_batch(
         if refused is None and len(headers) > HEADERS_BYTES_MAX:
             refused = errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
         if refused is None and machine.limits.checks_room:
-            refused = check_room(machine, msg, count=position, more_bytes=more_bytes)
+            same = written[subject]
+            refused = check_room(machine, msg, count=position, more_bytes=more_bytes, same=same)
         if refused is not None:
             return [], [], refused
         more_bytes += index.size_as_stored(msg)
-        written.add(subject)
+        written[subject] += 1
         one.flags |= marker_flags(headers) if headers else 0
         admitted.append(one)
     assert len(simple) + len(admitted) == len(msgs), (len(admitted), index.last_seq)
@@ -348,7 +352,7 @@ def _check_in_batch(
     fields: Fields,
     position: int,
     ids: set[bytes],
-    written: set[bytes],
+    written: Collection[bytes],
 ) -> JsError | None:
     """The header checks of one message of an atomic batch."""
     subject = msg[0]

@@ -291,6 +291,15 @@ def test_atomic_batch_counts_room_for_all() -> None:
     assert box.machine.index.count == 0
 
 
+def test_atomic_batch_counts_its_own_messages_of_a_subject() -> None:
+    new = {"discard": "new", "discard_new_per_subject": True, "max_msgs_per_subject": 2}
+    box = Box(allow_atomic=True, **new)
+    assert box.put(b"a.1") == 1
+    assert code(batch(box, (b"a.1", {}), (b"a.2", {}), (b"a.1", {}))) == 10077
+    assert batch(box, (b"a.1", {}), (b"a.2", {}), (b"a.2", {})) == (4, 3)
+    assert box.live() == [1, 2, 3, 4]
+
+
 def test_rollup_in_a_batch_keeps_what_follows_it() -> None:
     box = Box(allow_atomic=True, allow_rollup_hdrs=True)
     box.store((b"a.1", b"", b""), (b"a.2", b"", b""))
