@@ -99,7 +99,7 @@ class Matcher:
     expression, so that asking about many subjects stays within C, or a tree if they are many.
     """
 
-    __slots__ = ("is_all", "literal", "patterns", "prefix", "test")
+    __slots__ = ("is_all", "literal", "patterns", "prefix", "test", "whole")
 
     def __init__(self, patterns: Sequence[bytes]) -> None:
         self.patterns: tuple[bytes, ...] = tuple(patterns)
@@ -111,6 +111,10 @@ class Matcher:
         split = [pattern.split(b".") for pattern in self.patterns]
         self.prefix = b"" if self.is_all else _common_prefix(split)
         """Tokens with which all that matches begins, and the dot behind them; may be empty."""
+        self.whole: tuple[bytes, ...] = tuple(
+            [p[:-1] for p in self.patterns if p.endswith(b".>") and is_literal(p[:-2])]
+        )
+        """All subjects that begin with one of these match."""
         self.test: Callable[[bytes], object] = _test_of(literals, wild, is_all=self.is_all)
         """`matches` as one call; what it returns is true or not. For map, filter and the like."""
 

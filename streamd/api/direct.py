@@ -150,7 +150,7 @@ def _get_last_of_many(request: Request, handle: StreamHandle, wanted: dict[str, 
     patterns = [pattern for pattern in patterns if subjects.is_valid(pattern)]
     lasts: list[Seq] = []
     if patterns and up_to >= index.first_seq:
-        for subject, first, last, _ in index.subjects_matching(Matcher(patterns)):
+        for subject, first, last in index.subjects_matching(Matcher(patterns)):
             if first > up_to:
                 continue
             seq = (

@@ -130,7 +130,7 @@ def _show_info(request: Request, wanted: dict[str, Any]) -> None:
             shown["state"]["deleted"] = deleted
     if wanted.get("subjects_filter"):
         matcher = Matcher([wanted["subjects_filter"].encode()])
-        rows = sorted((row[0], row[3]) for row in handle.machine.index.subjects_matching(matcher))
+        rows = sorted(handle.machine.index.counts_matching(matcher))
         total = len(rows)
         if total:
             # Unlike elsewhere, an offset beyond the end is shown as it was asked.

@@ -7,7 +7,7 @@ delivered. Of the deliveries only the last is known here; what became of each: `
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from streamd.machine.rfc3339 import parse_ns
@@ -32,7 +32,7 @@ class IndexView(Protocol):
 
     def last_match(self, matcher: Matcher | None, before: Seq | None = None) -> Seq: ...
 
-    def subjects_matching(self, matcher: Matcher | None) -> Iterable[Sequence[Any]]: ...
+    def last_seqs(self, matcher: Matcher | None) -> list[Seq]: ...
 
 
 class StreamView(Protocol):
@@ -144,7 +144,7 @@ class ConsumerPosition:
         assert policy == "last_per_subject", policy
         if self._stream.config.get("max_msgs_per_subject") == 1:
             return first  # there are no others
-        self.initial = sorted(row[2] for row in index.subjects_matching(self.matcher))
+        self.initial = index.last_seqs(self.matcher)
         self.initial_at = 0
         if not self.initial and index.last_seq >= first:
             return after_last - 1  # it is no match; peers show this position

@@ -19,6 +19,7 @@ from streamd.machine import rewriting
 from streamd.machine.base import BLOCK_HEADER_BYTES, HAS_HEADERS
 from streamd.machine.columns import Block, Columns
 from streamd.machine.digest import MASK64, mix64, mix_run
+from streamd.machine.names import SubjectNames
 from streamd.machine.places import (
     COUNT,
     FIRST,
@@ -174,8 +175,8 @@ class StreamIndex(IndexRemoval):
             columns.subjects.append(subject)
         if row is None:
             row = self.subjects[subject] = [seq, 0, 0, self.active.block_no, local, None]
-            if self._unsorted is not None:
-                self._note_name(subject)
+            if self.names.is_asked:
+                self.names.note(subject)
         else:
             row[ID_BLOCK] = self.active.block_no
             row[LOCAL_ID] = local
@@ -352,6 +353,7 @@ class StreamIndex(IndexRemoval):
         self._load_active(footer)
         if cache is None:
             self._rebuild_subjects()
+        self.names = SubjectNames(self.subjects)
 
     def _load_active(self, footer: bytes) -> None:
         block = self.active

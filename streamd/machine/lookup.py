@@ -6,7 +6,6 @@ Everybody but the stream's machine sees only these questions.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final
@@ -17,8 +16,6 @@ from streamd.machine.places import COUNT, FIRST, LAST, IndexPlaces, Loc, Subject
 from streamd.subjects import Matcher
 from streamd.types import Seq
 
-_UNSORTED_NAMES_MAX: Final = 100_000  # of subjects that came since somebody asked for some
-_STALE_NAMES_MAX: Final = 1000  # subjects that are gone and still in the sorted list
 NEAR_MSGS: Final = 4096  # looked at one after another before all subjects are asked
 
 
@@ -35,8 +32,7 @@ class IndexLookup(IndexPlaces):
         looked at: where to go on."""
         found: list[Loc] = []
         seq = max(start, self.first_seq)
-        if matcher is not None and matcher.is_all:
-            matcher = None
+        matcher = self._if_it_tells_apart(matcher)
         if matcher is not None and seq <= self.last_seq and not self._may_match(matcher, seq):
             return found, self.last_seq + 1
         while seq <= self.last_seq and limit > 0 and scan_limit > 0:
@@ -95,7 +91,8 @@ class IndexLookup(IndexPlaces):
 
     def next_match(self, start: Seq, matcher: Matcher | None) -> Seq:
         """The first live matching seq >= `start`; 0 if there is none."""
-        if matcher is None or matcher.is_all:
+        matcher = self._if_it_tells_apart(matcher)
+        if matcher is None:
             seq = self.next_live(start)
             return seq if seq <= self.last_seq else 0
         if matcher.literal is not None:
@@ -118,8 +115,9 @@ class IndexLookup(IndexPlaces):
         """The last live matching seq (below `before`, if given); 0 if there is none."""
         if not self.count:
             return 0
+        matcher = self._if_it_tells_apart(matcher)
         if before is None or before > self.last_seq:
-            if matcher is None or matcher.is_all:
+            if matcher is None:
                 return max(self.deleted.prev_absent(self.last_seq), 0)
             if matcher.literal is not None:
                 return self.last_of(matcher.literal)
@@ -131,8 +129,6 @@ class IndexLookup(IndexPlaces):
                     break
                 best = max(best, self.last_of(name))
             return best
-        if matcher is not None and matcher.is_all:
-            matcher = None
         return self._search_back(before - 1, matcher)
 
     def _search_back(self, seq: Seq, matcher: Matcher | None) -> Seq:
@@ -192,25 +188,35 @@ class IndexLookup(IndexPlaces):
 
     # --- of many ----------------------------------------------------------------------------------
 
-    def subjects_matching(self, matcher: Matcher | None) -> list[tuple[bytes, Seq, Seq, int]]:
-        """(subject, first seq, last seq, count) of every matching subject with messages."""
-        return [
-            (name, self.first_of(name), self.last_of(name), row[COUNT])
-            for name, row in self._rows(matcher)
-        ]
+    def subjects_matching(self, matcher: Matcher | None) -> Iterator[tuple[bytes, Seq, Seq]]:
+        """(subject, first seq, last seq) of every matching subject with messages."""
+        for name, _ in self._rows(matcher):
+            yield name, self.first_of(name), self.last_of(name)
+
+    def counts_matching(self, matcher: Matcher | None) -> list[tuple[bytes, int]]:
+        """(subject, count) of every matching subject with messages."""
+        return [(name, row[COUNT]) for name, row in self._rows(matcher)]
 
     def last_seqs(self, matcher: Matcher | None) -> list[Seq]:
         """The last seq of every matching subject, ascending."""
-        return sorted(self.last_of(name) for name, _ in self._rows(matcher))
+        rows = self._rows(matcher)
+        lasts = [row[LAST] for _, row in rows]
+        if self.deleted and not self.deleted.isdisjoint(lasts):  # some are upper bounds only
+            lasts = [self.last_of(name) for name, _ in rows]
+        lasts.sort()
+        return lasts
 
     def count_from(self, seq: Seq, matcher: Matcher | None) -> int:
         """How many live matching messages have a seq >= `seq`."""
         if seq > self.last_seq:
             return 0
-        if matcher is None or matcher.is_all:
+        matcher = self._if_it_tells_apart(matcher)
+        if matcher is None:
             if seq <= self.first_seq:
                 return self.count
             return self.count - (seq - self.first_seq - self.deleted.count_below(seq))
+        if seq <= self.first_seq:
+            return sum([row[COUNT] for _, row in self._rows(matcher)])
         matching = 0
         above = 0  # messages of subjects that lie wholly at or above seq
         is_split = False  # some subject lies on both sides
@@ -252,7 +258,8 @@ class IndexLookup(IndexPlaces):
     def spread(self, matcher: Matcher | None) -> tuple[int, Seq, Seq]:
         """How many live messages match, and seqs between which all of them lie: (count, first,
         last)."""
-        if matcher is None or matcher.is_all:
+        matcher = self._if_it_tells_apart(matcher)
+        if matcher is None:
             return self.count, self.first_seq, self.last_seq
         rows = [row for _, row in self._rows(matcher)]
         if not rows:
@@ -263,40 +270,27 @@ class IndexLookup(IndexPlaces):
             max(row[LAST] for row in rows),
         )
 
-    # --- names of subjects ------------------------------------------------------------------------
+    # --- which subjects match ---------------------------------------------------------------------
 
     def _rows(self, matcher: Matcher | None) -> Iterable[tuple[bytes, SubjectRow]]:
-        if matcher is None or matcher.is_all:
-            return self.subjects.items()
-        if matcher.literal is not None:
-            row = self.subjects.get(matcher.literal)
-            return [] if row is None else [(matcher.literal, row)]
-        names: Iterable[bytes] = self.subjects
-        if matcher.prefix:
-            names = self._named(matcher.prefix)
         rows = self.subjects
-        return [(name, rows[name]) for name in filter(matcher.test, names) if name in rows]
+        matcher = self._if_it_tells_apart(matcher)
+        if matcher is None:
+            return rows.items()
+        if matcher.literal is not None:
+            row = rows.get(matcher.literal)
+            return [] if row is None else [(matcher.literal, row)]
+        test = matcher.test
+        if self.names.all_begin_with(matcher.prefix):
+            return [item for item in rows.items() if test(item[0])]
+        names = self.names.beginning_with(matcher.prefix)
+        return [(name, rows[name]) for name in filter(test, names) if name in rows]
 
-    def _note_name(self, name: bytes) -> None:
-        """A subject is there that was not, or not always."""
-        assert self._unsorted is not None
-        if len(self._unsorted) < _UNSORTED_NAMES_MAX:
-            self._unsorted.append(name)
-        else:
-            self._sorted, self._unsorted = [], None  # nobody seems to ask any more
-
-    def _named(self, prefix: bytes) -> list[bytes]:
-        """All subjects that begin with `prefix`, which ends with a dot; and some that were."""
-        names, new = self._sorted, self._unsorted
-        if new is None or len(names) + len(new) > 2 * len(self.subjects) + _STALE_NAMES_MAX:
-            names, self._unsorted = sorted(self.subjects), []
-        elif new:
-            names += new
-            names.sort()  # two runs: hardly more than a merge
-            names = list(dict.fromkeys(names))
-            self._unsorted = []
-        self._sorted = names
-        return names[bisect_left(names, prefix) : bisect_left(names, prefix[:-1] + b"/")]
+    def _if_it_tells_apart(self, matcher: Matcher | None) -> Matcher | None:
+        """`matcher`, or None if every subject there is matches."""
+        if matcher is None or matcher.is_all or self.names.all_begin_with(matcher.whole):
+            return None
+        return matcher
 
 
 def _run(columns: Columns, block_no: int, low: int, high: int) -> Iterable[Loc]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from streamd import errors
 from streamd.machine.base import HAS_HEADERS, LENGTH_MASK, ColumnSource, RecordCodec
 from streamd.machine.columns import Block, Columns, ColumnsCache
+from streamd.machine.names import SubjectNames
 from streamd.machine.seqset import SeqSet
 from streamd.types import Msg, Seq
 
@@ -51,6 +52,7 @@ class IndexPlaces:
         self.last_ts = 0
         self.deleted = SeqSet()  # not live, between first_seq and last_seq
         self.subjects: dict[bytes, SubjectRow] = {}
+        self.names = SubjectNames(self.subjects)
         self.blocks: list[Block] = [Block(1)]
         self.active = self.blocks[0]
         self.active.columns = Columns()
@@ -64,9 +66,6 @@ class IndexPlaces:
         # payload (+ 4 + headers), memory 16 + all; a record is 32 + all.
         self._size_less = 16 if is_memory else 2
         self._header_extra = 0 if is_memory else 4
-        # Names in order, once somebody asked for those with a prefix; and those that came since.
-        self._sorted: list[bytes] = []
-        self._unsorted: list[bytes] | None = None
         self._starts: list[Seq] = [0]  # first_seq of each block, for bisect
         self._ids: dict[bytes, int] = {}  # subject -> local id in the active block
         self._cache = ColumnsCache()

@@ -40,6 +40,10 @@ class SeqSet:
         bits = self._spans.get(seq >> _SHIFT)
         return bits is not None and bool(bits >> (seq & _LOW) & 1)
 
+    def isdisjoint(self, seqs: Iterable[Seq]) -> bool:
+        """True if none of `seqs` is a member."""
+        return not any(map(self.__contains__, seqs))
+
     def add(self, seq: Seq) -> bool:
         """Add `seq`; False if it was there."""
         key = seq >> _SHIFT

@@ -95,7 +95,9 @@ def test_old_snapshots_can_be_read() -> None:
         scan=box.blocks.scan,
     )
     assert again.digest == box.machine.digest
-    assert again.index.subjects_matching(None) == box.machine.index.subjects_matching(None)
+    mine = box.machine.index
+    assert list(again.index.subjects_matching(None)) == list(mine.subjects_matching(None))
+    assert again.index.counts_matching(None) == mine.counts_matching(None)
     old = MetaMachine.restore((HERE / "meta.state").read_bytes())
     assert old.streams_by_name == meta().streams_by_name
     want = meta_with_removals()

@@ -28,7 +28,7 @@ from streamd.subjects import Matcher, matches
 from tests.unit.machine.box import Blocks, Box
 
 SUBJECTS = [b"a.b", b"a.c", b"a.b.c", b"a.d.e"]
-PATTERNS = [b"a.*", b"a.b", b"a.>", b"a.*.c", b"a.zz", b">"]
+PATTERNS = [b"a.*", b"a.b", b"a.>", b"a.b.>", b"a.d.>", b"a.*.c", b"a.zz", b">"]
 HEADER = b"NATS/1.0\r\nColour: red\r\n\r\n"
 
 subjects = st.sampled_from(SUBJECTS)
@@ -309,9 +309,13 @@ class StreamModel(RuleBasedStateMachine):
             rest = [seq for seq in mine if seq >= middle]
             assert index.count_from(middle, matcher) == len(rest)
             assert index.next_match(middle, matcher) == (rest[0] if rest else 0)
+            lasts = {self.live[seq][0]: seq for seq in mine}
+            assert index.last_seqs(matcher) == sorted(lasts.values())
             with patch.object(lookup, "NEAR_MSGS", 1):
                 assert index.next_match(middle, matcher) == (rest[0] if rest else 0)
-        table = {name: (first, last, n) for name, first, last, n in index.subjects_matching(None)}
+        counts = dict(index.counts_matching(None))
+        rows = index.subjects_matching(None)
+        table = {name: (first, last, counts[name]) for name, first, last in rows}
         mine_table: dict[bytes, Any] = {}
         for seq, msg in sorted(self.live.items()):
             first, _, n = mine_table.get(msg[0], (seq, 0, 0))

@@ -70,12 +70,9 @@ class ListIndex:
         rows = [r[0] for r in self.rows if matcher is None or matcher.matches(r[2])]
         return rows[-1] if rows else 0
 
-    def subjects_matching(self, matcher: Matcher | None) -> list[tuple[bytes, int, int, int]]:
-        table: dict[bytes, list[int]] = {}
-        for seq, _, subject in self.rows:
-            if matcher is None or matcher.matches(subject):
-                table.setdefault(subject, []).append(seq)
-        return [(s, seqs[0], seqs[-1], len(seqs)) for s, seqs in sorted(table.items())]
+    def last_seqs(self, matcher: Matcher | None) -> list[int]:
+        lasts = {s: seq for seq, _, s in self.rows if matcher is None or matcher.matches(s)}
+        return sorted(lasts.values())
 
 
 class Inbox:

@@ -1,0 +1,78 @@
+"""What a filter costs: a key-value bucket has more subjects than anybody should look at."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamd.machine import commands
+from streamd.machine.names import SubjectNames
+from streamd.subjects import Matcher
+from tests.unit.machine.box import Box
+
+
+class Counting(Matcher):
+    """A Matcher that counts how many subjects it was asked about."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, *patterns: bytes) -> None:
+        super().__init__(patterns)
+        self.asked = 0
+        test = self.test
+
+        def counted(subject: bytes) -> object:
+            self.asked += 1
+            return test(subject)
+
+        self.test = counted
+
+
+def bucket() -> Box:
+    """100 keys; a second value of one of them is deleted."""
+    box = Box(subjects=[">"])
+    box.store(*[(b"$KV.B.user.%d" % i, b"", b"x") for i in range(100)])
+    box.store((b"$KV.B.user.7", b"", b"y"))
+    box.do(commands.DELETE_MSG, 101, False)
+    return box
+
+
+@pytest.mark.parametrize("patterns", [(b"$KV.B.>",), (b"$KV.>",), (b"x", b"$KV.B.user.>")])
+def test_a_filter_for_all_that_is_there_asks_about_nothing(patterns: tuple[bytes, ...]) -> None:
+    index, everything = bucket().machine.index, Counting(*patterns)
+    assert index.count_from(1, everything) == index.count_from(0, everything) == 100
+    assert index.count_from(50, everything) == 51
+    assert index.last_seqs(everything) == list(range(1, 101))
+    assert index.spread(everything)[0] == 100
+    assert index.next_match(9, everything) == 9
+    assert index.last_match(everything) == 100
+    assert [loc[0] for loc in index.select(99, everything, 10, 10)[0]] == [99, 100]
+    assert everything.asked == 0
+
+
+def test_a_subject_that_comes_beside_them_is_told_apart() -> None:
+    box, everything = bucket(), Counting(b"$KV.B.>")
+    index = box.machine.index
+    assert index.count_from(1, everything) == 100
+    box.store((b"$KV.C.x", b"", b"x"), (b"$KV.B.y", b"", b"x"))
+    assert (index.count, index.count_from(1, everything)) == (102, 101)
+    assert 102 not in index.last_seqs(everything)
+    again = box.restored().index
+    assert again.count_from(1, everything) == 101
+
+
+def test_names_with_a_prefix_follow_what_comes() -> None:
+    subjects = dict.fromkeys([b"a.b.1", b"a.b.2"])
+    names = SubjectNames(subjects)
+    assert not names.is_asked
+    assert names.all_begin_with(b"a.b.") and names.is_asked
+    assert not names.all_begin_with(b"a.b.1")
+    assert not names.all_begin_with(())
+    for name in (b"a.c.1", b"b"):
+        subjects[name] = None
+        names.note(name)
+    assert not names.all_begin_with((b"a.b.", b"a."))
+    assert names.all_begin_with(b"")
+    assert names.beginning_with(b"a.") == [b"a.b.1", b"a.b.2", b"a.c.1"]
+    subjects[b"a.b.0"] = None
+    names.note(b"a.b.0")
+    assert names.beginning_with(b"a.b.") == [b"a.b.0", b"a.b.1", b"a.b.2"]
