@@ -130,17 +130,17 @@ def _show_info(request: Request, wanted: dict[str, Any]) -> None:
             shown["state"]["deleted"] = deleted
     if wanted.get("subjects_filter"):
         matcher = Matcher([wanted["subjects_filter"].encode()])
-        rows = sorted(handle.machine.index.counts_matching(matcher))
-        total = len(rows)
+        counts = handle.machine.index.counts_matching(matcher)
+        total = len(counts)
         if total:
             # Unlike elsewhere, an offset beyond the end is shown as it was asked.
             offset, limit = max(0, wanted.get("offset", 0)), limits.SUBJECT_DETAIL_PAGE
-        counts = {
-            subject.decode("utf-8", "replace"): count
-            for subject, count in page(rows, offset, limit)
+        shown_counts = {
+            subject.decode("utf-8", "replace"): counts[subject]
+            for subject in page(sorted(counts), offset, limit)
         }
-        if counts:
-            shown["state"]["subjects"] = counts
+        if shown_counts:
+            shown["state"]["subjects"] = shown_counts
     request.answer({"total": total, "offset": offset, "limit": limit} | shown)
 
 

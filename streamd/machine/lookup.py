@@ -6,7 +6,7 @@ Everybody but the stream's machine sees only these questions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final
 
@@ -104,8 +104,7 @@ class IndexLookup(IndexPlaces):
         found, after = self.select(start, matcher, 1, NEAR_MSGS)
         if not found and after <= self.last_seq:
             # Not near: the subjects may know how far it is.
-            firsts = [(row[FIRST], row[LAST]) for _, row in self._rows(matcher)]
-            ahead = [first for first, last in firsts if last >= after]
+            ahead = [row[FIRST] for row in self._rows(matcher) if row[LAST] >= after]
             if not ahead:
                 return 0
             found, _ = self.select(max(after, min(ahead)), matcher, 1, 1 << 62)
@@ -121,11 +120,12 @@ class IndexLookup(IndexPlaces):
                 return max(self.deleted.prev_absent(self.last_seq), 0)
             if matcher.literal is not None:
                 return self.last_of(matcher.literal)
-            rows = [(row[LAST], name) for name, row in self._rows(matcher)]
-            rows.sort(reverse=True)
-            best = 0
-            for last, name in rows:  # `last` is an upper bound, so a settled better one ends it
-                if last <= best:
+            last = max([row[LAST] for row in self._rows(matcher)], default=0)
+            if not last or self.is_live(last):
+                return last
+            rows, best = self.subjects, 0
+            for name in sorted(self._names(matcher), key=lambda n: rows[n][LAST], reverse=True):
+                if rows[name][LAST] <= best:  # an upper bound
                     break
                 best = max(best, self.last_of(name))
             return best
@@ -190,19 +190,19 @@ class IndexLookup(IndexPlaces):
 
     def subjects_matching(self, matcher: Matcher | None) -> Iterator[tuple[bytes, Seq, Seq]]:
         """(subject, first seq, last seq) of every matching subject with messages."""
-        for name, _ in self._rows(matcher):
+        for name in self._names(matcher):
             yield name, self.first_of(name), self.last_of(name)
 
-    def counts_matching(self, matcher: Matcher | None) -> list[tuple[bytes, int]]:
-        """(subject, count) of every matching subject with messages."""
-        return [(name, row[COUNT]) for name, row in self._rows(matcher)]
+    def counts_matching(self, matcher: Matcher | None) -> dict[bytes, int]:
+        """How many live messages each matching subject has that has any."""
+        rows = self.subjects
+        return {name: rows[name][COUNT] for name in self._names(matcher)}
 
     def last_seqs(self, matcher: Matcher | None) -> list[Seq]:
         """The last seq of every matching subject, ascending."""
-        rows = self._rows(matcher)
-        lasts = [row[LAST] for _, row in rows]
+        lasts = [row[LAST] for row in self._rows(matcher)]
         if self.deleted and not self.deleted.isdisjoint(lasts):  # some are upper bounds only
-            lasts = [self.last_of(name) for name, _ in rows]
+            lasts = [self.last_of(name) for name in self._names(matcher)]
         lasts.sort()
         return lasts
 
@@ -216,11 +216,11 @@ class IndexLookup(IndexPlaces):
                 return self.count
             return self.count - (seq - self.first_seq - self.deleted.count_below(seq))
         if seq <= self.first_seq:
-            return sum([row[COUNT] for _, row in self._rows(matcher)])
+            return sum([row[COUNT] for row in self._rows(matcher)])
         matching = 0
         above = 0  # messages of subjects that lie wholly at or above seq
         is_split = False  # some subject lies on both sides
-        for _, row in self._rows(matcher):
+        for row in self._rows(matcher):
             matching += row[COUNT]
             if row[FIRST] >= seq:
                 above += row[COUNT]
@@ -261,7 +261,7 @@ class IndexLookup(IndexPlaces):
         matcher = self._if_it_tells_apart(matcher)
         if matcher is None:
             return self.count, self.first_seq, self.last_seq
-        rows = [row for _, row in self._rows(matcher)]
+        rows = self._rows(matcher)
         if not rows:
             return 0, self.last_seq + 1, self.last_seq
         return (
@@ -272,19 +272,30 @@ class IndexLookup(IndexPlaces):
 
     # --- which subjects match ---------------------------------------------------------------------
 
-    def _rows(self, matcher: Matcher | None) -> Iterable[tuple[bytes, SubjectRow]]:
+    # No pair is made of a name and its row: a million new tuples have the garbage collector look
+    # at all that lives, over and over, which takes longer than all else.
+
+    def _rows(self, matcher: Matcher | None) -> Collection[SubjectRow]:
         rows = self.subjects
         matcher = self._if_it_tells_apart(matcher)
         if matcher is None:
-            return rows.items()
+            return rows.values()
+        if matcher.literal is None and self.names.all_begin_with(matcher.prefix):
+            test = matcher.test
+            return [row for name, row in rows.items() if test(name)]
+        return [rows[name] for name in self._names(matcher)]
+
+    def _names(self, matcher: Matcher | None) -> Collection[bytes]:
+        rows = self.subjects
+        matcher = self._if_it_tells_apart(matcher)
+        if matcher is None:
+            return rows.keys()
         if matcher.literal is not None:
-            row = rows.get(matcher.literal)
-            return [] if row is None else [(matcher.literal, row)]
-        test = matcher.test
+            return [matcher.literal] if matcher.literal in rows else []
         if self.names.all_begin_with(matcher.prefix):
-            return [item for item in rows.items() if test(item[0])]
-        names = self.names.beginning_with(matcher.prefix)
-        return [(name, rows[name]) for name in filter(test, names) if name in rows]
+            return list(filter(matcher.test, rows))
+        named = filter(matcher.test, self.names.beginning_with(matcher.prefix))
+        return [name for name in named if name in rows]
 
     def _if_it_tells_apart(self, matcher: Matcher | None) -> Matcher | None:
         """`matcher`, or None if every subject there is matches."""

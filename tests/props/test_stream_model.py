@@ -313,7 +313,7 @@ class StreamModel(RuleBasedStateMachine):
             assert index.last_seqs(matcher) == sorted(lasts.values())
             with patch.object(lookup, "NEAR_MSGS", 1):
                 assert index.next_match(middle, matcher) == (rest[0] if rest else 0)
-        counts = dict(index.counts_matching(None))
+        counts = index.counts_matching(None)
         rows = index.subjects_matching(None)
         table = {name: (first, last, counts[name]) for name, first, last in rows}
         mine_table: dict[bytes, Any] = {}
