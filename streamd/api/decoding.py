@@ -88,6 +88,22 @@ def decode(body: bytes, shape: Shape, *, is_strict: bool = True) -> dict[str, An
     return out
 
 
+def decode_one(body: bytes, shape: Shape) -> dict[str, Any]:
+    """`decode` of a body that holds one value and nothing else, in which unknown fields are passed
+    over. Raises JsError 10025."""
+    text = body.decode("utf-8", "replace")
+    value, end = _parse(text, _skip_space(text, 0))
+    end = _skip_space(text, end)
+    if end < len(text):
+        raise errors.INVALID_JSON(err=_bad(text, end, "after top-level value"))
+    out: dict[str, Any] = {}
+    try:
+        _fill_top(out, value, shape, is_strict=False)
+    except _Refused as err:
+        raise errors.INVALID_JSON(err=err) from None
+    return out
+
+
 def is_empty_request(body: bytes) -> bool:
     """True for the bodies that mean "nothing asked": none, blank, or an empty object."""
     if not body:

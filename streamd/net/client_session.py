@@ -7,12 +7,13 @@ are checked on another thread; what a client sends behind CONNECT waits until th
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from streamd.api.decoding import Shape, decode_one
+from streamd.errors import JsError
 from streamd.limits import STALL_S
 from streamd.net.auth import Check, Identity, UserRights
 from streamd.net.client_output import ClientOutput
@@ -23,8 +24,17 @@ from streamd.subjects import is_literal
 if TYPE_CHECKING:
     from streamd.net.listener import Listener
 
-_BOOLS = ("verbose", "pedantic", "echo", "headers", "no_responders", "tls_required")
-_TEXTS = ("user", "pass", "auth_token", "name", "lang", "version", "jwt", "nkey", "sig")
+_CONNECT = Shape(
+    "ClientOpts",
+    {
+        **dict.fromkeys(("verbose", "pedantic", "echo", "headers", "no_responders"), "bool"),
+        **dict.fromkeys(("tls_required", "new_account"), "bool"),
+        **dict.fromkeys(("user", "pass", "auth_token", "jwt", "nkey", "sig"), "string"),
+        **dict.fromkeys(("name", "lang", "version", "account", "remote_account"), "string"),
+        "proxy_sig": "string",
+        "protocol": "int",
+    },
+)
 _FIRST_PING_S = 2.0  # after CONNECT, so that the round trip time is known soon
 
 
@@ -92,14 +102,12 @@ class ClientSession(ClientOutput):
 
     def _on_connect(self, text: bytes) -> None:
         try:
-            connect = json.loads(text)
-        except (ValueError, RecursionError):
-            connect = None
-        if not _is_connect(connect):
+            connect = decode_one(text, _CONNECT)
+        except JsError:
             self._fail("Protocol Violation")
             return
-        assert isinstance(connect, dict)
         if self._connect is not None:
+            connect = {**self._connect, **connect}  # what it does not say again still holds
             for sub in list(self.subs.values()):
                 self.drop_subscription(sub)
         self._connect = connect
@@ -310,16 +318,3 @@ class ClientSession(ClientOutput):
         self._is_stalled = False
         if not self.is_closed and self._held is None:
             self._transport.resume_reading()
-
-
-def _is_connect(connect: Any) -> bool:
-    if not isinstance(connect, dict):
-        return False
-    for key in _BOOLS:
-        if not isinstance(connect.get(key, False), bool):
-            return False
-    for key in _TEXTS:
-        if not isinstance(connect.get(key, ""), str):
-            return False
-    level = connect.get("protocol", 0)
-    return isinstance(level, int) and not isinstance(level, bool)

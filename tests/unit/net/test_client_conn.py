@@ -61,6 +61,9 @@ def test_pedantic_names_a_bad_subject_and_still_publishes():
         (b"CONNECT []\r\n", b"", "Protocol Violation"),
         (b'CONNECT {"a":%b\r\n' % (b"[" * 2000), b"", "Protocol Violation"),
         (b'CONNECT {"verbose":"x"}\r\n', b"", "Protocol Violation"),
+        (b"CONNECT\r\n", b"", "Protocol Violation"),
+        (b"CONNECT {} {}\r\n", b"", "Protocol Violation"),
+        (b'CONNECT {"protocol":1.0}\r\n', b"", "Protocol Violation"),
         (
             b'CONNECT {"verbose":false,"protocol":2}\r\n',
             b"-ERR 'invalid client protocol'\r\n",
@@ -86,6 +89,21 @@ def test_bad_connects(connect, answer, reason):
     assert bed.pubsub.closed[-1].reason == reason and not bed.pubsub.conns
 
 
+@pytest.mark.parametrize(
+    ("connect", "answer"),
+    [
+        (b'{"verbose":false,"jwt":null,"nkey":null,"sig":null,"name":null}', b"PONG\r\n"),
+        (b'{"verbose":null}', b"+OK\r\nPONG\r\n"),
+        (b'{"Verbose":false}', b"PONG\r\n"),
+        (b'{"verbose":false,"name":"\xff"}', b"PONG\r\n"),
+        (b"null", b"+OK\r\nPONG\r\n"),
+    ],
+)
+def test_connects_are_read_as_nats_server_reads_json(connect, answer):
+    """A field that is null is one not given: some clients name all they know, set or not."""
+    assert Bed().peer(b"CONNECT %b\r\nPING\r\n" % connect).take() == answer
+
+
 def test_headers_need_to_be_negotiated():
     bed = Bed()
     plain, other = bed.peer(PLAIN), bed.peer()
@@ -100,6 +118,12 @@ def test_second_connect_drops_subscriptions():
     peer = Bed().peer()
     peer.send(b"SUB a 1\r\n")
     assert peer.send(PLAIN + b"PUB a 0\r\n\r\n") == b""
+
+
+def test_what_a_second_connect_does_not_say_again_still_holds():
+    bed = Bed(Options(username="u", password="p"))
+    peer = bed.peer(b'CONNECT {"verbose":false,"user":"u","pass":"p","headers":true}\r\n')
+    assert peer.send(b'CONNECT {"no_responders":true}\r\nSUB a 1\r\nPING\r\n') == b"PONG\r\n"
 
 
 def test_reserved_subjects_and_replies_are_refused():
