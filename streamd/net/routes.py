@@ -86,6 +86,10 @@ class Route:
         return [members[0].queue for members in self.queues]
 
 
+_NOWHERE = Route(Match(), ())
+"""Of subjects with an empty token, which nothing matches: nobody could read what they brought."""
+
+
 class RouteTable:
     """Routes by subject, cached, bounded, and never stale."""
 
@@ -120,6 +124,8 @@ class RouteTable:
         route = self.routes.get(subject)
         if route is not None:
             return route
+        if b".." in subject or subject[:1] == b"." or subject[-1:] == b".":
+            return _NOWHERE
         prefix = subject[: subject.rfind(b".") + 1]
         if prefix and not subject.startswith(_NEVER_SHARED):
             shared = self.find_under(prefix)

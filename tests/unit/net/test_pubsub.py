@@ -222,6 +222,16 @@ def test_a_captured_subject_has_a_responder():
     assert peer.send(pub(b"js.a", b"x", b"in.1")) == b""
 
 
+@pytest.mark.parametrize("subject", [b"o..x", b"o.", b".x", b"o.a..b"])
+def test_a_subject_with_an_empty_token_leads_nowhere(subject):
+    stream = Stream("S", ["o.>", "*.x"])
+    bed = Bed(node=Node(stream))
+    other, peer = bed.peer(), bed.peer()
+    other.send(b"SUB > 1\r\nSUB *.* 2\r\nSUB o.> 3\r\n")
+    got = peer.send(b"SUB r 1\r\nPUB %b r 1\r\nx\r\n" % subject)
+    assert b"NATS/1.0 503" in got and not stream.published and other.take() == b""
+
+
 def test_a_stream_without_acks_is_given_no_replies():
     bed, stream, _ = stream_bed()
     stream.machine.config["no_ack"] = True
