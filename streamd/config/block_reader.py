@@ -53,13 +53,13 @@ class BlockReader:
     def _integer(self, attribute: str) -> Setter:
         return lambda v: setattr(self._options, attribute, as_integer(v))
 
-    def _positive(self, attribute: str) -> Setter:
-        """A bound that must exist: nobody gets an unlimited one."""
+    def _bound(self, attribute: str, *, highest: int = 0x7FFFFFFF) -> Setter:
+        """A bound that must exist: nobody gets an unlimited one. 0 stands for the default."""
 
         def set_(value: Value) -> None:
             number = as_integer(value)
-            if not 0 < number <= 0x7FFFFFFF:
-                raise value.error(f"{number} is out of range: 1 to 2147483647")
+            if not 0 <= number <= highest:
+                raise value.error(f"{number} is out of range: 1 to {highest}")
             setattr(self._options, attribute, number)
 
         return set_

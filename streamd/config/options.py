@@ -166,12 +166,19 @@ _UNSERVED_JETSTREAM = {
     "batch_timeout_ns": "jetstream.limits.batch.timeout",
 }
 
+# Of these 0 means "not set".
+_NEVER_ZERO = (
+    *("port", "max_control_line", "max_payload", "max_pending", "max_closed_clients"),
+    *("ping_interval_ns", "ping_max", "write_deadline_ns", "lame_duck_grace_ns", "auth_timeout_s"),
+)
+
 
 def finish(options: Options) -> Options:
     """Check and complete settings that depend on each other, once flags are applied too.
 
     Raises ConfigError; adds a warning for each setting that is known but not served.
     """
+    _fill_in(options)
     default = JetStreamOptions()
     for attribute, key in _UNSERVED_JETSTREAM.items():
         if getattr(options.jetstream, attribute) != getattr(default, attribute):
@@ -223,3 +230,10 @@ def finish(options: Options) -> Options:
             " authorization block or account configuration"
         )
     return options
+
+
+def _fill_in(options: Options) -> None:
+    default = Options()
+    for attribute in _NEVER_ZERO:
+        if not getattr(options, attribute):
+            setattr(options, attribute, getattr(default, attribute))

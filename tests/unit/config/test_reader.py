@@ -203,6 +203,21 @@ def test_settings_that_contradict_each_other_are_refused(text: str, wanted: str)
         finish(options(text))
 
 
+def test_0_is_the_default_of_what_is_never_0() -> None:
+    """As in nats-server: a `ping_max` of 0 would end every client at its first ping."""
+    zeros = """
+        port: 0, max_payload: 0, max_control_line: 0, max_pending: 0, max_closed_clients: 0
+        ping_interval: "0s", ping_max: 0, write_deadline: "0s", lame_duck_grace_period: "0s"
+        authorization { timeout: 0 }
+        """
+    assert finish(options(zeros)) == finish(Options())
+
+
+def test_much_may_wait_for_a_client() -> None:
+    """`max_pending` has 64 bits."""
+    assert finish(options("max_pending: 4GB")).max_pending == 4 << 30
+
+
 def test_a_number_of_seconds_is_a_duration_with_a_warning() -> None:
     """The deprecated form still works."""
     o = options("ping_interval: 5")
