@@ -29,12 +29,10 @@ def mismatch(value: Value, wanted: str) -> ConfigError:
 
 
 def as_text(value: Value) -> str:
-    """A string, or the digits of a number."""
-    if isinstance(value.raw, str):
-        return value.raw
-    if isinstance(value.raw, int | float) and not isinstance(value.raw, bool):
-        return str(value.raw)  # a user, password or name may look like a number
-    raise mismatch(value, "string")
+    """A string. A number is none: of `007` or `5k` nobody knows any more how it was written."""
+    if not isinstance(value.raw, str):
+        raise mismatch(value, "string")
+    return value.raw
 
 
 def plain_text(value: Value) -> str:

@@ -94,7 +94,7 @@ def test_users_with_permissions() -> None:
           timeout: 3
           users = [
             { user: admin, password: x, permissions: $ADMIN }
-            { user: client, password: 12, permissions {
+            { user: client, password: "12", permissions {
                 publish: { allow: [a, "b.*"], deny: "b.c" }
                 subscribe: ["foo", "bar q.*"]
                 allow_responses { max: 5, expires: "1m" } } }
@@ -178,6 +178,10 @@ def test_users_of_accounts_still_have_to_log_in() -> None:
         ("authorization { users [{user: a}, {user: a}] }", 'Duplicate user "a" detected'),
         ("authorization { users [{user: a, permissions { publish: 'a..b' }}] }", "valid subject"),
         ("authorization { users: 5 }", "Expected an array"),
+        ("authorization { user: a, password: 007 }", "interface {} is int64, not string"),
+        ("authorization { token: 5k }", "interface {} is int64, not string"),
+        ("authorization { users [{user: 1.5}] }", "interface {} is float64, not string"),
+        ("server_tags: [a, 1]", "interface {} is int64, not string"),
         ("accounts: 5", "Expected map entries for accounts"),
     ],
 )
