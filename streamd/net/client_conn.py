@@ -60,7 +60,7 @@ class ClientConn(ClientSession):
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
             return
-        self.last_activity_ns = time.time_ns()
+        self.last_read_ns = time.time_ns()
         if self._identity is None and self._connect is None and data[0] not in b"cC":
             self._refuse()
             return
@@ -139,6 +139,7 @@ class ClientConn(ClientSession):
             return False
         if not self._pubsub.publish_lone(self, subject, reply, header, payload):
             return False
+        self.last_activity_ns = self.last_read_ns
         self.in_msgs += 1
         self.in_bytes += len(header) + len(payload)
         return True
@@ -153,6 +154,7 @@ class ClientConn(ClientSession):
         if self._identity is None:
             self._refuse()
             return
+        self.last_activity_ns = self.last_read_ns
         self.in_msgs += len(payloads)
         self.in_bytes += sum(map(len, payloads))
         if headers is not None:
@@ -208,6 +210,7 @@ class ClientConn(ClientSession):
         if self._identity is None:
             self._refuse()
             return
+        self.last_activity_ns = self.last_read_ns
         options = self._listener.options
         if not self._may_subscribe(subject, queue):
             self._forbid_subscription(subject, queue)
@@ -235,6 +238,7 @@ class ClientConn(ClientSession):
         if self._identity is None:
             self._refuse()
             return
+        self.last_activity_ns = self.last_read_ns
         sub = self.subs.get(sid)
         if sub is not None:
             if max_msgs > sub.delivered_count:

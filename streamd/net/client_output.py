@@ -8,6 +8,7 @@ is also where the acks of a client's publishes come back (`node.ports.PublishSin
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,14 @@ class ClientOutput(asyncio.Protocol):
         "_listener",
         "_loop",
         "_pubsub",
+        "_sent_msgs",
         "_transport",
         "cid",
         "ip",
         "is_closed",
         "is_congested",
         "is_dirty",
+        "last_activity_ns",
         "name",
         "out",
         "out_bytes",
@@ -52,6 +55,9 @@ class ClientOutput(asyncio.Protocol):
         self.port = 0
         self.name = ""
         self.out_msgs = self.out_bytes = 0
+        self._sent_msgs = 0  # `out_msgs` at the last flush
+        # When messages came or went, or subscriptions changed; signs of life are no activity.
+        self.last_activity_ns = time.time_ns()
         self.out: list[bytes] = []
         self.is_dirty = False  # in PubSub's list of those to flush
         self.is_congested = False
@@ -64,13 +70,16 @@ class ClientOutput(asyncio.Protocol):
         out = self.out
         if not out:
             return False
+        if self._sent_msgs != self.out_msgs:
+            self._sent_msgs = self.out_msgs
+            self.last_activity_ns = time.time_ns()
         out.append(b"")
         self._transport.write(b"\r\n".join(out))
         out.clear()
         return self.is_congested and self._is_near_limit()
 
     def send_blob(self, blob: bytes) -> None:
-        """Send whole lines, CRLFs and all, behind what was collected before."""
+        """Send whole messages, CRLFs and all, behind what was collected before."""
         if self.is_closed or not blob:
             return
         if self.out or self._pubsub.is_in_chunk:
@@ -82,6 +91,7 @@ class ClientOutput(asyncio.Protocol):
                 self._pubsub.dirty.append(self)
             return
         self._transport.write(blob)
+        self.last_activity_ns = time.time_ns()
         if self.is_congested:
             self._is_near_limit()
 

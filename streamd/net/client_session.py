@@ -61,7 +61,7 @@ class ClientSession(ClientOutput):
         "is_told_no_responders",
         "is_verbose",
         "lang",
-        "last_activity_ns",
+        "last_read_ns",
         "protocol_level",
         "rights",
         "rtt_ns",
@@ -84,7 +84,7 @@ class ClientSession(ClientOutput):
         self._pings_out = 0
         self._is_stalled = False
         self.lang = self.version = self.user = ""
-        self.last_activity_ns = time.time_ns()
+        self.last_read_ns = self.last_activity_ns  # when anything came
         self.rtt_ns = 0
         self.in_msgs = self.in_bytes = 0
         self.subs: dict[bytes, Subscription] = {}
@@ -101,6 +101,7 @@ class ClientSession(ClientOutput):
     # --- handshake ------------------------------------------------------------------------------
 
     def _on_connect(self, text: bytes) -> None:
+        self.last_activity_ns = self.last_read_ns
         try:
             connect = decode_one(text, _CONNECT)
         except JsError:
@@ -293,7 +294,7 @@ class ClientSession(ClientOutput):
             return
         options = self._listener.options
         interval_s = options.ping_interval_ns / 1e9
-        silent_ns = time.time_ns() - self.last_activity_ns
+        silent_ns = time.time_ns() - self.last_read_ns
         if not self.rtt_ns or silent_ns >= options.ping_interval_ns:
             if self._pings_out + 1 > options.ping_max:
                 self._pubsub.stale_connections_count += 1

@@ -1,6 +1,7 @@
 """One connection's handshake, answers, rights, keep-alive and end, on a fake transport."""
 
 import json
+import time
 
 import bcrypt
 import pytest
@@ -347,6 +348,29 @@ def test_a_receiver_that_never_drains_is_dropped_in_time():
     bed.clock.advance(0.2)
     assert slow.transport.is_aborted
     assert bed.pubsub.closed[-1].reason == "Slow Consumer (Write Deadline)"
+
+
+def test_messages_and_subscriptions_are_activity_and_pings_are_not(monkeypatch):
+    """What /connz shows as `last_activity`; without it a client that only answers pings would
+    never look idle, and one that only receives would."""
+    at = [1000]
+    monkeypatch.setattr(time, "time_ns", lambda: at[0])
+    bed = Bed()
+    receiver, publisher = bed.peer(), bed.peer()
+
+    def active_after(peer, sender, data):
+        at[0] += 1000
+        sender.send(data)
+        return peer.conn.last_activity_ns == at[0]
+
+    for data in (b"PING\r\n", b"PONG\r\n", b"PI", b"NG\r\n", b"PING\r\n"):
+        assert not active_after(receiver, receiver, data)
+    assert active_after(receiver, receiver, b"SUB a 1\r\n")
+    assert active_after(publisher, publisher, b"PUB a 1\r\nx\r\n")
+    assert receiver.conn.last_activity_ns == at[0]
+    assert active_after(receiver, publisher, b"PUB a 1\r\nx\r\n" * 30)
+    assert not active_after(receiver, publisher, b"PUB b 1\r\nx\r\n")
+    assert active_after(receiver, receiver, b"UNSUB 1\r\n")
 
 
 def test_totals_survive_their_connections():
