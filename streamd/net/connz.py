@@ -11,6 +11,7 @@ from streamd.config.durations import format_duration, format_uptime
 from streamd.net.facts import ConnectionFacts, Sources, SubscriptionFacts
 from streamd.net.jetstreamz import ACCOUNT
 from streamd.net.query import BadQuery, Query, flag, number, page
+from streamd.subjects import is_valid_literal
 
 
 class Connz:
@@ -35,8 +36,6 @@ class Connz:
             raise BadQuery(f"invalid sorting option: {sort}")
         if sort in ("stop", "reason") and state != "closed":
             raise BadQuery(f"sort by {sort} only valid on closed connections")
-        if user and not with_user:
-            raise BadQuery("filter by user requires auth option")
         found: list[ConnectionFacts] = []
         if state != "closed":
             found.extend(self._sources.open_connections())
@@ -77,6 +76,8 @@ class Connz:
         offset, limit = page(query)
         test = query.get("test", "")
         account = query.get("acc", "")
+        if test and not is_valid_literal(test.encode()):
+            raise BadQuery(f"invalid test subject, must be valid publish subject: {test}")
         facts = self._sources.sublist()
         document: dict[str, Any] = {
             "server_id": self._server_id,
@@ -123,7 +124,7 @@ _SORTS: dict[str, tuple[_Sort, bool]] = {  # option -> (key, largest first)
     "bytes_from": (lambda facts, now: facts.in_bytes, True),
     "last": (lambda facts, now: facts.last_activity_ns, True),
     "idle": (lambda facts, now: now - facts.last_activity_ns, True),
-    "uptime": (lambda facts, now: (facts.stop_ns or now) - facts.start_ns, True),
+    "uptime": (lambda facts, now: (facts.stop_ns or now) - facts.start_ns, False),
     "stop": (lambda facts, now: facts.stop_ns, True),
     "reason": (lambda facts, now: facts.reason, False),
     "rtt": (lambda facts, now: facts.rtt_ns, True),

@@ -75,6 +75,7 @@ class Traffic(NamedTuple):
     subscriptions: int
     slow_consumers: int
     stale_connections: int
+    stalled_clients: int
 
 
 class SublistFacts(NamedTuple):
@@ -148,6 +149,7 @@ def traffic(pubsub: PubSub) -> Traffic:
         subscriptions=pubsub.sublist.count,
         slow_consumers=pubsub.slow_consumers_count,
         stale_connections=pubsub.stale_connections_count,
+        stalled_clients=pubsub.stalled_count,
     )
 
 

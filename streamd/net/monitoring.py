@@ -166,7 +166,7 @@ class Monitoring:
             "out_client_bytes": traffic.out_bytes,
             "slow_consumers": traffic.slow_consumers,
             "stale_connections": traffic.stale_connections,
-            "stalled_clients": 0,
+            "stalled_clients": traffic.stalled_clients,
             "subscriptions": traffic.subscriptions,
             "http_req_stats": dict(sorted(self._requests.items())),
             "config_load_time": format_ns(self._config_ns),
@@ -224,10 +224,11 @@ class Monitoring:
 
     def healthz(self, query: Query) -> tuple[int, dict[str, Any]]:
         """Return (HTTP status, document)."""
+        is_detailed = flag(query, "details")
         status, kind, text, names = self._health(query)
         if status == 200:
             return 200, {"status": "ok"}
-        if flag(query, "details"):
+        if is_detailed:
             error = {"type": kind, **names, "error": text}
             return status, {"status": "error", "errors": [error]}
         word = "error" if status == 400 else "unavailable"

@@ -39,7 +39,7 @@ def monitoring(options: Options | None = None, **lists: Any) -> Monitoring:
     return Monitoring(
         options or Options(),
         sources=Sources(
-            traffic=lambda: Traffic(1, 2, 3, 4, len(opened), 9, 5, 1, 0),
+            traffic=lambda: Traffic(1, 2, 3, 4, len(opened), 9, 5, 1, 0, 6),
             open_connections=lambda: opened,
             closed_connections=lambda: lists.get("closed", []),
             sublist=lambda: SublistFacts(5, 2, 6, 1, 0, 0, 3, 1.5),
@@ -105,6 +105,7 @@ def test_varz_has_what_dashboards_read() -> None:
     for key in ("cpu", "mem", "slow_consumers", "start", "uptime", "cores", "max_payload"):
         assert key in varz
     assert (varz["in_msgs"], varz["out_bytes"], varz["total_connections"]) == (1, 4, 9)
+    assert varz["stalled_clients"] == 6
     assert (varz["port"], varz["http_req_stats"]) == (4999, {"/varz": 1})
     assert varz["git_commit"].startswith("streamd-")
     assert varz["jetstream"] == {}
@@ -143,12 +144,12 @@ def test_connz_sorts_pages_and_filters() -> None:
     assert cids() == [1, 2, 3]
     assert cids(sort="msgs_from") == [1, 2, 3]
     assert cids(sort="start") == [1, 2, 3]
-    assert cids(sort="last") == [3, 2, 1]
+    assert cids(sort="last") == cids(sort="uptime") == [3, 2, 1]
     assert cids(offset="1", limit="1") == [2]
     assert cids(cid="3") == [3]
     assert cids(state="closed") == [9]
     assert cids(state="any") == [1, 2, 3, 9]
-    assert cids(user="u2", auth="1") == [2]
+    assert cids(user="u2", auth="1") == cids(user="u2") == [2]
     assert cids(acc="other") == []
     assert cids(filter_subject="s.2.x") == [2]
     for option in ("subs", "pending", "msgs_to", "bytes_to", "bytes_from", "idle", "uptime", "rtt"):
@@ -168,7 +169,6 @@ def test_connz_sorts_pages_and_filters() -> None:
         ({"state": "bogus"}, "Error decoding state for bogus"),
         ({"sort": "zz"}, "invalid sorting option: zz"),
         ({"sort": "stop"}, "sort by stop only valid on closed connections"),
-        ({"user": "a"}, "filter by user requires auth option"),
     ],
 )
 def test_bad_queries_are_named(query: dict[str, str], words: str) -> None:
@@ -188,6 +188,16 @@ def test_subsz_lists_and_tests() -> None:
     assert tested == [
         {"account": "$G", "account_tag": "$G", "subject": "b.>", "sid": "1", "msgs": 0, "cid": 4}
     ]
+
+
+def test_a_test_subject_is_one_to_publish_to() -> None:
+    with pytest.raises(BadQuery, match="invalid test subject, must be valid publish subject: a"):
+        monitoring().subsz({"test": "a.*"})
+
+
+def test_details_of_health_are_a_yes_or_no() -> None:
+    with pytest.raises(BadQuery, match="Error decoding boolean for 'details'"):
+        monitoring().healthz({"details": "x"})
 
 
 def test_jsz_grows_with_what_is_asked() -> None:
