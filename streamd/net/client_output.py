@@ -24,6 +24,7 @@ class ClientOutput(asyncio.Protocol):
 
     __slots__ = (
         "_deadline_timer",
+        "_given_bytes",
         "_linger_timer",
         "_listener",
         "_loop",
@@ -49,6 +50,7 @@ class ClientOutput(asyncio.Protocol):
         self._loop = loop or asyncio.get_running_loop()
         self._transport: Any = None
         self._deadline_timer: asyncio.TimerHandle | None = None
+        self._given_bytes = 0  # to the transport, since that timer runs
         self._linger_timer: asyncio.TimerHandle | None = None
         self.cid = 0
         self.ip = ""
@@ -74,9 +76,9 @@ class ClientOutput(asyncio.Protocol):
             self._sent_msgs = self.out_msgs
             self.last_activity_ns = time.time_ns()
         out.append(b"")
-        self._transport.write(b"\r\n".join(out))
+        data = b"\r\n".join(out)
         out.clear()
-        return self.is_congested and self._is_near_limit()
+        return self._write(data)
 
     def send_blob(self, blob: bytes) -> None:
         """Send whole messages, CRLFs and all, behind what was collected before."""
@@ -90,10 +92,15 @@ class ClientOutput(asyncio.Protocol):
                 self.is_dirty = True
                 self._pubsub.dirty.append(self)
             return
-        self._transport.write(blob)
         self.last_activity_ns = time.time_ns()
+        self._write(blob)
+
+    def _write(self, data: bytes) -> bool:
+        """True if so much waits that whoever fills it should rest."""
         if self.is_congested:
-            self._is_near_limit()
+            self._given_bytes += len(data)
+        self._transport.write(data)
+        return self.is_congested and self._is_near_limit()
 
     def _touch(self) -> None:
         if self.out and not self.is_dirty:
@@ -112,8 +119,14 @@ class ClientOutput(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_congested = True
+        if self._deadline_timer is None:
+            self._start_deadline()
+
+    def _start_deadline(self) -> None:
+        """From now on what waits has until the deadline to be gone."""
+        self._given_bytes = 0
         deadline_s = self._listener.options.write_deadline_ns / 1e9
-        if deadline_s > 0 and self._deadline_timer is None:
+        if deadline_s > 0:
             self._deadline_timer = self._loop.call_later(deadline_s, self._on_write_deadline)
 
     def resume_writing(self) -> None:
@@ -140,8 +153,12 @@ class ClientOutput(asyncio.Protocol):
 
     def _on_write_deadline(self) -> None:
         self._deadline_timer = None
-        if not self.is_closed:
+        if self.is_closed:
+            return
+        if self.pending_bytes > self._given_bytes:
             self._drop_slow("Slow Consumer (Write Deadline)")
+        else:  # all that waits came later: it reads as fast as it is sent messages, a bit behind
+            self._start_deadline()
 
     def _drop_slow(self, reason: str) -> None:
         self._pubsub.slow_consumers_count += 1

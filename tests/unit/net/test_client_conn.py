@@ -350,6 +350,28 @@ def test_a_receiver_that_never_drains_is_dropped_in_time():
     assert bed.pubsub.closed[-1].reason == "Slow Consumer (Write Deadline)"
 
 
+def test_a_receiver_that_reads_on_may_stay_behind():
+    """What counts is that everything leaves within the deadline, not that nothing waits."""
+    bed = Bed(Options(max_payload=3_000_000))
+    late, fast = bed.peer(), bed.peer()
+    late.send(b"SUB a 1\r\n")
+    late.transport.is_stuck = True
+    message = b"PUB a 2000000\r\n" + b"x" * 2_000_000 + b"\r\n"
+    fast.send(message)
+    for _ in range(20):
+        bed.clock.advance(6.0)
+        before = late.transport.waiting
+        fast.send(message)
+        late.transport.waiting -= before  # it read what was there, but never catches up
+        assert not late.transport.is_aborted
+    fast.send(message)
+    bed.clock.advance(6.0)
+    late.transport.waiting -= 2_000_000  # one message of two
+    bed.clock.advance(20.0)
+    assert late.transport.is_aborted
+    assert bed.pubsub.closed[-1].reason == "Slow Consumer (Write Deadline)"
+
+
 def test_messages_and_subscriptions_are_activity_and_pings_are_not(monkeypatch):
     """What /connz shows as `last_activity`; without it a client that only answers pings would
     never look idle, and one that only receives would."""
