@@ -16,6 +16,7 @@ from streamd import errors, limits, subjects
 from streamd.api import times
 from streamd.api.shapes import CONSUMER_CONFIG_FIELDS
 from streamd.api.stream_configs import is_valid_name, metadata_bytes, static_metadata
+from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.subject_tree import SubjectTree
 from streamd.types import AssetLimits
@@ -353,7 +354,7 @@ def _check_limits(config: Config, stream: Config) -> None:
         raise errors.CONSUMER_MAX_PENDING_ACK_EXCESS(limit=ack_pending_max)
     inactive_max = stream_limits.get("inactive_threshold", 0)
     if 0 < inactive_max < config.get("inactive_threshold", 0):
-        raise errors.CONSUMER_INACTIVE_THRESHOLD_EXCESS(limit=times.format_duration(inactive_max))
+        raise errors.CONSUMER_INACTIVE_THRESHOLD_EXCESS(limit=format_duration(inactive_max))
 
 
 def _check_priority(config: Config) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from streamd import errors, limits, subjects
-from streamd.api import shapes, times
+from streamd.api import shapes
 from streamd.api.transforms import Transform
+from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.subject_tree import SubjectTree
 
@@ -282,7 +283,7 @@ def _apply_window(config: Config, window_max_ns: int, is_pedantic: bool) -> None
     if age and window > age:
         raise _invalid("duplicates window can not be larger then max age")
     if 0 < window_max_ns < window:
-        limit = times.format_duration(window_max_ns)
+        limit = format_duration(window_max_ns)
         raise _invalid(f"duplicates window can not be larger then server limit of {limit}")
     if 0 < window < limits.SHORT_DURATION_NS_MIN:
         raise _invalid("duplicates window needs to be >= 100ms")

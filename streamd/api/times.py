@@ -1,4 +1,4 @@
-"""Times and durations in the text forms the JetStream API uses: RFC 3339 with nanoseconds.
+"""Times in the text form the JetStream API uses: RFC 3339 with nanoseconds.
 
 A time is ns since the epoch here (0: not set) and the string `0001-01-01T00:00:00Z` when unset
 there. Errors read as nats-server's do, since clients show them to people.
@@ -108,37 +108,6 @@ def parse_ns(text: str) -> int:
     if not text or text == ZERO_TIME:
         return 0
     return parse_time(text)[1]
-
-
-def format_duration(ns: int) -> str:
-    """Return a duration the way Go prints it: `1m0s`, `1.5s`, `100ms`."""
-    if ns == 0:
-        return "0s"
-    sign = "-" if ns < 0 else ""
-    ns = abs(ns)
-    if ns < 1_000:
-        return f"{sign}{ns}ns"
-    if ns < 1_000_000:
-        return f"{sign}{_decimal(ns, 1_000)}µs"
-    if ns < _SECOND:
-        return f"{sign}{_decimal(ns, 1_000_000)}ms"
-    seconds, fraction = divmod(ns, _SECOND)
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{_decimal(seconds * _SECOND + fraction, _SECOND)}s"
-    if hours:
-        return f"{sign}{hours}h{minutes}m{text}"
-    if minutes:
-        return f"{sign}{minutes}m{text}"
-    return sign + text
-
-
-def _decimal(ns: int, unit: int) -> str:
-    whole, rest = divmod(ns, unit)
-    if not rest:
-        return str(whole)
-    digits = len(str(unit)) - 1
-    return f"{whole}.{rest:0{digits}d}".rstrip("0")
 
 
 def _fraction_text(fraction: int) -> str:

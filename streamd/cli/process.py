@@ -20,8 +20,8 @@ from streamd import NATS_LEVEL, limits
 from streamd.cli import runfiles
 from streamd.config import flags
 from streamd.config.cluster import client_address
-from streamd.config.durations import format_duration
 from streamd.config.options import Options
+from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.limits import SHUTDOWN_S
 from streamd.net import facts

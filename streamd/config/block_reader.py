@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from streamd.config.durations import SECOND_NS, parse_duration
+from streamd.config.durations import parse_duration
 from streamd.config.grammar import Value
 from streamd.config.options import Options
 from streamd.config.values import as_flag, as_integer, as_members, as_text
+from streamd.durations import SECOND_NS
 
 Setter = Callable[[Value], None]
 

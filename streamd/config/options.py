@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from streamd.config.cluster import ClusterOptions, client_address
-from streamd.config.durations import SECOND_NS, format_duration
+from streamd.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
 from streamd.limits import CLUSTER_PAYLOAD_BYTES_MAX, CONTROL_LINE_BYTES_MAX
 from streamd.types import AssetLimits

@@ -12,7 +12,6 @@ from typing import Any
 
 from streamd.config.block_reader import Setter, words
 from streamd.config.cluster import ClusterOptions, ClusterTls
-from streamd.config.durations import SECOND_NS, format_duration
 from streamd.config.grammar import Value, digest, parse_file
 from streamd.config.options import Options
 from streamd.config.users_reader import UNSERVED_AUTHORIZATION, UsersReader
@@ -30,6 +29,7 @@ from streamd.config.values import (
     mismatch,
     plain_text,
 )
+from streamd.durations import SECOND_NS, format_duration
 
 
 def load(path: str) -> Options:

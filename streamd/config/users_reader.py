@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from streamd.config.block_reader import BlockReader, words
-from streamd.config.durations import SECOND_NS
 from streamd.config.grammar import Value
 from streamd.config.options import Permissions, ResponsePermission, User
 from streamd.config.values import (
@@ -15,6 +14,7 @@ from streamd.config.values import (
     as_text,
     kind_of,
 )
+from streamd.durations import SECOND_NS
 
 UNSERVED_AUTHORIZATION = words(
     """

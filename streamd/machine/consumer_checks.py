@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamd import errors, subjects
+from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.machine.consumer import Consumer
 from streamd.machine.consumer_position import filters_of
-from streamd.machine.rfc3339 import go_duration, parse_ns
+from streamd.machine.rfc3339 import parse_ns
 from streamd.subject_tree import SubjectTree
 
 # Config keys that the server writes into metadata by itself; they don't make configs different.
@@ -95,7 +96,7 @@ def _check_against_stream(
             return errors.CONSUMER_MAX_PENDING_ACK_EXCESS(limit=ack_pending_max)
     threshold_max = limits.get("inactive_threshold", 0)
     if threshold_max > 0 and config.get("inactive_threshold", 0) > threshold_max:
-        return errors.CONSUMER_INACTIVE_THRESHOLD_EXCESS(limit=go_duration(threshold_max))
+        return errors.CONSUMER_INACTIVE_THRESHOLD_EXCESS(limit=format_duration(threshold_max))
     replicas = config.get("num_replicas", 0)
     if replicas > stream_config.get("num_replicas", 1):
         return errors.CONSUMER_REPLICAS_EXCEEDS_STREAM()

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from streamd import errors
+from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.machine import msgheaders
 from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER
@@ -235,7 +236,7 @@ def _check_ttl(machine: StreamContent, fields: Fields, admitted: Admitted) -> Js
         # Else the message would leave before its marker could, and an older one show again.
         ttl_ns = floor_ns
         subject, headers, payload = admitted.msg
-        text = msgheaders.go_duration(ttl_ns).encode()
+        text = format_duration(ttl_ns).encode()
         headers = msgheaders.with_header(msgheaders.without(headers, TTL), TTL, text)
         admitted.msg = subject, headers, payload
     admitted.flags |= HAS_TTL

@@ -1,4 +1,4 @@
-"""Times as JetStream writes them: RFC 3339 to and from ns, and durations in Go's notation."""
+"""Times as JetStream writes them: RFC 3339 to and from ns."""
 
 from __future__ import annotations
 
@@ -35,27 +35,3 @@ def format_ns(ns: int) -> str:
     seconds, fraction = divmod(ns, _NS)
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{fraction:09d}".rstrip("0").rstrip(".") + "Z"
-
-
-def go_duration(ns: int) -> str:
-    """`ns` as Go prints a duration: 1.5s, 2m0s, 300ms."""
-    if ns < 1_000_000_000:
-        for unit_ns, unit in ((1_000_000, "ms"), (1_000, "µs"), (1, "ns")):
-            if ns >= unit_ns:
-                return f"{_decimal(ns, unit_ns)}{unit}"
-        return "0s"
-    minutes, rest = divmod(ns, 60_000_000_000)
-    text = f"{_decimal(rest, 1_000_000_000)}s"
-    if minutes:
-        hours, minutes = divmod(minutes, 60)
-        text = f"{minutes}m{text}"
-        if hours:
-            text = f"{hours}h{text}"
-    return text
-
-
-def _decimal(value: int, unit: int) -> str:
-    whole, rest = divmod(value, unit)
-    if not rest:
-        return str(whole)
-    return f"{whole}.{str(rest).rjust(len(str(unit)) - 1, '0').rstrip('0')}"

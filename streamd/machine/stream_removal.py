@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from streamd import errors
-from streamd.machine import msgheaders, retention
+from streamd.durations import format_duration
+from streamd.machine import retention
 from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER, Effects
 from streamd.machine.commands import Command
 from streamd.machine.stream_consumers import StreamConsumers
@@ -147,7 +148,7 @@ class StreamRemoval(StreamConsumers):
             return
         if self.index.is_block_full():
             self._roll(out)
-        ttl = msgheaders.go_duration(ttl_ns).encode()
+        ttl = format_duration(ttl_ns).encode()
         headers = (
             b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: "
             + ttl

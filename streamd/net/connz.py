@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd.api.times import format_ns
-from streamd.config.durations import format_duration, format_uptime
+from streamd.config.durations import format_uptime
+from streamd.durations import format_duration
 from streamd.net.facts import ConnectionFacts, Sources, SubscriptionFacts
 from streamd.net.jetstreamz import ACCOUNT
 from streamd.net.query import BadQuery, Query, flag, number, page

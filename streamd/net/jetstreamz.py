@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from streamd import API_LEVEL
 from streamd.api.times import format_ns
-from streamd.config.durations import format_duration
 from streamd.config.options import JetStreamOptions, Options
+from streamd.durations import format_duration
 from streamd.limits import CURRENT_LAG_MAX, MONITORING_ACCOUNTS_MAX
 from streamd.net.query import BadQuery, Query, flag, page
 from streamd.types import META_UID, NodeId, Uid

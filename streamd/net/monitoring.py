@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from streamd import NATS_LEVEL, __version__
 from streamd.api.times import format_ns
-from streamd.config.durations import format_duration, format_uptime
+from streamd.config.durations import format_uptime
 from streamd.config.options import Options
+from streamd.durations import format_duration
 from streamd.net.connz import Connz
 from streamd.net.facts import Sources
 from streamd.net.jetstreamz import (

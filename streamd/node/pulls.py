@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamd import limits
-from streamd.machine.rfc3339 import go_duration
+from streamd.durations import format_duration
 
 if TYPE_CHECKING:
     from streamd.node.ports import DeliverSink
@@ -307,7 +307,7 @@ def refusal(options: PullOptions, config: Mapping[str, Any]) -> bytes | None:
         return b"NATS/1.0 409 Exceeded MaxRequestBatch of %d\r\n\r\n" % batch_max
     expires_max = config.get("max_expires") or 0
     if expires_max > 0 and options.expires_ns > expires_max:
-        text = go_duration(expires_max).encode()
+        text = format_duration(expires_max).encode()
         return b"NATS/1.0 409 Exceeded MaxRequestExpires of %b\r\n\r\n" % text
     bytes_max = config.get("max_bytes") or 0
     if bytes_max > 0 and options.bytes_max > bytes_max:

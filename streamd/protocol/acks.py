@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from streamd.durations import parse_duration
+
 PREFIX = b"$JS.ACK."
 FLOW_PREFIX = b"$JS.FC."
 
@@ -20,16 +22,6 @@ _ARGUMENT_BYTES_MAX = 4096  # of a -NAK: what is longer is no delay
 ACK, NAK, PROGRESS, TERM, NEXT = range(5)
 
 _ACKS = frozenset((b"", b"+ACK", b"+OK"))
-_UNITS_NS = {
-    b"ns": 1,
-    b"us": 1_000,
-    "µs".encode(): 1_000,
-    "μs".encode(): 1_000,
-    b"ms": 1_000_000,
-    b"s": 1_000_000_000,
-    b"m": 60_000_000_000,
-    b"h": 3_600_000_000_000,
-}
 
 
 class AckSubject(NamedTuple):
@@ -110,42 +102,7 @@ def _nak_delay_ns(argument: bytes) -> int:
         except (ValueError, RecursionError):
             return 0
         return delay if isinstance(delay, int) and 0 < delay <= _INT64_MAX else 0
-    return max(parse_duration_ns(argument) or 0, 0)
-
-
-def parse_duration_ns(text: bytes) -> int | None:
-    """Parse Go's duration notation (`1h2m3.5s`, `300ms`); None if it is not one, or one that
-    64 bits do not hold."""
-    sign = 1
-    if text[:1] in (b"-", b"+"):
-        sign = -1 if text[:1] == b"-" else 1
-        text = text[1:]
-    if text == b"0":
-        return 0
-    if not text:
-        return None
-    total = 0
-    at = 0
-    end = len(text)
-    while at < end:
-        start = at
-        while at < end and (text[at : at + 1].isdigit() or text[at] == 0x2E):
-            at += 1
-        number = text[start:at]
-        start = at
-        while at < end and not (text[at : at + 1].isdigit() or text[at] == 0x2E):
-            at += 1
-        unit = _UNITS_NS.get(text[start:at])
-        whole, _, fraction = number.partition(b".")
-        if unit is None or b"." in fraction or not (whole or fraction):
-            return None
-        whole, fraction = whole.lstrip(b"0"), fraction[:18]  # any more are far below a nanosecond
-        if len(whole) > 19:
-            return None  # Python refuses to read a number of thousands of digits
-        total += int(whole or b"0") * unit
-        if fraction:
-            total += int(fraction) * unit // 10 ** len(fraction)
-    return sign * total if total <= _INT64_MAX else None
+    return max(parse_duration(argument.decode("utf-8", "replace")) or 0, 0)
 
 
 _PLAIN_ACK = AckVerb(ACK)

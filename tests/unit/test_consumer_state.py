@@ -11,7 +11,7 @@ from streamd.machine import commands
 from streamd.machine.consumer import Consumer
 from streamd.machine.consumer_acks import sample_percent
 from streamd.machine.consumer_checks import check_create, check_reset
-from streamd.machine.rfc3339 import format_ns, go_duration, parse_ns
+from streamd.machine.rfc3339 import format_ns, parse_ns
 from tests.unit.consumer_bed import START_NS, Bed
 
 SECOND = 1_000_000_000
@@ -214,13 +214,10 @@ def test_what_is_acked_behind_one_that_waits_is_forgotten() -> None:
     assert bed.info().floor == bed.info().delivered
 
 
-def test_times_and_durations_as_go_writes_them() -> None:
+def test_times_as_go_writes_them() -> None:
     assert format_ns(START_NS + 120_000_000) == "2023-11-14T22:13:20.12Z"
     assert parse_ns("2023-11-14T23:13:20.12+01:00") == START_NS + 120_000_000
     assert format_ns(0) == "0001-01-01T00:00:00Z"
     assert parse_ns(format_ns(0)) == 0
     with pytest.raises(ValueError, match="RFC 3339"):
         parse_ns("yesterday")
-    assert [go_duration(ns) for ns in (0, 1500, 3 * 10**8, 2 * SECOND, 90 * SECOND)] == [
-        "0s", "1.5µs", "300ms", "2s", "1m30s",
-    ]  # fmt: skip

@@ -1,10 +1,10 @@
-"""Times and durations in the API's text forms."""
+"""Times in the API's text form."""
 
 from __future__ import annotations
 
 import pytest
 
-from streamd.api.times import ZERO_TIME, bounded, format_duration, format_ns, parse_ns, parse_time
+from streamd.api.times import ZERO_TIME, bounded, format_ns, parse_ns, parse_time
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,3 @@ def test_bad_times_are_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match="parsing time") as caught:
         parse_time(text)
     assert str(caught.value).endswith(reason)
-
-
-@pytest.mark.parametrize(
-    ("ns", "text"),
-    [
-        (0, "0s"),
-        (5, "5ns"),
-        (1_500, "1.5µs"),
-        (100_000_000, "100ms"),
-        (10_000_000_000, "10s"),
-        (90_500_000_000, "1m30.5s"),
-        (3_600_000_000_000, "1h0m0s"),
-        (-1_000_000_000, "-1s"),
-    ],
-)
-def test_durations_read_as_in_go(ns: int, text: str) -> None:
-    assert format_duration(ns) == text
