@@ -32,7 +32,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         most=st.sampled_from([-1, 3]),
         before=st.integers(0, 6),
         start=st.sampled_from(["all", "new", "last_per_subject", "seq"]),
-        policy=st.sampled_from(["explicit", "explicit", "none"]),
+        policy=st.sampled_from(["explicit", "explicit", "all", "none"]),
     )
     def begin(
         self, filters: list[str], max_deliver: int, most: int, before: int, start: str, policy: str
@@ -52,6 +52,7 @@ class ConsumerMachine(RuleBasedStateMachine):
             **config,
         )
         self.has_acks = policy != "none"
+        self.is_ack_all = policy == "all"
         self.initial = set(self.consumer.initial)
         self.start = self.consumer.next_sseq
         self.most = most
@@ -104,7 +105,12 @@ class ConsumerMachine(RuleBasedStateMachine):
         sseq = sorted(self.unacked)[pick % len(self.unacked)]
         self.bed.ack(sseq, payload)
         self.take()
+        self.note_acked(sseq)
+
+    def note_acked(self, sseq: int) -> None:
         self.unacked.discard(sseq)
+        if self.is_ack_all:
+            self.unacked = {each for each in self.unacked if each > sseq}
 
     @precondition(lambda self: self.got)
     @rule(pick=st.integers(0, 99), payload=st.sampled_from([b"", b"-NAK", b"-NAK 2s", b"+WPI"]))
@@ -113,7 +119,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.bed.ack(sseq, payload)
         self.take()
         if not payload:
-            self.unacked.discard(sseq)
+            self.note_acked(sseq)
 
     @precondition(lambda self: self.bed.index.rows)
     @rule(picks=st.sets(st.integers(0, 99), min_size=1, max_size=4))

@@ -8,6 +8,7 @@ import pytest
 
 from streamd.errors import JsError
 from streamd.machine import commands
+from streamd.machine.base import Effects
 from streamd.machine.consumer import Consumer
 from streamd.machine.consumer_acks import sample_percent
 from streamd.machine.consumer_checks import check_create, check_reset
@@ -212,6 +213,18 @@ def test_what_is_acked_behind_one_that_waits_is_forgotten() -> None:
     for sseq in list(consumer.pending):
         bed.ack(sseq)
     assert bed.info().floor == bed.info().delivered
+
+
+def test_an_ack_of_all_that_was_delivered_before_a_reset_means_nothing_after_it() -> None:
+    """Both were in the log by then, and the floor stays below what is delivered (I7)."""
+    bed = Bed()
+    bed.store(*[b"a"] * 10)
+    bed.create(ack_policy="all")
+    bed.pull(b"6")
+    consumer = bed.consumers["C"]
+    consumer.reset(3)
+    consumer.apply([commands.ACKED, START_NS, consumer.uid, [6]], Effects())
+    assert (consumer.floor_sseq, consumer.delivered_sseq) == (2, 2)
 
 
 def test_times_as_go_writes_them() -> None:

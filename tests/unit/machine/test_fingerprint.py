@@ -45,7 +45,7 @@ def test_block_layout_does_not_matter() -> None:
 
 
 def test_every_kind_of_change_shows() -> None:
-    """Storing, deleting, delivering, acking, a consumer more, a config more: all of them."""
+    """Storing, deleting, delivering, acking, giving up, a consumer more, a config more: all."""
     box = _worked()
     seen = {box.machine.fingerprint()}
     uid = box.machine.consumers["c"].uid
@@ -55,6 +55,8 @@ def test_every_kind_of_change_shows() -> None:
         lambda: box.do(commands.DELIVERED, uid, [[5, 5, 4, False]], 0),
         lambda: box.do(commands.DELIVERED, uid, [[1, 1, 5, True]], 0),
         lambda: box.do(commands.ACKED, uid, [1]),
+        lambda: box.do(commands.DEAD, uid, [3]),
+        lambda: box.do(commands.ACKED, uid, [3]),
         lambda: box.consumer("e"),
         lambda: box.do(commands.DELETE_CONSUMER, "d", 0, ""),
         lambda: box.config(max_msgs=100),

@@ -43,6 +43,9 @@ def test_id_is_forgotten_after_the_window() -> None:
     assert box.put(b"a.1", Msg_Id="m1") == 1
     assert box.put(b"a.1", Msg_Id="m1", seconds=1) == (commands.DUPLICATE, 1)
     assert box.put(b"a.1", Msg_Id="m1", seconds=2) == 2
+    box.now += 2 * SECOND - 2_000_000  # and a millisecond with each command
+    assert box.put(b"a.1", Msg_Id="m1") == (commands.DUPLICATE, 2)
+    assert box.put(b"a.1", Msg_Id="m1") == 3, "when it is over, not after that"
 
 
 def test_window_survives_a_restart() -> None:
@@ -219,6 +222,18 @@ def test_numbers_of_thousands_of_digits_are_refused() -> None:
     assert code(box.put(b"a.1", Expected_Last_Sequence="9" * 5000)) == 10071
 
 
+def test_what_the_config_forbids_is_refused_whoever_asks() -> None:
+    """The API refuses it too, by the config that it knows."""
+    box = Box(deny_purge=True)
+    box.put(b"a.1")
+    assert code(box.do(commands.PURGE, b"", 0, 0)) == 10110
+    assert box.do(commands.DELETE_MSG, 1, False) is True
+    box = Box(deny_delete=True)
+    box.put(b"a.1")
+    assert code(box.do(commands.DELETE_MSG, 1, False)) == 10057
+    assert box.do(commands.PURGE, b"", 0, 0) == 1
+
+
 def test_publishes_are_refused_where_the_seqs_end() -> None:
     """A purge may name any seq of 64 bits; the stream goes on there, and must not stop for good."""
     box = Box(allow_atomic=True)
@@ -289,6 +304,18 @@ def test_atomic_batch_counts_room_for_all() -> None:
     box = Box(allow_atomic=True, discard="new", max_msgs=2)
     assert code(batch(box, (b"a.1", {}), (b"a.2", {}), (b"a.3", {}))) == 10077
     assert box.machine.index.count == 0
+    assert batch(box, (b"a.1", {}), (b"a.2", {})) == (2, 2)
+    box = Box(allow_atomic=True, discard="new", max_bytes=2 * size_of_one())
+    assert code(batch(box, (b"a.1", {}), (b"a.2", {}), (b"a.3", {}))) == 10077
+    assert box.machine.index.count == 0
+    assert batch(box, (b"a.1", {}), (b"a.2", {})) == (2, 2)
+
+
+def size_of_one() -> int:
+    """What a message of such a batch takes."""
+    box = Box(allow_atomic=True)
+    batch(box, (b"a.1", {}))
+    return box.machine.index.bytes
 
 
 def test_atomic_batch_counts_its_own_messages_of_a_subject() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from streamd import errors
 from streamd.machine import commands
 from streamd.machine.base import DROP, SEAL, Effects
 from streamd.machine.lookup import IndexLookup
@@ -202,6 +203,20 @@ def test_old_config_is_ignored() -> None:
     config = box.machine.config
     assert box.do(commands.CONFIGURE, config | {"max_msgs": 1}, 3) is True
     assert box.machine.config["name"] == "S" and "max_msgs" not in box.machine.config
+
+
+def test_a_deletion_that_names_another_consumer_is_none() -> None:
+    """A leader that gave one up for its inactivity, and had not heard that its name came back."""
+    box = Box(retention="interest")
+    box.consumer("one")
+    gone = box.machine.consumers["one"].uid
+    assert box.do(commands.DELETE_CONSUMER, "one", gone, "inactive") is True
+    box.consumer("one")
+    box.put(b"a.1")
+    refused = box.do(commands.DELETE_CONSUMER, "one", gone, "inactive")
+    assert refused == errors.CONSUMER_NOT_FOUND()
+    assert list(box.machine.consumers) == ["one"]
+    assert box.live() == [1]
 
 
 def test_purge_below_a_seq_moves_consumers_on() -> None:

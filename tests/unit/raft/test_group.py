@@ -70,6 +70,23 @@ def test_completion_of_an_overwritten_write_does_not_count() -> None:
     assert stable == [1, 1, 2]
 
 
+def test_an_append_commits_no_more_than_it_vouches_for() -> None:
+    """b logged what only a had; the leader of the next term committed something else there, and
+    looks for the last entry that both have."""
+    cluster = elected()
+    core = cluster.core("b")
+    chain1 = core.log.last_chain
+    old = Entry(1, 2, b"old", chain=next_chain(chain1, 1, 2, b"old"))
+    core.step("a", Append(1, 1, 1, chain1, [old], 1))
+    cluster.take("b")
+    cluster.persist("b")
+    core.step("c", Append(2, 1, 1, chain1, [], 3))
+    assert (core.last_index, core.commit) == (2, 1)
+    new = Entry(2, 2, b"new", chain=next_chain(chain1, 2, 2, b"new"))
+    core.step("c", Append(2, 1, 1, chain1, [new], 3))
+    assert (core.log.last_chain, core.commit) == (new.chain, 2)
+
+
 def test_votes_and_prevotes_are_ignored_while_a_leader_is_heard() -> None:
     cluster = elected()
     core = cluster.core("b")
