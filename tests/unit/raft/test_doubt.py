@@ -168,6 +168,39 @@ def test_a_vote_by_surprise_certifies_nothing_at_once() -> None:
         assert (("b", Certify(1, 1)) in sent(cluster, "a")) is is_known
 
 
+def test_who_may_have_forgotten_once_more_is_not_certified_at_once() -> None:
+    """The election was unanimous and b known to be in doubt; then the link to it broke."""
+    cluster = Cluster(list("ab"))
+    core = cluster.core("a")
+    cluster.campaign("a")
+    core.step("b", VoteReply(1, True, True, is_uncertain=True))
+    cluster.take("a")
+    cluster.persist("a")
+    core.step("b", VoteReply(1, False, True, is_uncertain=True))
+    assert core.is_leader
+    core.unreachable("b")
+    cluster.take("a")
+    cluster.persist("a")
+    core.step("b", AppendReply(1, True, core.last_index, is_uncertain=True))
+    assert core.status()["peers"]["b"]["match"] == core.last_index
+    assert not [message for _, message in sent(cluster, "a") if isinstance(message, Certify)]
+
+
+def test_who_lacks_the_entry_that_ends_its_doubt_is_not_certified() -> None:
+    """Others have committed it."""
+    cluster = elected()
+    core = cluster.core("a")
+    core.step("b", HeartbeatReply(1, 1, is_uncertain=True))
+    cluster.take("a")
+    cluster.persist("a")
+    core.step("c", AppendReply(1, True, 2))
+    assert core.commit == 2
+    core.step("b", AppendReply(1, True, 1, is_uncertain=True))
+    assert not [message for _, message in sent(cluster, "a") if isinstance(message, Certify)]
+    core.step("b", AppendReply(1, True, 2, is_uncertain=True))
+    assert ("b", Certify(1, 2)) in sent(cluster, "a")
+
+
 def test_acts_as_certain_only_when_that_is_durable() -> None:
     cluster = elected()
     cluster.wipe("c")

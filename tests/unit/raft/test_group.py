@@ -12,6 +12,7 @@ from streamd.raft.messages import (
     AppendReply,
     Heartbeat,
     HeartbeatReply,
+    Quiesce,
     Vote,
     VoteReply,
 )
@@ -44,6 +45,17 @@ def test_entries_of_earlier_terms_are_not_committed_by_counting() -> None:
     cluster.take("a")
     cluster.persist("a")
     assert core.commit == 3
+
+
+def test_a_leader_counts_its_own_copy_when_it_is_durable() -> None:
+    cluster = elected()
+    core = cluster.core("a")
+    core.propose(b"x")
+    cluster.take("a")
+    core.step("b", AppendReply(1, True, 2))
+    assert core.commit == 1
+    cluster.persist("a")
+    assert core.commit == 2
 
 
 def test_completion_of_an_overwritten_write_does_not_count() -> None:
@@ -85,6 +97,27 @@ def test_an_append_commits_no_more_than_it_vouches_for() -> None:
     new = Entry(2, 2, b"new", chain=next_chain(chain1, 2, 2, b"new"))
     core.step("c", Append(2, 1, 1, chain1, [new], 3))
     assert (core.log.last_chain, core.commit) == (new.chain, 2)
+
+
+def test_who_has_another_last_entry_does_not_go_to_rest() -> None:
+    """It has as many as the leader; the last one is of an earlier term."""
+    cluster = elected()
+    core = cluster.core("b")
+    chain1 = core.log.last_chain
+    old = Entry(1, 2, b"old", chain=next_chain(chain1, 1, 2, b"old"))
+    core.step("a", Append(1, 1, 1, chain1, [old], 1))
+    cluster.take("b")
+    cluster.persist("b")
+    core.step("c", Quiesce(2, 2, 2))
+    assert not core.is_quiescent
+    assert core.commit == 1
+    cluster.take("b")
+    cluster.persist("b")
+    ready = cluster.take("b")
+    assert ready is not None
+    [refusal] = [message for to, message in ready.send_now if to == "c"]
+    assert isinstance(refusal, AppendReply)
+    assert (refusal.is_ok, refusal.index, refusal.hint_index) == (False, 2, 2)
 
 
 def test_votes_and_prevotes_are_ignored_while_a_leader_is_heard() -> None:
