@@ -389,6 +389,42 @@ def test_a_log_begun_anew_says_what_the_snapshot_covers(cluster: Cluster, damage
     assert set(seqs) <= set(cluster.read(behind))
 
 
+def test_a_log_that_does_not_lead_to_the_snapshot_is_given_up(cluster: Cluster) -> None:
+    """S3.7: a leader that was cut off logs more than the others commit after it, and none of it
+    counts. What it has under the snapshot's index is of another term."""
+    cluster.create()
+    cluster.publish(20)
+    cluster.until_whole()
+    uid, name = cluster.uid("S"), cluster.leader("S")
+    others = cluster.followers("S")
+    cluster.isolate(name)
+    for _ in range(60):
+        cluster.offer("S", [(b"S.x", b"", b"alone")], name)
+        cluster.run_ms(5)
+    cluster.until("led", lambda: cluster.leader_name(uid) in others, 20)
+    other = cluster.leader_name(uid)
+    cluster.publish(15, at=other, chunk=1)
+    cluster.save(uid, *others)
+    wal, group = cluster.node(name).wal, cluster.group(other, "S")
+    log = wal.group(uid)
+    assert group is not None
+    assert log is not None
+    assert log.last_index > group.snapshot_index
+    reset_group = wal.reset_group
+    given_up: list[int] = []
+
+    def reset(uid: Uid, index: int, *rest: Any, **named: Any) -> None:
+        given_up.append(index)
+        reset_group(uid, index, *rest, **named)
+
+    wal.reset_group = reset  # type: ignore[method-assign]
+    cluster.net.heal()
+    cluster.until_whole()
+    assert given_up == [group.snapshot_index]
+    assert not cluster.events("warning: log of a group given up"), "nobody has to doubt it"
+    assert b"alone" not in cluster.read(name).values()
+
+
 def test_s3_9_the_leader_is_gone_in_the_middle_of_a_catch_up(make: Make) -> None:
     """S3.9: a follower has fetched 40 % when its leader is killed. It goes on from the next one
     with what it has, and neither leads nor is current before it has all (10,000 messages here)."""

@@ -471,6 +471,38 @@ def test_a_crash_at_any_operation_leaves_the_old_or_the_new(seed: int) -> None:
         assert same(world.reopened(), one)
 
 
+def test_a_complete_install_counts_no_more_once_another_begins() -> None:
+    """It was stopped before the swap; then the leader has other blocks, and some here go. A crash
+    at any moment: a start must not take what is left for the whole."""
+    for at in range(1, 40):
+        one, follower = leader(), Replica("b", seed=at)
+        follower.publish(100)
+        follower.save()
+        world = World(follower, one)
+        world.catchup.start("a", 1)
+        while world.catchup.state != c.SEALING:
+            assert world.step()
+        world.catchup.stop()
+        follower.thread.run()
+        assert read_marker(follower.disk, f"{STREAM}.catchup", UID) is not None
+        one.apply(PURGE, 1, b"", 150, 0)
+        one.publish(100)
+        one.save()
+        one.save()
+        world.catchup = world.make_catchup()
+        follower.disk.crash_at_operation = follower.disk.operation_count + at
+        world.catchup.start("a", one.machine.applied)
+        with pytest.raises(SimCrash):
+            world.run()
+        follower.disk.crash()
+        follower.thread = type(follower.thread)()
+        assert world.reopened().machine.index.last_seq in (100, 200)
+        world.catchup = world.make_catchup()
+        world.catchup.start("a", one.machine.applied)
+        world.run()
+        assert same(world.reopened(), one)
+
+
 def _check_restart(world: World, one: Replica, old: int) -> None:
     follower = world.reopened()
     if follower.installed is not None:
@@ -523,6 +555,23 @@ def test_a_manifest_that_makes_no_sense_is_refused(change: dict[str, Any]) -> No
     assert len(world.troubles) == 3
     world.bend = lambda method, args, result: result
     world.run()
+    assert same(world.reopened(), one)
+
+
+def test_a_snapshot_before_what_is_needed_is_not_taken() -> None:
+    """Whatever the leader answers: the log that it still has would not follow on it."""
+    one = leader()
+    world = World(Replica("b"), one)
+    answer_as_asked = one.files.on_manifest
+    one.files.on_manifest = lambda args, answer: answer_as_asked([UID, 1, []], answer)  # type: ignore[method-assign]
+    one.publish(50)
+    world.catchup.start("a", 250)
+    world.run(retries=2)
+    assert not world.done
+    assert world.troubles == ["from a: manifest at index 204, before 250"] * 3
+    one.save()
+    world.run()
+    assert world.done[0].index == 254
     assert same(world.reopened(), one)
 
 
