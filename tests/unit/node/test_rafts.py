@@ -7,10 +7,27 @@ from types import SimpleNamespace
 import pytest
 
 from streamd.node.rafts import GroupStart, Rafts
-from streamd.types import Index
+from streamd.types import HardState, Index, LogState, Term, Uid
 
 
-def rafts() -> Rafts:
+class Log:
+    """Of a node's write-ahead log: what it knows of groups, and what is said to be so anew."""
+
+    def __init__(self, groups: dict[Uid, LogState]) -> None:
+        self.groups = groups
+        self.damaged_groups: dict[Uid, str] = {}
+        self.resets: list[tuple[Index, HardState]] = []
+
+    def group(self, uid: Uid) -> LogState | None:
+        return self.groups.get(uid)
+
+    def reset_group(
+        self, uid: Uid, index: Index, term: Term, chain: int, *, hard_state: HardState
+    ) -> None:
+        self.resets.append((index, hard_state))
+
+
+def rafts(log: Log | None = None) -> Rafts:
     """Those of node "a" of a cluster. Groups in memory need no log."""
     disk = SimpleNamespace(random_bytes=lambda count: bytes(count))
     clock = SimpleNamespace(monotonic_ms=lambda: 0)
@@ -18,6 +35,7 @@ def rafts() -> Rafts:
         server_name="a",
         is_clustered=True,
         peers=None,
+        wal=log,
         env=SimpleNamespace(disk=disk, clock=clock),
     )
     return Rafts(node)  # type: ignore[arg-type]
@@ -32,3 +50,25 @@ def test_in_memory_nothing_is_missing_where_a_member_begins_anew(index: Index) -
     assert core.is_uncertain
     assert not core.is_incomplete
     assert core.applied == index
+
+
+@pytest.mark.parametrize("why", ["amnesia", "damage", "doubt of before"])
+def test_a_log_that_goes_on_at_a_snapshot_says_at_once_that_it_is_in_doubt(why: str) -> None:
+    """In one write with where it goes on: a crash after that must not leave a member that looks
+    as if it remembered (I12)."""
+    known = LogState(HardState(4, "b", 5, why == "doubt of before"), 1, 5, 0, 0)
+    log = Log({} if why == "amnesia" else {7: known})
+    if why == "damage":
+        log.damaged_groups[7] = "segment 3 is gone"
+    start = GroupStart(7, 9, 4, 5, ("a", "b", "c"), is_forgotten=why == "amnesia")
+    core = rafts(log).make(start)
+    assert core.is_uncertain
+    [(index, hard_state)] = log.resets
+    assert (index, hard_state.term, hard_state.is_uncertain) == (9, 4, True)
+
+
+def test_a_log_that_is_whole_goes_on_at_a_snapshot_without_a_doubt() -> None:
+    log = Log({7: LogState(HardState(4, "b", 5, False), 1, 5, 0, 0)})
+    core = rafts(log).make(GroupStart(7, 9, 4, 5, ("a", "b", "c")))
+    assert not core.is_uncertain
+    assert [(index, state.is_uncertain) for index, state in log.resets] == [(9, False)]
