@@ -9,6 +9,7 @@ temporarily unavailable.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from streamd import errors, limits
@@ -54,16 +55,42 @@ class Forwarding:
         self._has_timer = False
         self._is_nudged = False
         self._passed_on = 0  # to other nodes, which have not answered
+        self._changes = 0  # served here, and not answered
         context.node.watch_leaders(self._on_leaders)
-        context.node.wait_for_requests(lambda: bool(self._parked or self._passed_on))
+        context.node.wait_for_requests(self._has_any)
 
     def route(self, request: Request) -> None:
         """Serve `request` here, or pass it on, or keep it for a while."""
         target = self._target(request)
         if target == self._context.node.server_name:
-            self._serve(request)
+            self._serve_here(request)
+        elif self._give_back(request):
+            return
         elif not target or not self._send(target, request):
             self.park(request)
+
+    def _give_back(self, request: Request) -> bool:
+        """This node stops, and another must serve the request. Who passed it on sees to that: it
+        would hear from this one only that the link broke, and not what became of it."""
+        if not (self._context.node.is_stopping and request.may_go_back):
+            return False
+        request.finish(is_answered=False)
+        return True
+
+    def _serve_here(self, request: Request) -> None:
+        endpoint = request.endpoint
+        if endpoint.is_json and not endpoint.is_read:  # a read can be asked again elsewhere
+            self._changes += 1
+            request.on_done = partial(self._answered, request.on_done)
+        self._serve(request)
+
+    def _answered(self, on_done: Callable[[bool], None] | None, is_answered: bool) -> None:
+        self._changes -= 1
+        if on_done is not None:
+            on_done(is_answered)
+
+    def _has_any(self) -> bool:
+        return bool(self._parked or self._passed_on or self._changes)
 
     def _target(self, request: Request) -> NodeId:
         """Return the node that serves `request`; empty: nobody at the moment."""
@@ -110,12 +137,19 @@ class Forwarding:
         return True
 
     def _passed(self, request: Request, target: NodeId, result: Any) -> None:
-        """`target` has answered the client, or is gone, perhaps before it did."""
+        """`target` has answered the client, or gives the request back, or is gone, perhaps before
+        it did."""
         self._passed_on -= 1
-        if not isinstance(result, JsError):
+        if result is False:
+            if self._target(request) == target:
+                self.park(request)  # who takes its place will say so
+            else:
+                self.route(request)
+        elif not isinstance(result, JsError):
             request.finish()
         elif self._is_up(target):
-            pass  # its endpoint chose silence, or is slow: the client's patience decides
+            # Its endpoint chose silence, or is slow: the client's patience decides.
+            request.finish()
         elif request.endpoint.is_read:
             self.route(request)
         else:
@@ -147,6 +181,8 @@ class Forwarding:
         """Keep `request` until somebody leads who serves it, for as long as clients wait."""
         if not request.endpoint.is_json:
             request.no_responders()
+            return
+        if self._give_back(request):
             return
         now_ms = self._context.clock.monotonic_ms()
         if not request.parked_until_ms:

@@ -135,6 +135,7 @@ class Request:
         "endpoint",
         "headers",
         "hops",
+        "may_go_back",
         "names",
         "on_done",
         "origin",
@@ -166,7 +167,9 @@ class Request:
         self.hops = 0  # nodes that have passed it on
         self.origin: NodeId = ""  # the node of its client, if that is another one
         self.parked_until_ms = 0  # if it waits for a leader: how long
-        self.on_done: Callable[[], None] | None = None  # the node that passed it on is told
+        # The node that passed it on is told. False: nobody answered, it is to look elsewhere.
+        self.on_done: Callable[[bool], None] | None = None
+        self.may_go_back = False  # that node knows what this means
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -218,11 +221,11 @@ class Request:
                 return
         self.context.wires.publish(self.reply, b"", headers, payload)
 
-    def finish(self) -> None:
-        """It is answered, here or elsewhere."""
+    def finish(self, *, is_answered: bool = True) -> None:
+        """It is answered, here or elsewhere; or nobody here does anything more about it."""
         on_done, self.on_done = self.on_done, None
         if on_done is not None:
-            on_done()
+            on_done(is_answered)
 
     # --- steps ----------------------------------------------------------------------------------
 

@@ -211,6 +211,7 @@ class Router:
             return
         if counts.pending >= limits.API_PENDING_MAX:
             self.advisories.limit_reached(1)
+            request.finish()
             return
         try:
             endpoint.serve(request)
@@ -227,7 +228,9 @@ class Router:
             assert self._forwarding is not None, "nobody registered without it"
             self._forwarding.answer(*args)
 
-    def _take(self, sender: NodeId, args: list[Any], on_done: Callable[[], None] | None) -> None:
+    def _take(
+        self, sender: NodeId, args: list[Any], on_done: Callable[[bool], None] | None
+    ) -> None:
         """Serve or pass on what another node passed on to this one."""
         assert self._forwarding is not None, "nobody registered without it"
         subject, reply, headers, payload, facts, hops = args
@@ -237,15 +240,17 @@ class Router:
             first = sender if hops == 1 else ""
             request.origin = getattr(request.client, "server", first)
             request.on_done = on_done
+            facts_of = self.context.node.node_facts
+            request.may_go_back = bool(on_done and facts_of.get(sender, {}).get("takes_back"))
             self._forwarding.route(request)
         elif on_done is not None:
-            on_done()
+            on_done(True)
 
     def _on_call(
         self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
     ) -> None:
         if method == FORWARD:
-            self._take(sender, args, lambda: answer(True))
+            self._take(sender, args, answer)
         else:
             cluster.serve_call(self.context, method, args, answer)
 

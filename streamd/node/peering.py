@@ -344,6 +344,7 @@ class Peering:
             "rewrites": True,
             "removes": True,
             "awaits": True,
+            "takes_back": True,
             "storage_used": node.storage_bytes(),
             "memory_used": node.memory_bytes(),
             "streams": len(replicas),

@@ -302,6 +302,10 @@ class NodeHandle(Protocol):
     ) -> None:
         """Call `done` once the stream's leader runs it with the config of that meta entry."""
 
+    @property
+    def is_stopping(self) -> bool:
+        """True from when the node was told to stop."""
+
     def wait_for_requests(self, has_any: Callable[[], bool]) -> None:
         """A node that stops waits while there are any, within bounds: other nodes serve them."""
 

@@ -95,6 +95,7 @@ class Peers:
 
 class ClusterNode(Node):
     is_clustered = True
+    is_stopping = False
     cluster_name = "C1"
 
     def __init__(self, world: World, name: str) -> None:
@@ -272,13 +273,16 @@ class World:
                 watcher()
         self.pass_ms(0)
 
-    def send(self, node: str, subject: str, body: Any = b"", client: Any = None) -> bytes:
-        """Send a request to a node; returns its reply subject."""
+    def send(
+        self, node: str, subject: str, body: Any = b"", client: Any = None, *, runs: bool = True
+    ) -> bytes:
+        """Send a request to a node; returns its reply subject. `runs`: see `run`."""
         self._reply_count += 1
         reply = b"_INBOX.%d" % self._reply_count
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.routers[node].handle(b"$JS.API." + subject.encode(), reply, b"", payload, client)
-        self.run()
+        if runs:
+            self.run()
         return reply
 
     def replies(self, reply: bytes) -> list[tuple[bytes, bytes]]:

@@ -116,6 +116,45 @@ def test_requests_do_not_go_round_for_ever(world: World, monkeypatch: pytest.Mon
     assert json.loads(world.replies(reply)[0][1])["error"]["err_code"] == 10008
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_node_that_stops_gives_back_what_it_was_passed(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """n1 leads no more and stops. n3, whose client asked, has heard who leads now, or will: it asks
+    there itself, for of a request that n1 had passed on it would hear only that n1 is gone."""
+    uid = world.make("S", num_replicas=3).uid
+    world.lead(uid, "n1")
+    world.facts["n3"]["takes_back"] = True
+    reply = world.send("n3", "STREAM.PURGE.S", runs=False)
+    world.nodes["n1"].is_stopping = True
+    world.leaders[uid] = "n2" if is_known else ""
+    monkeypatch.setattr(world.nodes["n1"].peers, "call", None)  # it asks nobody
+    world.run()
+    if not is_known:
+        assert not world.replies(reply)
+        world.lead(uid, "n2")
+    ((_, payload),) = world.replies(reply)
+    assert json.loads(payload)["success"]
+    assert not any(node.has_requests() for node in world.nodes.values())
+
+
+def test_a_node_that_stops_waits_for_changes_that_are_not_answered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """n1 made the stream, and waits for its leader to run it: who asked is not to hear 10008."""
+    waiting: list[Any] = []
+    node = world.nodes["n1"]
+    monkeypatch.setattr(node, "wait_configured", lambda *args: waiting.append(args[2]))
+    reply = world.send("n3", "STREAM.CREATE.S", {"name": "S", "num_replicas": 3})
+    assert node.has_requests() and not world.replies(reply)
+    world.lead(1, "n2")
+    waiting[0](True)
+    world.run()
+    ((_, payload),) = world.replies(reply)
+    assert json.loads(payload)["did_create"]
+    assert not node.has_requests() and not world.nodes["n3"].has_requests()
+
+
 def test_request_waits_for_a_leader(world: World) -> None:
     uid = world.make("S", num_replicas=3).uid
     world.leaders[uid] = ""
