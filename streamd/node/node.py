@@ -505,12 +505,12 @@ class Node:
         self._timers[name] = self.env.loop.call_later(delay_s, callback)
 
     def again(self, name: str, every_s: float, callback: Callable[[], None]) -> None:
-        """Call again and again until the node stops."""
+        """Call again and again until the node stops, whatever one call ends with."""
 
         def fire() -> None:
             if not self._is_stopping:
-                callback()
                 self._later(name, every_s, fire)
+                callback()
 
         self._later(name, every_s, fire)
 

@@ -102,6 +102,32 @@ def test_a_meta_group_that_can_not_begin_anew_ends_the_node(
     assert [type(reason) for reason in reasons] == [OSError]
 
 
+def test_what_is_done_again_and_again_survives_an_error(tmp_path: Path) -> None:
+    """One error in the look at moves or damages ended all looks until the next start."""
+    calls: list[int] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        told: list[Any] = []
+        loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
+        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
+        await node.started()
+        is_twice = asyncio.Event()
+
+        def look() -> None:
+            calls.append(1)
+            if len(calls) == 2:
+                is_twice.set()
+            raise LookupError("of a group")
+
+        node.again("look", 0, look)
+        await is_twice.wait()
+        await node.stopped()
+        assert [type(one) for one in told][:1] == [LookupError]  # and it is not hidden
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
 class Acks:
     """Collects the outcomes of publishes; `all` is set when as many have come as are wanted."""
 
