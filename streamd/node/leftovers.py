@@ -46,7 +46,8 @@ class Leftovers:
             if disk.exists(directory):
                 move_to_trash(disk, directory, os.path.join(node.root, "trash"))
 
-        def removed(result: Any) -> None:  # what could not be moved is found by the next start
+        def removed(result: Any) -> None:
+            node.note_not_moved(uid, result)
             node.meta_member.remember_commit()
             node.wal.destroy(uid)
             node.empty_trash([str(uid)])

@@ -544,7 +544,17 @@ class Node:
         """Unlink streams that a committed command deleted. Orphans stay until somebody looks."""
         for name in names:
             path = os.path.join(self.root, "trash", name)
-            EmptyTrash(self._disk, self.block_thread, path).begin()
+            on_failed = partial(self._not_removed, path)
+            EmptyTrash(self._disk, self.block_thread, path, on_failed).begin()
+
+    def _not_removed(self, path: str, err: BaseException) -> None:
+        self.warn("trash can't be emptied before the next start", path=path, reason=str(err))
+
+    def note_not_moved(self, uid: Uid, result: Any) -> None:
+        """`result` is of a job that moved a deleted stream's files to trash. If that failed, they
+        take room until the next start finds them."""
+        if isinstance(result, BaseException):
+            self.error("files of a deleted stream not moved", group=uid, reason=str(result))
 
     def _empty_own_trash(self) -> None:
         trash = self._disk.listdir(os.path.join(self.root, "trash"))

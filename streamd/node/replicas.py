@@ -236,6 +236,7 @@ class Replicas:
                 store.move_to_trash(os.path.join(node.root, "trash"))
 
         def done(result: Any) -> None:
+            node.note_not_moved(asset.uid, result)
             if is_deleted and isinstance(store, StreamStore):
                 node.meta_member.remember_commit()
                 node.wal.destroy(asset.uid)
@@ -462,6 +463,7 @@ class Replicas:
                 replica.store.move_to_trash(os.path.join(node.root, "trash"))
 
         def removed(result: Any) -> None:
+            node.note_not_moved(uid, result)
             node.amnesia.note_dropped(uid)
             if replica.is_file:
                 node.meta_member.remember_commit()

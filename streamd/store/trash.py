@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from streamd.store.disk import Disk, Thread
@@ -22,28 +23,43 @@ def move_to_trash(disk: Disk, directory: str, trash_dir: str) -> None:
 class EmptyTrash:
     """Removes a directory in `trash/` on the block thread, one block per job: what other streams
     read and write comes in between, and while a file system frees a file, syncs of others wait.
-    What a stop or a failure leaves is removed after the next start."""
+    What a stop or a failure leaves is removed after the next start; `on_failed` hears of one."""
 
-    def __init__(self, disk: Disk, thread: Thread, path: str) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        thread: Thread,
+        path: str,
+        on_failed: Callable[[BaseException], None] = lambda err: None,
+    ) -> None:
         self._disk = disk
         self._thread = thread
         self._path = path
+        self._on_failed = on_failed
 
     def begin(self) -> None:
         self._thread.submit(lambda: self._disk.listdir(self._path), self._listed)
 
     def _listed(self, names: Any) -> None:
-        if not isinstance(names, BaseException):
+        if isinstance(names, BaseException):
+            self._on_failed(names)
+        else:
             self._go_on([name for name in names if name.endswith(BLOCK_SUFFIX)])
 
     def _go_on(self, blocks: list[str]) -> None:
         if not blocks:
-            self._thread.submit(lambda: self._disk.remove_tree(self._path), None)
+            self._thread.submit(lambda: self._disk.remove_tree(self._path), self._removed)
             return
         path = os.path.join(self._path, blocks.pop())
 
         def removed(result: Any) -> None:
-            if not isinstance(result, BaseException):
+            if isinstance(result, BaseException):
+                self._on_failed(result)
+            else:
                 self._go_on(blocks)
 
         self._thread.submit(lambda: self._disk.unlink(path), removed)
+
+    def _removed(self, result: Any) -> None:
+        if isinstance(result, BaseException):
+            self._on_failed(result)

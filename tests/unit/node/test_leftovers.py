@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from streamd.machine import commands
 from streamd.node.node import Node
 from tests.unit.node.test_accepted_loss import create, make, publish, save
+from tests.unit.node.test_scrubber import Log
 
 
 async def delete(node: Node, name: str) -> None:
@@ -76,6 +78,33 @@ def test_a_stream_that_failed_and_is_deleted_leaves_the_log_and_the_disk(tmp_pat
         assert not files.exists()
         assert list((tmp_path / "streamd" / "trash").iterdir()) == []
         assert "S" not in node.failed
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_files_that_can_not_be_moved_to_trash_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take room, and nothing else said why. The next start finds them."""
+
+    async def run() -> None:
+        log = Log()
+        node = make(tmp_path)
+        node.log = log
+        await node.started()
+        uid = await create(node, "S")
+        await publish(node, "S", 20)
+
+        def full(source: str, target: str) -> None:
+            raise OSError(errno.ENOSPC, "rename")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node.env.disk, "replace", full)
+            await delete(node, "S")
+            await idle(node)
+        (line,) = log.lines
+        assert "not moved" in line and str(uid) in line and "No space left" in line
         await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 60))

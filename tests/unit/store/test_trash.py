@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+import pytest
+
 from streamd.store.trash import EmptyTrash
 from tests.sim.disk import SimDisk, SimThread
 
@@ -39,10 +41,13 @@ def test_a_directory_that_is_not_there_is_no_matter() -> None:
     assert not disk.exists(PATH)
 
 
-def test_what_cannot_be_removed_stays() -> None:
+@pytest.mark.parametrize("operation", ["unlink", "remove_tree"])
+def test_what_cannot_be_removed_stays_and_is_told(operation: str) -> None:
     disk, thread = SimDisk(), SimThread()
     filled(disk)
-    disk.fail("unlink", errno.EIO, under=PATH)
-    EmptyTrash(disk, thread, PATH).begin()
+    told: list[BaseException] = []
+    disk.fail(operation, errno.EIO, under=PATH)
+    EmptyTrash(disk, thread, PATH, told.append).begin()
     thread.run()
     assert disk.exists(PATH)
+    assert [type(err) for err in told] == [OSError]
