@@ -373,13 +373,16 @@ class Replicas:
 
     def _failed(self, asset: StreamAsset, err: BaseException) -> None:
         """A turn raised. With peers, what is wrong here is right elsewhere."""
-        if self.has_peers(asset) and isinstance(err, CorruptionError):
-            if asset.uid not in self.reasons:
-                self._node.damages.damage_count += 1
-                self._node.error("replica is damaged", stream=asset.name, reason=str(err))
-                self.repair(asset.uid, str(err))
-                return
-        self.fail(asset.uid, asset.name, err)
+        uid, replica = asset.uid, self._replicas[asset.uid]
+        # As its members are now: when it was opened, or where it is wanted, may be another matter.
+        has_peers = len(replica.group.raft.members.voters) > 1
+        if has_peers and isinstance(err, CorruptionError) and uid not in self.reasons:
+            self._node.damages.damage_count += 1
+            self._node.error("replica is damaged", stream=asset.name, reason=str(err))
+            self.repair(uid, str(err))
+            return
+        self.fail(uid, asset.name, err)
+        replica.store.close()  # nobody reads it any more: others need what it holds open
 
     def fail(self, uid: Uid, name: str, err: BaseException) -> None:
         """A stream can't be served on this node."""

@@ -13,6 +13,7 @@ import pytest
 
 from streamd import limits
 from streamd.errors import CorruptionError, ReadError
+from streamd.node import group as g
 from streamd.node.catch_ups import CatchUps
 from streamd.types import NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, Make, campaign
@@ -566,3 +567,50 @@ def test_s4_9_a_leader_can_not_read_an_entry_that_a_follower_lacks(
     cluster.boot(behind)
     cluster.until_whole()
     assert len(cluster.read(leader)) == 50
+
+
+def test_s4_9_the_only_copy_is_not_set_aside_because_there_were_others(cluster: Cluster) -> None:
+    """A stream of three copies that has one now. When that one failed, it was moved aside to be
+    fetched from peers, as they were when it was opened: the stream had no leader from then on."""
+    uid = cluster.create()
+    cluster.publish(100)
+    cluster.until_whole()
+    config = cluster.info()["config"] | {"num_replicas": 1}
+    assert "error" not in cluster.ask("STREAM.UPDATE.S", config)
+    name = cluster.leader("S")
+    cluster.until("alone", lambda: cluster.node(name).meta.streams_by_uid[uid].members == (name,))
+    name = cluster.leader("S")
+    cluster.save(uid, name)
+    fail(cluster, name)
+    cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
+    cluster.run_ms(1000)
+    assert f"{cluster.directory('S')}/1.blk" in cluster.hosts[name].disk.paths
+    cluster.stop(name)
+    cluster.boot(name)
+    cluster.until("open", lambda: cluster.node(name).replicas.get(uid))
+    cluster.until("served", lambda: len(cluster.read(name)) == 100)
+
+
+def test_s4_9_a_replica_that_was_alone_is_made_anew_from_its_peers(cluster: Cluster) -> None:
+    """A stream of one copy that has three now: the copy it began with stopped until the next start
+    when it failed, for it had no peers when it was opened."""
+    cluster.create(replicas=1)
+    name = cluster.leader("S")
+    cluster.publish(100)
+    config = cluster.info()["config"] | {"num_replicas": 3}
+    assert "error" not in cluster.ask("STREAM.UPDATE.S", config)
+    group = cluster.group(name, "S")
+    assert group is not None
+    cluster.until("three voters", lambda: len(group.raft.members.voters) == 3)
+    fail(cluster, name)
+    cluster.run_ms(100)
+    assert "S" not in cluster.node(name).failed
+    cluster.until_whole()
+
+
+def fail(cluster: Cluster, name: NodeId) -> None:
+    """As if a turn of the stream's replica had found damage."""
+    monitor = cluster.node(name).monitor_of(cluster.uid("S"))
+    assert monitor is not None
+    damage = CorruptionError("1.blk: a footer is damaged")
+    cluster.process(name).run(monitor.post, (g.FAILED, damage, None, None))

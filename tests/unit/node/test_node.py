@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 from streamd.api.stream_configs import normalise
+from streamd.errors import DiskError
 from streamd.machine import commands
+from streamd.node import group as g
 from streamd.node.group import Group, NoBlocks
 from streamd.node.node import Node
 from streamd.node.rafts import GroupStart
@@ -178,6 +181,43 @@ def test_streams_that_are_written_in_one_round_share_one_sync(
                 assert node.wal.sync_count == before + 1
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_stream_that_stopped_holds_nothing_open(tmp_path: Path) -> None:
+    """Its files and its share of the memory for recent bytes, until the process ended."""
+
+    async def run() -> None:
+        async with _running(tmp_path) as node:
+            await _create(node, "A")
+            handle = node.streams_for(b"A")[0]
+            acks = Acks(1)
+            handle.publish([(b"A", b"", b"x" * 1000)], [b"r"], acks)
+            await acks.all.wait()
+            directory = f"streams/{handle.uid}/"
+            budget = node.replicas._recovery._hot_budget
+            handle.store.flush()
+            await _idle(node)
+            assert budget.used > 1000 and _open_in(directory)
+            handle.monitor.post((g.FAILED, DiskError("1.blk: Input/output error"), None, None))
+            await handle.monitor.stopped.wait()
+            await _idle(node)
+            assert "A" in node.failed
+            assert budget.used == 0 and not _open_in(directory)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+async def _idle(node: Node) -> None:
+    """Until the block thread has done all that was begun so far."""
+    done = asyncio.Event()
+    node.block_thread.submit(lambda: None, lambda result: done.set())
+    await done.wait()
+
+
+def _open_in(directory: str) -> list[str]:
+    """Files of this process that are open there."""
+    links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return [link for link in links if directory in link]
 
 
 def test_while_the_disk_is_quick_the_loop_writes_the_log(
