@@ -95,7 +95,7 @@ class ReplicaRecovery:
             found.marker = marker
             return found
         except OPENING_ERRORS as err:
-            if not node.replicas.has_peers(asset):
+            if not self._others_have(asset):
                 raise
             aside = self.set_aside(uid)
             node.warn("stream files set aside", stream=asset.name, path=aside, reason=str(err))
@@ -103,6 +103,12 @@ class ReplicaRecovery:
             found.is_damaged = True
             found.conflict = str(err) if isinstance(err, IncarnationError) else ""
             return found
+
+    def _others_have(self, asset: StreamAsset) -> bool:
+        """True if the group has other members. That more are wanted is not enough: they begin with
+        what is here."""
+        is_shared = any(name != self._node.server_name for name in asset.members)
+        return is_shared and self._node.replicas.has_peers(asset)
 
     def _recover_files(self, asset: StreamAsset) -> Recovered:
         node = self._node

@@ -15,6 +15,7 @@ from streamd import limits
 from streamd.errors import CorruptionError, ReadError
 from streamd.node import group as g
 from streamd.node.catch_ups import CatchUps
+from streamd.node.stream_group import StreamGroup
 from streamd.types import NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, Make, campaign
 from tests.scenarios.driver import ROOT, Cluster
@@ -606,6 +607,35 @@ def test_s4_9_a_replica_that_was_alone_is_made_anew_from_its_peers(cluster: Clus
     cluster.run_ms(100)
     assert "S" not in cluster.node(name).failed
     cluster.until_whole()
+
+
+def test_s4_9_the_only_copy_is_not_set_aside_because_there_will_be_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More copies are wanted, and none is a member yet, when the only one is found damaged."""
+    uid = cluster.create(replicas=1)
+    cluster.publish(100)
+    name = cluster.leader("S")
+    cluster.save(uid, name)
+    disk = cluster.hosts[name].disk
+    snapshots = [path for path in disk.paths if path.startswith(cluster.directory("S") + "/stream")]
+    with monkeypatch.context() as patched:
+        patched.setattr(StreamGroup, "_on_members", lambda *args: None)
+        config = cluster.info()["config"] | {"num_replicas": 3}
+        assert "error" not in cluster.ask("STREAM.UPDATE.S", config)
+        assert len(cluster.node(name).meta.streams_by_uid[uid].peers) == 3
+        cluster.stop(name)
+        for path in snapshots:
+            disk.flip(path, 100)
+        cluster.boot(name)
+        cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
+        assert f"{cluster.directory('S')}/1.blk" in disk.paths
+    for path in snapshots:
+        disk.flip(path, 100)  # whole again
+    cluster.stop(name)
+    cluster.boot(name)
+    cluster.until_whole()
+    assert len(cluster.read(name)) == 100
 
 
 def fail(cluster: Cluster, name: NodeId) -> None:
