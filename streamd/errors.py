@@ -7,7 +7,8 @@ Standard library only.
 
 from __future__ import annotations
 
-from typing import Any
+import errno
+from typing import Any, Final
 
 
 class StreamdError(Exception):
@@ -31,9 +32,23 @@ class IncarnationError(CorruptionError):
 class DiskError(StreamdError):
     """The operating system refused a read, write or sync. Final for whoever asked."""
 
+    # It was short of files or memory at the moment, and did not even try. That says nothing of the
+    # bytes, and to ask again later is no second try of anything that failed.
+    is_passing = False
+
 
 class ReadError(CorruptionError, DiskError):
     """The disk does not give back what was written: as good as damaged, where others have it."""
+
+
+NO_FILES: Final = frozenset((errno.EMFILE, errno.ENFILE))  # no more may be open: told by an open
+
+
+def is_passing(err: object) -> bool:
+    """True if nothing is wrong but what will pass: see DiskError."""
+    if isinstance(err, OSError):
+        return err.errno in NO_FILES
+    return isinstance(err, DiskError) and err.is_passing
 
 
 class ConfigError(StreamdError):

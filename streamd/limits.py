@@ -158,6 +158,7 @@ SCRUB_EVERY_S: Final = 3600.0  # from the begin of one round to the next: bounds
 SCRUB_BYTES_PER_S: Final = 8 * 1024 * 1024  # a block a second: some 5 % of a core, while it reads
 SCRUB_PAUSE_S: Final = 0.05  # between two reads, however small: others use the block thread too
 LOST_INDEXES: Final = 1000  # of the meta log, never used: lost entries may have had them
+OPEN_AGAIN_S: Final = 10.0  # until a stream that stopped for want of files is opened again
 UNREADABLE_AGAIN_MS: Final = 5000  # until a message that the disk did not give is asked for again
 UNREADABLE_LISTED: Final = 8  # ranges of such messages that an error names
 UNREADABLE_SHOWN: Final = 10_000  # of them in a StreamInfo, the first

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import limits
-from streamd.errors import StreamdError
+from streamd.errors import StreamdError, is_passing
 from streamd.node import group as g
 from streamd.node.block_repair import DONE, NOWHERE, OTHER, VOID, BlockRepair
 from streamd.node.stream_handle import LocalStream
@@ -51,6 +51,9 @@ class Damages:
         """Something of the newest state is missing or bad on this disk, in a block if one is named;
         or (not `is_new`) less of it than before."""
         node = self._node
+        if is_passing(err):
+            node.warn("could not be read for now", group=uid, reason=str(err))
+            return
         group = node.group_of(uid)
         if uid == META_UID or group is None or group.failure:
             return

@@ -189,6 +189,7 @@ class Replicas:
                 self._run(asset, result)
             except OPENING_ERRORS as err:
                 self.fail(asset.uid, asset.name, err)
+                self._look_if_passing(asset, err)
             self._no_longer_busy(asset)
 
         self._node.block_thread.submit(partial(self._recovery.recover, asset), opened)
@@ -376,13 +377,28 @@ class Replicas:
         uid, replica = asset.uid, self._replicas[asset.uid]
         # As its members are now: when it was opened, or where it is wanted, may be another matter.
         has_peers = len(replica.group.raft.members.voters) > 1
-        if has_peers and isinstance(err, CorruptionError) and uid not in self.reasons:
+        is_damage = isinstance(err, CorruptionError) and not errors.is_passing(err)
+        if has_peers and is_damage and uid not in self.reasons:
             self._node.damages.damage_count += 1
             self._node.error("replica is damaged", stream=asset.name, reason=str(err))
             self.repair(uid, str(err))
             return
         self.fail(uid, asset.name, err)
         replica.store.close()  # nobody reads it any more: others need what it holds open
+        self._look_if_passing(asset, err)
+
+    def _look_if_passing(self, asset: StreamAsset, err: BaseException) -> None:
+        """A replica that had to stop, or could not be opened, with nothing wrong but what passes:
+        open it again in a while, as it is."""
+        node, uid = self._node, asset.uid
+
+        def look() -> None:
+            if asset.name in node.failed and uid in self._assets and not node.is_stopping:
+                del node.failed[asset.name]
+                self.close_live(uid, lambda: self.open_again(uid))
+
+        if errors.is_passing(err):
+            node.env.loop.call_later(limits.OPEN_AGAIN_S, look)
 
     def fail(self, uid: Uid, name: str, err: BaseException) -> None:
         """A stream can't be served on this node."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import limits
-from streamd.errors import CorruptionError, StreamdError
+from streamd.errors import CorruptionError, StreamdError, is_passing
 from streamd.machine.columns import Block
 from streamd.node.scrub import block_difference
 from streamd.node.stream_handle import LocalStream
@@ -96,7 +96,8 @@ class Scrubber:
             node = self._node
             size = 0
             if isinstance(result, StreamdError):
-                if not node.is_stopping and node.wal.oldest == oldest:  # else it was let go
+                is_old = node.wal.oldest != oldest  # it was let go
+                if not (node.is_stopping or is_old or is_passing(result)):
                     node.damages.on_damaged_log(str(result))
             elif isinstance(result, BaseException):
                 raise result
@@ -121,6 +122,9 @@ class Scrubber:
             return False
 
         def done(result: Any) -> None:
+            if is_passing(result):
+                self._was_read(0, self._next)
+                return
             if isinstance(result, BaseException):
                 raise result
             size, fault = result
@@ -166,6 +170,8 @@ class Scrubber:
         if isinstance(result, BaseException):
             if not isinstance(result, StreamdError):
                 raise result
+            if is_passing(result):
+                return  # the next round will tell
             error = result
         else:
             text = block_difference(replica.machine, block, result, active_count=active_count)
@@ -197,6 +203,8 @@ class Scrubber:
         replica.store.flush()
 
         def done(result: Any) -> None:
+            if is_passing(result):
+                return
             if isinstance(result, BaseException):
                 raise result
             if self._is_live(replica, block):

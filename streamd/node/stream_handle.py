@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd import limits
-from streamd.errors import CorruptionError, DiskError
+from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
 from streamd.node.cursor import Cursor
@@ -138,7 +138,8 @@ class _Read:
             try:
                 message = self._message(*loc)
             except (CorruptionError, DiskError) as err:
-                handle.report(loc[1], [seq], str(err))
+                if not is_passing(err):
+                    handle.report(loc[1], [seq], str(err))
                 self._done(None)
                 return
             if message is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from streamd import limits
-from streamd.errors import CorruptionError, DiskError, StreamdError
+from streamd.errors import CorruptionError, DiskError, StreamdError, is_passing
 from streamd.machine.index import StreamIndex
 from streamd.node.group import BlockPort
 from streamd.store.format import crc_of
@@ -70,7 +70,7 @@ class Unreadable:
         try:
             found = self._blocks.chunk(block_no, offset)
         except (CorruptionError, DiskError) as err:
-            if place not in self._seqs:
+            if place not in self._seqs and not is_passing(err):
                 self._add([self._index.seq_at_place(block_no, offset)], str(err))
             return None, self._hold(place, now_ms)
         if found is None or not self._seqs:

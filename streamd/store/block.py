@@ -6,7 +6,7 @@ import os
 
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
-from streamd.store.disk import Buffer, Disk
+from streamd.store.disk import Buffer, Disk, is_shortage
 from streamd.store.footer import TRAILER_BYTES, footer_length
 from streamd.types import Pieces, Uid
 
@@ -130,14 +130,18 @@ class BlockFiles:
         are others."""
         try:
             fd = self._disk.open(self.path(block_no))
-        except OSError:
+        except OSError as err:
+            if is_shortage(err):
+                raise
             return list(range(len(places)))
         damaged: list[int] = []
         try:
             for at, (offset, length, crc) in enumerate(places):
                 try:
                     blob = self._disk.pread(fd, length, offset)
-                except OSError:
+                except OSError as err:
+                    if is_shortage(err):
+                        raise
                     blob = b""
                 is_whole = len(blob) == length == fmt.verified_length(blob)
                 if not is_whole or fmt.crc_of(blob) != crc:

@@ -217,7 +217,9 @@ class Blocks:
             if isinstance(result, StreamdError):
                 self._damaged[key] = result
             elif isinstance(result, BaseException):
-                self._damaged[key] = DiskError(f"{files.path(block_no)}: {result!r}")
+                refused = DiskError(f"{files.path(block_no)}: {result!r}")
+                refused.is_passing = isinstance(result, MemoryError)
+                self._damaged[key] = refused
             else:
                 self._chunks.add(block_no, offset, result)
             for waiting in self._reads.pop(key):
@@ -295,7 +297,10 @@ class Blocks:
     def damaged_records(self, block_no: int, places: list[tuple[int, int, int]]) -> list[int]:
         """Which records at (offset, length, crc), by their number in the list, can't be read or
         are others. Synchronous. What waits to be written is not there yet."""
-        return self._files.damaged_records(block_no, places)
+        try:
+            return self._files.damaged_records(block_no, places)
+        except OSError as err:
+            raise read_error("reading a block", self._files.path(block_no), err) from err
 
     # --- jobs -------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from streamd.errors import DiskError, ReadError
+from streamd.errors import NO_FILES, DiskError, ReadError
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -27,6 +27,7 @@ Post = Callable[[Callable[[], None]], Any]
 _Job = tuple[Callable[[], Any], Callable[[Any], None] | None]  # (job, done)
 
 UNSYNCED_PREFIX = ".unsynced-"  # names that an OverlayDisk hides; see overlay.py
+_NO_MEMORY = frozenset((errno.ENOMEM, errno.EAGAIN))  # after a write it is open what became of it
 _IOV_MAX = 1024
 _ZEROS = bytes(1 << 20)
 
@@ -226,12 +227,21 @@ def default_disk() -> OsDisk:
 
 def disk_error(what: str, path: str, err: OSError) -> DiskError:
     """Say which file an OSError is about, in one line an operator understands."""
-    return DiskError(f"{path}: {what}: {_reason(err)}")
+    found = DiskError(f"{path}: {what}: {_reason(err)}")
+    found.is_passing = err.errno in NO_FILES
+    return found
 
 
 def read_error(what: str, path: str, err: OSError) -> ReadError:
     """As `disk_error`, of bytes that should be there."""
-    return ReadError(f"{path}: {what}: {_reason(err)}")
+    found = ReadError(f"{path}: {what}: {_reason(err)}")
+    found.is_passing = is_shortage(err)
+    return found
+
+
+def is_shortage(err: OSError) -> bool:
+    """True of a read that was refused for want of files or memory, whatever the bytes are."""
+    return err.errno in NO_FILES or err.errno in _NO_MEMORY
 
 
 def _reason(err: OSError) -> str:

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from streamd.errors import CorruptionError, IncarnationError
-from streamd.store.disk import Disk, read_error
+from streamd.store.disk import Disk, is_shortage, read_error
 from streamd.types import Index, Term, Uid
 
 _MAGIC = b"STRDSNP1"
@@ -213,7 +213,7 @@ class SnapshotFile:
         cls, disk: Disk, directory: str, name: str, *, group: Uid, index: Index
     ) -> SnapshotCheck:
         """Read the newest generation. It is at fault if it does not verify, can't be read, or is
-        of before `index`, where one was saved."""
+        of before `index`, where one was saved. Raises ReadError if that can't be said now."""
         size, found = 0, 0
         try:
             names = cls.names(disk, directory, name)
@@ -222,6 +222,8 @@ class SnapshotFile:
                 size = len(blob)
                 found = decode(blob, name=names[0], group=group).index
         except (CorruptionError, OSError) as err:
+            if isinstance(err, OSError) and is_shortage(err):
+                raise read_error("reading a snapshot", directory, err) from err
             return SnapshotCheck(size, str(err))
         if found < index:
             return SnapshotCheck(size, f"found one at {found}" if found else "it is gone")

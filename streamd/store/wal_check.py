@@ -11,7 +11,7 @@ from functools import partial
 
 from streamd.errors import CorruptionError
 from streamd.store import wal_format as wf
-from streamd.store.disk import Disk, disk_error
+from streamd.store.disk import Disk, read_error
 from streamd.store.wal_manifest import NAME, read_manifest
 from streamd.store.wal_reader import BatchReader
 from streamd.store.wal_recovery import segment_name
@@ -31,7 +31,7 @@ def check(disk: Disk, directory: str, segments: range, *, wal_id: int, least: in
     try:
         _, manifest = read_manifest(disk, directory)
     except OSError as err:
-        raise disk_error("reading the log's manifest", directory, err) from err
+        raise read_error("reading the log's manifest", directory, err) from err
     if manifest is None or manifest.newest < segments[-1]:
         raise CorruptionError(f"{os.path.join(directory, NAME)}: damaged or missing")
     path, end, expected = "", 0, 0
@@ -64,4 +64,4 @@ def _pread(disk: Disk, path: str, size: int, offset: int) -> bytes:
         finally:
             disk.close(fd)
     except OSError as err:
-        raise disk_error("reading the log", path, err) from err
+        raise read_error("reading the log", path, err) from err

@@ -1,0 +1,111 @@
+"""A disk that opens no file for a while has damaged nothing: all goes on when that is over."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+
+from streamd import limits
+from streamd.types import NodeId
+from tests.scenarios.driver import ROOT, Cluster
+from tests.scenarios.files import damages_of, fast_scrubbing
+from tests.scenarios.test_s4_last_copy import start
+
+OVER_S = limits.OPEN_AGAIN_S + 2
+
+
+@pytest.fixture(autouse=True)
+def scrubbing() -> Iterator[None]:
+    with fast_scrubbing():
+        yield
+
+
+def run_short(cluster: Cluster, name: NodeId, ms: float, *, code: int = errno.EMFILE) -> None:
+    """Let some time pass in which that node can open no file, or has no memory to read one."""
+    disk = cluster.hosts[name].disk
+    disk.fail("pread" if code == errno.ENOMEM else "open", code, under=ROOT, count=0)
+    cluster.run_ms(ms)
+    assert sum(disk.fault_counts.values()) > 0
+    disk.heal()
+
+
+def check_unharmed(cluster: Cluster, name: NodeId) -> None:
+    """Nothing was taken for damaged, set aside or stopped."""
+    assert not damages_of(cluster, name)
+    assert not cluster.node(name).damages.reasons and not cluster.node(name).failed
+    trash = [path for path in cluster.hosts[name].disk.paths if path.startswith(f"{ROOT}/trash/")]
+    assert not trash
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_scrub_that_can_open_nothing_finds_no_damage(
+    cluster: Cluster, replicas: int, code: int
+) -> None:
+    uid = cluster.create(replicas=replicas)
+    cluster.publish(500)
+    name = cluster.leader("S")
+    cluster.save(uid, name)
+    run_short(cluster, name, 3000, code=code)
+    cluster.run_ms(3000)
+    check_unharmed(cluster, name)
+    assert cluster.health(name).status == 200
+    assert cluster.publish(10)[-1] == 510
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM])
+def test_a_reader_waits_until_files_can_be_opened(cluster: Cluster, code: int) -> None:
+    name = start(cluster, scrubs=False)
+    reply = cluster.send("DIRECT.GET.S", {"seq": 7}, at=name)
+    disk = cluster.hosts[name].disk
+    disk.fail("pread" if code == errno.ENOMEM else "open", code, under=ROOT, count=0)
+    assert not cluster.pull(100, at=name)
+    cluster.until("an answer", lambda: cluster.received(reply))
+    disk.heal()
+    cluster.run_ms(limits.UNREADABLE_AGAIN_MS)
+    assert len(cluster.pull(100, at=name)) == 100
+    check_unharmed(cluster, name)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_stream_that_could_not_write_for_want_of_files_is_opened_again(
+    cluster: Cluster, replicas: int
+) -> None:
+    """It was stopped until the next start of its server."""
+    uid = cluster.create(replicas=replicas)
+    cluster.publish(500)
+    name = cluster.leader("S")
+    cluster.save(uid, name)
+    cluster.hosts[name].disk.fail("open", errno.EMFILE, under=cluster.directory("S"), count=0)
+    cluster.publish(1)
+    replica = cluster.node(name).replicas.get(uid)
+    assert replica is not None
+    cluster.process(name).run(replica.store.flush)
+    cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
+    cluster.run_ms(OVER_S * 1000)
+    assert "S" in cluster.node(name).failed  # tried again, in vain
+    cluster.hosts[name].disk.heal()
+    cluster.run_ms(OVER_S * 1000)
+    check_unharmed(cluster, name)
+    cluster.until_whole()
+    assert cluster.publish(1)[-1] == 502
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_start_without_files_sets_nothing_aside(cluster: Cluster, replicas: int) -> None:
+    """Replicas were moved to trash, and fetched again from their peers."""
+    uid = cluster.create(replicas=replicas)
+    cluster.publish(500)
+    name = cluster.leader("S")
+    cluster.save(uid, name)
+    cluster.stop(name)
+    cluster.hosts[name].disk.fail("open", errno.ENFILE, under=cluster.directory("S"), count=0)
+    cluster.boot(name)
+    cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
+    cluster.hosts[name].disk.heal()
+    cluster.run_ms(OVER_S * 1000)
+    check_unharmed(cluster, name)
+    cluster.until_whole()
+    assert cluster.publish(1)[-1] == 501
