@@ -27,8 +27,8 @@ from streamd.types import META_UID, Index, Uid
 Answer = Callable[[Any], None]
 """Called once, with a value for the wire or a JsError."""
 
-Key = tuple[Uid, int, int, bool]
-"""(uid, block_no, end_offset, is_sealed): what a checksum is of."""
+Key = tuple[int, int, bool]
+"""(block_no, end_offset, is_sealed): what a checksum is of."""
 
 
 class SourceGroup(Protocol):
@@ -101,7 +101,8 @@ class CatchUpSource:
         self._find = find
         self._on_damaged = on_damaged
         self._on_void = on_void
-        self._facts: dict[Key, FileFact] = {}
+        # Of the blocks of each group's last manifest, and of what was looked at since.
+        self._facts: dict[Uid, dict[Key, FileFact]] = {}
         self._requests: dict[Uid, _Request] = {}
         # The states of manifests handed out lately: (uid, index) -> {file number: bytes}.
         self._states: OrderedDict[tuple[Uid, Index], dict[int, bytes]] = OrderedDict()
@@ -114,9 +115,9 @@ class CatchUpSource:
             # The log is behind, or has begun anew: nobody knows when it gets there.
             answer(errors.CLUSTER_NOT_AVAIL())
             return
-        if suspects:
-            for key in [key for key in self._facts if key[0] == uid and key[1] in suspects]:
-                del self._facts[key]
+        if suspects and uid in self._facts:
+            known = self._facts[uid]
+            self._facts[uid] = {key: known[key] for key in known if key[0] not in suspects}
         request = self._requests.get(uid)
         if request is not None:
             request.answers.append((min_index, answer))
@@ -163,8 +164,7 @@ class CatchUpSource:
         request = self._requests.get(uid)
         if request is not None:
             self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
-        for key in [key for key in self._facts if key[0] == uid]:
-            del self._facts[key]
+        self._facts.pop(uid, None)
         for state in [state for state in self._states if state[0] == uid]:
             del self._states[state]
 
@@ -234,21 +234,20 @@ class CatchUpSource:
             self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
             return
         blocks = [b for b in facts.blocks if b.is_sealed or b.end_offset > HEADER_BYTES]
+        keys = [(b.block_no, b.end_offset, b.is_sealed) for b in blocks]
+        known = self._facts.setdefault(uid, {})
         while len(found) < len(blocks):
-            block = blocks[len(found)]
-            key = (uid, block.block_no, block.end_offset, block.is_sealed)
-            known = self._facts.get(key)
-            if known is None:
+            key = keys[len(found)]
+            if key not in known:
                 group.source.check(
-                    block.block_no,
-                    block.end_offset,
-                    block.is_sealed,
+                    *key,
                     partial(self._on_checked, uid, request, facts, found, key),
                 )
                 return
-            found.append(known)
+            found.append(known[key])
         saved = request.saved
         assert saved is not None
+        self._facts[uid] = dict(zip(keys, found, strict=True))
         waiting = [row for row in request.answers if row[0] > saved.index]
         request.answers = [row for row in request.answers if row[0] <= saved.index]
         if waiting:
@@ -266,8 +265,10 @@ class CatchUpSource:
         key: Key,
         result: Any,
     ) -> None:
+        if self._requests.get(uid) is not request:
+            return  # the group was forgotten meanwhile
         if not isinstance(result, BaseException):
-            self._facts[key] = result
+            self._facts.setdefault(uid, {})[key] = result
             self._check_next(uid, request, facts, found)
             return
         # Damaged, or of a snapshot that is no longer the newest, whose blocks may go.
@@ -281,7 +282,7 @@ class CatchUpSource:
             if isinstance(newest, SavedSnapshot) and newest.index > request.saved.index:
                 self._load(uid, request)
             else:
-                self._damaged(uid, request, result, key[1])
+                self._damaged(uid, request, result, key[0])
 
         group.source.load(loaded)
 

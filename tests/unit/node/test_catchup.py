@@ -608,6 +608,26 @@ def test_a_group_forgotten_while_it_waits_for_a_snapshot_answers_at_once() -> No
     assert answers[1]["index"] == 204
 
 
+def test_checksums_of_blocks_that_are_gone_are_forgotten() -> None:
+    """Of each manifest something stayed: the block being written ends elsewhere each time."""
+    one = leader()
+    one.is_leading = True
+    answers: list[Any] = []
+    for number in range(4):
+        one.publish(10)
+        one.apply(PURGE, 1, b"", 0, 20)
+        one.save()
+        one.files.on_manifest([UID, one.last_index, []], answers.append)
+        one.thread.run()
+        facts = one.files._facts[UID]
+        assert len(answers) == number + 1
+        assert len(facts) == len({key[0] for key in facts}) <= len(one.machine.index.blocks)
+    one.files.on_manifest([UID, one.last_index, [1, facts.popitem()[0][0]]], answers.append)
+    one.files.forget(UID)
+    one.thread.run()  # what was being looked at
+    assert not one.files._facts
+
+
 def test_a_group_opened_again_while_somebody_waits_is_asked_for_a_snapshot_again() -> None:
     """The monitor that had been asked is gone, and nobody will call back."""
     one = leader()
