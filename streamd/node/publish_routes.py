@@ -127,10 +127,13 @@ class PublishRoutes:
             self._flush(uid, route)
 
     def forget(self, uid: Uid) -> None:
-        """The stream is gone."""
+        """The stream is gone. What its leader was sent too late is never answered; what it took
+        before is, soon."""
         route = self._routes.pop(uid, None)
         if route is not None:
             self._refuse_kept(uid, route)
+            delay_s = limits.PUBLISH_KEPT_MS / 1000
+            self._node.env.loop.call_later(delay_s, self.relay.forget, uid)
 
     def close(self) -> None:
         """The node stops: nothing waits any more. What has a leader elsewhere still goes there."""

@@ -118,6 +118,11 @@ class Relay:
                 self._on_lost(token, row, [place for place in places if place not in answered])
             self._forget(token)
 
+    def forget(self, uid: Uid) -> None:
+        """The stream is gone: nothing that was sent to it is answered any more."""
+        for token in [token for token, row in self._waiting.items() if row.uid == uid]:
+            self._forget(token)
+
     def _forget(self, token: int) -> None:
         row = self._waiting.pop(token)
         self._answered.pop(token, None)

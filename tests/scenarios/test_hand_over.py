@@ -224,6 +224,24 @@ def test_a_deleted_stream_leaves_nothing_where_it_only_passed(cluster: Cluster) 
     assert uid not in node.publish_routes._routes
 
 
+def test_publishes_to_a_stream_that_is_deleted_are_waited_for_no_longer(cluster: Cluster) -> None:
+    """Its leader answers none that comes too late. Who had passed them on kept all of them, with
+    the connections they came from, until 65,536 others had come."""
+    for number in range(5):
+        name = f"S{number}"
+        cluster.create(name)
+        cluster.send(f"STREAM.DELETE.{name}")
+        for at in cluster.names:
+            cluster.offer(name, [(f"{name}.x".encode(), b"", b"1")], at)
+            cluster.run_ms(0.3)
+            cluster.offer(name, [(f"{name}.x".encode(), b"", b"1")], at)
+        cluster.run_ms(500)
+    relays = [cluster.node(name).publish_routes.relay for name in cluster.names]
+    assert any(relay.waiting_count for relay in relays)
+    cluster.run_ms(limits.PUBLISH_KEPT_MS)
+    assert not any(relay.waiting_count for relay in relays)
+
+
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_new_stream_takes_publishes_before_its_leader_is_known(
     cluster: Cluster, replicas: int
