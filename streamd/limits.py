@@ -108,6 +108,7 @@ WAL_SEGMENT_BYTES_MIN: Final = 4 * 1024 * 1024
 WAL_SEGMENT_FRACTION: Final = 64  # of the free space: a log is a few segments
 RESERVE_SEGMENTS: Final = 4  # kept free for the log to turn over and blocks to be written
 ROOM_LOOK_BYTES: Final = 16 * 1024 * 1024  # how much is stored between two looks at the disk
+ROOM_CHECK_S: Final = 2.0  # how often the disk is looked at, for an operator to hear in time
 STRAGGLER_CHECK_S: Final = 2.0  # how often groups that pin old log segments are snapshotted
 """Also the longest a freed stream keeps its share of the log."""
 ROUTE_CACHE_MAX: Final = 65_536  # subjects whose streams a node remembers

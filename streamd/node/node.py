@@ -153,6 +153,8 @@ class Node:
         self._is_running = True
         self.wal.on_crowded = self._check_stragglers
         self.again("stragglers", limits.STRAGGLER_CHECK_S, self._check_stragglers)
+        tell_room = partial(self.room.tell, warn=self.warn, info=self.info)
+        self.again("room", limits.ROOM_CHECK_S, tell_room)
         self.scrubber.start()
         self.damages.start()
         if not self.is_clustered:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import errors, limits
-from streamd.errors import CorruptionError, IncarnationError
+from streamd.errors import CorruptionError, DiskError, IncarnationError
 from streamd.machine.meta import StreamAsset
 from streamd.node import group as g
 from streamd.node.catch_ups import CatchUps
@@ -420,6 +420,9 @@ class Replicas:
                 "put the files back, or, if a snapshot is whole, go on without what is lost: "
                 "--accept-loss"
             )
+        elif isinstance(err, DiskError) and not errors.is_passing(err):
+            facts["advice"] = "no write that failed is repeated: make room, or mend the disk, and "
+            facts["advice"] += "restart this server"
         node.error("stream stopped", stream=name, uid=uid, reason=str(err), **facts)
         self._settle_ready(uid)
         node.config_changes.fail(uid, errors.STREAM_OFFLINE_REASON(err=reason))

@@ -23,6 +23,7 @@ class StorageRoom:
         self._storage_max = storage_max  # bytes of messages, all file streams; -1: no limit
         self._used = used
         self._left = 0
+        self._is_told = False  # that the disk is short
         free = int(disk.free_bytes(directory))
         # A small disk gets small segments, so that the log does not eat what streams may use.
         self.segment_bytes = min(
@@ -48,6 +49,17 @@ class StorageRoom:
         """True if little more than the reserve is free."""
         free = int(self._disk.free_bytes(self._directory))
         return free < self.reserve_bytes * 2
+
+    def tell(self, *, warn: Callable[..., object], info: Callable[..., object]) -> None:
+        """Have an operator hear of a short disk, once, before something stops: a follower takes
+        what a leader with a larger disk sends, and what a leader refuses only its clients hear."""
+        is_short = self.is_disk_short()
+        if is_short and not self._is_told:
+            free = int(self._disk.free_bytes(self._directory))
+            warn("disk is almost full", path=self._directory, free_bytes=free)
+        elif self._is_told and not is_short:
+            info("disk has room again", path=self._directory)
+        self._is_told = is_short
 
 
 class MemoryRoom:

@@ -541,6 +541,30 @@ def test_s3_11_a_stream_that_does_not_fit_leaves_the_others_their_room(cluster: 
     cluster.until_whole("T")
 
 
+def test_s3_11_an_operator_hears_of_a_disk_that_runs_full_and_what_to_do(cluster: Cluster) -> None:
+    """A follower with a smaller disk than its leader. It was silent until its replica stopped, and
+    then named the file, but not that a restart is needed once there is room."""
+    cluster.create()
+    cluster.publish(10)
+    name = cluster.followers("S")[0]
+    disk = cluster.hosts[name].disk
+    cluster.hosts[name].excused_until_us = cluster.world.now_us + 60 * SECOND
+    disk.capacity = disk.used_bytes + 600_000
+    cluster.until("a warning", lambda: cluster.events("warning: disk is almost full"), 5)
+    assert cluster.is_current(name)
+    for _ in range(8):
+        cluster.publish(100, size=1000)
+    cluster.until("stopped", lambda: cluster.events("error: stream stopped"))
+    assert cluster.events("disk is almost full") == 1
+    assert any("make room" in line for line in cluster.world.recent)
+    assert "No space left" in cluster.health(name).text
+    disk.capacity = 1 << 40
+    cluster.until("room", lambda: cluster.events("disk has room again"), 5)
+    cluster.stop(name)
+    cluster.boot(name)
+    cluster.until_whole()
+
+
 def test_s3_11_a_meta_snapshot_that_does_not_get_into_place_ends_the_process(
     cluster: Cluster,
 ) -> None:
