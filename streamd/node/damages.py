@@ -90,6 +90,8 @@ class Damages:
     def on_damaged_log(self, reason: str) -> None:
         """Part of the log can't be read: begin another. All it says is in memory; snapshots will
         say it before the damaged one goes."""
+        if self.log_fault:
+            return  # what this is about may be in what is given up already; else it is met again
         self.damage_count += 1
         self.log_fault = reason
         self._node.error("log is damaged, and begun anew", reason=reason)

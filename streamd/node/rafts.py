@@ -11,7 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamd import limits
-from streamd.errors import CorruptionError, DiskError
+from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.raft.core import RaftCore
 from streamd.raft.membership import Membership
 from streamd.types import META_UID, Entry, HardState, Index, LogState, NodeId, Term, Uid
@@ -144,13 +144,14 @@ class Rafts:
     ) -> RaftCore:
         node = self._node
         name = f"{node.server_name}/{start.uid}".encode()
+        reader = None if start.is_memory else _WalReader(node, start.uid)
         core = RaftCore(
             group=start.uid,
             node_id=node.server_name,
             voters=start.voters or (node.server_name,),
             members=start.members,
             log=log,
-            reader=_NoReader() if start.is_memory else _WalReader(node, start.uid),
+            reader=reader or _NoReader(),
             now_ms=node.env.clock.monotonic_ms(),
             seed=self._seed ^ zlib.crc32(name),
             applied=applied,
@@ -161,6 +162,8 @@ class Rafts:
             may_begin_anew=start.is_memory,
             named=start.named,
         )
+        if reader is not None:
+            reader.is_begun = True
         core.log.is_in_memory = start.is_memory
         core.nonce = self.next_nonce()
         if start.uid:
@@ -172,11 +175,19 @@ class Rafts:
 
 class _WalReader:
     def __init__(self, node: Node, uid: Uid) -> None:
+        self._node = node
         self._wal = node.wal
         self._uid = uid
+        self.is_begun = False  # else who makes the core decides what becomes of it
 
     def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
-        return self._wal.read(self._uid, lo, hi, max_bytes)
+        try:
+            return self._wal.read(self._uid, lo, hi, max_bytes)
+        except CorruptionError as err:
+            if self.is_begun and not is_passing(err):
+                # Whoever asked may do without. The next start could not.
+                self._node.env.loop.call_soon(self._node.damages.on_damaged_log, str(err))
+            raise
 
 
 class _NoReader:

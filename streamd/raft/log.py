@@ -281,6 +281,18 @@ class RaftLog:
             self._drop_first(index + 1 - self._first)
         self._raise_base()  # memory still serves peers that are a little behind
 
+    def lose_stored(self) -> bool:
+        """What only the reader has can't be read: from here on it is as if it were compacted.
+
+        False: some of that is not emitted yet, and this member can't do without it.
+        """
+        if self._first - 1 > self.emitted:
+            return False
+        self.base_index = self._first - 1
+        self.base_term, self.base_chain = self._first_prev
+        self._forget_runs()
+        return True
+
     def replace_membership(self, index: Index, membership: Membership) -> None:
         """A snapshot says what was in force at `index`; what we knew of that time is void."""
         later = [brought for brought in self.memberships if brought[0] > index]
@@ -379,10 +391,13 @@ class RaftLog:
         if self._first <= self.snapshot_index or self.is_in_memory:
             self.base_index = self._first - 1
             self.base_term, self.base_chain = self._first_prev
-        else:
+        elif self.base_index < self.snapshot_index:  # else see `lose_stored`
             self.base_index = self.snapshot_index
             self.base_term, self.base_chain = self.snapshot_term, self.snapshot_chain
-        # Forget runs that end at or before the base.
+        self._forget_runs()
+
+    def _forget_runs(self) -> None:
+        """Those that end at or before the base."""
         keep = max(bisect_right(self._run_starts, self.base_index + 1) - 1, 0)
         del self._run_starts[:keep]
         del self._run_terms[:keep]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from streamd.errors import CorruptionError, is_passing
 from streamd.limits import (
     RAFT_APPEND_BYTES,
     RAFT_APPEND_ENTRIES,
@@ -257,13 +258,21 @@ class Leadership:
         if previous < log.base_index:
             self._offer_snapshot(node_id, peer, now_ms)
             return False
-        prev_term, prev_chain = log.entry_id(previous)
-        entries = log.slice(
-            peer.next,
-            last=log.last_index,
-            max_entries=RAFT_APPEND_ENTRIES,
-            max_bytes=RAFT_APPEND_BYTES,
-        )
+        try:
+            prev_term, prev_chain = log.entry_id(previous)
+            entries = log.slice(
+                peer.next,
+                last=log.last_index,
+                max_entries=RAFT_APPEND_ENTRIES,
+                max_bytes=RAFT_APPEND_BYTES,
+            )
+        except CorruptionError as err:
+            if is_passing(err):
+                return False  # it is tried again with the next heartbeat
+            if not log.lose_stored():
+                raise
+            self._offer_snapshot(node_id, peer, now_ms)
+            return False
         self._outbox.append(
             (node_id, Append(self.term, previous, prev_term, prev_chain, entries, log.commit))
         )

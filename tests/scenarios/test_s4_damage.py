@@ -545,8 +545,8 @@ def test_s4_9_a_log_that_can_not_be_read_when_its_snapshot_has_come(
 def test_s4_9_a_leader_can_not_read_an_entry_that_a_follower_lacks(
     cluster: Cluster, is_read: bool
 ) -> None:
-    """It is in the log only by then: as other bytes, or as an error of the disk. The leader's
-    replica is made anew from a peer either way; after an error it stopped, until the next start."""
+    """It is in the log only by then: as other bytes, or as an error of the disk. The follower gets
+    a snapshot instead, and the leader another log. It handed all over and was made anew."""
     cluster.create()
     cluster.publish(10)
     cluster.until_whole()
@@ -565,9 +565,19 @@ def test_s4_9_a_leader_can_not_read_an_entry_that_a_follower_lacks(
         disk.flip(path, offset + 50)
     else:
         disk.bad_read(path, offset + 50, 10)
+    replica = cluster.node(leader).replicas.get(cluster.uid("S"))
     cluster.boot(behind)
+    cluster.until("found", lambda: cluster.events("error: log is damaged, and begun anew"))
     cluster.until_whole()
     assert len(cluster.read(leader)) == 50
+    assert cluster.node(leader).replicas.get(cluster.uid("S")) is replica
+    cluster.until("another log", lambda: not cluster.node(leader).damages.log_fault)
+    assert cluster.events("error: log is damaged, and begun anew") == 1
+    disk.heal()
+    cluster.stop(leader)
+    cluster.boot(leader)
+    cluster.until_whole()
+    assert not cluster.node(leader).wal.damage
 
 
 def test_s4_9_the_only_copy_is_not_set_aside_because_there_were_others(cluster: Cluster) -> None:

@@ -100,6 +100,34 @@ def test_group_with_peers_keeps_a_window(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [entry.index for entry in log.entries] == [6, 7]
 
 
+def test_what_can_not_be_read_is_as_if_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when a snapshot of before is saved only then; a later one goes on from there."""
+    monkeypatch.setattr("streamd.raft.log.RAFT_TRAILING_ENTRIES", 4)
+    log, _ = make([1, 2, 3, 4, 4, 5, 5, 5])
+    log.commit = log.emitted = 6
+    log.forget_emitted()
+    identity = log.entry_id(4)
+    assert (log.base_index, log.entries[0].index) == (0, 7)
+    assert log.lose_stored()
+    assert log.base_index == 6 and log.entry_id(6) == (log.base_term, log.base_chain)
+    log.compact(4, *identity)
+    assert (log.base_index, log.snapshot_index) == (6, 4)
+    assert [log.term_at(index) for index in (6, 7, 8)] == [5, 5, 5]
+    log.commit = log.emitted = 8
+    log.compact(7, *log.entry_id(7))
+    assert log.base_index == 6  # memory has 7
+    assert [entry.index for entry in log.slice(7, last=8, max_entries=9, max_bytes=99)] == [7, 8]
+
+
+def test_what_is_not_emitted_yet_can_not_be_done_without() -> None:
+    _, disk = make([1, 1, 2, 2])
+    big = RaftLog(disk.state(), disk, applied=0, membership=simple("abc"))
+    big.entries = []
+    big._first, big._first_prev = 5, (2, big.last_chain)
+    assert not big.lose_stored()
+    assert big.base_index == 0
+
+
 def test_window_is_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamd.raft.log.RAFT_TRAILING_BYTES", 100)
     log, _ = make([])
