@@ -119,6 +119,8 @@ class Consumer(ConsumerAcks):
     ) -> None:
         """Live messages `seqs` (ascending) left the stream: call once per consumer and batch of
         removals, after the index has changed. Pending ones are terminated."""
+        if self.sent_sseq > self.delivered_sseq:
+            self._note_sent_gone(seqs, subjects)
         next_sseq = self.next_sseq
         below = bisect_left(seqs, next_sseq)
         if self.matcher is None:

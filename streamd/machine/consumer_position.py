@@ -6,7 +6,7 @@ delivered. Of the deliveries only the last is known here; what became of each: `
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -72,6 +72,8 @@ class ConsumerPosition:
         "paused_until_ns",
         "refilters",
         "resets",
+        "sent_gone",
+        "sent_sseq",
         "uid",
     )
 
@@ -96,6 +98,10 @@ class ConsumerPosition:
         # Messages up to here may have left the stream before they were delivered, so deliveries
         # planned earlier must be checked against the index one by one.
         self._removed_ahead_to: Seq = 0
+        # Of the leader's cursor, and not replicated: how far it has sent, ahead of what is applied,
+        # and what of that has left the stream, so that it is not left to deliver already.
+        self.sent_sseq: Seq = 0
+        self.sent_gone: list[Seq] = []
         self._stream: StreamView
         self._configure(config)
 
@@ -176,6 +182,18 @@ class ConsumerPosition:
     def _note_removed(self, last: Seq) -> None:
         if last > self.delivered_sseq:
             self._removed_ahead_to = max(self._removed_ahead_to, last)
+
+    def _note_sent_gone(self, seqs: Sequence[Seq], subjects: Sequence[bytes]) -> None:
+        """Of `seqs`, which leave the stream, keep those that were sent and count as left."""
+        low = bisect_right(seqs, self.delivered_sseq)
+        for at in range(low, bisect_right(seqs, self.sent_sseq, low)):
+            seq = seqs[at]
+            if seq < self.next_sseq:
+                is_left = self._is_initial(seq)
+            else:
+                is_left = self.matcher is None or self.matcher.matches(subjects[at])
+            if is_left:
+                self.sent_gone.append(seq)
 
     def _drop_initial(self, seqs: Sequence[Seq]) -> None:
         initial = self.initial

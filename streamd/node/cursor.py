@@ -19,6 +19,7 @@ from streamd.machine.consumer import Consumer
 from streamd.node.cursor_sending import CursorSending
 from streamd.node.cursor_state import CursorHost
 from streamd.node.push_gate import FlowWindow, RateLimit, Replay, burst_bytes
+from streamd.types import Seq
 
 __all__ = ["Cursor", "CursorHost"]
 
@@ -97,13 +98,15 @@ class Cursor(CursorSending):
                         self._ahead_counts.pop(sseq, None)
                 else:
                     self._ahead_new -= last - first + 1
+                    self._forget_gone(last)
         elif kind == commands.ACKED or kind == commands.DEAD:
             self._acking.difference_update(command[3])
         elif kind == commands.TERMED:
             self._acking.difference_update([sseq for sseq, _ in command[3]])
         elif kind == commands.POSITION:
             if command[5] == self._resets:
-                self._ahead_new = self._sent_cseq - command[4]
+                self._ahead_new = self._sent_cseq - max(command[4], self._purged_cseq)
+                self._forget_gone(command[3])
         elif kind == commands.RESET_CONSUMER:
             if self.consumer.resets != self._resets:
                 self._redelivery.clear()
@@ -122,6 +125,12 @@ class Cursor(CursorSending):
             for reply in tag:
                 reply_empty(reply)
 
+    def _forget_gone(self, sseq: Seq) -> None:
+        """Messages up to `sseq` are no longer ahead of what is applied."""
+        gone = self.consumer.sent_gone
+        if gone:
+            self.consumer.sent_gone = [each for each in gone if each > sseq]
+
     def on_removed(self) -> bool:
         """Messages left the stream (purge, expiry, limits, delete, acks). False: of what this
         consumer waits for, or has sent, nothing has changed since this was asked last."""
@@ -132,8 +141,12 @@ class Cursor(CursorSending):
         self._seen, self._seen_pending = seen, pending
         if consumer.next_sseq > self._next_sseq:
             self._next_sseq = consumer.next_sseq
-        if consumer.delivered_sseq > self._sent_sseq:
+        if consumer.delivered_sseq >= self._sent_sseq:  # all that was sent is applied, or purged
             self._sent_sseq = consumer.delivered_sseq
+            if consumer.is_ack_none:
+                self._purged_cseq = self._sent_cseq
+                self._ahead_new = 0
+                consumer.sent_gone = []
         return is_changed
 
     def on_interest(self, has_interest: bool) -> None:

@@ -251,7 +251,7 @@ class CursorSending(AckIntake):
                     run_last = seq
                 self._items.append((run_first, run_last, cseq, False))
         self._sent_cseq += sent
-        self._sent_sseq = last
+        self._sent_sseq = self.consumer.sent_sseq = last
         if last >= self._next_sseq:
             self._next_sseq = last + 1
         self._ahead_new += sent

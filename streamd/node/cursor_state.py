@@ -109,6 +109,7 @@ class CursorState:
         "_position_due_ms",
         "_priority_policy",
         "_progress",
+        "_purged_cseq",
         "_queue_group",
         "_rate",
         "_redelivery",
@@ -194,6 +195,9 @@ class CursorState:
         self._seen_pending = 0
         self._sent_cseq = consumer.delivered_cseq
         self._ahead_new = 0
+        self._purged_cseq = 0  # without acks: all that was sent up to here is left to nobody
+        consumer.sent_sseq = 0
+        consumer.sent_gone = []
 
     @property
     def num_waiting(self) -> int:
@@ -236,7 +240,8 @@ class CursorState:
                 return last - start + 1
             counted: int = index.count_from(start, None)
             return counted
-        return max(0, consumer.num_pending - self._ahead_new)
+        ahead = self._ahead_new - len(consumer.sent_gone)
+        return max(0, consumer.num_pending - ahead)
 
     def _is_pending(self, sseq: Seq) -> bool:
         if sseq in self._acking:

@@ -610,3 +610,52 @@ def test_pulls_that_share_an_inbox_get_messages_in_order() -> None:
     box = bed.pull(b"3")
     bed.store(*[b"a"] * 6)
     assert box.seqs() == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_was_sent_and_replaced_is_not_taken_off_twice() -> None:
+    """Without acks, where a reader is gets logged once a second. Meanwhile what it was sent may
+    leave the stream (a newer value of a key): what comes then is all the same left to deliver."""
+    bed = Bed()
+    bed.is_auto = False
+    bed.create(ack_policy="none", filter_subject="s.*")
+    bed.store(b"s.a", b"s.b", b"other")
+    assert bed.pull(b"2").seqs() == [1, 2]
+    bed.remove(1, 3)
+    bed.store(b"s.a")
+    box = bed.pull(req(batch=2, no_wait=True), reply=b"more")
+    assert box.seqs() == [4]
+    assert box.log[1:] == [b"404 No Messages"]
+    bed.remove(2)
+    bed.store(b"s.b", b"s.b")
+    box = bed.pull(b"1", reply=b"again")
+    assert [ack_of(msg)["pending"] for msg in box.msgs] == [1]
+    assert bed.info().pending == 1
+    assert bed.pull(b"1", reply=b"last").seqs() == [6]
+
+
+def test_last_per_subject_counts_what_was_sent_and_replaced_once() -> None:
+    """As above, for those of the list that was made at the beginning: how a watcher of keys knows
+    that it has seen all of them."""
+    bed = Bed()
+    bed.is_auto = False
+    bed.store(b"s.a", b"s.a", b"s.b", b"s.c", b"s.d")
+    bed.create(ack_policy="none", filter_subject="s.*", deliver_policy="last_per_subject")
+    assert bed.pull(b"2").seqs() == [2, 3]
+    bed.remove(1, 2)
+    bed.store(b"s.a")
+    box = bed.pull(b"9", reply=b"rest")
+    assert [(ack_of(m)["sseq"], ack_of(m)["pending"]) for m in box.msgs] == [(4, 2), (5, 1), (6, 0)]
+    assert bed.info().pending == 0
+
+
+def test_what_a_rollup_took_is_not_left_to_deliver() -> None:
+    bed = Bed()
+    bed.is_auto = False
+    bed.create(ack_policy="none", filter_subject="s.*")
+    bed.store(b"s.a", b"s.b", b"s.c")
+    assert bed.pull(b"3").seqs() == [1, 2, 3]
+    bed.store(b"s.a")
+    bed.purge(4)
+    box = bed.pull(req(batch=2, no_wait=True), reply=b"more")
+    assert box.seqs() == [4]
+    assert bed.info().pending == 0
