@@ -122,10 +122,16 @@ def needs_state(fields: Fields) -> bool:
 
 
 def check(
-    machine: StreamContent, msg: Msg, fields: Fields, *, last_seq: Seq, last_msg_id: bytes
+    machine: StreamContent,
+    msg: Msg,
+    fields: Fields,
+    *,
+    last_seq: Seq,
+    last_msg_id: bytes,
+    needs_room: bool,
 ) -> Admitted | JsError | tuple[int, Seq]:
     """Decide about one publish. `last_seq` and `last_msg_id` are what they will be once all
-    before it is stored."""
+    before it is stored. It needs no room if it will only use up its seq."""
     limits = machine.limits
     subject, headers, payload = msg
     size = len(headers) + len(payload)
@@ -160,7 +166,7 @@ def check(
             return refused
     if headers:
         admitted.flags |= marker_flags(headers)
-    if limits.checks_room:
+    if needs_room and limits.checks_room:
         refused = check_room(machine, msg)
         if refused is not None:
             return refused

@@ -67,13 +67,19 @@ class StreamStoring(StreamRemoval):
                 fields = msgheaders.server_headers(headers)
             if run.msgs and (limits.checks_room or (fields and publish.needs_state(fields))):
                 self._store_run(run)
+            is_wanted = not self._is_uninteresting(msg[0])
             verdict = publish.check(
-                self, msg, fields, last_seq=run.last_seq, last_msg_id=self.last_msg_id
+                self,
+                msg,
+                fields,
+                last_seq=run.last_seq,
+                last_msg_id=self.last_msg_id,
+                needs_room=is_wanted,
             )
             if not isinstance(verdict, publish.Admitted):
                 outcomes.append(verdict)
                 continue
-            if self._is_uninteresting(msg[0]):
+            if not is_wanted:
                 self._store_run(run)
                 outcomes.append(self._skip_one(run, verdict, index))
                 continue

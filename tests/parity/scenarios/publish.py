@@ -373,6 +373,18 @@ def interest_without_consumer(at: Recorder) -> None:
 
 
 @scenario
+def interest_without_consumer_when_full(at: Recorder) -> None:
+    stream(at, retention="interest", discard="new", max_msgs=1)
+    config = {"durable_name": "C", "ack_policy": "explicit", "filter_subject": "s.a"}
+    at.api("CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config}, is_quiet=True)
+    at.pub("s.a")
+    at.pub("s.a")
+    at.pub("s.b", headers={"Nats-Msg-Id": "x"})
+    at.pub("s.b", headers={"Nats-Msg-Id": "x"})
+    at.api("STREAM.INFO.S")
+
+
+@scenario
 def two_streams_one_publish(at: Recorder) -> None:
     stream(at)
     at.api("STREAM.CREATE.T", {"name": "T", "subjects": ["t"]}, is_quiet=True)

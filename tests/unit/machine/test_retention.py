@@ -128,6 +128,18 @@ def test_interest_needs_a_consumer() -> None:
     assert box.machine.index.first_seq == 4
 
 
+def test_what_is_not_stored_needs_no_room() -> None:
+    """A full stream with interest retention refuses what somebody wants; of what nobody wants it
+    still takes the seq, and the id."""
+    box = Box(retention="interest", discard="new", max_msgs=1)
+    box.consumer("one", filter_subject="a.1")
+    assert box.put(b"a.1") == 1
+    assert "maximum messages" in str(box.put(b"a.1"))
+    assert box.put(b"a.2", Msg_Id="x") == 2
+    assert box.put(b"a.2", Msg_Id="x") == (commands.DUPLICATE, 2)
+    assert box.live() == [1]
+
+
 def test_a_subject_that_reads_like_a_pattern_has_a_limit_of_its_own() -> None:
     """Clients may publish to `a.*`; it is text here, and pushes out nothing but its own kind."""
     box = Box(max_msgs_per_subject=300)
