@@ -260,7 +260,7 @@ class CursorSending(AckIntake):
     # --- again ------------------------------------------------------------------------------------
 
     def _send_due(self, budget: int) -> int:
-        """Send again what is due, lowest seq first. Returns how many went out."""
+        """Send again what is due, in the order it came due. Returns how many went out."""
         redelivery = self._redelivery
         host = self._host
         sent = 0

@@ -8,6 +8,7 @@ so an ack that arrives in time costs nothing here.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Collection
 from typing import Any
 
@@ -44,7 +45,9 @@ class Redelivery:
         self._timers: list[tuple[int, Seq, Seq, int]] = []
         self._prune_at = _FEW_TIMERS  # how many timers are too many, unless they are needed
         self._nak_due_ms: dict[Seq, int] = {}
-        self._due: list[Seq] = []  # heap, lowest first
+        # In the order in which they came due. Not the lowest first: one that is refused again and
+        # again would keep back all behind it.
+        self._due: deque[Seq] = deque()
         self._queued: set[Seq] = set()
         self.configure()
 
@@ -184,17 +187,17 @@ class Redelivery:
         return expired
 
     def queue(self, sseqs: Collection[Seq]) -> None:
-        """These are due: `pop_due` gives them out, lowest first."""
+        """These are due: `pop_due` gives them out, after those that were due before."""
         for sseq in sseqs:
             if sseq not in self._queued:
                 self._queued.add(sseq)
-                heapq.heappush(self._due, sseq)
+                self._due.append(sseq)
 
     def peek_due(self) -> Seq:
         return self._due[0]
 
     def pop_due(self) -> None:
-        self._queued.discard(heapq.heappop(self._due))
+        self._queued.discard(self._due.popleft())
 
     def clear(self) -> None:
         """Forget everything (the consumer was reset)."""

@@ -229,6 +229,22 @@ def test_nak_at_once_and_with_delay() -> None:
     assert bed.info().redelivered == 1
 
 
+def test_what_is_refused_again_and_again_holds_back_nothing_that_was_due_before() -> None:
+    """Messages come again in the order in which they came due, not the lowest first."""
+    bed = Bed()
+    bed.store(*[b"a"] * 4)
+    bed.create()
+    assert bed.pull(b"3").seqs() == [1, 2, 3]
+    bed.ack(2, b"-NAK")
+    bed.ack(1, b"-NAK")
+    for sseq in (2, 1, 2, 1):
+        assert bed.pull(b"1", reply=b"again").seqs()[-1] == sseq
+        bed.ack(sseq, b"-NAK")
+    bed.ack(1)
+    bed.ack(2)
+    assert bed.pull(b"1", reply=b"new").seqs() == [4]
+
+
 def test_progress_restarts_the_clock_and_term_ends_it() -> None:
     bed = Bed()
     bed.store(b"a")
