@@ -74,8 +74,10 @@ class AckIntake(Receivers):
                 sink.status(NO_MESSAGES)
                 return
             if available and waiting.queue and waiting.total_left(available + 1) > available:
-                sink.status(REQUESTS_PENDING)
-                return
+                waiting.drop_closed()
+                if waiting.total_left(available + 1) > available:
+                    sink.status(REQUESTS_PENDING)
+                    return
         if len(waiting) >= waiting_max(config):
             waiting.drop_closed()
             if len(waiting) >= waiting_max(config):

@@ -112,6 +112,7 @@ class Cursor(CursorSending):
                 self._redelivery.clear()
                 self._ahead_counts.clear()
                 self._position_due_ms = 0
+                self.last_delivered_ns = self.last_acked_ns = 0
                 self._take_position()
         elif kind == commands.CREATE_CONSUMER:
             self._configure()
@@ -239,7 +240,9 @@ class Cursor(CursorSending):
         is_more = False
         if self._waiting.queue or self._has_interest:
             self._hold_until_ms = 0
-            if not (self.consumer.paused_until_ns and self.is_paused):
+            if self.consumer.paused_until_ns and self.is_paused:
+                self._end_no_waits()
+            else:
                 is_more = self._plan_deliveries(budget_msgs)
                 if self._has_sent:
                     self._has_sent = False

@@ -113,6 +113,7 @@ class Receivers(CursorState):
             queue.remove(request)
             request = self._next_request()
         if request is None:
+            self._end_no_waits()  # what is left is not for them
             return False
         if self._priority_policy == "pinned_client":
             item = (item[0], item[1], self._pin.mark(item[2]), item[3])
@@ -204,11 +205,13 @@ class Receivers(CursorState):
             self._heartbeat_at_ms = self._host.now_ms() + self._heartbeat_ms
 
     def _end_no_waits(self) -> None:
-        """Nothing more is stored: pulls that don't wait, at least not for more, are over."""
+        """They get nothing more for now: pulls that don't wait, at least not for more, are over."""
         queue = self._waiting.queue
         over = [
             each for each in queue if each.is_no_wait and (each.delivered or not each.expires_ms)
         ]
+        if over:
+            self._hand_over()
         for request in over:
             queue.remove(request)
             request.sink.status(NO_MESSAGES)

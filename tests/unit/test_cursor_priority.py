@@ -87,3 +87,18 @@ def test_pinned_client_has_it_alone_until_it_is_late() -> None:
     ]
     assert bed.advices[1][1]["reason"] == "timeout"
     assert bed.cursors["C"].pinned_id != pin_id
+
+
+def test_a_pull_that_does_not_wait_is_answered_though_others_get_what_is_there() -> None:
+    bed = bed_with("overflow")
+    bed.store(*[b"a"] * 3)
+    spill = bed.pull(req(batch=2, min_pending=9, no_wait=True), reply=b"spill")
+    assert spill.log == [b"404 No Messages"]
+    some = bed.pull(req(batch=3, min_pending=3, no_wait=True), reply=b"some")
+    assert some.log == [b"1", b"404 No Messages"]
+    pinned = bed_with("pinned_client")
+    pinned.store(*[b"a"] * 3)
+    assert pinned.pull(req(batch=1), reply=b"one").seqs() == [1]
+    two = pinned.pull(req(batch=1, no_wait=True), reply=b"two")
+    assert two.log == [b"404 No Messages"]
+    assert pinned.cursors["C"].num_waiting == 0

@@ -479,6 +479,28 @@ def test_pause_holds_messages_back_and_ends_by_itself() -> None:
     assert bed.consumers["C"].paused_until_ns == 0
 
 
+def test_a_pull_that_does_not_wait_is_answered_during_a_pause() -> None:
+    bed = Bed()
+    bed.store(b"a", b"a")
+    cursor = bed.create(pause_until="2100-01-01T00:00:00Z")
+    box = bed.pull(req(batch=2, no_wait=True))
+    assert box.log == [b"404 No Messages"]
+    assert cursor.num_waiting == 0
+
+
+def test_who_no_longer_listens_claims_no_messages() -> None:
+    """Those who wait for what `max_ack_pending` holds back, and have gone, are not in the way."""
+    bed = Bed()
+    bed.store(*[b"a"] * 3)
+    bed.create(max_ack_pending=1)
+    bed.pull(b"1")
+    bed.pull(req(batch=9, no_wait=True), reply=b"gone").is_gone = True
+    box = bed.pull(req(batch=2, no_wait=True, expires=SECOND), reply=b"later")
+    assert box.log == []
+    bed.ack(1)
+    assert box.seqs() == [2]
+
+
 def test_reset_starts_anew_and_voids_what_was_under_way() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 6)
@@ -491,6 +513,7 @@ def test_reset_starts_anew_and_voids_what_was_under_way() -> None:
     bed.apply()
     info = bed.info()
     assert (info.delivered, info.ack_pending, info.pending) == ((0, 1), 0, 5)
+    assert (bed.cursors["C"].last_delivered_ns, bed.cursors["C"].last_acked_ns) == (0, 0)
     bed.is_auto = True
     box = bed.pull(b"9", reply=b"new")
     assert box.seqs() == [2, 3, 4, 5, 6]
