@@ -173,7 +173,7 @@ def _apply_defaults(
             config["inactive_threshold"] = limits.EPHEMERAL_INACTIVE_NS
     if config.get("priority_policy") == "none":
         del config["priority_policy"]
-    if config.get("priority_policy") == "pinned_client" and not config.get("priority_timeout"):
+    if config.get("priority_policy") == "pinned_client" and config.get("priority_timeout", 0) <= 0:
         config["priority_timeout"] = limits.PRIORITY_TIMEOUT_NS
     for field in ("max_batch", "max_expires", "max_bytes", "idle_heartbeat"):
         if config.get(field, 0) < 0:

@@ -53,8 +53,9 @@ class Pin:
         self.until_ms = 0
 
     def refusal(self, options: PullOptions, now_ms: int) -> bytes | None:
-        """A 423 status for a pull that names another pin; its own pin is prolonged."""
-        if not options.pin_id:
+        """A 423 status for a pull that names another pin; its own pin is prolonged. While nobody
+        is pinned, it waits, and is told so with the next message."""
+        if not options.pin_id or not self.pin_id:
             return None
         if options.pin_id != self.pin_id:
             return PIN_MISMATCH
@@ -64,6 +65,10 @@ class Pin:
     def serves(self, request: PullRequest) -> bool:
         """True for pulls of the pinned client."""
         return bool(self.pin_id) and request.pin_id == self.pin_id
+
+    def is_of_another(self, request: PullRequest) -> bool:
+        """True for pulls of a client that was pinned, and no longer is."""
+        return bool(request.pin_id) and request.pin_id != self.pin_id
 
     def take(self, request: PullRequest, consumer: Consumer, now_ms: int, now_ns: int) -> str:
         """Pin the client of `request`; returns the new id."""

@@ -17,6 +17,7 @@ _STALLED = (
 )
 _BATCH_COMPLETED = b"409 Batch Completed"
 _TOO_BIG = b"409 Message Size Exceeds MaxBytes"
+_WRONG_PIN = b"423 Nats-Wrong-Pin-Id"
 
 
 class Receivers(CursorState):
@@ -145,6 +146,7 @@ class Receivers(CursorState):
                     return request
             return None
         now_ms = self._host.now_ms()
+        self._end_unpinned()
         for request in queue:
             if self._pin.serves(request):
                 return request
@@ -154,6 +156,13 @@ class Receivers(CursorState):
             self._host.advise("consumer_pinned", self._pin_fields({"pinned_id": pin_id}))
             return request
         return None
+
+    def _end_unpinned(self) -> None:
+        """Whoever was pinned is told so, and stands behind those who waited for the place."""
+        queue = self._waiting.queue
+        for request in [each for each in queue if self._pin.is_of_another(each)]:
+            queue.remove(request)
+            request.end(_WRONG_PIN)
 
     def _hand_out_push(self, item: Item) -> bool:
         sink = self._sink

@@ -102,3 +102,21 @@ def test_a_pull_that_does_not_wait_is_answered_though_others_get_what_is_there()
     two = pinned.pull(req(batch=1, no_wait=True), reply=b"two")
     assert two.log == [b"404 No Messages"]
     assert pinned.cursors["C"].num_waiting == 0
+
+
+def test_unpinned_while_it_waits_first_it_makes_way() -> None:
+    """And is told so, that it may come again without its pin; so is a pin that nobody knows."""
+    bed = bed_with("pinned_client")
+    bed.store(b"a")
+    bed.pull(req(batch=1), reply=b"one")
+    pin_id = bed.cursors["C"].pinned_id
+    one = bed.pull(req(batch=3, id=pin_id), reply=b"again")
+    two = bed.pull(req(batch=1), reply=b"two")
+    assert bed.cursors["C"].unpin("admin")
+    bed.store(b"a")
+    assert two.seqs() == [2]
+    assert one.log == [b"423 Nats-Wrong-Pin-Id"]
+    assert b"Nats-Pending-Messages: 3\r\n" in one.statuses[0]
+    assert bed.cursors["C"].unpin("admin")
+    bed.store(b"a")
+    assert bed.pull(req(batch=1, id=pin_id), reply=b"old").log == [b"423 Nats-Wrong-Pin-Id"]
