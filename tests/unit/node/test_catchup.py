@@ -592,6 +592,19 @@ def test_a_group_that_is_not_led_here_is_answered_with_an_error() -> None:
     assert answers == [errors.CLUSTER_NOT_AVAIL()] * 2
 
 
+@pytest.mark.parametrize(("offset", "size"), [(-1, 10), (0, 0), (0, -1), (0, 1 << 40)])
+def test_a_piece_that_is_none_is_refused(offset: int, size: int) -> None:
+    """A peer decides how much is read into memory here no more than a client does."""
+    one = leader()
+    World(Replica("b"), one)
+    answers: list[Any] = []
+    one.files.on_block([UID, 204, 2, offset, size], answers.append)
+    assert [each.description for each in answers] == [f"{size} bytes at {offset} are no part"]
+    one.files.on_block([UID, 204, 2, 0, 10], answers.append)
+    one.thread.run()
+    assert len(answers[1]) == 10
+
+
 def test_a_group_forgotten_while_it_waits_for_a_snapshot_answers_at_once() -> None:
     one = leader()
     one.is_leading = True

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from streamd import limits
 from streamd.machine.meta import StreamAsset
-from streamd.node.rosters import forgotten_members, has_wrong_members
+from streamd.node.rosters import forgotten_members, has_wrong_members, next_roster
 from streamd.raft.core import RaftCore
+from streamd.raft.membership import Membership
 from streamd.raft.messages import Heartbeat
 from streamd.types import HardState, LogState
 from tests.unit.raft.cluster import Disk
@@ -94,3 +96,35 @@ def test_who_has_forgotten_asks_those_who_were_members_and_those_who_are_wanted(
     members: str, peers: str, voters: str, voters_out: str
 ) -> None:
     assert forgotten_members(placed(members, peers)) == (tuple(voters), tuple(voters_out), (), ())
+
+
+@pytest.mark.parametrize(
+    ("voters", "learners", "close", "wanted", "step"),
+    [
+        ("abc", "", "", "abc", None),
+        ("abc", "", "", "abd", ("abc", "d")),  # who comes learns first
+        ("abc", "d", "", "abd", None),  # ... and votes when it has nearly all
+        ("abc", "d", "d", "abd", ("abd", "")),
+        ("abc", "d", "d", "ade", ("abc", "de")),
+        ("abc", "de", "d", "ade", None),  # all of them, or an ack might wait for one that lags
+        ("abc", "de", "de", "ade", ("ade", "")),
+        ("abc", "", "", "a", ("a", "")),
+        ("abc", "d", "", "abc", ("abc", "")),  # it is wanted no more
+    ],
+)
+def test_the_next_step_towards_the_wanted_members(
+    voters: str, learners: str, close: str, wanted: str, step: tuple[str, str] | None
+) -> None:
+    raft: Any = SimpleNamespace(
+        is_leader=True,
+        members=Membership(tuple(voters), learners=tuple(learners)),
+        log=SimpleNamespace(membership_index=7),
+        commit=7,
+        is_close=lambda name, lag: name in close,
+    )
+    expected = None if step is None else (tuple(step[0]), tuple(step[1]))
+    assert next_roster(raft, tuple(wanted)) == expected
+    raft.commit = 6
+    assert next_roster(raft, tuple(wanted)) is None, "one change at a time"
+    raft.commit, raft.is_leader = 7, False
+    assert next_roster(raft, tuple(wanted)) is None
