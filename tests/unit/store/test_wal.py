@@ -235,6 +235,26 @@ def test_lazy_sync_reports_done_before_the_sync_and_syncs_when_it_is_due() -> No
     assert bed.wal.groups[5].last_index == 9
 
 
+def test_with_lazy_sync_a_segment_goes_when_what_let_it_go_is_durable() -> None:
+    """I11: the record that releases its entries is synced first, however long that could wait."""
+    bed = Bed(sync=120.0)
+    for index in range(1, 150):
+        bed.append(index, bytes(1000))
+        bed.thread.run()
+    first = bed.segments()[0]
+    assert len(bed.segments()) > 2
+    bed.wal.release(5, 140, 1, 140)
+    syncs = bed.wal.sync_count
+    bed.append(150)
+    bed.thread.run()
+    assert first not in bed.segments()
+    assert bed.wal.sync_count > syncs
+    bed.disk.crash(keep=0.0)
+    bed.start()
+    found = bed.wal.groups[5]
+    assert (found.first_index, found.last_index) == (141, 150)
+
+
 @asynccontextmanager
 async def with_real_threads(path: Path, *, is_loop_writing: bool = False) -> AsyncIterator[Wal]:
     """A log on the operating system's disk; its threads and files are closed after it."""

@@ -99,6 +99,24 @@ def test_a_reset_may_go_backwards_and_survives_the_segments_before_it() -> None:
         bed.start()
 
 
+def test_what_was_in_flight_beyond_a_reset_is_void_too() -> None:
+    """It looks as if it went on from where the log begins anew."""
+    bed = Bed()
+    bed.append(1, 2)
+    bed.thread.run()
+    bed.append(3)
+    bed.thread.step()  # written, not yet known to be
+    bed.append(4)
+    bed.wal.reset_group(5, 2, 1, 102)
+    bed.thread.run()
+    assert bed.wal.groups[5] == LogState(HardState(), 3, 2, 1, 102)
+    bed.append(3, term=2)
+    bed.thread.run()
+    for _ in range(2):
+        assert [entry.term for entry in bed.wal.read(5, 3, 9, 1 << 30)] == [2]
+        bed.start()
+
+
 def test_a_reset_group_can_be_destroyed_and_two_resets_in_flight_count_once_each() -> None:
     bed = Bed()
     bed.append(1)
