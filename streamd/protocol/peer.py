@@ -201,18 +201,6 @@ def decode_frames(data: bytes) -> list[Frame]:
     return frames
 
 
-def decode_raft(data: bytes) -> tuple[Uid, list[Message]]:
-    """Inverse of `encode_raft`, for the frames of one group."""
-    messages: list[Message] = []
-    uid = 0
-    for received in decode_frames(data):
-        if received[0] != RAFT:
-            raise ProtocolError(f"{_NAMES[received[0]]} among raft messages")
-        uid, some = raft_of(received)
-        messages += some
-    return uid, messages
-
-
 def raft_of(received: Frame) -> tuple[Uid, list[Message]]:
     """Return the group and the messages of a RAFT frame. Raises ProtocolError."""
     messages: list[Message] = []

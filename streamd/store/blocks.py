@@ -38,7 +38,6 @@ class Blocks:
         self._thread = thread
         self._files = BlockFiles(disk, directory, uid)
         self._sizes = self._files.sizes()
-        self._bytes = sum(self._sizes.values())
         self._tail = HotTail(budget)
         self._chunks = ChunkCache()
         self._pending: list[Write] = []
@@ -52,11 +51,6 @@ class Blocks:
         self._tail_floor = (0, 0)
         self._reads: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._damaged: dict[tuple[int, int], StreamdError] = {}
-
-    @property
-    def bytes_on_disk(self) -> int:
-        """What the block files take, once all is written."""
-        return self._bytes
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -114,20 +108,15 @@ class Blocks:
         self._submit(job, self._wrote)
 
     def _grow(self, block_no: int, offset: int, size: int) -> None:
-        before = self._sizes.get(block_no, 0)
-        after = max(before, offset + size)
-        self._sizes[block_no] = after
-        self._bytes += after - before
+        self._sizes[block_no] = max(self._sizes.get(block_no, 0), offset + size)
 
     def _drop(self, block_no: int) -> None:
         self._tail.drop(block_no)
         self._chunks.drop(block_no)
         self._footers.pop(block_no, None)
         self._rewritten.pop(block_no, None)
-        size = self._sizes.pop(block_no, 0)
-        self._bytes -= size
         self._dead.append(block_no)
-        self._note_unneeded(block_no, size)
+        self._note_unneeded(block_no, self._sizes.pop(block_no, 0))
         if block_no < REWRITTEN:
             self._tail_floor = max(self._tail_floor, (block_no + 1, HEADER_BYTES))
 
@@ -167,7 +156,6 @@ class Blocks:
                 self._chunks.drop(block_no)
                 self._damaged = {k: v for k, v in self._damaged.items() if k[0] != block_no}
                 if block_no not in self._unneeded:
-                    self._bytes += len(blob) - self._sizes.get(block_no, 0)
                     self._sizes[block_no] = len(blob)
             done(result)
 
