@@ -389,6 +389,33 @@ def test_a_log_begun_anew_says_what_the_snapshot_covers(cluster: Cluster, damage
     assert set(seqs) <= set(cluster.read(behind))
 
 
+@pytest.mark.parametrize("is_cache_kept", [False, True], ids=["power", "kill"])
+def test_a_start_that_ends_when_the_log_is_whole_again_has_said_what_may_be_lost(
+    cluster: Cluster, is_cache_kept: bool
+) -> None:
+    """S3.7: the log's end is gone, and with it what named all groups. The next start finds a log
+    without damage, and must know that this node may have been in a group it knows nothing of."""
+    with setting(wal_in_use, "SEGMENTS_UNHURRIED", 100):
+        cluster.create()
+        cluster.publish(120, size=3000)
+        cluster.until_whole()
+    name = cluster.followers("S")[0]
+    host = cluster.hosts[name]
+    cluster.kill(name)
+    DAMAGES["last segment"](cluster, name)
+    cluster.isolate(name)
+    host.is_cache_kept = is_cache_kept
+    host.disk.crash_at_point = "WAL_DAMAGE_REWRITTEN"
+    cluster.boot(name)
+    cluster.until("dead", lambda: host.node is None)
+    cluster.boot(name)
+    cluster.run_ms(1000)
+    assert cluster.node(name).amnesia.is_rejoined
+    cluster.net.heal()
+    cluster.until_whole()
+    cluster.until("vouched for", lambda: not cluster.node(name).amnesia.is_rejoined, 30)
+
+
 def test_a_log_that_does_not_lead_to_the_snapshot_is_given_up(cluster: Cluster) -> None:
     """S3.7: a leader that was cut off logs more than the others commit after it, and none of it
     counts. What it has under the snapshot's index is of another term."""
