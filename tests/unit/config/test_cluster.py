@@ -182,6 +182,7 @@ def test_what_is_no_client_address_is_refused_at_the_start(text: str) -> None:
 
 
 def test_loss_is_accepted_by_a_single_server_only() -> None:
+    """S3.6: nodes of a cluster that were wiped wait for those who were not."""
     cluster = ["-n", "n", "--cluster_name", "C", "--cluster", "nats://a:1"]
     alone = ["-js", "--accept-loss", *cluster]
     assert flags.options_from(flags.parse(alone)).accepts_loss

@@ -453,6 +453,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_crash_at_any_operation_leaves_the_old_or_the_new(seed: int) -> None:
+    """S3.8: wherever a restore is cut off, the next start completes it."""
     one = leader()
     follower = Replica("b", seed=seed)
     follower.publish(100)
