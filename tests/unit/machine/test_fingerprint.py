@@ -68,6 +68,20 @@ def test_every_kind_of_change_shows() -> None:
         assert len(seen) == count, count
 
 
+def test_the_ack_floor_shows_by_itself() -> None:
+    """Acks of all before them move it over seqs that this consumer never got."""
+    seen = set()
+    for acked in (1, 2):
+        box = Box()
+        box.store((b"a.1", b"", b""), (b"a.2", b"", b""), (b"a.1", b"", b""))
+        uid = box.consumer("c", ack_policy="all", filter_subject="a.1").uid
+        box.do(commands.DELIVERED, uid, [[1, 1, 1, False], [3, 3, 2, False]], 0)
+        box.do(commands.ACKED, uid, [acked])
+        assert box.machine.consumers["c"].floor_sseq == acked
+        seen.add(box.machine.fingerprint())
+    assert len(seen) == 2
+
+
 def test_checkpoint_tells_the_fingerprint_of_its_entry() -> None:
     """Whatever index and digest the proposer had: they are not judged."""
     box = _worked()
