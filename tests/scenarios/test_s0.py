@@ -334,3 +334,34 @@ def test_s0_8_dead_within_a_snapshot(cluster: Cluster, point: str, is_power_lost
     cluster.until_whole()
     assert not [path for path in host.disk.paths if path.endswith(".snap.tmp")]
     assert not [path for path in host.disk.paths if path.startswith(f"{ROOT}/trash/")]
+
+
+def test_who_waits_for_a_later_snapshot_is_not_told_of_the_one_under_way(cluster: Cluster) -> None:
+    """One is being written when somebody needs what came after it: another follows at once."""
+    cluster.create()
+    cluster.publish(20)
+    cluster.until_whole()
+    uid, name = cluster.uid("S"), cluster.followers("S")[0]
+    process, monitor = cluster.process(name), cluster.node(name).monitor_of(uid)
+    assert monitor is not None
+    told: list[tuple[str, Index]] = []
+
+    def ask(who: str) -> Index:
+        index = cluster.machine(name, "S").applied
+        process.run(
+            monitor.when_saved, index, lambda: told.append((who, newest(cluster, name).index))
+        )
+        return index
+
+    block = process.threads["block"]
+    block.hold()
+    first = ask("first")
+    cluster.run_ms(5)
+    cluster.publish(5, at=cluster.leader("S"))
+    cluster.until("applied", lambda: cluster.machine(name, "S").index.last_seq == 25)
+    second = ask("second")
+    assert second > first
+    assert not told
+    block.release()
+    cluster.until("both told", lambda: len(told) == 2)
+    assert told == [("first", first), ("second", second)]
