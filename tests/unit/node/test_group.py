@@ -8,9 +8,10 @@ from typing import Any
 from streamd import limits
 from streamd.node import group as g
 from streamd.raft.core import RaftCore
+from streamd.raft.log import next_chain
 from streamd.raft.membership import simple
-from streamd.raft.messages import Heartbeat, ReadQuery, SnapshotOffer
-from streamd.types import LogState
+from streamd.raft.messages import Append, Heartbeat, ReadAnswer, ReadQuery, SnapshotOffer
+from streamd.types import Entry, LogState
 from tests.unit.raft.cluster import Cluster
 
 
@@ -48,6 +49,28 @@ def test_reads_whose_question_is_lost_do_not_pile_up() -> None:
     waiting = limits.RAFT_READ_LOST_MS // 250
     assert lost == list(range(1000 - waiting))
     assert group.deadline_ms() == now_ms + 250  # when the next one is given up
+
+
+def test_a_read_waits_until_what_it_must_see_is_applied() -> None:
+    """The leader's word comes with the entry, and that is applied when it is durable here."""
+    group = follower()
+    core = group.raft
+    before = group.machine.applied = core.applied
+    reads = (g.BARRIER, lambda: None, lambda: None, None)
+    turn = group.turn(core.now_ms, 0, [reads])
+    [query] = [message for _, message in turn.send_now if isinstance(message, ReadQuery)]
+    chain = next_chain(core.log.last_chain, 1, before + 1, b"")
+    entry = Entry(1, before + 1, b"", chain=chain)
+    append = Append(1, before, 1, core.log.last_chain, [entry], before + 1)
+    answer = ReadAnswer(1, query.context, before + 1)
+    inbox = [(g.STEP, "a", answer, None), (g.STEP, "a", append, None)]
+    turn = group.turn(core.now_ms, 0, inbox)
+    assert group.machine.applied == before
+    assert turn.ready_callbacks == []
+    [(_, token)] = turn.writes
+    turn = group.turn(core.now_ms, 0, [(g.DURABLE, token, None, None)])
+    assert group.machine.applied == before + 1
+    assert turn.ready_callbacks == [reads[1]]
 
 
 def test_who_lost_its_snapshot_takes_one_though_it_knows_of_no_other_member() -> None:
