@@ -236,11 +236,12 @@ def rescale(
     """Return the peers of a stream whose config becomes `config`; None: they stay as they are.
 
     More replicas: the present ones and new ones. Fewer: the leader and those that are up stay. A
-    new placement: who suits it stays, others are replaced.
+    new placement: who suits it stays, others are replaced; without one any more, nobody moves.
     """
     old = asset.config
     is_scaled = config["num_replicas"] != old["num_replicas"]
-    is_moved = (config["placement"] or {}) != (old.get("placement") or {})
+    placement = config["placement"] or {}
+    is_moved = bool(placement) and placement != (old.get("placement") or {})
     if is_moved and is_scaled:
         raise errors.STREAM_MOVE_AND_SCALE()
     if not is_moved and not is_scaled:

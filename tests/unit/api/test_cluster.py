@@ -411,6 +411,17 @@ def test_a_new_placement_moves(world: World) -> None:
     assert world.error("n1", "STREAM.CANCEL_MOVE.S")[0] == 10129
 
 
+@pytest.mark.parametrize("placement", [{}, {"placement": None}, {"placement": {}}])
+def test_a_placement_that_is_dropped_is_no_move(world: World, placement: dict[str, Any]) -> None:
+    """So it may go with another number of replicas, which a move may not."""
+    world.facts["n2"]["tags"] = ["ssd"]
+    world.make("S", placement={"tags": ["ssd"]})
+    answer = world.ask("n1", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 3} | placement)
+    assert "placement" not in answer["config"]
+    assert world.meta.streams_by_name["S"].peers[0] == "n2"
+    assert len(world.meta.streams_by_name["S"].peers) == 3
+
+
 def test_limits_that_consumers_exceed_are_refused_by_their_leader(world: World) -> None:
     asset = world.make("S")
     world.lead(0, next(name for name in NAMES if name != asset.peers[0]))
