@@ -38,12 +38,13 @@ class Moves:
             names = {*raft.members.voters, *node.peering.known_members()} - node.meta.out
             _move_on(meta.monitor, raft, tuple(sorted(names)))
             node.removals.look_at_cluster()
-        moving, self._moving = self._moving, set()
-        for uid in sorted(moving):
+        for uid in sorted(self._moving):
             replica = node.replicas.get(uid)
             asset = node.meta.streams_by_uid.get(uid)
             if replica is not None and replica.is_ready and asset is not None:
                 self.look_at(replica, asset)
+            else:
+                self._moving.discard(uid)
         for uid in node.amnesia.opened_in_memory():
             replica = node.replicas.get(uid)
             asset = node.meta.streams_by_uid.get(uid)
