@@ -49,6 +49,7 @@ class Replicas:
         self._led_since_ns: dict[Uid, int] = {}  # when this node last began to lead
         self._early: dict[Uid, dict[NodeId, Message]] = {}  # campaigns in groups not open yet
         self._void_logs: set[Uid] = set()  # of replicas being repaired
+        self._paused: set[Uid] = set()  # stopped by what passes; the log was told
         self.catch_ups = CatchUps(node)
         self._recovery = ReplicaRecovery(node, self.catch_ups)
         self._maker = ReplicaMaker(
@@ -219,6 +220,9 @@ class Replicas:
         self._void_logs.discard(uid)
         replica = self._replicas[uid] = self._maker.replica(asset, found, raft)
         self._place(asset.name)
+        if uid in self._paused:
+            self._paused.discard(uid)
+            node.info("stream is open again", stream=asset.name, uid=uid)
         node.env.spawn(replica.monitor)
         if node.is_clustered:
             node.peering.introduce(replica.monitor, raft.members.members())
@@ -398,6 +402,7 @@ class Replicas:
                 self.close_live(uid, lambda: self.open_again(uid))
 
         if errors.is_passing(err):
+            self._paused.add(uid)
             node.env.loop.call_later(limits.OPEN_AGAIN_S, look)
 
     def fail(self, uid: Uid, name: str, err: BaseException) -> None:
@@ -423,7 +428,8 @@ class Replicas:
         elif isinstance(err, DiskError) and not errors.is_passing(err):
             facts["advice"] = "no write that failed is repeated: make room, or mend the disk, and "
             facts["advice"] += "restart this server"
-        node.error("stream stopped", stream=name, uid=uid, reason=str(err), **facts)
+        if not (errors.is_passing(err) and uid in self._paused):
+            node.error("stream stopped", stream=name, uid=uid, reason=str(err), **facts)
         self._settle_ready(uid)
         node.config_changes.fail(uid, errors.STREAM_OFFLINE_REASON(err=reason))
 
@@ -460,6 +466,7 @@ class Replicas:
         node.damages.forget(uid)
         self.reasons.pop(uid, None)
         self._led_since_ns.pop(uid, None)
+        self._paused.discard(uid)
         node.failed.pop(asset.name, None)
         replica = self._replicas.get(uid)
         if replica is None:

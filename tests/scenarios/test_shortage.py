@@ -86,9 +86,11 @@ def test_a_stream_that_could_not_write_for_want_of_files_is_opened_again(
     cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
     cluster.run_ms(OVER_S * 1000)
     assert "S" in cluster.node(name).failed  # tried again, in vain
+    assert cluster.events("error: stream stopped") == 1
     cluster.hosts[name].disk.heal()
     cluster.run_ms(OVER_S * 1000)
     check_unharmed(cluster, name)
+    assert cluster.events("stream is open again") == 1
     cluster.until_whole()
     assert cluster.publish(1)[-1] == 502
 
