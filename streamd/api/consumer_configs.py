@@ -55,8 +55,10 @@ def normalise(
     *,
     allowed: AssetLimits = _NO_LIMITS,
     is_pedantic: bool = False,
+    existing: Config | None = None,
 ) -> Config:
-    """Return the config of a new consumer of a stream that has config `stream`.
+    """Return the config of a consumer of a stream that has config `stream`: of a new one, or for
+    one that has config `existing`.
 
     The name must have been settled already. Raises JsError if the config makes no sense.
     """
@@ -65,7 +67,7 @@ def normalise(
         for field in CONSUMER_CONFIG_FIELDS
         if field in given or field in _ALWAYS_SHOWN
     }
-    _apply_defaults(config, stream, allowed, is_pedantic)
+    _apply_defaults(config, stream, allowed, is_pedantic, existing)
     _check_replicas(config, stream)
     _check_texts(config)
     if config.get("deliver_subject"):
@@ -139,7 +141,11 @@ def check_name(name: str) -> None:
 
 
 def _apply_defaults(
-    config: Config, stream: Config, allowed: AssetLimits, is_pedantic: bool
+    config: Config,
+    stream: Config,
+    allowed: AssetLimits,
+    is_pedantic: bool,
+    existing: Config | None,
 ) -> None:
     is_push = bool(config.get("deliver_subject"))
     has_acks = config["ack_policy"] in ("explicit", "all")
@@ -169,7 +175,7 @@ def _apply_defaults(
     if not config.get("inactive_threshold"):
         if stream_limits.get("inactive_threshold", 0) > 0:
             config["inactive_threshold"] = stream_limits["inactive_threshold"]
-        elif not config.get("durable_name"):
+        elif not config.get("durable_name") and not _stays_unused(existing):
             config["inactive_threshold"] = limits.EPHEMERAL_INACTIVE_NS
     if config.get("priority_policy") == "none":
         del config["priority_policy"]
@@ -186,6 +192,14 @@ def _apply_defaults(
     if config["ack_policy"] == "flow_control" and is_push and not is_pedantic:
         config["flow_control"] = True
         config.setdefault("idle_heartbeat", 1_000_000_000)
+
+
+def _stays_unused(existing: Config | None) -> bool:
+    """True of a consumer that is durable, or was made so. A request that changes it may name it
+    without calling it durable; it would be gone a few seconds after its last reader."""
+    return existing is not None and bool(
+        existing.get("durable_name") or not existing.get("inactive_threshold")
+    )
 
 
 def _apply_ack_pending(

@@ -75,13 +75,14 @@ def _create(request: Request, given: dict[str, Any], config: dict[str, Any]) -> 
         config["name"] = name
     else:
         name = _unused_name(handle)  # shown as the consumer's name, but not as part of its config
+    existing = handle.machine.consumers.get(name)
     normal = consumer_configs.normalise(
         config,
         handle.machine.config,
         allowed=request.context.asset_limits,
         is_pedantic=is_pedantic,
+        existing=existing.config if existing is not None else None,
     )
-    existing = handle.machine.consumers.get(name)
     if existing is not None:
         _keep_pause(normal, existing)
         _check_name_in_use(handle, normal, existing)

@@ -234,6 +234,17 @@ def create_again(at: Recorder) -> None:
 
 
 @scenario
+def update_by_name(at: Recorder) -> None:
+    """A durable consumer is changed by a request that does not call it durable."""
+    stream(at)
+    at.api("CONSUMER.CREATE.S.C", request(DURABLE))
+    at.api("CONSUMER.CREATE.S.C", request({"name": "C", "ack_policy": "explicit"}))
+    named = {"name": "C", "ack_policy": "explicit", "description": "new"}
+    at.api("CONSUMER.CREATE.S.C", request(named, action="update"))
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
 def update_push(at: Recorder) -> None:
     stream(at, "s.a")
     at.api("CONSUMER.CREATE.S.C", request(PUSH | {"idle_heartbeat": SECOND}))

@@ -203,6 +203,19 @@ def test_action_says_create_or_update(bed: Bed) -> None:
     assert ask("zz")["error"]["description"] == 'invalid JSON: unknown consumer action: "zz"'
 
 
+def test_an_update_by_name_does_not_make_a_durable_consumer_go(bed: Bed) -> None:
+    """One that does not say `durable_name` again: clients let users name a consumer either way."""
+    create(bed, "T.d", durable_name="d")
+    for description in ("x", "y"):
+        config = create(bed, "T.d", name="d", description=description)["config"]
+        assert "inactive_threshold" not in config
+    create(bed, "T.e", durable_name="e", inactive_threshold=60 * 10**9)
+    assert "inactive_threshold" not in create(bed, "T.e", name="e")["config"]
+    create(bed, "T.f", name="f", inactive_threshold=60 * 10**9)
+    assert create(bed, "T.f", name="f")["config"]["inactive_threshold"] == 5 * 10**9
+    assert create(bed, "T.f", name="f", inactive_threshold=-1)["config"]["inactive_threshold"] > 0
+
+
 def test_names_lists_and_info(bed: Bed) -> None:
     assert bed.ask("CONSUMER.NAMES.T")["consumers"] == []
     for at in range(3):
