@@ -60,7 +60,11 @@ class Consumer(ConsumerAcks):
         self._recount()
 
     def update(self, config: dict[str, Any]) -> None:
-        """Take over a new config (checked by consumer_checks)."""
+        """Take over a new config (checked by consumer_checks), but for its pause: `pause` may have
+        changed that since the request was made."""
+        config = {key: value for key, value in config.items() if key != "pause_until"}
+        if self.config.get("pause_until"):
+            config["pause_until"] = self.config["pause_until"]
         old = self.matcher.patterns if self.matcher else None
         self._configure(config)
         new = self.matcher.patterns if self.matcher else None

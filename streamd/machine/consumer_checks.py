@@ -79,6 +79,7 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
         metadata.pop(key, None)
     plain["metadata"] = metadata
     plain["filters"] = filters_of(config)
+    plain.pop("pause_until", None)  # an existing consumer keeps its own
     for key in ("filter_subject", "filter_subjects"):
         plain.pop(key, None)
     return plain

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
+from streamd.machine.consumer_checks import check_create
 from tests.unit.consumer_bed import Bed, ack_of
 
 
@@ -477,6 +478,23 @@ def test_pause_holds_messages_back_and_ends_by_itself() -> None:
     bed.advance(20)
     assert box.seqs() == [1]
     assert bed.consumers["C"].paused_until_ns == 0
+
+
+def test_a_pause_is_over_also_for_a_change_that_was_asked_for_before() -> None:
+    """And a consumer is the same, paused or not: so a request to create it again is answered."""
+    bed = Bed()
+    bed.store(b"a")
+    bed.create(pause_until="2100-01-01T00:00:00Z")
+    consumer = bed.consumers["C"]
+    asked = {**consumer.config, "description": "new"}
+    consumer.pause(0)
+    consumer.update(asked)
+    assert consumer.config["description"] == "new"
+    assert "pause_until" not in consumer.config
+    assert bed.pull(b"1").seqs() == [1]
+    again = {**consumer.config, "pause_until": "2000-01-01T00:00:00Z"}
+    consumers = {"C": consumer}
+    assert check_create("C", again, "create", stream_config={}, consumers=consumers) is None
 
 
 def test_a_pull_that_does_not_wait_is_answered_during_a_pause() -> None:
