@@ -108,6 +108,7 @@ def _parse(payload: bytes) -> PullOptions:
     if not text:
         return options
     if text[:1] == b"{":
+        options.batch = 0
         _parse_json(text, options)
     elif text.isdigit() and len(text) <= 19 and int(text) <= _INT64_MAX:
         options.batch = int(text)  # anything else is taken for "one", as the peers do

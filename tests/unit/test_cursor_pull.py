@@ -107,6 +107,9 @@ def test_expiry_repeats_what_was_asked_for() -> None:
     assert (box.statuses, other.statuses) == ([ended % (0, 0)], [ended % (-1, 0)])
     box = bed.pull(req(batch=2, max_bytes=700, expires=-1), reply=b"3")
     assert box.statuses == [ended % (2, 700)]
+    box = bed.pull(req(expires=SECOND), reply=b"4")
+    bed.advance(1001)
+    assert box.statuses == [ended % (0, 0)]
 
 
 def test_only_acks_and_terms_count_as_acks() -> None:
