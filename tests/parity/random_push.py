@@ -30,6 +30,8 @@ class _Story:
         self.sids: dict[str, str] = {}  # of the subscriptions to d.<consumer>
         self.wire = at.connect()
         choice = rng.choice
+        # Each its own for good: whom the peer serves after another one was set is an accident.
+        self.groups = {name: choice(("",) * 4 + ("q",)) for name in NAMES}
         self.config: dict[str, Any] = {
             "name": "S",
             "subjects": ["s.>"],
@@ -102,13 +104,14 @@ class _Story:
         }
         if config["deliver_policy"] == "by_start_sequence":
             config["opt_start_seq"] = rng.randint(1, 9)
+        if self.groups[name]:
+            config["deliver_group"] = self.groups[name]
         if rng.random() < 0.4:
             config["filter_subject"] = rng.choice(PATTERNS)
         for share, key, values in (
             (0.2, "max_deliver", (1, 2)),
             (0.3, "max_ack_pending", (1, 2, 3)),
             (0.1, "headers_only", (True,)),
-            (0.2, "deliver_group", ("q",)),
             (0.1, "idle_heartbeat", (MINUTE,)),
             (0.1, "sample_freq", ("100",)),
         ):
