@@ -272,8 +272,9 @@ def options_from(line: CommandLine) -> Options:
     """Return the finished options: defaults, then the configuration file, then the flags."""
     options = reader.load(line.config_file) if line.config_file else Options()
     credentials = {"user", "pass", "auth"}
-    if options.users and any(name in credentials for name, _ in line.settings):
-        options.users = []  # as in nats-server, credentials on the command line replace the file's
+    if any(name in credentials for name, _ in line.settings):
+        # As in nats-server, credentials on the command line replace the file's.
+        options.users, options.has_unserved_users = [], False
     for name, value in line.settings:
         if name in _APPLY:
             _APPLY[name](options, value)

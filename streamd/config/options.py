@@ -130,6 +130,7 @@ class Options:
     token: str = ""
     auth_timeout_s: float = 2.0
     users: list[User] = field(default_factory=list)
+    has_unserved_users: bool = False  # nkeys, JWTs: they can't log in, but nor can anybody else
     default_permissions: Permissions | None = None
     no_auth_user: str = ""
 
@@ -143,7 +144,7 @@ class Options:
     @property
     def is_auth_required(self) -> bool:
         """True if a client must prove who it is (there may still be a `no_auth_user`)."""
-        return bool(self.users or self.username or self.token)
+        return bool(self.users or self.username or self.token or self.has_unserved_users)
 
     @property
     def has_http(self) -> bool:

@@ -52,8 +52,8 @@ _UNSERVED_TOP = words(
     """
     https https_port syslog remote_syslog prof_port prof_block_rate tls
     allow_non_tls proxy_protocol proxies system_account system no_system_account mappings maps
-    disable_sublist_cache operator operators resolver resolver_tls resolver_preload
-    resolver_pinned_accounts trusted_keys trusted default_sentinel ocsp ocsp_cache
+    disable_sublist_cache resolver resolver_tls resolver_preload
+    resolver_pinned_accounts default_sentinel ocsp ocsp_cache
     gateway leafnodes leaf websocket ws mqtt default_js_domain connect_error_reports
     reconnect_error_reports no_fast_producer_stall feature_flags write_timeout
     """
@@ -128,6 +128,8 @@ class _Reader(UsersReader):
                 "no_header_support": self._no_header_support,
                 "authorization": self._authorization,
                 "accounts": self._accounts,
+                "operator|operators": self._unserved_users("operator"),
+                "trusted_keys|trusted": self._unserved_users("trusted_keys"),
                 "no_auth_user": self._text("no_auth_user"),
                 "jetstream": self._jetstream,
                 "cluster": self._cluster,

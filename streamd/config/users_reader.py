@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.config.block_reader import BlockReader, words
+from streamd.config.block_reader import BlockReader, Setter, words
 from streamd.config.grammar import Value
 from streamd.config.options import Permissions, ResponsePermission, User
 from streamd.config.values import (
@@ -32,6 +32,17 @@ _ACCOUNT_KEYS = words(
 class UsersReader(BlockReader):
     """The part of the reader that knows users and what they may do."""
 
+    def _unserved_users(self, key: str) -> Setter:
+        """`key` names users who can't log in here. Without it the server would be open to all."""
+
+        def set_(value: Value) -> None:
+            self._options.has_unserved_users = True
+            self._warn(
+                value, f'"{key}" is not served by this version: those it lets in cannot log in'
+            )
+
+        return set_
+
     def _authorization(self, block: Value) -> None:
         o = self._options
         users: list[User] = []
@@ -51,6 +62,8 @@ class UsersReader(BlockReader):
                 "token": self._text("token"),
                 "timeout": add_timeout,
                 "users": lambda v: users.extend(self._users(v, "$G")),
+                "nkeys": self._unserved_users("authorization.nkeys"),
+                "auth_callout": self._unserved_users("authorization.auth_callout"),
                 "default_permissions|default_permission|permissions": lambda v: defaults.append(
                     self._permissions(v)
                 ),
@@ -108,6 +121,7 @@ class UsersReader(BlockReader):
             "users.",
         )
         if nkeys:
+            self._options.has_unserved_users = True
             self._warn(entry, '"nkey" is not served by this version: the user cannot log in')
             return None
         if not user.name:

@@ -101,6 +101,8 @@ class Authenticator:
             if user is None:
                 return None
             return self._compare(self._identity(user), password, user.password)
+        if not self._token:
+            return None  # there are only users who can't log in
         if not token and not password:
             token = name  # `nats://token@host` of some clients arrives as a user name
         return self._compare(Identity(), token, self._token)

@@ -89,6 +89,9 @@ def test_credentials_of_the_command_line_replace_the_files_users(tmp_path: Path)
     file.write_text("authorization { users [{user: a, password: b}] }")
     o = options("-c", str(file), "--user", "x", "--pass", "y")
     assert (o.username, o.password, o.users) == ("x", "y", [])
+    file.write_text("authorization { users [{nkey: U}] }")
+    o = options("-c", str(file), "--user", "x", "--pass", "y")
+    assert o.is_auth_required and not o.has_unserved_users
 
 
 def test_flags_that_are_not_served_are_named() -> None:

@@ -156,6 +156,25 @@ def test_users_of_accounts_still_have_to_log_in() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "authorization { users [{nkey: U}] }",
+        "authorization { nkeys [{nkey: U}] }",
+        "authorization { auth_callout { issuer: A } }",
+        "accounts { A { users [{nkey: U}] } }",
+        "operator: /etc/o.jwt",
+        "trusted_keys: [O]",
+    ],
+)
+def test_users_who_cannot_log_in_do_not_open_the_server(text: str) -> None:
+    """nkeys and JWTs are not served. Without them nobody was left who had to log in, so anybody
+    who reached the port was let in, where nats-server admits those users only."""
+    o = options(text)
+    assert o.is_auth_required
+    assert "cannot log in" in o.warnings[-1]
+
+
+@pytest.mark.parametrize(
     ("text", "wanted"),
     [
         ("port: 1\nfoo: 3", 't.conf:2:1: unknown field "foo"'),

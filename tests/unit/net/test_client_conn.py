@@ -205,6 +205,25 @@ def test_bcrypt_is_checked_off_the_loop_and_what_follows_waits():
     assert wrong.take() == b"-ERR 'Authorization Violation'\r\n"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        '"user":"x",',
+        '"user":"x","pass":"y",',
+        '"auth_token":"",',
+        '"auth_token":"t",',
+        '"jwt":"j",',
+    ],
+)
+def test_nobody_is_let_in_where_all_users_have_nkeys(said):
+    """There is no secret that could be right; the empty one is not either."""
+    bed = Bed(Options(has_unserved_users=True))
+    peer = bed.peer(b'CONNECT {%b"verbose":false}\r\n' % said.encode())
+    assert peer.take() == b"-ERR 'Authorization Violation'\r\n"
+    assert peer.transport.is_closing
+
+
 def test_no_auth_user_serves_those_who_say_nothing():
     users = [User("anon", "x", Permissions(publish_allow=[b"open"])), User("joe", "pw")]
     bed = Bed(Options(users=users, no_auth_user="anon"))
