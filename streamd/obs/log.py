@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
+from contextlib import suppress
 from typing import Any, TextIO
+
+# What a rotation adds to the name of the file. What else begins like it (s.log.gz) is not ours.
+_BACKUP = re.compile(r"\.\d{4}(\.\d\d){5}\.\d{9}", re.ASCII)
 
 
 class Log:
@@ -86,9 +91,12 @@ class Log:
             self._open()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                return  # it is closed; what a full disk had no room for is lost
 
     def _open(self) -> None:
         # Line buffering: a line reaches the file when it is written, and a crash loses none.
@@ -98,6 +106,11 @@ class Log:
         self._size = os.fstat(opened.fileno()).st_size
 
     def _write(self, level: str, text: str, fields: dict[str, Any]) -> None:
+        self._put(level, text, fields)
+        if self._file is not None and 0 < self._limit < self._size:
+            self._rotate()
+
+    def _put(self, level: str, text: str, fields: dict[str, Any]) -> None:
         stamp = ""
         if self.has_time:
             now = time.time()
@@ -112,27 +125,38 @@ class Log:
                 target.flush()
         except (OSError, ValueError):
             return  # a closed terminal or a full disk must not stop the server
-        if self._file is not None and self._limit:
-            self._size += len(line)
-            if self._size > self._limit:
-                self._rotate()
+        self._size += len(line)
 
     def _rotate(self) -> None:
-        """Move the full file aside under its time, as nats-server does, and keep `files_max`."""
-        assert self._file is not None
-        self._file.close()
-        self._file = None
+        """Move the full file aside under its time, as nats-server does, and keep `files_max`.
+
+        What fails (the directory is gone, or not ours) is told in the log and tried again when as
+        much has been written as fits in one file.
+        """
         now = time.time()
         stamp = time.strftime("%Y.%m.%d.%H.%M.%S", time.localtime(now))
-        os.replace(self._path, f"{self._path}.{stamp}.{int(now % 1 * 1e9):09d}")
-        self._open()
-        if self._files_max > 0:
-            directory, base = os.path.split(self._path)
-            backups = sorted(
-                name for name in os.listdir(directory or ".") if name.startswith(base + ".")
-            )
-            for name in backups[: max(0, len(backups) - self._files_max + 1)]:
-                os.unlink(os.path.join(directory, name))
+        backup = f"{self._path}.{stamp}.{int(now % 1 * 1e9):09d}"
+        try:
+            with suppress(FileNotFoundError):  # somebody else has moved it
+                os.replace(self._path, backup)
+            self._open()
+            self._remove_backups()
+        except OSError as err:
+            fields = {"path": self._path, "reason": err.strerror}
+            self._put("ERR", "log file can't be rotated", fields)
+            self._size = 0
+
+    def _remove_backups(self) -> None:
+        if self._files_max <= 0:
+            return
+        directory, base = os.path.split(self._path)
+        backups = sorted(
+            name
+            for name in os.listdir(directory or ".")
+            if name.startswith(base) and _BACKUP.fullmatch(name, len(base))
+        )
+        for name in backups[: max(0, len(backups) - self._files_max + 1)]:
+            os.unlink(os.path.join(directory, name))
 
 
 def _field(value: Any) -> str:

@@ -76,6 +76,51 @@ def test_a_full_log_file_is_moved_aside_and_old_ones_removed(tmp_path: Path) -> 
     assert all(file.stat().st_size < 400 for file in files)
 
 
+def test_only_what_a_rotation_made_is_removed(tmp_path: Path) -> None:
+    """A configuration or an archive beside the log may begin with its name."""
+    (tmp_path / "a.log.2026.gz").touch()
+    (tmp_path / "a.log.conf").touch()
+    (tmp_path / "a.log.archive").mkdir()
+    log = Log(path=str(tmp_path / "a.log"), size_limit=50, files_max=2)
+    for number in range(20):
+        log.info("a line of some length", number=number)
+    log.close()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"a.log", "a.log.2026.gz", "a.log.conf", "a.log.archive"} < names
+    assert len(names) == 5
+
+
+def test_a_rotation_that_fails_does_not_stop_the_server(tmp_path: Path) -> None:
+    """It raised from whatever wrote a line: a signal, a stream's monitor, the stop."""
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    log = Log(path=str(directory / "a.log"), size_limit=20)
+    log.info("one")
+    directory.rename(tmp_path / "moved")
+    for number in range(20):
+        log.info("a line of some length", number=number)
+    text = (tmp_path / "moved" / "a.log").read_text()
+    assert "log file can't be rotated" in text and "number=19" in text  # the open file goes on
+    (tmp_path / "moved").rename(directory)
+    for number in range(20):
+        log.info("a line of some length", number=number)
+    log.close()
+    assert len(list(directory.iterdir())) > 1
+
+
+def test_the_log_goes_on_elsewhere_after_a_full_disk(tmp_path: Path) -> None:
+    """Closing a file that a full disk had no room for raised: the log was silent from then on."""
+    path = tmp_path / "a.log"
+    path.symlink_to("/dev/full")
+    log = Log(path=str(path))
+    log.info("nobody reads this")
+    path.unlink()
+    log.reopen()
+    log.info("there is room")
+    log.close()
+    assert "there is room" in path.read_text()
+
+
 def test_a_closed_stream_does_not_stop_the_server() -> None:
     """Logging never raises."""
     stream = io.StringIO()
