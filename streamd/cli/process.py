@@ -377,12 +377,12 @@ class ServerProcess:
         try:
             fresh = flags.options_from(self._line)
             _refuse_fixed(self._options, fresh)
-        except ConfigError as err:
+            self._log.change(**fresh.log_settings)
+        except (ConfigError, OSError) as err:
             self._log.error(f"Failed to reload server configuration: {err}")
             return
         for warning in fresh.warnings:
             self._log.warning(warning)
-        self._log.is_debug, self._log.is_trace = fresh.is_debug, fresh.is_trace
         if self._cluster is not None and fresh.cluster != self._options.cluster:
             self._cluster.change_routes(fresh.cluster)
             self._log.info("Reloaded: cluster routes")

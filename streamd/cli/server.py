@@ -70,7 +70,7 @@ def version_text(program: str) -> str:
 
 def _run(line: flags.CommandLine, options: Options, program: str) -> int:
     try:
-        log = open_log(options)
+        log = Log(**options.log_settings)
     except OSError as err:
         reason = (err.strerror or "").lower()
         print(f"error opening file: open {options.log_file}: {reason}", file=sys.stderr)
@@ -92,19 +92,6 @@ def _run(line: flags.CommandLine, options: Options, program: str) -> int:
         if options.pid_file:
             runfiles.remove(options.pid_file)
         log.close()
-
-
-def open_log(options: Options) -> Log:
-    """Build the log that `options` ask for. Raises OSError."""
-    return Log(
-        path=options.log_file,
-        is_debug=options.is_debug,
-        is_trace=options.is_trace,
-        has_time=options.has_logtime,
-        is_utc=options.is_logtime_utc,
-        size_limit=options.log_size_limit,
-        files_max=options.log_files_max,
-    )
 
 
 def _banner(options: Options, log: Log) -> None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from streamd.config.cluster import ClusterOptions, client_address
 from streamd.durations import SECOND_NS, format_duration
@@ -145,6 +146,19 @@ class Options:
     def is_auth_required(self) -> bool:
         """True if a client must prove who it is (there may still be a `no_auth_user`)."""
         return bool(self.users or self.username or self.token or self.has_unserved_users)
+
+    @property
+    def log_settings(self) -> dict[str, Any]:
+        """Where and how to log: the arguments of obs.log.Log."""
+        return {
+            "path": self.log_file,
+            "is_debug": self.is_debug,
+            "is_trace": self.is_trace,
+            "has_time": self.has_logtime,
+            "is_utc": self.is_logtime_utc,
+            "size_limit": self.log_size_limit,
+            "files_max": self.log_files_max,
+        }
 
     @property
     def has_http(self) -> bool:

@@ -47,19 +47,42 @@ class Log:
         size_limit: int = 0,
         files_max: int = 0,
     ) -> None:
-        self._path = path
+        self._path = ""
         self._stream = stream if stream is not None else sys.stderr
         self._file: TextIO | None = None
         self._prefix = f"[{os.getpid()}] "
-        self._is_utc = is_utc
-        self._limit = size_limit
-        self._files_max = files_max
         self._size = 0
-        self.has_time = has_time
-        self.is_debug = is_debug
-        self.is_trace = is_trace
-        if path:
-            self._open()
+        self.change(
+            path=path,
+            is_debug=is_debug,
+            is_trace=is_trace,
+            has_time=has_time,
+            is_utc=is_utc,
+            size_limit=size_limit,
+            files_max=files_max,
+        )
+
+    def change(
+        self,
+        *,
+        path: str,
+        is_debug: bool,
+        is_trace: bool,
+        has_time: bool,
+        is_utc: bool,
+        size_limit: int,
+        files_max: int,
+    ) -> None:
+        """Log there and so from now on. Raises OSError, and then nothing changes."""
+        if path != self._path:
+            if path:
+                self._open(path)
+            else:
+                self.close()
+            self._path = path
+        self.is_debug, self.is_trace = is_debug, is_trace
+        self.has_time, self._is_utc = has_time, is_utc
+        self._limit, self._files_max = size_limit, files_max
 
     def info(self, text: str, **fields: Any) -> None:
         """A change of state that an operator acts on."""
@@ -88,7 +111,7 @@ class Log:
     def reopen(self) -> None:
         """Open the log file anew, after somebody moved it away."""
         if self._path:
-            self._open()
+            self._open(self._path)
 
     def close(self) -> None:
         file, self._file = self._file, None
@@ -98,9 +121,9 @@ class Log:
             except OSError:
                 return  # it is closed; what a full disk had no room for is lost
 
-    def _open(self) -> None:
+    def _open(self, path: str) -> None:
         # Line buffering: a line reaches the file when it is written, and a crash loses none.
-        opened = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        opened = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self.close()
         self._file = opened
         self._size = os.fstat(opened.fileno()).st_size
@@ -139,7 +162,7 @@ class Log:
         try:
             with suppress(FileNotFoundError):  # somebody else has moved it
                 os.replace(self._path, backup)
-            self._open()
+            self._open(self._path)
             self._remove_backups()
         except OSError as err:
             fields = {"path": self._path, "reason": err.strerror}

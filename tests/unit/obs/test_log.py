@@ -7,6 +7,9 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
+from streamd.config.options import Options
 from streamd.obs.log import Log
 
 LINE = re.compile(
@@ -74,6 +77,22 @@ def test_a_full_log_file_is_moved_aside_and_old_ones_removed(tmp_path: Path) -> 
     files = list(tmp_path.iterdir())
     assert len(files) == 3
     assert all(file.stat().st_size < 400 for file in files)
+
+
+def test_a_reload_moves_the_log_or_leaves_it_as_it_is(tmp_path: Path) -> None:
+    """It took on debug and trace only, and said that the configuration was reloaded."""
+    log = Log(path=str(tmp_path / "a.log"))
+    log.info("one")
+    settings = Options(log_file=str(tmp_path / "b.log"), has_logtime=False).log_settings
+    log.change(**settings)
+    log.info("two")
+    with pytest.raises(OSError):
+        log.change(**settings | {"path": str(tmp_path / "none" / "c.log"), "has_time": True})
+    log.info("three")
+    log.close()
+    assert "one" in (tmp_path / "a.log").read_text()
+    lines = (tmp_path / "b.log").read_text().splitlines()
+    assert [line.partition("] ")[2] for line in lines] == ["[INF] two", "[INF] three"]
 
 
 def test_only_what_a_rotation_made_is_removed(tmp_path: Path) -> None:
