@@ -73,7 +73,8 @@ class ServerProcess:
         self._exit_status = 0
         self._is_started = False
         self._is_stopping = False
-        self._is_lame_duck = False
+        self._draining: asyncio.Task[None] | None = None  # lame duck
+        self._postponed: list[Any] = []  # what signals asked for during the start
 
     def run(self) -> int:
         """Serve until told to stop."""
@@ -154,6 +155,8 @@ class ServerProcess:
         if options.ports_file_dir:
             self._write_ports()
         log.info("Server is ready")
+        for action in self._postponed:
+            action()
 
     def _start_http(self) -> None:
         """Listen at once; the HTTP library itself is loaded when somebody connects."""
@@ -286,6 +289,8 @@ class ServerProcess:
         if self._is_stopping:
             return
         self._is_stopping = True
+        if self._draining is not None:
+            self._draining.cancel()
         self._log.info("Initiating Shutdown...")
         try:
             async with asyncio.timeout(SHUTDOWN_S):
@@ -321,7 +326,7 @@ class ServerProcess:
         if self._ports_file:
             runfiles.remove(self._ports_file)
         if self._options.pid_file:
-            runfiles.remove(self._options.pid_file)
+            runfiles.remove_pid(self._options.pid_file)
 
     def _on_fatal(self, err: BaseException) -> None:
         """The log of all groups failed: nothing can be promised any more."""
@@ -352,8 +357,12 @@ class ServerProcess:
             self._remove_files()
             self._log.info("Server Exiting..")
             os._exit(self._exit_status)
-        if self._is_started:
+        if number == signal.SIGTERM and self._draining is not None:
+            return  # as in nats-server: it stops when its clients are gone; SIGINT does not wait
+        if self._is_started or action == self._reopen_log:
             action()
+        else:
+            self._postponed.append(action)
 
     def _reopen_log(self) -> None:
         if not self._options.log_file:
@@ -390,17 +399,19 @@ class ServerProcess:
         self._monitoring.reloaded(fresh)
         assert self._listener is not None
         self._listener.reload(fresh)
-        if self._cluster is not None:
+        if self._cluster is not None and self._draining is None:
             self._cluster.set_client_urls(client_urls(fresh, self._listener.port))
         self._log.info(f"Reloaded server configuration ({fresh.config_digest})")
 
     def _lame_duck(self) -> None:
         """No new clients; those here are told, sent away one by one, and then the server stops."""
-        if self._is_lame_duck or self._listener is None:
+        if self._draining is not None or self._listener is None:
             return
-        self._is_lame_duck = True
         self._log.info("Entering lame duck mode, stop accepting new clients")
-        self._tasks.create_task(self._drain(self._listener), name="lame-duck")
+        self._monitoring.is_ready = False  # /healthz: whoever spreads clients looks elsewhere
+        self._draining = self._tasks.create_task(self._drain(self._listener), name="lame-duck")
+        if self._cluster is not None:
+            self._cluster.set_client_urls([])  # clients are told of the others only
 
     async def _drain(self, listener: Listener) -> None:
         await listener.lame_duck()

@@ -14,6 +14,17 @@ def write_pid(path: str) -> None:
         file.write(str(os.getpid()))
 
 
+def remove_pid(path: str) -> None:
+    """Remove the pid file, unless another server has written its own there since."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            is_ours = file.read(64) == str(os.getpid())
+        if is_ours:
+            os.unlink(path)
+    except OSError:
+        return
+
+
 def ports_path(directory: str, program: str) -> str:
     """Return where the ports file of this very process belongs."""
     return os.path.join(directory, f"{program}_{os.getpid()}.ports")

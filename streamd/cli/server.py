@@ -90,7 +90,7 @@ def _run(line: flags.CommandLine, options: Options, program: str) -> int:
         return ServerProcess(line, options, log, program).run()
     finally:
         if options.pid_file:
-            runfiles.remove(options.pid_file)
+            runfiles.remove_pid(options.pid_file)
         log.close()
 
 

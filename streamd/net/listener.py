@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 from typing import Any
 
@@ -129,11 +130,14 @@ class Listener:
         await asyncio.sleep(self.options.lame_duck_grace_ns / 1e9)
         total_s = (self.options.lame_duck_duration_ns - self.options.lame_duck_grace_ns) / 1e9
         between_s = min(1.0, total_s / max(1, len(self._open)))
+        if self._log is not None:
+            self._log.info("Closing existing clients")
         while self._open:
             conn = next(iter(self._open))
             conn.close("Server Shutdown")
             self._open.discard(conn)
-            await asyncio.sleep(between_s)
+            if self._open:  # not in step with other servers that do the same
+                await asyncio.sleep(between_s * random.uniform(0.5, 1.0))
 
     def reload(self, options: Options) -> None:
         """Use new options: for new connections, and at once for those that are here. Those who

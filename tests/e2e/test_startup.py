@@ -295,6 +295,17 @@ def test_reload_changes_users_and_refuses_ports(start: type[Server], tmp_path: P
     assert json.loads(first_line(port)[5:])["auth_required"] is True
 
 
+def test_a_signal_during_the_start_is_not_lost(start: type[Server], tmp_path: Path) -> None:
+    """A recovery may take minutes: a reload waits for its end, a re-opened log does not."""
+    (tmp_path / "a.conf").write_text("listen: 127.0.0.1:-1\njetstream { store_dir: data }\n")
+    server = start("-c", "a.conf")
+    server.wait_for("Starting JetStream")
+    server.process.send_signal(signal.SIGHUP)
+    server.process.send_signal(signal.SIGUSR1)
+    server.wait_for("File log re-open ignored, not a file logger")
+    server.wait_for("Reloaded server configuration")
+
+
 def test_reload_changes_routes_and_nothing_else_of_the_cluster(
     start: type[Server], tmp_path: Path
 ) -> None:
@@ -322,6 +333,68 @@ def test_lame_duck_ends_an_idle_server(start: type[Server]) -> None:
     server.port()
     assert server.stop(signal.SIGUSR2) == 0
     assert "Entering lame duck mode, stop accepting new clients" in server.log
+
+
+def connected(port: int) -> socket.socket:
+    """A client that has said hello, and was welcomed."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+    client.sendall(b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\n')
+    heard = b""
+    while b'"connect_info":true' not in heard:
+        heard += client.recv(65536)
+    return client
+
+
+DUCK = """
+listen: "127.0.0.1:-1", http: "127.0.0.1:-1"
+lame_duck_duration: "%s", lame_duck_grace_period: "%s"
+cluster { name: c, listen: "127.0.0.1:-1" }
+"""
+
+
+def test_a_lame_duck_is_told_from_a_healthy_server(start: type[Server], tmp_path: Path) -> None:
+    """/healthz fails, so that load balancers go elsewhere; clients hear of the other servers only.
+    SIGTERM changes nothing, as with nats-server: the clients have their time."""
+    (tmp_path / "a.conf").write_text(DUCK % ("30s", "1s"))
+    server = start("-c", "a.conf")
+    with connected(server.port()) as client:
+        assert json.loads(server.get("/healthz")) == {"status": "ok"}
+        server.process.send_signal(signal.SIGUSR2)
+        lines = client.makefile("rb")
+        infos = [json.loads(lines.readline()[5:]) for _ in range(2)]
+        assert infos[-1]["ldm"] is True
+        assert infos[-1]["connect_urls"] == []
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            server.get("/healthz")
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for('Trapped "terminated" signal')
+        assert lines.read() == b""
+        assert server.end() == 0
+    log = server.log
+    assert log.index("Closing existing clients") < log.index("Initiating Shutdown")
+    assert log.index('"terminated"') < log.index("Closing existing clients")
+
+
+def test_a_lame_duck_can_be_stopped_at_once(start: type[Server], tmp_path: Path) -> None:
+    """SIGINT. The process used to stay, serving nothing, until the grace period was over."""
+    (tmp_path / "a.conf").write_text(DUCK % ("10m", "5m"))
+    server = start("-c", "a.conf")
+    with connected(server.port()):
+        server.process.send_signal(signal.SIGUSR2)
+        server.wait_for("Entering lame duck mode")
+        assert server.stop(signal.SIGINT) == 0
+
+
+def test_the_pid_file_of_the_next_server_stays(start: type[Server], tmp_path: Path) -> None:
+    """A new server may be up before the old one has sent its clients away."""
+    old = start("-p", "-1", "-P", "pid")
+    old.port()
+    new = start("-p", "-1", "-P", "pid")
+    new.port()
+    assert old.stop() == 0
+    assert (tmp_path / "pid").read_text() == str(new.process.pid)
+    assert new.stop() == 0
+    assert not (tmp_path / "pid").exists()
 
 
 def test_a_restart_finds_its_data_directory(start: type[Server], tmp_path: Path) -> None:
