@@ -5,6 +5,7 @@ Acks move the floor: to just below the oldest message that still waits, or up to
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
@@ -107,14 +108,16 @@ class ConsumerAcks(ConsumerPosition):
         assert count >= 0, (cseq, self.delivered_cseq)
         self.delivered_sseq = self.floor_sseq = sseq
         self.delivered_cseq = self.floor_cseq = cseq
-        if self.initial_at < len(self.initial):
-            self.initial = [seq for seq in self.initial[self.initial_at :] if seq > sseq]
-            self.initial_at = 0
+        if self.initial:
+            self.initial_at = bisect_right(self.initial, sseq, self.initial_at)
+            if self.initial_at == len(self.initial):
+                self.initial = []
+                self.initial_at = 0
         if sseq >= self.next_sseq:
-            self.next_sseq = sseq + 1
             if not is_exact:
-                self._recount()
-            elif self.matcher is not None:
+                count = self._stream.index.count_between(self.next_sseq, sseq, self.matcher)
+            self.next_sseq = sseq + 1
+            if self.matcher is not None:
                 self._left -= count
             else:
                 self._passed += count

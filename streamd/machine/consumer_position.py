@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 from streamd.machine.rfc3339 import parse_ns
 from streamd.subjects import Matcher
 from streamd.types import Seq, Uid
-
-_FEW = 64  # seqs that are looked up one by one in a list that may be long
 
 
 class IndexView(Protocol):
@@ -27,6 +26,8 @@ class IndexView(Protocol):
     def is_live(self, seq: Seq) -> bool: ...
 
     def count_from(self, seq: Seq, matcher: Matcher | None) -> int: ...
+
+    def count_between(self, first: Seq, last: Seq, matcher: Matcher | None) -> int: ...
 
     def seq_at_time(self, ts_ns: int) -> Seq: ...
 
@@ -196,17 +197,26 @@ class ConsumerPosition:
                 self.sent_gone.append(seq)
 
     def _drop_initial(self, seqs: Sequence[Seq]) -> None:
+        """`seqs`, ascending, left the stream. The list may be a million long, and mostly none of
+        them is in it: it is not walked."""
         initial = self.initial
-        if len(seqs) > _FEW:
-            gone = set(seqs)
-            self.initial = [seq for seq in initial[self.initial_at :] if seq not in gone]
-            self.initial_at = 0
+        low = bisect_left(initial, seqs[0], self.initial_at)
+        high = bisect_right(initial, seqs[-1], low)
+        if low == high:
             return
+        found: list[int] = []
         for seq in seqs:
-            at = bisect_left(initial, seq, self.initial_at)
-            if at < len(initial) and initial[at] == seq:
-                del initial[at]
-        if self.initial_at == len(initial):
+            low = bisect_left(initial, seq, low, high)
+            if low < high and initial[low] == seq:
+                found.append(low)
+        if len(found) == 1:
+            del initial[found[0]]
+        elif found:
+            kept = initial[self.initial_at : found[0]]
+            for gone, after in pairwise([*found, len(initial)]):
+                kept += initial[gone + 1 : after]
+            self.initial, self.initial_at = kept, 0
+        if self.initial_at == len(self.initial):
             self.initial = []
             self.initial_at = 0
 

@@ -232,6 +232,13 @@ class IndexLookup(IndexPlaces):
             return self._count_between(seq, self.last_seq, matcher)
         return matching - self._count_between(self.first_seq, seq - 1, matcher)
 
+    def count_between(self, first: Seq, last: Seq, matcher: Matcher | None) -> int:
+        """How many live matching messages have a seq in first..last; for what these cost."""
+        matcher = self._if_it_tells_apart(matcher)
+        if matcher is None:
+            return self.count_from(first, None) - self.count_from(last + 1, None)
+        return self._count_between(first, last, matcher)
+
     def _count_between(self, first: Seq, last: Seq, matcher: Matcher) -> int:
         total = 0
         for block in self.blocks:

@@ -5,6 +5,7 @@ All of it leaves a trace for the log (`_propose_delivered`), in the same turn.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 from streamd import limits
@@ -86,11 +87,9 @@ class CursorSending(AckIntake):
             locs = []
             locate = self._index.locate
             # Ahead of the applied list by what was sent already.
-            for at in range(consumer.initial_at, len(consumer.initial)):
-                sseq = consumer.initial[at]
-                if sseq <= self._sent_sseq:
-                    continue
-                loc = locate(sseq)
+            begin = bisect_right(consumer.initial, self._sent_sseq, consumer.initial_at)
+            for at in range(begin, len(consumer.initial)):
+                loc = locate(consumer.initial[at])
                 if loc is not None:
                     locs.append(loc)
                     if len(locs) == limit:

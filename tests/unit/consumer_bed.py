@@ -63,6 +63,9 @@ class ListIndex:
         rows = self.rows[self._at(seq) :]
         return sum(1 for row in rows if matcher is None or matcher.matches(row[2]))
 
+    def count_between(self, first: int, last: int, matcher: Matcher | None) -> int:
+        return self.count_from(first, matcher) - self.count_from(last + 1, matcher)
+
     def seq_at_time(self, ts_ns: int) -> int:
         return next((row[0] for row in self.rows if row[1] >= ts_ns), self.last_seq + 1)
 
