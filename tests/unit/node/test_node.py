@@ -193,7 +193,7 @@ def test_a_stream_that_stopped_holds_nothing_open(tmp_path: Path) -> None:
             acks = Acks(1)
             handle.publish([(b"A", b"", b"x" * 1000)], [b"r"], acks)
             await acks.all.wait()
-            directory = f"streams/{handle.uid}/"
+            directory = Path(node.root) / "streams" / str(handle.uid)
             budget = node.replicas._recovery._hot_budget
             handle.store.flush()
             await _idle(node)
@@ -214,10 +214,10 @@ async def _idle(node: Node) -> None:
     await done.wait()
 
 
-def _open_in(directory: str) -> list[str]:
+def _open_in(directory: Path) -> list[str]:
     """Files of this process that are open there."""
     links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    return [link for link in links if directory in link]
+    return [link for link in links if link.startswith(f"{directory}/")]
 
 
 def test_while_the_disk_is_quick_the_loop_writes_the_log(
