@@ -31,7 +31,7 @@ class Effects:
     `outcomes` and `events` are acted upon only by the leader.
     """
 
-    __slots__ = ("block_ops", "checkpoint", "events", "outcomes", "stored_last")
+    __slots__ = ("bereft", "block_ops", "checkpoint", "events", "outcomes", "stored_last")
 
     def __init__(self) -> None:
         self.block_ops: list[tuple[Any, ...]] = []
@@ -40,6 +40,7 @@ class Effects:
         # (kind, fields) advisories and changes that the leader announces: see api/advisories.py
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.stored_last: Seq = 0  # highest seq stored since the effects were taken; 0: none
+        self.bereft: dict[Any, None] = {}  # consumers that were told that messages left the stream
         # (index, fingerprint) of the last CHECKPOINT applied: what replicas compare. None: none.
         self.checkpoint: tuple[Index, int] | None = None
 

@@ -13,7 +13,7 @@ deliver is in `consumer_position`, what was delivered in `consumer_acks`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -122,16 +122,24 @@ class Consumer(ConsumerAcks):
         self, seqs: Sequence[Seq], subjects: Sequence[bytes], out: Effects | None = None
     ) -> None:
         """Live messages `seqs` (ascending) left the stream: call once per consumer and batch of
-        removals, after the index has changed. Pending ones are terminated."""
+        removals, after the index has changed. Pending ones are terminated. May be left out if none
+        of them matches the filter, and it was the only one so far."""
         if self.sent_sseq > self.delivered_sseq:
             self._note_sent_gone(seqs, subjects)
         next_sseq = self.next_sseq
         below = bisect_left(seqs, next_sseq)
         if self.matcher is None:
             self._passed -= below
-        elif below < len(seqs):
-            self._left -= self.matcher.count(subjects[below:])
-        if seqs:
+            is_concerned = True
+        else:
+            count = self.matcher.count
+            mine = count(subjects[below:]) if below < len(seqs) else 0
+            self._left -= mine
+            is_concerned = bool(mine or self.refilters)
+            if not is_concerned and self.initial:
+                ahead = bisect_right(seqs, self.delivered_sseq)
+                is_concerned = bool(count(subjects[ahead:below]))
+        if seqs and is_concerned:
             self._note_removed(seqs[-1])
         if self.initial_at < len(self.initial):
             self._drop_initial(seqs)
@@ -144,14 +152,6 @@ class Consumer(ConsumerAcks):
             if held_before > len(self.pending):
                 self._advance_floor()
         self._check()
-
-    def is_untouched_by(self, seqs: Sequence[Seq]) -> bool:
-        """True if the removal of `seqs`, none of which matches the filter, means nothing more to
-        this consumer than what this call does."""
-        if self.pending or self.redelivered or self.initial:
-            return False  # they may be of an earlier filter
-        self._note_removed(seqs[-1])
-        return True
 
     def on_purged(self, out: Effects | None = None) -> None:
         """Many messages left at once (purge): recount instead of counting each."""

@@ -57,9 +57,8 @@ def check_create(
         if refusal is not None:
             return refusal
     elif not config.get("direct"):
-        counted = sum(1 for each in consumers.values() if not each.config.get("direct"))
         limit = stream_config.get("max_consumers", -1)
-        if 0 < limit <= counted:
+        if 0 < limit <= sum(not each.config.get("direct") for each in consumers.values()):
             return errors.MAXIMUM_CONSUMERS_LIMIT()
     if stream_config.get("retention") == "workqueue":
         others = [each.config for each in consumers.values() if each.name != name]

@@ -6,12 +6,9 @@ The functions return seqs; removing them is the machine's doing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
-from streamd.machine.consumer import Consumer
-from streamd.machine.consumer_position import ConsumerPosition
 from streamd.machine.lookup import IndexLookup
 from streamd.machine.places import SEQ_LIST_MAX, SEQS
 from streamd.subjects import Matcher
@@ -125,15 +122,3 @@ def subject_seqs(index: IndexLookup, subject: bytes, count: int) -> list[Seq]:
         return [index.first_of(subject)]
     found, _ = index.select(index.first_of(subject), Matcher.of_subject(subject), count, 1 << 62)
     return [loc[0] for loc in found]
-
-
-def is_wanted(
-    seq: Seq, subject: bytes, consumers: Iterable[Consumer], but: ConsumerPosition | None = None
-) -> bool:
-    """True if a consumer (other than `but`) still needs the message."""
-    return any(each is not but and each.needs(seq, subject) for each in consumers)
-
-
-def has_interest(subject: bytes, consumers: Iterable[Consumer]) -> bool:
-    """True if some consumer would get a new message on `subject`."""
-    return any(each.matcher is None or each.matcher.matches(subject) for each in consumers)

@@ -149,8 +149,7 @@ class StreamMachine(StreamStoring):
         self.dedupe.resize(int(config.get("duplicate_window") or 0))
         self.expiry.forget_hint()
         self.index.track_seqs(limits.tracks_seqs)
-        consumers = self.consumers.values()
-        for search in trimming.reconfigured(self.index, before, limits, consumers):
+        for search in trimming.reconfigured(self.index, before, limits, self.audience):
             self._remove(search.step())
         return True
 

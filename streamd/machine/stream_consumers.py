@@ -7,12 +7,13 @@ of what it is told: `consumer.Consumer`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final
 
 from streamd import errors
-from streamd.machine import consumer_checks, retention
+from streamd.machine import consumer_checks
 from streamd.machine.audience import Audience
 from streamd.machine.base import Effects
 from streamd.machine.commands import Command
@@ -45,19 +46,20 @@ class StreamConsumers(StreamContent):
         )
         if refused is not None:
             return refused
-        self._audience = None
         existing = self.consumers.get(name)
         if existing is not None:
-            had = existing.matcher.patterns if existing.matcher else None
+            refilters = existing.refilters
             existing.update(config)
-            now = existing.matcher.patterns if existing.matcher else None
-            if self.limits.is_interest and had != now:
-                self._remove(Unwanted(self.index, self.consumers.values()).step())
+            if existing.refilters > refilters:
+                self._note_consumer(existing)
+                if self.limits.is_interest:
+                    self._remove(Unwanted(self.index, self.audience()).step())
             return existing
         consumer = Consumer.create(
             uid=entry.index, name=name, config=config, created_ns=ts, stream=self
         )
         self.consumers[name] = self.consumers_by_uid[entry.index] = consumer
+        self._note_consumer(consumer)
         out.events.append(("consumer_created", {"stream": self.name, "consumer": name}))
         return consumer
 
@@ -66,11 +68,13 @@ class StreamConsumers(StreamContent):
         consumer = self.consumers.get(name)
         if consumer is None or uid not in (0, consumer.uid):
             return errors.CONSUMER_NOT_FOUND()
-        self._audience = None
         del self.consumers[name]
         del self.consumers_by_uid[consumer.uid]
+        self._refiltered.pop(consumer, None)
+        if self._audience is not None:
+            self._audience.drop(consumer)
         if self.limits.is_interest and later != [True]:
-            self._remove(Unwanted(self.index, self.consumers.values()).step())
+            self._remove(Unwanted(self.index, self.audience()).step())
         fields = {
             "stream": self.name,
             "consumer": name,
@@ -106,14 +110,14 @@ class StreamConsumers(StreamContent):
     def on_acked(self, consumer: ConsumerPosition, sseqs: Sequence[Seq]) -> None:
         """See consumer_position.StreamView: remove what nobody needs any longer."""
         index = self.index
-        consumers = list(self.consumers.values())
         done: list[Seq] = []
         for seq in sseqs:
             if not index.is_live(seq):
                 continue
             # A work queue gave it to nobody else, whatever the consumer's filter is by now.
-            if self.limits.is_workqueue or not retention.is_wanted(
-                seq, index.subject_at(seq), consumers, consumer
+            if self.limits.is_workqueue or not any(
+                each is not consumer and each.awaits(seq)
+                for each in self._takers(index.subject_at(seq))
             ):
                 done.append(seq)
         if done:
@@ -128,7 +132,7 @@ class StreamConsumers(StreamContent):
                     for first, msgs in self._stored:
                         consumer.on_stored_batch(first, [msg[0] for msg in msgs])
         else:
-            audience = self._consumer_audience()
+            audience = self.audience()
             for first, msgs in self._stored:
                 subjects = [msg[0] for msg in msgs]
                 for consumer in audience.of_all:
@@ -146,28 +150,51 @@ class StreamConsumers(StreamContent):
         if self._is_purged:
             for consumer in self.consumers.values():
                 consumer.on_purged(out)
+                out.bereft[consumer] = None
         elif self.consumers:
             if any(a > b for a, b in pairwise(seqs)):
                 order = sorted(range(len(seqs)), key=seqs.__getitem__)
                 seqs = [seqs[at] for at in order]
                 subjects = [subjects[at] for at in order]
-            concerned = None
-            if seqs and len(self.consumers) > _FEW_CONSUMERS:
-                concerned = set(self._consumer_audience().filtered(subjects))
-            for consumer in self.consumers.values():
-                if (
-                    concerned is None
-                    or consumer.matcher is None
-                    or consumer in concerned
-                    or not consumer.is_untouched_by(seqs)
-                ):
-                    consumer.on_removed(seqs, subjects, out)
+            for consumer in self._concerned(subjects):
+                consumer.on_removed(seqs, subjects, out)
+                out.bereft[consumer] = None
         # What left from the front is told by first_seq alone.
         first_seq = self.index.first_seq
         middle = sorted(seq for seq in seqs if seq > first_seq)
         return self._codec.encode_tombstone(as_ranges(middle), index) if middle else b""
 
-    def _consumer_audience(self) -> Audience[Consumer]:
+    def _concerned(self, subjects: Sequence[bytes]) -> Collection[Consumer]:
+        """Who has to know that messages with these subjects left, in the order they came."""
+        if len(self.consumers) <= _FEW_CONSUMERS:
+            return self.consumers.values()
+        audience = self.audience()
+        found = {*audience.of_all, *audience.filtered(subjects), *self._refiltered}
+        return sorted(found, key=attrgetter("uid"))
+
+    # --- who wants what -------------------------------------------------------------------------
+
+    def audience(self) -> Audience[Consumer]:
+        """The consumers by what they want. It is kept up."""
         if self._audience is None:
-            self._audience = Audience((each, each.matcher) for each in self.consumers.values())
+            consumers = self.consumers.values()
+            self._audience = Audience((each, each.matcher) for each in consumers)
+            self._refiltered = dict.fromkeys(each for each in consumers if each.refilters)
         return self._audience
+
+    def _note_consumer(self, consumer: Consumer) -> None:
+        """It is new, or has another filter."""
+        if self._audience is not None:
+            self._audience.put(consumer, consumer.matcher)
+            if consumer.refilters:
+                self._refiltered[consumer] = None
+
+    def _takers(self, subject: bytes) -> Collection[Consumer]:
+        """Those whose filter lets `subject` through."""
+        if len(self.consumers) <= _FEW_CONSUMERS:
+            return [
+                each
+                for each in self.consumers.values()
+                if each.matcher is None or each.matcher.matches(subject)
+            ]
+        return self.audience().takers(subject)

@@ -57,7 +57,9 @@ class StreamContent:
         self.last_msg_id = b""
         self.consumers: dict[str, Consumer] = {}
         self.consumers_by_uid: dict[Uid, Consumer] = {}
-        self._audience: Audience[Consumer] | None = None  # of `consumers`, as they are now
+        self._audience: Audience[Consumer] | None = None  # of `consumers`
+        # With it: those that had another filter before, and may hold what matches that.
+        self._refiltered: dict[Consumer, None] = {}
         self.expiry = Expiry(self.index)
         self._codec = codec
         # What the entry being applied has done so far; empty between entries.

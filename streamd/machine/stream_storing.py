@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamd import errors
-from streamd.machine import commands, msgheaders, publish, retention
+from streamd.machine import commands, msgheaders, publish
 from streamd.machine.base import HAS_HEADERS, Effects
 from streamd.machine.commands import Command
 from streamd.machine.stream_removal import StreamRemoval
@@ -103,9 +103,7 @@ class StreamStoring(StreamRemoval):
         run.restart()
 
     def _is_uninteresting(self, subject: bytes) -> bool:
-        return self.limits.is_interest and not retention.has_interest(
-            subject, self.consumers.values()
-        )
+        return self.limits.is_interest and not self._takers(subject)
 
     def _skip_one(self, run: _Run, verdict: publish.Admitted, index: Index) -> Seq:
         """Interest retention without interest: the seq is used up, nothing is stored."""

@@ -7,10 +7,11 @@ search goes on where it stopped; what it found last is to be removed before it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, Protocol
 
+from streamd.machine.audience import Audience
 from streamd.machine.consumer import Consumer
 from streamd.machine.lookup import IndexLookup
 from streamd.machine.places import COUNT, FIRST
@@ -116,9 +117,12 @@ class Unwanted:
     """What no consumer waits for. Looks at every message that is not wanted anyhow, because a
     consumer without a filter has yet to get it."""
 
-    def __init__(self, index: IndexLookup, consumers: Collection[Consumer]) -> None:
+    def __init__(
+        self, index: IndexLookup, audience: Audience[Consumer], but: Consumer | None = None
+    ) -> None:
         self._index = index
-        self._consumers = consumers  # as they are at each step
+        self._audience = audience  # as it is at each step
+        self._but = but  # as if this one were not there
         self._position = index.first_seq
         self.is_done = False
 
@@ -126,8 +130,9 @@ class Unwanted:
         """See Search."""
         index = self._index
         end = index.last_seq + 1
-        for each in self._consumers:
-            if each.matcher is None:
+        but = self._but
+        for each in self._audience.of_all:
+            if each is not but:
                 end = min(end, max(each.delivered_sseq + 1, each.next_sseq))
         takers: dict[bytes, list[Callable[[Seq], bool]]] = {}
         found: list[Seq] = []
@@ -143,9 +148,7 @@ class Unwanted:
                 mine = takers.get(subject)
                 if mine is None:
                     mine = takers[subject] = [
-                        each.awaits
-                        for each in self._consumers
-                        if each.matcher is None or each.matcher.matches(subject)
+                        each.awaits for each in self._audience.takers(subject) if each is not but
                     ]
                 for awaits in mine:
                     if awaits(seq):
@@ -177,7 +180,10 @@ class OneAfterAnother:
 
 
 def reconfigured(
-    index: IndexLookup, before: Limits, after: Limits, consumers: Collection[Consumer]
+    index: IndexLookup,
+    before: Limits,
+    after: Limits,
+    audience: Callable[[], Audience[Consumer]],
 ) -> Iterator[Search]:
     """What a new config takes out, if anything, one search after another."""
     allowed = after.max_per_subject
@@ -186,4 +192,4 @@ def reconfigured(
     if not after.is_discard_new and is_over_limits(index, after):
         yield OverLimits(index, after)
     if after.is_interest and not before.is_interest:
-        yield Unwanted(index, consumers)
+        yield Unwanted(index, audience())

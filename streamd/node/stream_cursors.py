@@ -15,7 +15,6 @@ from typing import Any
 from streamd import limits
 from streamd.errors import CorruptionError
 from streamd.machine import commands
-from streamd.machine.audience import Audience
 from streamd.machine.commands import Command, encode
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
@@ -76,7 +75,6 @@ class StreamCursors(StreamMaintenance):
         self._is_forced = False
         self._cursors: dict[Uid, Cursor] = {}
         self._by_name: dict[bytes, Cursor] = {}
-        self._audience: Audience[Cursor] | None = None  # of `_cursors`, as they are now
         self._dirty: dict[Cursor, None] = {}  # to plan before this turn is over, in order
         self._acked: dict[Cursor, None] = {}  # hold acks that are not proposed yet
         self._wakes: list[tuple[int, int, Cursor]] = []  # heap of (ms, tie, cursor)
@@ -85,7 +83,6 @@ class StreamCursors(StreamMaintenance):
         self._watches: dict[Cursor, object] = {}
         self._planning: Cursor | None = None
         self._advices: list[tuple[str, dict[str, Any]]] = []
-        self._seen_first = 0  # the stream's first seq that cursors were told of
         self._is_closed = False
         handlers = self._handlers
         handlers[g.ACKS] = self._on_acks
@@ -115,7 +112,6 @@ class StreamCursors(StreamMaintenance):
 
     def _on_leader_ready(self) -> None:
         super()._on_leader_ready()
-        self._seen_first = self.machine.index.first_seq
         self._sync_cursors()
 
     def _on_leadership_lost(self) -> None:
@@ -137,17 +133,15 @@ class StreamCursors(StreamMaintenance):
             return
         for uid in [uid for uid in self._cursors if uid not in consumers]:
             self._drop_cursor(self._cursors[uid], b"409 Consumer Deleted")
-        self._audience = None
-        for uid, consumer in list(consumers.items()):
-            if uid not in self._cursors:
-                cursor = Cursor(consumer, self)
-                self._cursors[uid] = cursor
-                self._by_name[consumer.name.encode()] = cursor
-                self._dirty[cursor] = None
+        for uid in sorted(consumers.keys() - self._cursors.keys()):
+            consumer = consumers[uid]
+            cursor = Cursor(consumer, self)
+            self._cursors[uid] = cursor
+            self._by_name[consumer.name.encode()] = cursor
+            self._dirty[cursor] = None
 
     def _drop_cursor(self, cursor: Cursor, status: bytes) -> None:
         cursor.stop(status)
-        self._audience = None
         self.unwatch_interest(cursor)
         consumer = cursor.consumer
         self._cursors.pop(consumer.uid, None)
@@ -157,12 +151,6 @@ class StreamCursors(StreamMaintenance):
         self._dirty.pop(cursor, None)
         self._acked.pop(cursor, None)
         self._wake_of.pop(cursor, None)
-
-    def _cursor_audience(self) -> Audience[Cursor]:
-        if self._audience is None:
-            cursors = self._cursors.values()
-            self._audience = Audience((each, each.consumer.matcher) for each in cursors)
-        return self._audience
 
     def cursor(self, name: str) -> Cursor | None:
         """Return the cursor of a consumer, for reports."""
@@ -249,7 +237,7 @@ class StreamCursors(StreamMaintenance):
 
     def propose(self, command: Command, *, is_forced: bool, tag: Any = None) -> None:
         if command[0] == commands.DELETE_CONSUMER:
-            command = self._trimmer.lightened(command)
+            command = self._trimmer.lightened(command, self.at_ms)
         self._unforced.append((command, tag))
         if is_forced:
             self._is_forced = True

@@ -124,7 +124,7 @@ class StreamGroup(StreamPublishes):
                 done(errors.STREAM_NOT_FOUND())
             return
         if command[0] == commands.DELETE_CONSUMER:
-            command = self._trimmer.lightened(command)
+            command = self._trimmer.lightened(command, self.at_ms)
         elif self._is_ready and type(done) is not Trimmed:
             if self._trimmer.takes(command, done, self.at_ns):
                 return
@@ -138,7 +138,7 @@ class StreamGroup(StreamPublishes):
 
     def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
         cursors = self._cursors
-        is_removed = False
+        is_removed = is_synced = False
         wakes_all = len(cursors) <= _FEW_CURSORS
         subjects: list[bytes] = []  # of what was stored, unless that wakes all
         for entry in entries:
@@ -160,18 +160,15 @@ class StreamGroup(StreamPublishes):
                     tag = entry.tag.tag if type(entry.tag) is CursorTag else None
                     cursor.on_applied(command, tag)
                     self._dirty[cursor] = None
-                if kind != commands.DELIVERED and kind != commands.POSITION:
-                    # What is acked leaves, unless limits alone say what stays.
-                    stream_limits = self.machine.limits
-                    is_removed |= stream_limits.is_interest or stream_limits.is_workqueue
             elif kind in _REMOVING_KINDS:
                 is_removed = True
                 wakes_all |= kind == commands.EXPIRE  # it may have stored markers
                 self._expiry_at_ns = 0
                 self._expiry_proposed = False
             else:
-                self._sync_cursors()
-                self._audience = None
+                if not is_synced:  # with all that was applied
+                    self._sync_cursors()
+                    is_synced = True
                 if kind in _NAMED_KINDS:
                     cursor = self._by_name.get(command[2].encode())
                     if cursor is not None:
@@ -190,19 +187,20 @@ class StreamGroup(StreamPublishes):
             self.unreadable.settle()
         if not self._is_ready:
             return
-        first = self.machine.index.first_seq
-        if is_removed or first != self._seen_first:
-            self._seen_first = first
-            for cursor in cursors.values():
-                if cursor.on_removed() or wakes_all:
-                    self._dirty[cursor] = None
-        if effects.stored_last:
-            if wakes_all:
-                self._dirty |= dict.fromkeys(cursors.values())
-            elif subjects:
-                audience = self._cursor_audience()
-                self._dirty |= dict.fromkeys(audience.of_all)
-                self._dirty |= dict.fromkeys(audience.filtered(subjects))
+        bereft, effects.bereft = effects.bereft, {}
+        for consumer in bereft:
+            cursor = cursors.get(consumer.uid)
+            if cursor is not None and cursor.on_removed():
+                self._dirty[cursor] = None
+        if wakes_all and (effects.stored_last or is_removed or bereft):
+            self._dirty |= dict.fromkeys(cursors.values())
+        elif subjects and effects.stored_last:
+            audience = self.machine.audience()
+            for wanting in (audience.of_all, audience.filtered(subjects)):
+                for consumer in wanting:
+                    cursor = cursors.get(consumer.uid)
+                    if cursor is not None:
+                        self._dirty[cursor] = None
 
     # --- the end ----------------------------------------------------------------------------
 

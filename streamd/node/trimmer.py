@@ -74,6 +74,7 @@ class Trimmer:
         self._wake = wake  # have a turn call `go_on`
         self._jobs: deque[_Job] = deque()
         self.is_due = False
+        self._looked_ms = self._rows_left = 0  # for consumers to be deleted, at that time
 
     def takes(self, command: Command, done: Done | None, now_ns: int) -> bool:
         """True if `command` takes out so much that it has to wait here. It is proposed by and by,
@@ -93,16 +94,19 @@ class Trimmer:
         self._jobs.insert(ahead, job)
         return True
 
-    def lightened(self, command: Command) -> Command:
+    def lightened(self, command: Command, now_ms: int) -> Command:
         """A DELETE_CONSUMER as it is to be proposed: if very many messages were wanted by that
-        consumer only, they leave later."""
+        consumer only, they leave later. So do those of consumers that are deleted in great number
+        at a time."""
         machine = self._machine
         consumer = machine.consumers.get(command[2])
         if consumer is None or not machine.limits.is_interest or not self._may_remove():
             return command
-        others = [each for each in machine.consumers.values() if each is not consumer]
-        search = trimming.Unwanted(machine.index, others)
-        search.step(limits.TRIM_MSGS, limits.TRIM_ROWS)
+        search = trimming.Unwanted(machine.index, machine.audience(), consumer)
+        if now_ms != self._looked_ms:
+            self._looked_ms, self._rows_left = now_ms, limits.TRIM_ROWS
+        search.step(limits.TRIM_MSGS, self._rows_left)
+        self._rows_left -= min(self._rows_left, machine.index.count)
         return command if search.is_done else [*command[:5], True]
 
     def sweep(self) -> None:
@@ -148,15 +152,15 @@ class Trimmer:
 
     def _search_of(self, command: Command | None) -> Search:
         machine = self._machine
-        index, consumers = machine.index, machine.consumers.values()
+        index = machine.index
         if command is None:
-            return trimming.Unwanted(index, consumers)
+            return trimming.Unwanted(index, machine.audience())
         if command[0] == commands.PURGE:
             _, _, pattern, seq, keep = command
             return trimming.Purged(index, pattern, seq, keep)
         after = Limits(command[2])
         return trimming.OneAfterAnother(
-            trimming.reconfigured(index, machine.limits, after, consumers)
+            trimming.reconfigured(index, machine.limits, after, machine.audience)
         )
 
     def _is_void(self, command: Command | None) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from streamd.machine import commands, stream_consumers
 from streamd.machine.audience import Audience
+from streamd.machine.consumer import Consumer
 from streamd.subjects import Matcher, matches
 from tests.unit.machine.box import Box
 
@@ -22,7 +24,7 @@ def test_filters_are_those_of_the_matchers() -> None:
     ]
     members.append((99, Matcher([b"a.b", b"a.c"])))
     audience = Audience(members)
-    assert audience.of_all == [5]
+    assert list(audience.of_all) == [5]
     for subject in SUBJECTS:
         wanted = {number for number, each in members if each is not None and each.matches(subject)}
         assert set(audience.filtered([subject, subject])) == wanted
@@ -91,3 +93,86 @@ def test_the_same_state_as_when_each_is_asked(seed: int, monkeypatch: pytest.Mon
     assert plain.events == box.events
     for consumer in box.machine.consumers.values():
         assert consumer.num_pending == plain.machine.consumers[consumer.name].num_pending
+
+
+MANY = 40  # consumers, each of a subject of its own
+
+
+def crowd(**config: Any) -> Box:
+    """Two messages for each of many consumers."""
+    box = Box(**config)
+    for number in range(MANY):
+        box.consumer(f"c{number}", filter_subject=f"a.{number}.>")
+    for _ in range(2):
+        box.store(*[(b"a.%d.x" % number, b"", b"x") for number in range(MANY)])
+    return box
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[Any]:
+    """From now on, who was called by that name."""
+    calls: list[Any] = []
+    plain = getattr(owner, name)
+
+    def call(self: Any, *args: Any) -> Any:
+        calls.append(self)
+        return plain(self, *args)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+@pytest.mark.parametrize("way", ["delete", "update"])
+def test_who_goes_asks_nobody_whose_filter_does_not_fit(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = crowd(retention="interest")
+    asked = counted(monkeypatch, Matcher, "matches")
+    if way == "delete":
+        box.do(commands.DELETE_CONSUMER, "c7", 0, "")
+    else:
+        box.consumer("c7", filter_subject="a.x.>")
+    assert box.machine.index.count == 2 * MANY - 2
+    assert len(asked) < MANY, len(asked)
+
+
+@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
+def test_what_leaves_is_told_to_whom_it_concerns(
+    retention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = crowd(retention=retention)
+    consumer = box.machine.consumers["c7"]
+    box.do(commands.DELIVERED, consumer.uid, [[8, 8, 1, False]], 0)
+    asked = counted(monkeypatch, Matcher, "matches")
+    told = counted(monkeypatch, Consumer, "on_removed")
+    box.do(commands.ACKED, consumer.uid, [8])
+    box.do(commands.DELETE_MSG, MANY + 8, False)
+    assert told == [consumer] * (1 if retention == "limits" else 2)
+    assert not asked
+    assert consumer.num_pending == 0
+
+
+def test_who_comes_and_goes_changes_nothing_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box = crowd(retention="interest")
+    made = counted(monkeypatch, Audience, "__init__")
+    box.consumer("late", filter_subject="a.5.x")
+    box.put(b"a.5.x")
+    box.consumer("late", filter_subject="a.6.x")
+    box.put(b"a.6.x")
+    box.do(commands.DELETE_CONSUMER, "late", 0, "")
+    box.put(b"a.5.x")
+    assert box.machine.consumers["c5"].num_pending == 4
+    assert not made
+    assert box.put(b"a.late.x") and box.machine.index.count == 2 * MANY + 3
+
+
+def test_a_subject_that_reads_like_a_pattern_has_its_own_takers() -> None:
+    members = list(enumerate([Matcher([b"a.b"]), Matcher([b"a.*"]), Matcher([b"x.>"]), None]))
+    audience = Audience(members)
+    assert audience.takers(b"a.*") == [3, 1]
+    assert audience.takers(b"a.b") == [3, 0, 1]
+    audience.put(1, Matcher([b"b.*"]))
+    audience.drop(3)
+    assert audience.takers(b"a.*") == []
+    assert audience.takers(b"b.c") == [1]

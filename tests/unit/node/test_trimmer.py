@@ -174,7 +174,7 @@ def interested(count: int) -> World:
 
 def test_what_only_a_deleted_consumer_wanted_leaves_after_the_deletion() -> None:
     world = interested(100)
-    command = world.trimmer.lightened([commands.DELETE_CONSUMER, 1, "one", 0, ""])
+    command = world.trimmer.lightened([commands.DELETE_CONSUMER, 1, "one", 0, ""], 1)
     assert command[5:] == [True]
     assert world.ask(command) == [True]
     assert len(world.box.live()) == 100
@@ -208,11 +208,24 @@ def test_a_command_does_not_wait_for_a_sweep() -> None:
 def test_few_leave_with_the_deletion() -> None:
     world = interested(20)
     command = [commands.DELETE_CONSUMER, 1, "one", 0, ""]
-    assert world.trimmer.lightened(command) == command
+    assert world.trimmer.lightened(command, 1) == command
     assert world.ask(command) == [True]
     assert world.box.live() == [3, 6, 9, 12, 15, 18]
     nobody = [commands.DELETE_CONSUMER, 1, "nobody", 0, ""]
-    assert world.trimmer.lightened(nobody) == nobody
+    assert world.trimmer.lightened(nobody, 1) == nobody
+
+
+def test_deletions_at_a_time_look_at_so_many_messages_together() -> None:
+    world = interested(30)
+    world.box.do(commands.DELETE_CONSUMER, "one", 0, "")
+    assert len(world.box.live()) == 10
+    for number in range(20):
+        world.box.consumer(f"c{number}", filter_subject="a.2")
+    deletions = [[commands.DELETE_CONSUMER, 1, f"c{number}", 0, ""] for number in range(20)]
+    for now_ms in (1, 2):
+        light = [world.trimmer.lightened(each, now_ms)[5:] for each in deletions]
+        assert light[0] == []
+        assert light[4:] == [[True]] * 16
 
 
 def test_a_sweep_finds_nothing_where_all_is_wanted() -> None:
