@@ -217,6 +217,11 @@ class Cursor(CursorSending):
         if self._position_due_ms:
             self._propose_position()
 
+    @property
+    def holds_position(self) -> bool:
+        """True if it sent messages that no entry tells of before it is flushed, or time passes."""
+        return self._position_due_ms > 0
+
     def _propose_position(self) -> None:
         self._position_due_ms = 0
         command = [

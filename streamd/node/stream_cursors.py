@@ -77,6 +77,7 @@ class StreamCursors(StreamMaintenance):
         self._by_name: dict[bytes, Cursor] = {}
         self._dirty: dict[Cursor, None] = {}  # to plan before this turn is over, in order
         self._acked: dict[Cursor, None] = {}  # hold acks that are not proposed yet
+        self._positioned: dict[Cursor, None] = {}  # may hold a position likewise
         self._wakes: list[tuple[int, int, Cursor]] = []  # heap of (ms, tie, cursor)
         self._wake_of: dict[Cursor, int] = {}
         self._ties = count()
@@ -102,6 +103,8 @@ class StreamCursors(StreamMaintenance):
             self._planning = cursor
             if cursor.plan(limits.DELIVER_BUDGET_MSGS):
                 self._dirty[cursor] = None
+            if cursor.holds_position:
+                self._positioned[cursor] = None
         self._planning = None
         if self._advices:
             advices, self._advices = self._advices, []
@@ -125,6 +128,7 @@ class StreamCursors(StreamMaintenance):
         self._wake_of.clear()
         self._dirty.clear()
         self._acked.clear()
+        self._positioned.clear()
 
     def _sync_cursors(self) -> None:
         """One cursor per consumer: make those that are missing, end those whose consumer is."""
@@ -133,12 +137,24 @@ class StreamCursors(StreamMaintenance):
             return
         for uid in [uid for uid in self._cursors if uid not in consumers]:
             self._drop_cursor(self._cursors[uid], b"409 Consumer Deleted")
-        for uid in sorted(consumers.keys() - self._cursors.keys()):
-            consumer = consumers[uid]
-            cursor = Cursor(consumer, self)
-            self._cursors[uid] = cursor
-            self._by_name[consumer.name.encode()] = cursor
-            self._dirty[cursor] = None
+        for uid in list(consumers):
+            self._begin_cursor(uid)
+
+    def _begin_cursor(self, uid: Uid) -> None:
+        """The consumer `uid` may be there, and new."""
+        consumer = self.machine.consumers_by_uid.get(uid)
+        if consumer is None or uid in self._cursors or self._is_closed:
+            return
+        cursor = Cursor(consumer, self)
+        self._cursors[uid] = cursor
+        self._by_name[consumer.name.encode()] = cursor
+        self._dirty[cursor] = None
+
+    def _end_cursor(self, name: str) -> None:
+        """A consumer of that name may be gone."""
+        cursor = self._by_name.get(name.encode())
+        if cursor is not None and cursor.consumer.uid not in self.machine.consumers_by_uid:
+            self._drop_cursor(cursor, b"409 Consumer Deleted")
 
     def _drop_cursor(self, cursor: Cursor, status: bytes) -> None:
         cursor.stop(status)
@@ -150,6 +166,7 @@ class StreamCursors(StreamMaintenance):
             del self._by_name[name]
         self._dirty.pop(cursor, None)
         self._acked.pop(cursor, None)
+        self._positioned.pop(cursor, None)
         self._wake_of.pop(cursor, None)
 
     def cursor(self, name: str) -> Cursor | None:

@@ -105,9 +105,10 @@ class StreamGroup(StreamPublishes):
             self._propose_store()
 
     def _propose_all(self) -> None:
-        for cursor in self._cursors.values():
+        for cursor in (*self._acked, *self._positioned):
             cursor.flush()
         self._acked.clear()
+        self._positioned.clear()
         if self._unforced:
             self._propose_unforced()
         self._propose_store()
@@ -138,7 +139,7 @@ class StreamGroup(StreamPublishes):
 
     def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
         cursors = self._cursors
-        is_removed = is_synced = False
+        is_removed = False
         wakes_all = len(cursors) <= _FEW_CURSORS
         subjects: list[bytes] = []  # of what was stored, unless that wakes all
         for entry in entries:
@@ -166,9 +167,10 @@ class StreamGroup(StreamPublishes):
                 self._expiry_at_ns = 0
                 self._expiry_proposed = False
             else:
-                if not is_synced:  # with all that was applied
-                    self._sync_cursors()
-                    is_synced = True
+                if kind == commands.CREATE_CONSUMER:
+                    self._begin_cursor(entry.index)
+                elif kind == commands.DELETE_CONSUMER:
+                    self._end_cursor(command[2])
                 if kind in _NAMED_KINDS:
                     cursor = self._by_name.get(command[2].encode())
                     if cursor is not None:

@@ -116,3 +116,50 @@ def test_a_message_wakes_those_that_want_it(monkeypatch: pytest.MonkeyPatch) -> 
     publish(leader, b"s.7")
     assert set(planned) == {"c7"}
     assert got(leader) == {"c7": ["1/1"]}
+
+
+def test_a_request_looks_at_the_consumers_that_have_something_for_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With ten thousand consumers each request would take milliseconds, and so would a thousand of
+    them in one turn each."""
+    leader = Leader()
+    for number in range(COUNT):
+        create(leader, f"c{number}", filter_subject="s.1", ack_policy="none")
+    create(leader, "acks", filter_subject="s.2")
+    publish(leader, b"s.1", b"s.2")
+    pull(leader, "c7")
+    pull(leader, "acks")
+    flushed: list[str] = []
+    flush, synced = Cursor.flush, []
+
+    def counted(self: Cursor) -> None:
+        flushed.append(self.consumer.name)
+        flush(self)
+
+    monkeypatch.setattr(Cursor, "flush", counted)
+    monkeypatch.setattr(type(leader.node.group), "_sync_cursors", synced.append)
+    infos: list[Any] = []
+
+    def asked() -> None:
+        infos.append(leader.machine.consumers["c7"].info())
+
+    def lost() -> None:
+        """Nobody else leads."""
+
+    leader.post(g.BARRIER, asked, lost, None)
+    assert infos[0]["delivered"]["stream_seq"] == 1
+    assert flushed == ["c7"]
+    create(leader, "late", filter_subject="s.1")
+    create(leader, "late", filter_subject="s.3")
+    pull(leader, "late")
+    publish(leader, b"s.3")
+    assert got(leader)["late"] == ["3/1"]
+    gone = [commands.DELETE_CONSUMER, leader.clock.now_ns(), "late", 0, ""]
+    leader.propose(gone)
+    publish(leader, b"s.3")
+    pull(leader, "late")
+    create(leader, "late", filter_subject="s.3")
+    pull(leader, "late")
+    assert got(leader)["late"] == ["3/1", "3/1", "4/1"]
+    assert set(flushed) <= {"c7", "late"} and not synced
