@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable
@@ -84,10 +85,14 @@ class HttpServer:
             return
         app = web.Application(middlewares=[self._heard(), _not_found()])
         for path, handler in self._routes().items():
-            app.router.add_get(self._base + path, self._counted(path, handler))
+            # With any method, as in nats-server: HAProxy looks after a server with OPTIONS.
+            app.router.add_route("*", self._base + path, self._counted(path, handler))
+        said = logging.Logger("monitoring")
+        said.addHandler(_Said(self._log))
         runner = web.AppRunner(
             app,
             access_log=None,
+            logger=said,
             shutdown_timeout=HTTP_SHUTDOWN_S,
             keepalive_timeout=HTTP_IDLE_S,
         )
@@ -219,6 +224,23 @@ class HttpServer:
         )
         page = f"<html lang='en'><body><h1>streamd</h1><ul>{links}</ul></body></html>"
         return web.Response(text=page, content_type="text/html")
+
+
+class _Said(logging.Handler):
+    """What aiohttp has to say, in our log. That it can't read a request is the client's fault."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from aiohttp.http_exceptions import HttpProcessingError
+
+        fault = record.exc_info[1] if record.exc_info else None
+        if isinstance(fault, HttpProcessingError):
+            self._log.debug(record.getMessage(), reason=fault.message[:200])
+        else:  # a fault of ours
+            self._log.error(self.format(record))
 
 
 class _Refusal(asyncio.Protocol):

@@ -74,6 +74,38 @@ def test_errors_have_a_status_and_a_text() -> None:
     serve(check)
 
 
+def test_any_method_is_a_question() -> None:
+    """As in nats-server. HAProxy's `option httpchk /healthz` asks with OPTIONS."""
+
+    async def check(get: Get, server: HttpServer) -> None:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
+            for method in ("OPTIONS", "POST", "PUT", "DELETE"):
+                async with session.request(method, "/healthz", data=b"x") as answer:
+                    assert (answer.status, await answer.text()) == (200, '{"status":"ok"}')
+            async with session.head("/healthz") as answer:
+                assert (answer.status, await answer.text()) == (200, "")
+
+    serve(check)
+
+
+def test_what_is_no_request_is_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    """Each gave a traceback on stderr, from whoever reaches the port."""
+
+    async def check(get: Get, server: HttpServer) -> None:
+        await get("/healthz")
+        for request in (
+            b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % (b"x" * 9000),
+            b"nonsense\r\n\r\n",
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(request)
+            assert (await reader.read()).startswith(b"HTTP/1.0 400 Bad Request")
+            writer.close()
+
+    serve(check)
+    assert capfd.readouterr().err == ""
+
+
 def test_jsonp_and_base_path() -> None:
     """`callback` wraps; `http_base_path` moves everything."""
 
