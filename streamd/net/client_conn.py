@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class ClientConn(ClientSession):
     """The server's end of one client connection."""
 
-    __slots__ = ("_parser", "reason", "start_ns", "stop_ns")
+    __slots__ = ("_parser", "reason", "stop_ns")
 
     def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop | None = None) -> None:
         super().__init__(listener, loop)
@@ -35,7 +35,6 @@ class ClientConn(ClientSession):
         self._parser = ClientParser(
             max_payload=options.max_payload, max_control_line=options.max_control_line
         )
-        self.start_ns = self.last_activity_ns
         self.stop_ns = 0
         self.reason = ""
 
@@ -53,7 +52,7 @@ class ClientConn(ClientSession):
         self.out.append(self._listener.info_line(self))
         self.flush()
         options = self._listener.options
-        if self._identity is None and options.auth_timeout_s > 0:
+        if self._listener.auth.is_required and options.auth_timeout_s > 0:
             self._auth_timer = self._loop.call_later(options.auth_timeout_s, self._on_auth_timeout)
         self._arm_ping(options.ping_interval_ns / 1e9)
 

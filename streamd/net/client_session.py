@@ -45,6 +45,7 @@ class ClientSession(ClientOutput):
         "_auth_timer",
         "_connect",
         "_first_ping_is_due",
+        "_has_rtt",
         "_held",
         "_identity",
         "_is_stalled",
@@ -65,6 +66,7 @@ class ClientSession(ClientOutput):
         "protocol_level",
         "rights",
         "rtt_ns",
+        "start_ns",
         "subs",
         "user",
         "version",
@@ -84,8 +86,9 @@ class ClientSession(ClientOutput):
         self._pings_out = 0
         self._is_stalled = False
         self.lang = self.version = self.user = ""
-        self.last_read_ns = self.last_activity_ns  # when anything came
+        self.start_ns = self.last_read_ns = self.last_activity_ns  # when anything came
         self.rtt_ns = 0
+        self._has_rtt = False  # by a PING; before that it is what CONNECT took to come
         self.in_msgs = self.in_bytes = 0
         self.subs: dict[bytes, Subscription] = {}
         self.rights: UserRights | None = None
@@ -111,6 +114,8 @@ class ClientSession(ClientOutput):
             connect = {**self._connect, **connect}  # what it does not say again still holds
             for sub in list(self.subs.values()):
                 self.drop_subscription(sub)
+        else:
+            self.rtt_ns = max(1, self.last_read_ns - self.start_ns)
         self._connect = connect
         self._judge = self._listener.auth
         verdict = self._judge.judge(connect)
@@ -150,6 +155,7 @@ class ClientSession(ClientOutput):
         connect = self._connect
         assert connect is not None
         if identity is None:
+            self.user = connect.get("user", "")  # whom the log names
             self._refuse()
             return
         if self._auth_timer is not None:
@@ -191,7 +197,9 @@ class ClientSession(ClientOutput):
         self._fail("Authentication Failure", b"Authorization Violation")
 
     def _on_auth_timeout(self) -> None:
-        if not self.is_closed:
+        # Who is served without a login (`no_auth_user`) has to say something nevertheless.
+        is_silent = self.last_read_ns == self.start_ns
+        if not self.is_closed and (self._identity is None or is_silent):
             self.close("Authentication Timeout", b"Authentication Timeout")
 
     def send_info(self, *, is_lame_duck: bool = False) -> None:
@@ -280,6 +288,7 @@ class ClientSession(ClientOutput):
         if self._ping_sent:
             self.rtt_ns = int((self._loop.time() - self._ping_sent) * 1e9)
             self._ping_sent = 0.0
+            self._has_rtt = True
 
     def _arm_ping(self, after_s: float) -> None:
         if self._ping_timer is not None:
@@ -295,7 +304,7 @@ class ClientSession(ClientOutput):
         options = self._listener.options
         interval_s = options.ping_interval_ns / 1e9
         silent_ns = time.time_ns() - self.last_read_ns
-        if not self.rtt_ns or silent_ns >= options.ping_interval_ns:
+        if not self._has_rtt or silent_ns >= options.ping_interval_ns:
             if self._pings_out + 1 > options.ping_max:
                 self._pubsub.stale_connections_count += 1
                 self.close("Stale Connection", b"Stale Connection")

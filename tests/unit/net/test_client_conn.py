@@ -231,6 +231,17 @@ def test_no_auth_user_serves_those_who_say_nothing():
     assert b'Publish to "shut"' in peer.send(b"PUB shut 0\r\n\r\n")
     wrong = bed.peer(b'CONNECT {"verbose":false,"user":"joe","pass":"bad"}\r\n')
     assert wrong.take() == b"-ERR 'Authorization Violation'\r\n"
+    assert wrong.conn.user == "joe"  # for the log, and /connz?state=closed
+
+
+def test_no_auth_user_does_not_serve_silence():
+    """A connection that says nothing at all ends as where a login is due; as in nats-server."""
+    bed = Bed(Options(users=[User("anon")], no_auth_user="anon", auth_timeout_s=2.0))
+    silent, without_connect, other = bed.peer(None), bed.peer(None), bed.peer(PLAIN)
+    without_connect.send(b"PING\r\n")
+    bed.clock.advance(2.1)
+    assert silent.take() == b"-ERR 'Authentication Timeout'\r\n"
+    assert not without_connect.transport.is_closing and not other.transport.is_closing
 
 
 # --- permissions --------------------------------------------------------------------------------
@@ -328,6 +339,15 @@ def test_a_pong_measures_the_round_trip_and_forgives():
     assert peer.conn.rtt_ns > 0
     bed.clock.advance(10)
     assert not peer.transport.is_closing
+
+
+def test_the_round_trip_is_guessed_until_it_is_measured():
+    """From the time that CONNECT took, as in nats-server; the first PING comes after 2 s still."""
+    bed = Bed()
+    peer = bed.peer()
+    assert peer.conn.rtt_ns > 0
+    bed.clock.advance(2.5)
+    assert peer.take() == b"PING\r\n"
 
 
 def test_a_receiver_that_buffers_too_much_is_dropped_unflushed():
