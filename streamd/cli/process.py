@@ -103,6 +103,7 @@ class ServerProcess:
             self._log.fatal(str(failures.exceptions[0]))
             self._exit_status = 1
         else:
+            self._ignore_signals()
             self._log.info("Server Exiting..")
         return self._exit_status
 
@@ -363,6 +364,13 @@ class ServerProcess:
             action()
         else:
             self._postponed.append(action)
+
+    def _ignore_signals(self) -> None:
+        """All is done but the interpreter's own end; a signal would be shown as its cause."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNAL_WORDS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
 
     def _reopen_log(self) -> None:
         if not self._options.log_file:

@@ -327,6 +327,23 @@ def test_reload_changes_routes_and_nothing_else_of_the_cluster(
     server.wait_for("config reload not supported for the cluster, but for its routes")
 
 
+AT_THE_VERY_END = """
+import atexit, os, signal, sys
+from streamd.cli.server import main
+atexit.register(os.kill, os.getpid(), signal.%s)
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_at_the_very_end_is_no_failure(start: type[Server], name: str) -> None:
+    """Ctrl-C twice: the second one was what ended the process, as its status said."""
+    server = start("-c", AT_THE_VERY_END % name, "-p", "-1", program=Path(sys.executable))
+    server.port()
+    assert server.stop() == 0
+    assert server.log.endswith("Server Exiting..\n")
+
+
 def test_lame_duck_ends_an_idle_server(start: type[Server]) -> None:
     """SIGUSR2 without clients: it stops at once, with status 0."""
     server = start("-p", "-1", "-js", "-sd", "data")
