@@ -6,6 +6,7 @@ the link between the two, as it does between servers; what the link loses is los
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ class SimWires:
         self._process = process
         self.clients = {}
         self._watches: dict[_Watch, None] = {}
+        # For clients connected here: what is sent to one stays in order.
+        self._local: deque[tuple[Client, bytes, list[Message]]] = deque()
 
     def attach(self, clients: dict[bytes, Client]) -> None:
         """Know the clients of the whole cluster, and take messages for those connected here."""
@@ -83,10 +86,14 @@ class SimWires:
         if client is None or client.process is None:
             return
         if client.process is self._process:
-            self._process.schedule(100, self._hand_over, client, to, batch)
+            self._local.append((client, to, batch))
+            self._process.schedule(100, self._hand_over_next)
         else:
             rows = [list(message) for message in batch]
             self._process.peers.note(client.process.name, "net.msgs", [to, rows])
+
+    def _hand_over_next(self) -> None:
+        self._hand_over(*self._local.popleft())
 
     def _on_note(self, sender: str, kind: str, args: list[Any]) -> None:
         to, rows = args
