@@ -330,18 +330,20 @@ def test_reload_changes_routes_and_nothing_else_of_the_cluster(
 AT_THE_VERY_END = """
 import atexit, os, signal, sys
 from streamd.cli.server import main
-atexit.register(os.kill, os.getpid(), signal.%s)
+def look():
+    if {signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)} != {signal.SIG_IGN}:
+        os._exit(7)
+atexit.register(look)
 sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_at_the_very_end_is_no_failure(start: type[Server], name: str) -> None:
-    """Ctrl-C twice: the second one was what ended the process, as its status said."""
-    server = start("-c", AT_THE_VERY_END % name, "-p", "-1", program=Path(sys.executable))
+def test_a_signal_at_the_very_end_is_no_failure(start: type[Server]) -> None:
+    """The interpreter takes handlers away before it frees what a large store needs memory for:
+    a second Ctrl-C or SIGTERM then became the exit status. An ignored signal stays ignored."""
+    server = start("-c", AT_THE_VERY_END, "-p", "-1", program=Path(sys.executable))
     server.port()
     assert server.stop() == 0
-    assert server.log.endswith("Server Exiting..\n")
 
 
 def test_lame_duck_ends_an_idle_server(start: type[Server]) -> None:
