@@ -105,6 +105,7 @@ class UsersReader(BlockReader):
     def _user(self, entry: Value, account: str) -> User | None:
         user = User("", account=account)
         nkeys: list[str] = []
+        ways: list[str] = []  # by which the user may connect; there is only STANDARD here
 
         def set_permissions(value: Value) -> None:
             user.permissions = self._permissions(value)
@@ -116,8 +117,11 @@ class UsersReader(BlockReader):
                 "pass|password": lambda v: self._set_on(user, "password", as_text(v)),
                 "permission|permissions|authorization": set_permissions,
                 "nkey": lambda v: nkeys.append(as_text(v)),
+                "allowed_connection_types|connection_types|clients": lambda v: ways.extend(
+                    as_text(way).upper() for way in (as_list(v) if type(v.raw) is list else [v])
+                ),
             },
-            ["allowed_connection_types", "connection_types", "clients", "proxy_required"],
+            ["proxy_required"],
             "users.",
         )
         if nkeys:
@@ -126,6 +130,12 @@ class UsersReader(BlockReader):
             return None
         if not user.name:
             raise entry.error("User entry requires a user")
+        if ways and "STANDARD" not in ways:
+            self._options.has_unserved_users = True
+            self._warn(
+                entry, f'user "{user.name}" cannot log in: STANDARD is no allowed connection type'
+            )
+            return None
         return user
 
     def _permissions(self, block: Value) -> Permissions:

@@ -162,6 +162,7 @@ def test_users_of_accounts_still_have_to_log_in() -> None:
         "authorization { nkeys [{nkey: U}] }",
         "authorization { auth_callout { issuer: A } }",
         "accounts { A { users [{nkey: U}] } }",
+        "authorization { users [{user: u, allowed_connection_types: [websocket, MQTT]}] }",
         "operator: /etc/o.jwt",
         "trusted_keys: [O]",
     ],
@@ -172,6 +173,14 @@ def test_users_who_cannot_log_in_do_not_open_the_server(text: str) -> None:
     o = options(text)
     assert o.is_auth_required
     assert "cannot log in" in o.warnings[-1]
+    assert not o.users
+
+
+def test_a_user_may_be_bound_to_ordinary_connections() -> None:
+    """The only ones there are; the user logs in."""
+    for ways in ("[STANDARD, websocket]", "standard"):
+        o = options(f"authorization {{ users [{{user: u, allowed_connection_types: {ways}}}] }}")
+        assert ([user.name for user in o.users], o.warnings) == (["u"], [])
 
 
 @pytest.mark.parametrize(
