@@ -269,71 +269,6 @@ class RaftCore(Member):
             return True
         return self.applied < index and not self._follows_leader_to(index)
 
-    def snapshot_installed(self, index: Index, term: Term, chain: int, members: Membership) -> None:
-        """The offered snapshot is durable here and the machine restored from it.
-
-        The log is replaced unless it already contains that entry; either way entries are given
-        out from `index` + 1 on. The shell tells storage of it before the next `take`'s write.
-        An incomplete or diverged member wants one at `applied` or later, and is whole by it.
-        """
-        self._snapshot_wanted = None
-        log = self.log
-        is_repair = self.is_incomplete or self._has_diverged
-        if index <= log.commit and not is_repair:
-            return
-        assert index >= log.emitted, (index, log.emitted)
-        has_entry = log.base_index <= index <= log.stable and log.term_at(index) == term
-        if has_entry and log.entry_id(index)[1] != chain:
-            self._has_diverged = True  # ours is the rotten one: the snapshot is the group's
-        if has_entry and not self._has_diverged:
-            log.commit = max(log.commit, index)
-            log.emitted = index
-            if is_repair:
-                log.replace_membership(index, members)
-            log.compact(index, term, chain)
-        else:
-            if self._has_diverged and log.last_index > index:
-                self._forget_promises()  # it acknowledged what goes now
-            log.reset(index, term, chain, members)
-            self._has_diverged = False  # whatever was rotten is gone
-            for write in self._writes:
-                write.last_index = min(write.last_index, index)
-        self.is_incomplete = False
-        self._emit_to = min(log.commit, log.stable)
-        self._follow_membership()
-        if not self.is_leader:
-            self._arm_election()
-        if self.leader_id is not None and self.leader_id != self.node_id:
-            self._held.append((self.leader_id, self._append_reply(True, index)))
-
-    def mark_incomplete(self) -> None:
-        """The machine's state is damaged: lead no more and give out nothing until a snapshot is
-        installed. Log and votes stay good, except after a divergence: that log will be replaced,
-        so what it acknowledged counts as forgotten from now on, before any of it goes."""
-        if self._has_diverged:
-            self._forget_promises()
-        if self.is_incomplete:
-            return
-        if self._leadership is not None:
-            if self.is_quiescent:
-                self._leadership.send_heartbeats()  # or nobody would notice that we are gone
-            target = self.transfer_target()
-            if target:
-                self._leadership.hasten(target)
-            self._become_follower(self.term, None)
-        elif self.role != FOLLOWER:
-            self._become_follower(self.term, None)
-        self.is_incomplete = True
-        self._note_sole()
-        self._emit_to = self.log.emitted
-        if self.is_quiescent:
-            self._wake()
-        self._arm_election()
-        if self.leader_id is not None:
-            reply = self._append_reply(not self._has_diverged, self.log.commit)
-            reply.is_diverged = self._has_diverged
-            self._held.append((self.leader_id, reply))
-
     # --- other nodes ----------------------------------------------------------------------------
 
     def unreachable(self, node_id: NodeId) -> None:
@@ -530,12 +465,6 @@ class RaftCore(Member):
         if self._leadership is not None and self._leadership.transfer_to:
             target = self._leadership.transfer_to
             raise ProposalRejected(f"leadership is being handed to {target}")
-
-    def _forget_promises(self) -> None:
-        if not self.is_uncertain:
-            self.is_uncertain = True
-            self._note_sole()
-            self._hard_state_changed = True
 
     def _may_rest(self, leadership: Leadership, live: frozenset[NodeId]) -> bool:
         """True when nothing was under way for `QUIET_ROUNDS` heartbeats."""

@@ -293,25 +293,6 @@ class RaftLog:
         self._forget_runs()
         return True
 
-    def replace_membership(self, index: Index, membership: Membership) -> None:
-        """A snapshot says what was in force at `index`; what we knew of that time is void."""
-        later = [brought for brought in self.memberships if brought[0] > index]
-        self.memberships = [(index, membership), *later]
-
-    def reset(self, index: Index, term: Term, chain: int, membership: Membership) -> None:
-        """A snapshot replaces the whole log; the next write voids what storage has beyond it."""
-        has_more = self.truncated_from > 0 or self.written > index
-        self.entries = []
-        self._memory_bytes = 0
-        self._first, self._first_prev = index + 1, (term, chain)
-        self._run_starts, self._run_terms = [], []
-        self.base_index = self.last_index = self.snapshot_index = index
-        self.base_term = self.last_term = self.snapshot_term = term
-        self.base_chain = self.last_chain = self.snapshot_chain = chain
-        self.memberships = [(index, membership)]
-        self.written = self.stable = self.commit = self.emitted = index
-        self.truncated_from = index + 1 if has_more else 0
-
     # --- helpers --------------------------------------------------------------------------------
 
     def _drop_first(self, count: int) -> None:

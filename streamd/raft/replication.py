@@ -482,10 +482,6 @@ class Leadership:
         self.transfer_sent = False
         self.advance_transfer()
 
-    def hasten(self, node_id: NodeId) -> None:
-        """Have `node_id` campaign now, whatever it lacks: this leadership is over."""
-        self._outbox.append((node_id, TimeoutNow(self.term)))
-
     def best_target(self, preferred: NodeId, is_live: Callable[[NodeId, Peer], bool]) -> NodeId:
         """The live voter that would lead soonest: `preferred` if it can, else the longest log."""
         fit = [

@@ -59,7 +59,7 @@ class Chaos:
             elif roll < 0.018:
                 if self.may_forget():
                     self.has_forgotten += 1
-                    core.mark_incomplete()
+                    cluster.damage(node_id)
             elif roll < 0.15:
                 self.calm_round()
             elif roll < 0.30:
@@ -106,7 +106,7 @@ class Chaos:
                 core.read_index(context)
         except (NotLeader, ProposalRejected):
             pass
-        self.check_reads()
+        self.check_members()
 
     def may_forget(self) -> bool:
         """True if after one more loss a majority of any membership in use is still whole."""
@@ -136,8 +136,9 @@ class Chaos:
         for _ in range(len(cluster.wire)):
             cluster.deliver()
 
-    def check_reads(self) -> None:
+    def check_members(self) -> None:
         for member in self.cluster.members.values():
+            assert not member.alerts
             for context, index in member.read_states:
                 assert index == 0 or index >= self.asked[context], "a read would miss a write"
             member.read_states.clear()
@@ -185,7 +186,7 @@ class Forgetful(Chaos):
             if rnd.random() < 0.7:
                 cluster.wipe(victim)
             else:
-                cluster.core(victim).mark_incomplete()
+                cluster.damage(victim)
             if rnd.random() < 0.7:
                 cluster.heal()
                 cluster.cut(leader.node_id)
@@ -214,9 +215,9 @@ def test_no_fault_loses_or_forks_what_is_committed(storm: type[Chaos], seed: int
     index = leader.propose(b"after the storm")
     cluster.pass_time(1000, step_ms=100)
     assert leader.commit >= index
+    chaos.check_members()
     for node_id in leader.members.members():
         core = cluster.core(node_id)
         assert core.applied == leader.applied, node_id
         assert core.log.entry_id(core.applied) == leader.log.entry_id(leader.applied)
-        assert not cluster.members[node_id].alerts
     assert set(cluster.committed) == set(range(1, leader.applied + 1))

@@ -137,8 +137,8 @@ class Script:
         self.cluster.wipe(node_id)
 
     def do_incomplete(self, node_id: str) -> None:
-        """Its state is found damaged, its log is whole."""
-        self.cluster.core(node_id).mark_incomplete()
+        """Its state is found damaged, its log is whole: it is opened again without."""
+        self.cluster.damage(node_id)
 
     def do_crash(self, node_id: str) -> None:
         self.crashed[node_id] = self.cluster.crash(node_id)

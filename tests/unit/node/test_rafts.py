@@ -72,3 +72,14 @@ def test_a_log_that_is_whole_goes_on_at_a_snapshot_without_a_doubt() -> None:
     core = rafts(log).make(GroupStart(7, 9, 4, 5, ("a", "b", "c")))
     assert not core.is_uncertain
     assert [(index, state.is_uncertain) for index, state in log.resets] == [(9, False)]
+
+
+def test_a_log_that_is_void_is_given_up_in_one_write_with_the_doubt() -> None:
+    """The member keeps its term and vote, and waits for a snapshot: nothing that it acked is
+    thrown away before the log says that it may have forgotten it (I12)."""
+    log = Log({7: LogState(HardState(4, "b", 5), 1, 5, 0, 0)})
+    core = rafts(log).make(GroupStart(7, voters=("a", "b", "c"), is_log_void=True))
+    assert log.resets == [(0, HardState(4, "b", 0, True))]
+    assert (core.term, core.vote, core.last_index) == (4, "b", 0)
+    assert core.is_uncertain
+    assert core.is_incomplete

@@ -27,6 +27,8 @@ from streamd.types import Entry, HardState, Index, LogState, NodeId, Term
 TAKE_ENTRIES = 64
 TAKE_BYTES = 1 << 20
 
+Snapshot = tuple[Index, Term, int, Membership]
+
 
 class Disk:
     """A group's durable log. Writes queue up until `complete`; a crash forgets the queue."""
@@ -38,7 +40,7 @@ class Disk:
         self.first = 1
         self.prev: tuple[Term, int] = (0, 0)
         self.writes: deque[Ready] = deque()
-        self.snapshot: tuple[Index, Term, int, Membership] | None = None
+        self.snapshot: Snapshot | None = None
 
     def complete(self) -> int:
         ready = self.writes.popleft()
@@ -62,13 +64,20 @@ class Disk:
         return ready.token
 
     def release(self, index: Index, term: Term, chain: int, members: Membership) -> None:
+        """A snapshot is saved: what it covers goes."""
         self.snapshot = (index, term, chain, members)
-        keeps = index == self.first - 1 or (
-            index in self.entries and self.entries[index].term == term
-        )
-        for at in [i for i in self.entries if i <= index or not keeps]:
+        for at in [i for i in self.entries if i <= index]:
             del self.entries[at]
         self.first, self.prev = index + 1, (term, chain)
+
+    def install(self, index: Index, term: Term, chain: int, members: Membership) -> None:
+        """A peer's snapshot took its place: the log goes on from it, or is void if it leads
+        elsewhere, as `node.catch_ups` says to the log."""
+        entry = self.entries.get(index)
+        found = (entry.term, entry.chain) if entry is not None else None
+        if (term, chain) != (self.prev if index == self.first - 1 else found):
+            self.entries.clear()
+        self.release(index, term, chain, members)
 
     def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
         found: list[Entry] = []
@@ -82,7 +91,10 @@ class Disk:
 
     def state(self) -> LogState:
         last = max(self.entries, default=self.first - 1)
-        return LogState(self.hard_state, self.first, last, *self.prev)
+        hard_state = self.hard_state
+        if hard_state.term < self.prev[0]:  # fetched from a leader that it had not heard of yet
+            hard_state = HardState(self.prev[0], "", 0, hard_state.is_uncertain)
+        return LogState(hard_state, self.first, last, *self.prev)
 
 
 class Member:
@@ -122,14 +134,8 @@ class Cluster:
         for node_id in [*voters, *self.learners, *(extra or [])]:
             self.boot(node_id, Disk())
 
-    def boot(
-        self,
-        node_id: NodeId,
-        disk: Disk,
-        *,
-        is_uncertain: bool = False,
-        is_incomplete: bool = False,
-    ) -> Member:
+    def boot(self, node_id: NodeId, disk: Disk, *, is_damaged: bool = False) -> Member:
+        """Make a member of what the disk has, as `node.rafts` does."""
         members = membership.simple(self.voters, self.learners)
         applied = 0
         if disk.snapshot is not None:
@@ -144,8 +150,8 @@ class Cluster:
             now_ms=self.now_ms,
             seed=self.seed + sum(node_id.encode()),
             applied=applied,
-            is_uncertain=is_uncertain or (disk.is_wiped and disk.hard_state == HardState()),
-            is_incomplete=is_incomplete,
+            is_uncertain=disk.is_wiped and disk.hard_state == HardState(),
+            is_incomplete=is_damaged or applied < disk.first - 1,
         )
         self.members[node_id] = Member(core, disk)
         self.tell_links()
@@ -157,6 +163,30 @@ class Cluster:
         disk = Disk()
         disk.is_wiped = True
         return self.boot(node_id, disk)
+
+    def close(self, node_id: NodeId) -> Disk:
+        """`node_id` stops, to be made anew from what its disk has, as in every repair (ADR 0014).
+
+        What it has handed to the disk gets there, all else is gone, and its links stay up.
+        """
+        disk = self.members[node_id].disk
+        while disk.writes:
+            disk.complete()
+        return disk
+
+    def damage(self, node_id: NodeId) -> Member:
+        """The state of `node_id` is found damaged and set aside; its log is whole."""
+        disk = self.close(node_id)
+        disk.snapshot = None
+        return self.boot(node_id, disk, is_damaged=True)
+
+    def give_up_log(self, node_id: NodeId) -> Member:
+        """The log of `node_id` is found rotten: it goes, with the state; term and vote stay, and a
+        doubt."""
+        disk = self.close(node_id)
+        disk.hard_state = disk.hard_state._replace(commit=0, is_uncertain=True)
+        disk.entries, disk.first, disk.prev, disk.snapshot = {}, 1, (0, 0), None
+        return self.boot(node_id, disk, is_damaged=True)
 
     def tell_links(self) -> None:
         """Every member learns what became of its links, as from a node that watches them."""
@@ -283,26 +313,20 @@ class Cluster:
         member.core.snapshot_saved(index, term, chain)
 
     def install(self, node_id: NodeId) -> None:
-        """The snapshot that `node_id` was offered has been fetched."""
+        """The snapshot that `node_id` was offered has been fetched: it begins anew from that."""
         member = self.members[node_id]
-        offer = member.wanted
+        offer, applied = member.wanted, member.core.applied
         assert offer is not None
         member.wanted = None
-        if offer.index < member.core.applied:
-            newer = self.newer_snapshot(member.core.applied)
-            if newer is None:
-                return
-            offer = SnapshotOffer(offer.term, *newer)
-        while member.disk.writes:  # the log is written in order: what came before is through
-            self.persist(node_id)
-        if offer.index > member.core.commit or member.core.is_incomplete:
-            member.disk.release(offer.index, offer.snapshot_term, offer.chain, offer.membership)
-            member.applied = []
-        member.core.snapshot_installed(
-            offer.index, offer.snapshot_term, offer.chain, offer.membership
-        )
+        found: Snapshot | None = (offer.index, offer.snapshot_term, offer.chain, offer.membership)
+        if offer.index < applied:
+            found = self.newer_snapshot(applied)
+        if found is not None and member.core.is_snapshot_wanted(found[0]):
+            disk = self.close(node_id)
+            disk.install(*found)
+            self.boot(node_id, disk)
 
-    def newer_snapshot(self, index: Index) -> tuple[Index, Term, int, Membership] | None:
+    def newer_snapshot(self, index: Index) -> Snapshot | None:
         """Some whole member's snapshot of at least `index`; taken now if need be."""
         for node_id, member in self.members.items():
             core = member.core

@@ -144,16 +144,15 @@ def test_whoever_comes_back_is_told_who_leads() -> None:
     assert cluster.core("a").is_quiescent
 
 
-def test_a_resting_leader_that_gives_up_wakes_the_others() -> None:
-    """Even if nobody gets its word to take over."""
+def test_a_resting_leader_that_begins_anew_without_its_state_is_replaced() -> None:
+    """Its links stay up, and should nobody get its node's word that it leads no more: it asks."""
     cluster = resting()
-    cluster.core("a").mark_incomplete()
-    cluster.take("a")
-    cluster.wire = [sent for sent in cluster.wire if isinstance(sent[2], Heartbeat)]
+    cluster.damage("a")
     cluster.pass_time(4000)
     leader = cluster.leader()
     assert leader is not None
     assert leader.node_id != "a"
+    assert not cluster.core("a").is_incomplete
 
 
 def test_an_uncertain_member_keeps_the_leader_awake_until_it_counts() -> None:
