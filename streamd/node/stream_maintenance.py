@@ -102,7 +102,8 @@ class StreamMaintenance(Group):
             self._expiry_at_ns = self.machine.expiry.fresh_ns
         if self._expiry_at_ns and self._expiry_at_ns <= self.at_ns:
             command = self.machine.plan_expiry(self.at_ns)
-            self._expiry_at_ns = 0
+            # Without one: what was to expire has left already, or is behind many that have.
+            self._expiry_at_ns = self.machine.next_expiry_ns() if command is None else 0
             if command is not None:
                 self._expiry_proposed = self.propose_now(command, None)
                 turn.more = self._expiry_proposed
