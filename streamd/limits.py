@@ -88,6 +88,7 @@ UNCOMMITTED_BYTES_MAX: Final = 512 * 1024 * 1024  # of anything, per group; neve
 EXPIRY_RETRY_NS: Final = 100_000_000  # after the log refused to take an expiry
 UNFORCED_DELAY_MS: Final = 10  # how long deliveries and plain acks wait for company
 DELIVER_BUDGET_MSGS: Final = 512  # one cursor's share of a turn
+DELIVER_TURN_MSGS: Final = 4096  # of all cursors together, about 10 ms; the others are next
 STRETCH_MSGS_MIN: Final = 32  # fewer are sent one by one: a run costs a write of its own
 READ_AHEAD_BYTES: Final = 256 * 1024  # of one block read for a cursor
 READ_ONE_BYTES: Final = 16 * 1024  # of one block read for a single message

@@ -206,6 +206,11 @@ class CursorState:
         return len(self._waiting)
 
     @property
+    def sent_count(self) -> int:
+        """How many messages went out so far, the same one again included."""
+        return self._sent_cseq
+
+    @property
     def is_paused(self) -> bool:
         return self.consumer.paused_until_ns > self._host.now_ns()
 

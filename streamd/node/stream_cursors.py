@@ -94,17 +94,25 @@ class StreamCursors(StreamMaintenance):
         handlers[g.DRAINED] = self._on_drained
 
     def deliver(self) -> bool:
-        """Plan every cursor that something happened to. True: some have more to send."""
+        """Plan the cursors that something happened to, until much is sent. True: there is more."""
         dirty = self._dirty
         if not dirty or self.raft.is_handing_over:  # what is sent now could not be logged
             return False
         self._dirty = {}
-        for cursor in dirty:
+        left = limits.DELIVER_TURN_MSGS
+        waiting = iter(dirty)
+        for cursor in waiting:
             self._planning = cursor
+            left += cursor.sent_count
             if cursor.plan(limits.DELIVER_BUDGET_MSGS):
                 self._dirty[cursor] = None
             if cursor.holds_position:
                 self._positioned[cursor] = None
+            left -= cursor.sent_count
+            if left <= 0:
+                # Those that had their share come after those that did not.
+                self._dirty = dict.fromkeys(waiting) | self._dirty
+                break
         self._planning = None
         if self._advices:
             advices, self._advices = self._advices, []

@@ -10,7 +10,7 @@ import pytest
 
 from streamd.machine import commands
 from streamd.node import group as g
-from streamd.node import stream_group
+from streamd.node import stream_cursors, stream_group
 from streamd.node.cursor import Cursor
 from tests.unit.node.test_refused_proposals import Leader
 
@@ -163,3 +163,30 @@ def test_a_request_looks_at_the_consumers_that_have_something_for_the_log(
     pull(leader, "late")
     assert got(leader)["late"] == ["3/1", "3/1", "4/1"]
     assert set(flushed) <= {"c7", "late"} and not synced
+
+
+def test_what_all_are_sent_in_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand consumers and as many messages at once would hold the loop for seconds."""
+    leader = Leader()
+    names = [f"c{number}" for number in range(COUNT)]
+    for name in names:
+        create(leader, name, filter_subject="s.*")
+        pull(leader, name)
+    monkeypatch.setattr(stream_cursors.limits, "DELIVER_TURN_MSGS", 100)
+    monkeypatch.setattr(stream_cursors.limits, "DELIVER_BUDGET_MSGS", 50)
+    group, delivered = leader.node.group, leader.wires.delivered
+    deliver, sent = group.deliver, []
+
+    def counted() -> bool:
+        before = len(delivered)
+        is_more = bool(deliver())
+        sent.append(len(delivered) - before)
+        return is_more
+
+    monkeypatch.setattr(group, "deliver", counted)
+    publish(leader, *[b"s.1"] * 60)
+    assert not leader.node.errors
+    assert max(sent) < 150, sent
+    first = [reply.split(b".")[3].decode() for _, reply, *_ in delivered[: 50 * COUNT]]
+    assert list(dict.fromkeys(first)) == names  # each has its first share before others a second
+    assert got(leader) == {name: [f"{seq}/1" for seq in range(1, 61)] for name in names}
