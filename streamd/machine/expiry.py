@@ -63,15 +63,14 @@ class Expiry:
         self._age_from = 0
 
     def next_due_ns(self, limits: Limits) -> int:
-        """When the next message must leave, or when to look again; 0: nothing will. What is due in
-        a later second is not looked at: all of it may have left, a million after a purge."""
+        """When the next message must leave, or when to look again; 0: nothing will."""
         self.fresh_ns = 0
         due = 0
         if limits.max_age_ns > 0:
             seq = self._first_aging(limits)
             if seq:
                 due = self._index.ts_at(seq) + limits.max_age_ns
-        self._first(0)
+        self._first()
         named_due = 0
         if self._soon:
             named_due = self._soon[0][0]
@@ -90,7 +89,7 @@ class Expiry:
         named: list[Seq] = []
         passed: list[Due] = []
         while len(named) < EXPIRE_NAMED_MAX:
-            first = self._first(now_ns)
+            first = self._first()
             if first is None or first[0] > now_ns:
                 break
             passed.append(heapq.heappop(self._soon))
@@ -102,9 +101,9 @@ class Expiry:
             return None
         return [commands.EXPIRE, now_ns, up_to, sorted(named)]
 
-    def _first(self, now_ns: int) -> Due | None:
-        """The live one that is due first, unless that is in a second yet to come; it is the first
-        of `_soon`. None may also mean that very many dead ones are before it: ask again."""
+    def _first(self) -> Due | None:
+        """The live one that is due first; it is the first of `_soon`. None may also mean that very
+        many dead ones are before it, as after a purge: ask again."""
         soon, is_live = self._soon, self._index.is_live
         dead = 0
         while True:
@@ -115,7 +114,7 @@ class Expiry:
                 dead += 1
             if soon:
                 return soon[0]
-            if not self._seconds or self._seconds[0] * _SECOND > now_ns:
+            if not self._seconds:
                 return None
             self._soon_second = heapq.heappop(self._seconds)
             soon = self._soon = self._later.pop(self._soon_second)

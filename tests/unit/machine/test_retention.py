@@ -36,22 +36,17 @@ def test_age_is_planned_and_applied() -> None:
     assert box.machine.next_expiry_ns() == box.machine.index.ts_at(2) + 10 * SECOND
 
 
-def looks_at(box: Box) -> int:
-    """The second in which somebody looks who has to leave."""
-    return box.machine.next_expiry_ns() // SECOND
-
-
 def test_ttl_leaves_from_the_middle() -> None:
     box = Box(allow_msg_ttl=True)
     box.put(b"a.1")
     box.put(b"a.2", TTL="5")
     box.put(b"a.3", TTL="1m")
-    assert looks_at(box) == (box.machine.index.ts_at(2) + 5 * SECOND) // SECOND
+    assert box.machine.next_expiry_ns() == box.machine.index.ts_at(2) + 5 * SECOND
     box.now += 6 * SECOND
     expire_due(box)
     assert box.live() == [1, 3]
     box.machine = box.restored()
-    assert looks_at(box) == (box.machine.index.ts_at(3) + 60 * SECOND) // SECOND
+    assert box.machine.next_expiry_ns() == box.machine.index.ts_at(3) + 60 * SECOND
 
 
 def test_bad_ttl_is_refused() -> None:
@@ -113,7 +108,7 @@ def test_ttl_is_raised_to_the_marker_ttl() -> None:
     box.put(b"a.1", TTL="5")
     stored = box.read(1)
     assert stored is not None and b"Nats-TTL: 1m0s\r\n" in stored.headers
-    assert looks_at(box) == (stored.ts + 60 * SECOND) // SECOND
+    assert box.machine.next_expiry_ns() == stored.ts + 60 * SECOND
 
 
 def test_interest_needs_a_consumer() -> None:
