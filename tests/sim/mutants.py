@@ -449,7 +449,7 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "stale_reads": DirectedWorld(("cut-off node",), pace=0.3),
     "dead_leader_not_noticed": DirectedWorld(
-        ("kill", "power loss", "stop"), pace=0.5, caught_by=5
+        ("kill", "power loss", "stop"), pace=0.5, caught_by=12
     ),
     "uncertain_acks_count": DirectedWorld(
         ("wipe", "log removed", "partition", "power loss"), pace=0.15, caught_by=4
@@ -463,7 +463,7 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "vote_counted_twice": DirectedWorld(
         ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60),
-        caught_by=37,
+        caught_by=62,
     ),
     "seqs_used_again": DirectedWorld(
         ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=5
