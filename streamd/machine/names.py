@@ -33,10 +33,12 @@ class SubjectNames:
 
     def all_begin_with(self, prefixes: bytes | tuple[bytes, ...]) -> bool:
         """True only if one of `prefixes` is what all names begin with."""
+        names = self._subjects
         if self._shared is None:
+            if not names:
+                return False  # what comes later may well have something in common
             self.is_asked = True
-            names = self._subjects
-            self._shared = _common(min(names), max(names)) if names else b""
+            self._shared = _common(min(names), max(names))
         return self._shared.startswith(prefixes)
 
     def beginning_with(self, prefix: bytes) -> list[bytes]:

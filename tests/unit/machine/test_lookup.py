@@ -60,6 +60,14 @@ def test_a_subject_that_comes_beside_them_is_told_apart() -> None:
     assert again.count_from(1, everything) == 101
 
 
+def test_a_watcher_may_be_there_before_the_keys() -> None:
+    box, everything = Box(subjects=[">"]), Counting(b"$KV.B.>")
+    assert box.machine.index.last_seqs(everything) == []
+    box.store((b"$KV.B.x", b"", b"x"), (b"$KV.B.y", b"", b"x"))
+    assert box.machine.index.count_from(1, everything) == 2
+    assert everything.asked == 0
+
+
 def test_names_with_a_prefix_follow_what_comes() -> None:
     subjects = dict.fromkeys([b"a.b.1", b"a.b.2"])
     names = SubjectNames(subjects)
