@@ -380,7 +380,8 @@ class Replicas:
         """A turn raised. With peers, what is wrong here is right elsewhere."""
         uid, replica = asset.uid, self._replicas[asset.uid]
         # As its members are now: when it was opened, or where it is wanted, may be another matter.
-        has_peers = len(replica.group.raft.members.voters) > 1
+        voters = replica.group.raft.members.voters
+        has_peers = any(name != self._node.server_name for name in voters)
         is_damage = isinstance(err, CorruptionError) and not errors.is_passing(err)
         if has_peers and is_damage and uid not in self.reasons:
             self._node.damages.damage_count += 1

@@ -619,6 +619,30 @@ def test_s4_9_a_replica_that_was_alone_is_made_anew_from_its_peers(cluster: Clus
     cluster.until_whole()
 
 
+def test_s4_9_a_learner_that_fails_is_made_anew_from_the_only_voter(cluster: Cluster) -> None:
+    """It has a peer, though its group has but one voter: it does not wait for a restart."""
+    cluster.create(replicas=1)
+    leader = cluster.leader("S")
+    cluster.publish(100)
+    config = cluster.info()["config"] | {"num_replicas": 3}
+    assert "error" not in cluster.ask("STREAM.UPDATE.S", config)
+
+    def learners() -> list[NodeId]:
+        groups = {name: cluster.group(name, "S") for name in cluster.names if name != leader}
+        return [
+            name
+            for name, group in groups.items()
+            if group is not None and group.raft.members.voters == (leader,)
+        ]
+
+    cluster.until("a learner", learners)
+    name = learners()[0]
+    fail(cluster, name)
+    cluster.run_ms(100)
+    assert "S" not in cluster.node(name).failed
+    cluster.until_whole()
+
+
 def test_s4_9_the_only_copy_is_not_set_aside_because_there_will_be_others(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
