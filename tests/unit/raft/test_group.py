@@ -82,9 +82,8 @@ def test_completion_of_an_overwritten_write_does_not_count() -> None:
     assert stable == [1, 1, 2]
 
 
-def test_an_append_commits_no_more_than_it_vouches_for() -> None:
-    """b logged what only a had; the leader of the next term committed something else there, and
-    looks for the last entry that both have."""
+def with_an_entry_of_a_alone() -> Cluster:
+    """b has logged what only a had, behind the entry that all have."""
     cluster = elected()
     core = cluster.core("b")
     chain1 = core.log.last_chain
@@ -92,6 +91,15 @@ def test_an_append_commits_no_more_than_it_vouches_for() -> None:
     core.step("a", Append(1, 1, 1, chain1, [old], 1))
     cluster.take("b")
     cluster.persist("b")
+    return cluster
+
+
+def test_an_append_commits_no_more_than_it_vouches_for() -> None:
+    """The leader of the next term committed something else there, and looks for the last entry that
+    both have."""
+    cluster = with_an_entry_of_a_alone()
+    core = cluster.core("b")
+    chain1 = core.log.entry_id(1)[1]
     core.step("c", Append(2, 1, 1, chain1, [], 3))
     assert (core.last_index, core.commit) == (2, 1)
     new = Entry(2, 2, b"new", chain=next_chain(chain1, 2, 2, b"new"))
@@ -101,13 +109,8 @@ def test_an_append_commits_no_more_than_it_vouches_for() -> None:
 
 def test_who_has_another_last_entry_does_not_go_to_rest() -> None:
     """It has as many as the leader; the last one is of an earlier term."""
-    cluster = elected()
+    cluster = with_an_entry_of_a_alone()
     core = cluster.core("b")
-    chain1 = core.log.last_chain
-    old = Entry(1, 2, b"old", chain=next_chain(chain1, 1, 2, b"old"))
-    core.step("a", Append(1, 1, 1, chain1, [old], 1))
-    cluster.take("b")
-    cluster.persist("b")
     core.step("c", Quiesce(2, 2, 2))
     assert not core.is_quiescent
     assert core.commit == 1
