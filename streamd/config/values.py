@@ -30,6 +30,8 @@ def mismatch(value: Value, wanted: str) -> ConfigError:
 
 def as_text(value: Value) -> str:
     """A string. A number is none: of `007` or `5k` nobody knows any more how it was written."""
+    if isinstance(value.raw, int | float) and not isinstance(value.raw, bool):
+        raise mismatch(value, "string: a text that looks like a number needs quotes")
     if not isinstance(value.raw, str):
         raise mismatch(value, "string")
     return value.raw

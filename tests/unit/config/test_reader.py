@@ -190,6 +190,7 @@ def test_a_user_may_be_bound_to_ordinary_connections() -> None:
         ("jetstream {\n  bar: 1 }", 't.conf:2:3: unknown field "bar"'),
         ("port: abc", "interface conversion: interface {} is string, not int64"),
         ("debug: 5", "interface conversion: interface {} is int64, not bool"),
+        ("server_name: 5", "is int64, not string: a text that looks like a number needs quotes"),
         ("listen: foo:bar", 'could not parse port "bar"'),
         ("listen: localhost", 'could not parse address string "localhost"'),
         ("ping_interval: '5x'", 'error parsing ping_interval: time: unknown unit "x"'),
