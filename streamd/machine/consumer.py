@@ -25,7 +25,8 @@ from streamd.machine.consumer_position import StreamView
 from streamd.machine.rfc3339 import format_ns
 from streamd.types import Seq, Uid
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
+_UNCOUNTED_VERSION = 1  # had the refilters last, if any, and not what is left
 _DELETED_UNACKED = "Unacknowledged message was deleted"
 
 
@@ -153,9 +154,11 @@ class Consumer(ConsumerAcks):
                 self._advance_floor()
         self._check()
 
-    def on_purged(self, out: Effects | None = None) -> None:
-        """Many messages left at once (purge): recount instead of counting each."""
+    def on_purged(self, out: Effects | None = None, *, is_front: bool = False) -> None:
+        """Many messages left at once (purge): recount instead of counting each. `is_front`: all
+        that left lay below what is the first message by now."""
         index = self._stream.index
+        is_beyond = is_front and self.next_sseq >= index.first_seq
         had_matches = self.matcher is not None and bool(self._left or self.pending)
         gone = [seq for seq in self.pending if not index.is_live(seq)]
         for seq in gone:
@@ -176,7 +179,8 @@ class Consumer(ConsumerAcks):
                 if not self.pending:
                     self.floor_sseq = self.delivered_sseq
         self._removed_ahead_to = index.last_seq
-        self._recount()
+        if self.matcher is None or not is_beyond:
+            self._recount()
         self._check()
 
     # --- commands -------------------------------------------------------------------------------
@@ -244,13 +248,15 @@ class Consumer(ConsumerAcks):
             self.resets,
             self._removed_ahead_to,
             [list(delivered) for delivered in self._order],
-            *self._filter_count(),
+            self.refilters,
+            self._left,
         ]
 
     @classmethod
     def from_state(cls, state: Sequence[Any], stream: StreamView) -> Consumer:
         """Rebuild from `to_state`; the stream's index must be complete already."""
-        assert state[0] == _STATE_VERSION, state[0]
+        version = state[0]
+        assert version in (_STATE_VERSION, _UNCOUNTED_VERSION), version
         consumer = cls(state[1], state[2], state[3], state[4])
         consumer._stream = stream
         (
@@ -276,5 +282,9 @@ class Consumer(ConsumerAcks):
         consumer.naked = dict(naked)
         for at in range(0, len(rows), 3):
             consumer.pending[rows[at]] = (rows[at + 1], rows[at + 2])
-        consumer._recount()
+        if consumer.matcher is None or version == _UNCOUNTED_VERSION:
+            consumer._recount()
+        else:  # to count it again for each of a thousand consumers takes seconds
+            consumer._left = state[19]
+            consumer.needs_store_hook = True
         return consumer

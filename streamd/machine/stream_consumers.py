@@ -148,8 +148,9 @@ class StreamConsumers(StreamContent):
         """Tell consumers what left; return the tombstone for what left from the middle."""
         seqs, subjects = self._gone_seqs, self._gone_subjects
         if self._is_purged:
+            is_front = not seqs or max(seqs) < self.index.first_seq
             for consumer in self.consumers.values():
-                consumer.on_purged(out)
+                consumer.on_purged(out, is_front=is_front)
                 out.bereft[consumer] = None
         elif self.consumers:
             if any(a > b for a, b in pairwise(seqs)):

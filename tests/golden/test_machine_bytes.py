@@ -17,7 +17,7 @@ from streamd.machine.meta import MetaMachine
 from streamd.machine.stream import StreamMachine
 from streamd.store.block_codec import BlockCodec
 from streamd.types import Entry
-from tests.unit.machine.box import START_NS, Box
+from tests.unit.machine.box import SECOND, START_NS, Box
 
 HERE = Path(__file__).parent / "machine"
 
@@ -30,6 +30,24 @@ def stream() -> Box:
     box.put(b"a.1", b"", Msg_Id="id-1")
     box.put(b"a.2", b"", TTL="1h")
     box.do(commands.DELETE_MSG, 5, False)
+    return box
+
+
+def consumers() -> Box:
+    """The same stream with consumers: all, filtered, the last of each subject, refiltered."""
+    box = stream()
+    uid = box.consumer("all", max_deliver=5).uid
+    box.do(commands.DELIVERED, uid, [(1, 4, 1, False), (6, 6, 5, False)], 0)
+    box.do(commands.DELIVERED, uid, [(4, 4, 6, True)], 0)
+    box.do(commands.NAKED, uid, [[6, 5 * SECOND]])
+    uid = box.consumer("some", filter_subject="a.1").uid
+    box.do(commands.DELIVERED, uid, [(2, 2, 1, False)], 0)
+    box.do(commands.ACKED, uid, [2])
+    uid = box.consumer("last", deliver_policy="last_per_subject").uid
+    box.do(commands.DELIVERED, uid, [(8, 8, 1, False)], 0)
+    box.consumer("again", filter_subjects=["a.0", "a.2"])
+    box.consumer("again", filter_subjects=["a.1", "a.2"])
+    box.do(commands.PAUSE_CONSUMER, "again", START_NS * 2)
     return box
 
 
@@ -71,13 +89,22 @@ def made() -> dict[str, bytes]:
         "stream.state": box.machine.snapshot(),
         "stream.index": box.machine.index_db(),
         "stream.1.blk": bytes(box.blocks.files[1]) + box.blocks.footers[1],
+        "stream.consumers.state": consumers().machine.snapshot(),
         "meta.state": meta().snapshot(),
         "meta.removals.state": meta_with_removals().snapshot(),
     }
 
 
 @pytest.mark.parametrize(
-    "name", ["stream.state", "stream.index", "stream.1.blk", "meta.state", "meta.removals.state"]
+    "name",
+    [
+        "stream.state",
+        "stream.index",
+        "stream.1.blk",
+        "stream.consumers.state",
+        "meta.state",
+        "meta.removals.state",
+    ],
 )
 def test_bytes_are_what_they_were(name: str) -> None:
     """Written today, the same bytes as on the day the file was made."""
@@ -109,6 +136,24 @@ def test_old_snapshots_can_be_read() -> None:
         {1},
     )
     assert old.fingerprint() == want.fingerprint()
+
+
+@pytest.mark.parametrize("name", ["stream.consumers.state", "stream.consumers.1.state"])
+def test_consumers_of_old_snapshots_are_what_they_were(name: str) -> None:
+    """Also of version 1, which did not say what is left (ADR 0027)."""
+    box = consumers()
+    again = StreamMachine.restore(
+        (HERE / name).read_bytes(),
+        None,
+        codec=BlockCodec(),
+        columns=box.blocks,
+        scan=box.blocks.scan,
+    )
+    assert again.fingerprint() == box.machine.fingerprint()
+    assert [each.to_state() for each in again.consumers.values()] == [
+        each.to_state() for each in box.machine.consumers.values()
+    ]
+    assert [each.num_pending for each in again.consumers.values()] == [5, 2, 3, 6]
 
 
 if __name__ == "__main__":

@@ -158,7 +158,9 @@ class ConsumerMachine(RuleBasedStateMachine):
         state = commands.decode(commands.encode(self.consumer.to_state()))
         again = Consumer.from_state(state, self.bed)
         assert again.to_state() == self.consumer.to_state()
-        assert again.num_pending == self.consumer.num_pending
+        initial = len(again.initial) - again.initial_at
+        left = self.bed.index.count_from(again.next_sseq, again.matcher)
+        assert again.num_pending == self.consumer.num_pending == initial + left
         self.bed.cursors["C"].stop()
         self.bed.consumers["C"] = again
         self.bed.wakes.clear()

@@ -59,6 +59,8 @@ def test_what_is_replaced_leaves_the_keys_to_come() -> None:
         assert left == list(box.machine.index.live_seqs(KEYS + 101, 2 * KEYS))
     box.do(commands.DELETE_MSG, KEYS + 102)
     assert box.restored().consumers["w"].num_pending == consumer.num_pending
+    consumer._recount()
+    assert box.restored().consumers["w"].num_pending == consumer.num_pending
 
 
 def test_a_position_walks_no_keys_and_asks_about_those_it_passed() -> None:
