@@ -43,7 +43,7 @@ class Damages:
 
     def start(self) -> None:
         """Look now and then whether what could not be repaired can be by now."""
-        self._node.again("damages", limits.DAMAGES_EVERY_S, self._look)
+        self._node.timers.again("damages", limits.DAMAGES_EVERY_S, self._look)
 
     def on_damaged(
         self, uid: Uid, err: StreamdError, is_new: bool = True, block_no: int = 0

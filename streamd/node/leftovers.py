@@ -44,12 +44,10 @@ class Leftovers:
         def remove() -> None:
             disk.remove_tree(f"{directory}.catchup")
             if disk.exists(directory):
-                move_to_trash(disk, directory, os.path.join(node.root, "trash"))
+                move_to_trash(disk, directory, node.trash.directory)
 
         def removed(result: Any) -> None:
-            node.note_not_moved(uid, result)
-            node.meta_member.remember_commit()
-            node.wal.destroy(uid)
-            node.empty_trash([str(uid)])
+            node.trash.note_moved(uid, result)
+            node.trash.destroy(uid)
 
         node.block_thread.submit(remove, removed)

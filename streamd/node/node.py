@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from streamd import errors, limits
-from streamd.errors import ConfigError, CorruptionError, StreamdError
+from streamd.errors import ConfigError, CorruptionError
 from streamd.machine.meta import MetaMachine
 from streamd.node import group as g
 from streamd.node import storedir
@@ -43,11 +43,12 @@ from streamd.node.removals import Removals
 from streamd.node.replicas import Replicas
 from streamd.node.room import MemoryRoom, StorageRoom
 from streamd.node.scrubber import Scrubber
+from streamd.node.stragglers import Stragglers
 from streamd.node.stream_handle import LocalStream
+from streamd.node.timers import Timers
+from streamd.node.trash import Trash
 from streamd.raft.messages import Message
 from streamd.store.disk import disk_error
-from streamd.store.install import catchup_uid
-from streamd.store.trash import EmptyTrash
 from streamd.store.wal import Wal
 from streamd.types import META_UID, NodeId, Uid
 
@@ -103,7 +104,9 @@ class Node:
         self.peering = Peering(self)
         self.damages = Damages(self)
         self.scrubber = Scrubber(self)
-        self._uncarried: dict[Uid, str] = {}  # groups whose entries can't be read: why
+        self.stragglers = Stragglers(self)
+        self.timers = Timers(self.env.loop)
+        self.trash = Trash(self)
         self.amnesia = Amnesia(self)
         self.accepted_loss = AcceptedLoss(self)
         self.meta_member = MetaMember(self)
@@ -115,7 +118,6 @@ class Node:
         self._on_fatal = on_fatal
         self._expected_size: Callable[[], int] = lambda: 1
         self._bootstrap: Bootstrap | None = None
-        self._timers: dict[str, Any] = {}
         self._is_running = False
         self._is_stopping = False
         self._stop_waiters: list[Callable[[], None]] = []
@@ -151,10 +153,10 @@ class Node:
         self.rafts = Rafts(self)
         self.publish_routes.relay.begin(self.rafts.next_nonce())
         self._is_running = True
-        self.wal.on_crowded = self._check_stragglers
-        self.again("stragglers", limits.STRAGGLER_CHECK_S, self._check_stragglers)
+        self.wal.on_crowded = self.stragglers.look
+        self.timers.again("stragglers", limits.STRAGGLER_CHECK_S, self.stragglers.look)
         tell_room = partial(self.room.tell, warn=self.warn, info=self.info)
-        self.again("room", limits.ROOM_CHECK_S, tell_room)
+        self.timers.again("room", limits.ROOM_CHECK_S, tell_room)
         self.scrubber.start()
         self.damages.start()
         if not self.is_clustered:
@@ -186,9 +188,9 @@ class Node:
             self.meta_member.start()
         else:
             self._look_at_bootstrap()
-        self._empty_own_trash()
-        self.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
-        self.again("members", limits.PLACEMENT_EVERY_S, self.moves.look)
+        self.trash.empty_all()
+        self.timers.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
+        self.timers.again("members", limits.PLACEMENT_EVERY_S, self.moves.look)
         env.loop.call_soon(done, None)
 
     async def started(self) -> None:
@@ -260,8 +262,8 @@ class Node:
         known = {asset.uid for asset in assets}
 
         def ready() -> None:
-            self._report_orphans(known)
-            self._empty_own_trash()
+            self.trash.take_orphans(known)
+            self.trash.empty_all()
             done(None)
 
         def opened() -> None:
@@ -287,9 +289,7 @@ class Node:
         if self._is_stopping:
             return
         self._is_stopping = True
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self.timers.stop()
         self.scrubber.stop()
         HandOver(self, partial(self._stop_groups, groups_left)).begin()
 
@@ -334,7 +334,7 @@ class Node:
             return
         self._bootstrap.look()
         if not self._bootstrap.is_decided:
-            self._later("bootstrap", limits.BOOTSTRAP_RETRY_S, self._look_at_bootstrap)
+            self.timers.later("bootstrap", limits.BOOTSTRAP_RETRY_S, self._look_at_bootstrap)
 
     def _cluster_decided(self, is_uncertain: bool) -> None:
         self.info("cluster joined" if is_uncertain else "cluster founded", id=self.cluster_id)
@@ -501,77 +501,7 @@ class Node:
     def storage_bytes(self) -> int:
         return sum(h.machine.index.bytes for h in self.replicas if h.is_file)
 
-    # --- care -------------------------------------------------------------------------------
-
-    def _later(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
-        self._timers[name] = self.env.loop.call_later(delay_s, callback)
-
-    def again(self, name: str, every_s: float, callback: Callable[[], None]) -> None:
-        """Call again and again until the node stops, whatever one call ends with."""
-
-        def fire() -> None:
-            if not self._is_stopping:
-                self._later(name, every_s, fire)
-                callback()
-
-        self._later(name, every_s, fire)
-
-    def _check_stragglers(self) -> None:
-        """Snapshot groups that alone keep an old log segment alive."""
-        for uid in self.wal.stragglers():
-            monitor, group = self.monitor_of(uid), self.group_of(uid)
-            asset = self.meta.streams_by_uid.get(uid)
-            if asset is not None and asset.name in self.failed:
-                self._carry(uid)
-            if monitor is None or group is None or monitor.stopped.is_set():
-                continue
-            index = group.snapshot_index
-            if group.machine.applied > index:
-                monitor.post((g.SNAPSHOT, None, None, None))
-            elif index and index >= group.raft.log.base_index:
-                # A restart came before the log had heard of that snapshot.
-                term, chain = group.raft.log.entry_id(index)
-                self.wal.release(uid, index, term, chain)
-
-    def _carry(self, uid: Uid) -> None:
-        """A group that stopped for good must not keep what all others have logged since."""
-        try:
-            self.wal.carry(uid)
-        except StreamdError as err:
-            if self._uncarried.get(uid) != str(err):
-                self._uncarried[uid] = str(err)
-                self.error("log can't let go of old segments", group=uid, reason=str(err))
-
-    def empty_trash(self, names: list[str]) -> None:
-        """Unlink streams that a committed command deleted. Orphans stay until somebody looks."""
-        for name in names:
-            path = os.path.join(self.root, "trash", name)
-            on_failed = partial(self._not_removed, path)
-            EmptyTrash(self._disk, self.block_thread, path, on_failed).begin()
-
-    def _not_removed(self, path: str, err: BaseException) -> None:
-        self.warn("trash can't be emptied before the next start", path=path, reason=str(err))
-
-    def note_not_moved(self, uid: Uid, result: Any) -> None:
-        """`result` is of a job that moved a deleted stream's files to trash. If that failed, they
-        take room until the next start finds them."""
-        if isinstance(result, BaseException):
-            self.error("files of a deleted stream not moved", group=uid, reason=str(result))
-
-    def _empty_own_trash(self) -> None:
-        trash = self._disk.listdir(os.path.join(self.root, "trash"))
-        self.empty_trash([name for name in sorted(trash) if name.isdigit()])
-
-    def _report_orphans(self, known: set[Uid]) -> None:
-        """Move directories of no known stream to trash; their bytes are kept there."""
-        streams = os.path.join(self.root, "streams")
-        for name in sorted(self._disk.listdir(streams)):
-            if (name.isdigit() and int(name) in known) or catchup_uid(name) in known:
-                continue
-            target = os.path.join(self.root, "trash", f"orphan-{name}-{self.env.clock.now_ns()}")
-            self._disk.replace(os.path.join(streams, name), target)
-            self._disk.sync_dir(streams)
-            self.warn("directory of no stream moved to trash", path=target)
+    # --- faults, and the server's log -------------------------------------------------------
 
     def _on_log_error(self, err: BaseException) -> None:
         """The log failed: nothing can be promised any more, so every group stops (I10)."""

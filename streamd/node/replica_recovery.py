@@ -230,6 +230,6 @@ class ReplicaRecovery:
         def forgotten(result: Any) -> None:
             if isinstance(result, BaseException):
                 raise result
-            node.empty_trash(result)
+            node.trash.empty(result)
 
         node.wal.append([], lambda: node.block_thread.submit(forget, forgotten))

@@ -238,14 +238,12 @@ class Replicas:
         def job() -> None:
             store.close()
             if is_deleted and isinstance(store, StreamStore):
-                store.move_to_trash(os.path.join(node.root, "trash"))
+                store.move_to_trash(node.trash.directory)
 
         def done(result: Any) -> None:
-            node.note_not_moved(asset.uid, result)
+            node.trash.note_moved(asset.uid, result)
             if is_deleted and isinstance(store, StreamStore):
-                node.meta_member.remember_commit()
-                node.wal.destroy(asset.uid)
-                node.empty_trash([str(asset.uid)])
+                node.trash.destroy(asset.uid)
 
         node.block_thread.submit(job, done)
 
@@ -490,15 +488,13 @@ class Replicas:
                 node.env.disk.remove_tree(os.path.join(node.root, "streams", f"{uid}.catchup"))
                 # A crash before this rename leaves a directory without an asset, which the
                 # next start moves to trash; the committed deletion is in the meta log.
-                replica.store.move_to_trash(os.path.join(node.root, "trash"))
+                replica.store.move_to_trash(node.trash.directory)
 
         def removed(result: Any) -> None:
-            node.note_not_moved(uid, result)
+            node.trash.note_moved(uid, result)
             node.amnesia.note_dropped(uid)
             if replica.is_file:
-                node.meta_member.remember_commit()
-                node.wal.destroy(uid)
-                node.empty_trash([str(uid)])
+                node.trash.destroy(uid)
             self._replicas.pop(uid, None)
             self._gone(uid)
             self._no_longer_busy(asset)

@@ -508,7 +508,7 @@ def test_s4_9_a_replica_that_lacks_its_state_keeps_old_segments_in_peace(
         assert group.raft.is_incomplete
         assert 0 < group.snapshot_index < group.raft.log.base_index
         patched.setattr(node.wal, "stragglers", lambda: [uid])
-        cluster.process(name).run(node._check_stragglers)
+        cluster.process(name).run(node.stragglers.look)
     cluster.until_whole()
 
 

@@ -123,7 +123,7 @@ def test_what_is_done_again_and_again_survives_an_error(tmp_path: Path) -> None:
                 is_twice.set()
             raise LookupError("of a group")
 
-        node.again("look", 0, look)
+        node.timers.again("look", 0, look)
         await is_twice.wait()
         await node.stopped()
         assert [type(one) for one in told][:1] == [LookupError]  # and it is not hidden

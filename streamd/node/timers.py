@@ -1,0 +1,37 @@
+"""What a node does in a while, or again and again, until it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamd.node.monitor import Loop
+
+
+class Timers:
+    """One node's, by name: of each name the last one set is the one that `stop` cancels."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._timers: dict[str, Any] = {}
+        self._is_stopped = False
+
+    def later(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call once, in `delay_s` seconds."""
+        self._timers[name] = self._loop.call_later(delay_s, callback)
+
+    def again(self, name: str, every_s: float, callback: Callable[[], None]) -> None:
+        """Call every `every_s` seconds until `stop`, whatever one call ends with."""
+
+        def fire() -> None:
+            if not self._is_stopped:
+                self.later(name, every_s, fire)
+                callback()
+
+        self.later(name, every_s, fire)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
