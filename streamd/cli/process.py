@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import hashlib
 import os
-import resource
 import secrets
 import signal
 import socket
-import sys
 import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamd import NATS_LEVEL, limits
-from streamd.cli import runfiles
+from streamd import NATS_LEVEL
+from streamd.cli import addresses, resources, runfiles
 from streamd.config import flags
-from streamd.config.cluster import client_address
+from streamd.config.cluster import join_address
 from streamd.config.options import Options
 from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError
@@ -78,7 +75,7 @@ class ServerProcess:
 
     def run(self) -> int:
         """Serve until told to stop."""
-        _tune_interpreter()
+        resources.tune_interpreter()
         try:
             import uvloop
         except ImportError:
@@ -139,20 +136,22 @@ class ServerProcess:
         if self._cluster is not None:
             await self._start_cluster(self._cluster)
         self._listener = Listener(
-            options, pubsub, self._node, log=log, connections_max=_connections_max()
+            options, pubsub, self._node, log=log, connections_max=resources.connections_max()
         )
         try:
             if options.port > 65535:  # uvloop would take it modulo 65536
                 raise OverflowError(options.port)
             await self._listener.start()
         except (OSError, OverflowError) as err:
-            raise StartError(_listen_error("port", options.host, options.port, err)) from err
+            text = addresses.listen_error("port", options.host, options.port, err)
+            raise StartError(text) from err
         if self._cluster is not None:
             self._share_urls(self._cluster)
         self._is_started = True
         self._monitoring.is_ready = True
         self._monitoring.client_port = self._listener.port
-        log.info(f"Listening for client connections on {_join(options.host, self._listener.port)}")
+        listened = join_address(options.host, self._listener.port)
+        log.info(f"Listening for client connections on {listened}")
         if options.ports_file_dir:
             self._write_ports()
         log.info("Server is ready")
@@ -166,12 +165,12 @@ class ServerProcess:
         try:
             listening = listening_socket(host, options.http_port)
         except (OSError, OverflowError) as err:
-            text = _listen_error("monitoring port", host, options.http_port, err)
+            text = addresses.listen_error("monitoring port", host, options.http_port, err)
             raise StartError(f"Can't start monitoring: {text}") from err
         self._http = HttpServer(listening, self._monitoring, self._log, options.http_base_path)
         self._http.start(self._tasks)
         self._monitoring.http_port = self._http.port
-        self._log.info(f"Starting http monitor on {_join(host, self._http.port)}")
+        self._log.info(f"Starting http monitor on {join_address(host, self._http.port)}")
 
     async def _start_cluster(self, cluster: Cluster) -> None:
         """Listen for other servers and dial those that are configured."""
@@ -182,7 +181,7 @@ class ServerProcess:
         try:
             await cluster.start(self._tasks)
         except (OSError, OverflowError) as err:
-            text = _listen_error("cluster port", options.host, options.port, err)
+            text = addresses.listen_error("cluster port", options.host, options.port, err)
             raise StartError(text) from err
 
     def _share_urls(self, cluster: Cluster) -> None:
@@ -190,7 +189,7 @@ class ServerProcess:
         assert self._listener is not None
         listener = self._listener
         cluster.on_urls(listener.set_connect_urls)
-        cluster.set_client_urls(client_urls(self._options, listener.port))
+        cluster.set_client_urls(addresses.client_urls(self._options, listener.port))
 
     async def _start_jetstream(self) -> None:
         options, log = self._options, self._log
@@ -201,8 +200,8 @@ class ServerProcess:
         from streamd.node.node import Node
 
         store_dir = js.store_dir or os.path.join(os.environ.get("TMPDIR", "/tmp"), "streamd")
-        memory_max = js.max_memory if js.max_memory >= 0 else _memory_share()
-        storage_max = js.max_storage if js.max_storage >= 0 else _storage_share(store_dir)
+        memory_max = js.max_memory if js.max_memory >= 0 else resources.memory_share()
+        storage_max = js.max_storage if js.max_storage >= 0 else resources.storage_share(store_dir)
         log.info("Starting JetStream")
         sync = "always" if js.is_sync_always else js.sync_interval_ns / 1e9
         self._node = node = Node(
@@ -408,7 +407,7 @@ class ServerProcess:
         assert self._listener is not None
         self._listener.reload(fresh)
         if self._cluster is not None and self._draining is None:
-            self._cluster.set_client_urls(client_urls(fresh, self._listener.port))
+            self._cluster.set_client_urls(addresses.client_urls(fresh, self._listener.port))
         self._log.info(f"Reloaded server configuration ({fresh.config_digest})")
 
     def _lame_duck(self) -> None:
@@ -447,27 +446,6 @@ def _serve_domain(domain: str, router: Any, pubsub: PubSub) -> None:
     pubsub.subscribe_internal(prefix + b">", handle)
 
 
-def _tune_interpreter() -> None:
-    """Settings of the process that a server of many small objects and two disk threads wants."""
-    # What is imported by now lives as long as the process; young garbage is acyclic nearly always.
-    gc.freeze()
-    gc.set_threshold(*limits.GC_THRESHOLDS)
-    # A disk thread that comes back from fdatasync waits this long for the loop to let it run.
-    sys.setswitchinterval(limits.SWITCH_INTERVAL_S)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(limits.OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _connections_max() -> int:
-    """How many clients leave the files that streams, the log and the peers need; 0: no limit."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return 0
-    return files - min(limits.OPEN_FILES_KEPT, files // limits.OPEN_FILES_KEPT_FRACTION)
-
-
 def _refuse_fixed(old: Options, new: Options) -> None:
     for name in _FIXED:
         if getattr(old, name) != getattr(new, name):
@@ -489,55 +467,6 @@ def _default_name(options: Options) -> str:
     else:
         seed = secrets.token_hex(8)
     return "streamd-" + hashlib.sha256(seed.encode()).hexdigest()[:8]
-
-
-def client_urls(options: Options, port: int) -> list[str]:
-    """Where clients can connect: what is advertised, else every address that is listened on."""
-    if options.client_advertise:
-        return [_join(*client_address(options.client_advertise, port))]
-    hosts = _addresses() if options.host in ("0.0.0.0", "::") else [options.host]
-    return [_join(host, port) for host in hosts]
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _listen_error(what: str, host: str, port: int, err: BaseException) -> str:
-    if isinstance(err, OverflowError) or port > 65535:
-        reason = f"listen tcp: address {port}: invalid port"
-    else:
-        number = getattr(err, "errno", None)
-        words = os.strerror(number).lower() if number and number > 0 else str(err)
-        reason = f"listen tcp {_join(host, max(port, 0))}: bind: {words}"
-    return f'Error listening on {what}: {_join(host, max(port, 0))}, "{reason}"'
-
-
-def _addresses() -> list[str]:
-    """The addresses by which other machines may reach this one; loopback if there are none."""
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        found = []
-    addresses = sorted({str(row[4][0]) for row in found})
-    return [ip for ip in addresses if not ip.startswith("127.")] or ["127.0.0.1"]
-
-
-def _memory_share() -> int:
-    """Three quarters of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
-
-
-def _storage_share(directory: str) -> int:
-    """Three quarters of what is free where the store is (or will be); 1 TB if unknown."""
-    path = os.path.abspath(directory)
-    while not os.path.isdir(path) and path != "/":
-        path = os.path.dirname(path)
-    try:
-        free = os.statvfs(path)
-    except OSError:
-        return 1 << 40
-    return free.f_bavail * free.f_frsize * 3 // 4
 
 
 def _amount(size: int) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import struct
+
+from streamd.cli.addresses import addresses_of
+from streamd.config.cluster import join_address
 
 
 def write_pid(path: str) -> None:
@@ -36,7 +37,7 @@ def write_ports(path: str, services: dict[str, tuple[str, str, int]]) -> None:
     Whoever waits for the file never sees half of it: it appears by a rename.
     """
     content = {
-        name: [f"{scheme}://{_bracketed(address)}:{port}" for address in _addresses(host)]
+        name: [f"{scheme}://{join_address(address, port)}" for address in addresses_of(host)]
         for name, (scheme, host, port) in services.items()
     }
     tmp = path + ".tmp"
@@ -51,32 +52,3 @@ def remove(path: str) -> None:
         os.unlink(path)
     except FileNotFoundError:
         return
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
-
-
-def _addresses(host: str) -> list[str]:
-    """Addresses by which `host` can be reached: every interface's for a wildcard."""
-    if host not in ("", "0.0.0.0", "::"):
-        return [host]
-    loopback, others = ["127.0.0.1"], []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            address = _interface_address(probe, name)
-            if address and address not in loopback:
-                others.append(address)
-    return loopback + others
-
-
-def _interface_address(probe: socket.socket, name: str) -> str:
-    """IPv4 address of an interface, "" if it has none or the system can't say."""
-    try:
-        import fcntl
-
-        get_address = 0x8915  # SIOCGIFADDR
-        answer = fcntl.ioctl(probe.fileno(), get_address, struct.pack("256s", name.encode()[:15]))
-    except (OSError, ImportError):
-        return ""
-    return socket.inet_ntoa(answer[20:24])

@@ -9,7 +9,7 @@ import pytest
 
 from streamd import NATS_LEVEL, __version__
 from streamd.cli import runfiles
-from streamd.cli.process import client_urls
+from streamd.cli.addresses import client_urls
 from streamd.cli.server import main, version_text
 from streamd.config.options import Options
 

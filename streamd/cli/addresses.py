@@ -1,0 +1,64 @@
+"""Addresses as text: what this server listens on, and where clients reach it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+from streamd.config.cluster import client_address, join_address
+from streamd.config.options import Options
+
+
+def client_urls(options: Options, port: int) -> list[str]:
+    """Where clients can connect: what is advertised, else every address that is listened on."""
+    if options.client_advertise:
+        return [join_address(*client_address(options.client_advertise, port))]
+    hosts = _addresses() if options.host in ("0.0.0.0", "::") else [options.host]
+    return [join_address(host, port) for host in hosts]
+
+
+def listen_error(what: str, host: str, port: int, err: BaseException) -> str:
+    """Why it can't listen, in Go's words: tools read these lines."""
+    if isinstance(err, OverflowError) or port > 65535:
+        reason = f"listen tcp: address {port}: invalid port"
+    else:
+        number = getattr(err, "errno", None)
+        words = os.strerror(number).lower() if number and number > 0 else str(err)
+        reason = f"listen tcp {join_address(host, max(port, 0))}: bind: {words}"
+    return f'Error listening on {what}: {join_address(host, max(port, 0))}, "{reason}"'
+
+
+def addresses_of(host: str) -> list[str]:
+    """Addresses by which `host` can be reached: every interface's for a wildcard."""
+    if host not in ("", "0.0.0.0", "::"):
+        return [host]
+    loopback, others = ["127.0.0.1"], []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            address = _interface_address(probe, name)
+            if address and address not in loopback:
+                others.append(address)
+    return loopback + others
+
+
+def _addresses() -> list[str]:
+    """The addresses by which other machines may reach this one; loopback if there are none."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:
+        found = []
+    addresses = sorted({str(row[4][0]) for row in found})
+    return [ip for ip in addresses if not ip.startswith("127.")] or ["127.0.0.1"]
+
+
+def _interface_address(probe: socket.socket, name: str) -> str:
+    """IPv4 address of an interface, "" if it has none or the system can't say."""
+    try:
+        import fcntl
+
+        get_address = 0x8915  # SIOCGIFADDR
+        answer = fcntl.ioctl(probe.fileno(), get_address, struct.pack("256s", name.encode()[:15]))
+    except (OSError, ImportError):
+        return ""
+    return socket.inet_ntoa(answer[20:24])

@@ -1,0 +1,48 @@
+"""What one server takes of its machine: memory, disk, open files, the interpreter's settings."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import sys
+
+from streamd import limits
+
+
+def tune_interpreter() -> None:
+    """Settings of the process that a server of many small objects and two disk threads wants."""
+    # What is imported by now lives as long as the process; young garbage is acyclic nearly always.
+    gc.freeze()
+    gc.set_threshold(*limits.GC_THRESHOLDS)
+    # A disk thread that comes back from fdatasync waits this long for the loop to let it run.
+    sys.setswitchinterval(limits.SWITCH_INTERVAL_S)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(limits.OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def connections_max() -> int:
+    """How many clients leave the files that streams, the log and the peers need; 0: no limit."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return 0
+    return files - min(limits.OPEN_FILES_KEPT, files // limits.OPEN_FILES_KEPT_FRACTION)
+
+
+def memory_share() -> int:
+    """Three quarters of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+
+
+def storage_share(directory: str) -> int:
+    """Three quarters of what is free where the store is (or will be); 1 TB if unknown."""
+    path = os.path.abspath(directory)
+    while not os.path.isdir(path) and path != "/":
+        path = os.path.dirname(path)
+    try:
+        free = os.statvfs(path)
+    except OSError:
+        return 1 << 40
+    return free.f_bavail * free.f_frsize * 3 // 4
