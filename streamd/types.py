@@ -11,6 +11,8 @@ Uid: TypeAlias = int  # index of the meta entry that created the asset; 0 is the
 NodeId: TypeAlias = str
 
 META_UID: Uid = 0
+ACCOUNT = "$G"  # the one account there is; nats-server's name for it
+SYSTEM_ACCOUNT = "$SYS"
 
 Msg: TypeAlias = tuple[bytes, bytes, bytes]
 """One published message: (subject, headers, payload). Headers are the whole `NATS/1.0` block

@@ -16,6 +16,7 @@ from streamd.api import times
 from streamd.api.cluster_infos import replica_rows
 from streamd.api.transforms import Transform
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
+from streamd.types import ACCOUNT
 
 if TYPE_CHECKING:
     from streamd.api.request import Request
@@ -141,7 +142,7 @@ class Advisories:
         subject, type_name, wanted = _CONSUMER_EVENTS[kind]
         body = {"stream": stream, "consumer": fields["consumer"]}
         if "group" in wanted:
-            body = {"account": "$G"} | body
+            body = {"account": ACCOUNT} | body
         body |= {field: fields[field] for field in wanted if field in fields}
         self._publish(f"{subject}.{stream}.{fields['consumer']}", type_name, body)
 
@@ -217,7 +218,7 @@ class Advisories:
 
     def _client(self, client: ClientFacts | None) -> dict[str, Any]:
         server = getattr(client, "server", self._node.server_name)  # another node's, if it says so
-        shown: dict[str, Any] = {"acc": "$G", "server": server, "kind": "Client"}
+        shown: dict[str, Any] = {"acc": ACCOUNT, "server": server, "kind": "Client"}
         if client is None:
             return shown
         shown |= {

@@ -12,12 +12,11 @@ from streamd.api import times
 from streamd.api.request import ApiContext
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import StreamHandle
-from streamd.types import NodeId, Uid
+from streamd.types import SYSTEM_ACCOUNT, NodeId, Uid
 
 Document = dict[str, Any]
 _ALPHABET: Final = (string.digits + string.ascii_uppercase + string.ascii_lowercase).encode()
 _ID_LENGTH: Final = 8
-_SYSTEM_ACCOUNT: Final = "$SYS"
 
 
 def short_hash(name: str) -> str:
@@ -61,7 +60,7 @@ def cluster_block(
         if leader and facts.get("leader_since_ns"):
             shown["leader_since"] = times.format_ns(facts["leader_since_ns"])
         shown["system_account"] = True
-        shown["traffic_account"] = _SYSTEM_ACCOUNT
+        shown["traffic_account"] = SYSTEM_ACCOUNT
         shown["replicas"] = sorted(replicas, key=lambda row: str(row["name"]))
     return shown
 

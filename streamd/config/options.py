@@ -13,7 +13,7 @@ from streamd.config.cluster import ClusterOptions, client_address
 from streamd.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
 from streamd.limits import CLUSTER_PAYLOAD_BYTES_MAX, CONTROL_LINE_BYTES_MAX
-from streamd.types import AssetLimits
+from streamd.types import ACCOUNT, AssetLimits
 
 DEFAULT_PORT = 4222
 DEFAULT_HOST = "0.0.0.0"
@@ -46,7 +46,7 @@ class User:
     name: str
     password: str = ""  # plain, or a bcrypt hash ($2a$...)
     permissions: Permissions | None = None
-    account: str = "$G"
+    account: str = ACCOUNT
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from streamd.config.values import (
     kind_of,
 )
 from streamd.durations import SECOND_NS
+from streamd.types import ACCOUNT
 
 UNSERVED_AUTHORIZATION = words(
     """
@@ -61,7 +62,7 @@ class UsersReader(BlockReader):
                 "pass|password": self._text("password"),
                 "token": self._text("token"),
                 "timeout": add_timeout,
-                "users": lambda v: users.extend(self._users(v, "$G")),
+                "users": lambda v: users.extend(self._users(v, ACCOUNT)),
                 "nkeys": self._unserved_users("authorization.nkeys"),
                 "auth_callout": self._unserved_users("authorization.auth_callout"),
                 "default_permissions|default_permission|permissions": lambda v: defaults.append(

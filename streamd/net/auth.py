@@ -18,6 +18,7 @@ import bcrypt
 from streamd.config.options import Options, Permissions, User
 from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
 from streamd.subjects import is_subset, matches
+from streamd.types import ACCOUNT
 
 _BCRYPT: Final = re.compile(r"^\$2[abxy]\$\d{2}\$")
 
@@ -27,7 +28,7 @@ class Identity:
     """Whom a connection turned out to be."""
 
     user: str = ""
-    account: str = "$G"
+    account: str = ACCOUNT
     permissions: Permissions | None = None
 
 

@@ -10,9 +10,9 @@ from streamd.api.times import format_ns
 from streamd.config.durations import format_uptime
 from streamd.durations import format_duration
 from streamd.net.facts import ConnectionFacts, Sources, SubscriptionFacts
-from streamd.net.jetstreamz import ACCOUNT
 from streamd.net.query import BadQuery, Query, flag, number, page
 from streamd.subjects import is_valid_literal
+from streamd.types import ACCOUNT
 
 
 class Connz:

@@ -16,10 +16,8 @@ from streamd.config.options import JetStreamOptions, Options
 from streamd.durations import format_duration
 from streamd.limits import CURRENT_LAG_MAX, MONITORING_ACCOUNTS_MAX
 from streamd.net.query import BadQuery, Query, flag, page
-from streamd.types import META_UID, NodeId, Uid
+from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, NodeId, Uid
 
-ACCOUNT = "$G"  # the one account there is
-SYSTEM_ACCOUNT = "$SYS"
 _META_GROUP = "_meta_"
 _ROLES = {"leader": "LEADER", "candidate": "CANDIDATE", "pre-candidate": "CANDIDATE"}
 Document = dict[str, Any]

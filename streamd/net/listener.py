@@ -23,8 +23,7 @@ from streamd.net.pubsub import PubSub
 from streamd.net.recheck import Recheck
 from streamd.net.tracing import TracedConn
 from streamd.obs.log import Log
-
-_ACCOUNT = "$G"
+from streamd.types import ACCOUNT
 
 
 class Listener:
@@ -230,7 +229,7 @@ class Listener:
         info = {**self._info, "client_id": conn.cid, "client_ip": conn.ip}
         if is_connect_info:
             info["connect_info"] = True
-            info["remote_account"] = _ACCOUNT
+            info["remote_account"] = ACCOUNT
         if is_lame_duck or self._is_lame_duck:
             info["ldm"] = True
         return b"INFO %b " % json.dumps(info, separators=(",", ":")).encode()

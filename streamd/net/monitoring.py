@@ -21,14 +21,13 @@ from streamd.durations import format_duration
 from streamd.net.connz import Connz
 from streamd.net.facts import Sources
 from streamd.net.jetstreamz import (
-    ACCOUNT,
-    SYSTEM_ACCOUNT,
     Health,
     JetStreamSources,
     JetStreamz,
     no_stats,
 )
 from streamd.net.query import BadQuery, Query, flag
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
 _NO_STATS = {"clients": 0, "routes": 0, "gateways": 0, "leafs": 0}
 

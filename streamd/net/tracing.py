@@ -17,6 +17,7 @@ from streamd.config.cluster import join_address
 from streamd.net.client_conn import ClientConn
 from streamd.protocol import client as protocol
 from streamd.protocol.client import Event
+from streamd.types import ACCOUNT
 
 if TYPE_CHECKING:
     from streamd.net.listener import Listener
@@ -188,7 +189,7 @@ def _client_of(connect: dict[str, Any], user: str) -> str:
     text = f' - "{_quoted(named.encode())}"' if named else ""
     user = user or connect.get("user", "")
     if user:
-        text += f' - "{_quoted(f"$G/user:{user}".encode())}"'
+        text += f' - "{_quoted(f"{ACCOUNT}/user:{user}".encode())}"'
     return text
 
 
