@@ -1,4 +1,4 @@
-"""What the monitoring port says of streams and their groups: /jsz, /raftz, and their health.
+"""What the monitoring port says of streams and their groups: /jsz and /raftz.
 
 In a cluster a node shows the replicas it has, whoever leads them: comparing nodes is what these
 documents are for.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from streamd import API_LEVEL
 from streamd.api.times import format_ns
 from streamd.config.options import JetStreamOptions, Options
 from streamd.durations import format_duration
-from streamd.limits import CURRENT_LAG_MAX, MONITORING_ACCOUNTS_MAX
+from streamd.limits import MONITORING_ACCOUNTS_MAX
+from streamd.net.health import lag, not_current
 from streamd.net.query import BadQuery, Query, flag, page
 from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, NodeId, Uid
 
@@ -70,15 +71,6 @@ class JetStreamSources:
         return found
 
 
-class Health(NamedTuple):
-    """One verdict: status 200, or what is wrong with which asset."""
-
-    status: int = 200
-    kind: str = ""
-    text: str = ""
-    names: dict[str, str] = {}  # noqa: RUF012 never written to
-
-
 class JetStreamz:
     """Builds the documents about streams."""
 
@@ -93,7 +85,7 @@ class JetStreamz:
     @property
     def is_clustered(self) -> bool:
         """True if there may be other nodes."""
-        return getattr(self.js.node, "is_clustered", False)
+        return bool(self.js.node.is_clustered)
 
     def replicas(self) -> Sequence[Any]:
         """The streams of which this node has a replica, by name."""
@@ -183,7 +175,7 @@ class JetStreamz:
             shown["replicas"] = sorted(rows, key=lambda row: str(row["name"]))
         shown["cluster_size"] = size
         shown["quorum_needed"] = size // 2 + 1
-        shown["pending"] = _lag(facts)
+        shown["pending"] = lag(facts)
         shown["pending_requests"] = 0
         shown["pending_infos"] = 0
         return shown
@@ -231,11 +223,11 @@ class JetStreamz:
     def _replica_detail(self, uid: Uid) -> Document:
         """How this node's replica stands: what tells it from the others."""
         facts = self.js.node.group_info(uid) or {}
-        reason = self.not_current(facts)
+        reason = not_current(facts)
         shown: Document = {
             "role": facts.get("role", ""),
             "current": not reason,
-            "lag": _lag(facts),
+            "lag": lag(facts),
             "replica_state": facts.get("state", ""),
             "checkpoint": {
                 "index": facts.get("digest_index", 0),
@@ -370,101 +362,16 @@ class JetStreamz:
         }
         return shown
 
-    # --- health ---------------------------------------------------------------------------------
-
-    def health(self, query: Query) -> Health:
-        """Judge what /healthz asks of streams."""
-        account, stream = query.get("account", ""), query.get("stream", "")
-        if account and account != ACCOUNT:
-            text = f'JetStream account "{account}" not found'
-            return Health(404, "ACCOUNT", text, {"account": account})
-        if self.is_clustered:
-            verdict = self._meta_health()
-            if verdict.status != 200 or flag(query, "js-meta-only"):
-                return verdict
-        if flag(query, "js-server-only") or flag(query, "js-meta-only"):
-            return Health()
-        return self._stream_health(stream, query.get("consumer", ""))
-
-    def _meta_health(self) -> Health:
-        node = self.js.node
-        facts = node.group_info(META_UID)
-        if facts is None or not node.meta_leader:
-            text = "JetStream has not established contact with a meta leader"
-            return Health(503, "JETSTREAM", text)
-        if self.not_current(facts):
-            return Health(503, "JETSTREAM", "JetStream is not current with the meta leader")
-        return Health()
-
-    def _stream_health(self, stream: str, consumer: str) -> Health:
-        node = self.js.node
-        failed: dict[str, str] = self._damaged() | dict(getattr(node, "failed", {}))
-        if self.is_clustered:
-            failed = self._not_current(stream) | failed
-        for name, reason in failed.items():
-            if stream in ("", name):
-                text = f"JetStream stream '{ACCOUNT} > {name}' is not current: {reason}"
-                return Health(503, "STREAM", text, {"account": ACCOUNT, "stream": name})
-        if not stream:
-            return Health()
-        names = {"account": ACCOUNT, "stream": stream}
-        handle = node.stream(stream)
-        if handle is None:
-            text = f'JetStream stream "{stream}" not found on account "{ACCOUNT}"'
-            return Health(404, "STREAM", text, names)
-        if self.is_clustered:
-            handle = node.replica(handle.uid)  # the leader's business, if there is none here
-        if consumer and handle is not None and consumer not in handle.machine.consumers:
-            text = (
-                f'JetStream consumer "{consumer}" not found for stream "{stream}"'
-                f' on account "{ACCOUNT}"'
-            )
-            return Health(404, "CONSUMER", text, {**names, "consumer": consumer})
-        return Health()
-
-    def _damaged(self) -> dict[str, str]:
-        """Streams whose only copy is damaged: what is left of it is served."""
-        node = self.js.node
-        damages = getattr(node, "damages", None)
-        reasons: dict[Uid, str] = damages.reasons if damages is not None else {}
-        if not reasons:
-            return {}
-        known = node.meta.streams_by_uid
-        return {known[uid].name: text for uid, text in reasons.items() if uid in known}
+    # --- for /metrics ---------------------------------------------------------------------------
 
     def care(self) -> dict[str, int]:
         """What was found wrong with this node's copies since its start, and how much was read."""
-        damages = getattr(self.js.node, "damages", None)
-        if damages is None:
-            return {}
+        damages = self.js.node.damages
         return {
             "incarnation_conflicts": damages.conflict_count,
             "damages": damages.damage_count,
             "scrubbed_bytes": self.js.node.scrubber.read_bytes,
         }
-
-    def _not_current(self, only: str) -> dict[str, str]:
-        """Streams that should have a whole replica here and have not, and why."""
-        node = self.js.node
-        found: dict[str, str] = {}
-        for name, asset in sorted(node.meta.streams_by_name.items()):
-            if only not in ("", name) or self._server_name not in asset.peers:
-                continue
-            facts = node.group_info(asset.uid)
-            reason = "replica is missing" if facts is None else self.not_current(facts)
-            if reason:
-                found[name] = reason
-        return found
-
-    def not_current(self, facts: Document) -> str:
-        """Say why this node's member of a group is not current; empty if it is."""
-        state = facts.get("state", "ok")
-        if state != "ok":
-            return str(facts.get("reason") or state)
-        if not facts.get("leader"):
-            return "no leader"
-        lag = _lag(facts)
-        return f"{lag} entries behind" if lag > CURRENT_LAG_MAX else ""
 
 
 def no_stats() -> Document:
@@ -498,9 +405,3 @@ def _voter_count(facts: Document) -> int:
     """Voters of a group; its peers are the others. A learner counts itself among them too, until
     it knows better."""
     return 1 + sum(bool(peer.get("is_voter", True)) for peer in facts.get("peers") or ())
-
-
-def _lag(facts: Document) -> int:
-    """Entries known to be committed that this member has not applied."""
-    commit: int = max(facts.get("commit", 0), facts.get("leader_commit", 0))
-    return max(0, commit - int(facts.get("applied", 0)))

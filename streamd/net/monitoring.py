@@ -20,8 +20,8 @@ from streamd.config.options import Options
 from streamd.durations import format_duration
 from streamd.net.connz import Connz
 from streamd.net.facts import Sources
+from streamd.net.health import Health, judge
 from streamd.net.jetstreamz import (
-    Health,
     JetStreamSources,
     JetStreamz,
     no_stats,
@@ -254,7 +254,7 @@ class Monitoring:
             return Health(503, "CONNECTION", "server is not accepting connections")
         if self._js is None or needs_js:
             return Health()
-        return self._js.health(query)
+        return judge(self._js.js.node, query)
 
     # --- the rest: what a single node has to say --------------------------------------------------
 

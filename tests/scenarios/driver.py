@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from streamd.config.options import Options
 from streamd.machine import commands
-from streamd.net.jetstreamz import Health, JetStreamSources, JetStreamz
+from streamd.net.health import Health, judge, not_current
+from streamd.net.jetstreamz import JetStreamSources, JetStreamz
 from streamd.types import META_UID, Msg, NodeId, Seq, Uid
 from tests.scenarios.nodes import Nodes, setting
 from tests.sim.host import ROOT
@@ -183,7 +184,7 @@ class Cluster(Nodes):
 
     def not_current(self, name: NodeId, stream: str = "S") -> str:
         facts = self.node(name).group_info(self.uid(stream))
-        return "no replica" if facts is None else str(self.documents(name).not_current(facts))
+        return "no replica" if facts is None else not_current(facts)
 
     def leader_says_current(self, name: NodeId, stream: str = "S") -> bool:
         """What the stream's leader says of another's replica: StreamInfo."""
@@ -196,7 +197,7 @@ class Cluster(Nodes):
         return JetStreamz(sources, Options(), server_id=name, server_name=name)
 
     def health(self, name: NodeId) -> Health:
-        return self.documents(name).health({})
+        return judge(self.node(name), {})
 
     def read(self, name: NodeId, stream: str = "S") -> dict[Seq, bytes]:
         """All messages as a node's own replica gives them."""

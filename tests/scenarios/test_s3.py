@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
+from streamd.net.health import judge
 from streamd.obs.metrics import render
 from streamd.raft.messages import SnapshotOffer
 from streamd.store import wal_in_use
@@ -137,7 +138,7 @@ def check_conflict(cluster: Cluster, name: NodeId) -> None:
     facts = cluster.node(name).group_info(cluster.uid("S"))
     assert facts is not None
     assert facts["state"] == "conflict"
-    verdict = cluster.documents(name).health({"account": "$G", "stream": "S"})
+    verdict = judge(cluster.node(name), {"account": "$G", "stream": "S"})
     assert verdict.status in (404, 503)
     assert "group" in facts["reason"]
     assert any("another incarnation of a stream" in line for line in cluster.world.recent)

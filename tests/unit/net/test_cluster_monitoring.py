@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ class Nodes(World):
         self.changes: dict[tuple[str, int], dict[str, Any]] = {}
         for name, node in self.nodes.items():
             node.failed = {}  # type: ignore[attr-defined]
+            node.damages = SimpleNamespace(reasons={})  # type: ignore[attr-defined]
             self._patch(name, node)
 
     def _patch(self, name: str, node: ClusterNode) -> None:

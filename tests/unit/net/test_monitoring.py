@@ -66,7 +66,8 @@ class Streams:
     def __init__(self) -> None:
         handle = SimpleNamespace(name="S", machine=machine())
         self.node = SimpleNamespace(
-            memory_max=1, storage_max=2, store_dir="/d", failed={},
+            memory_max=1, storage_max=2, store_dir="/d", failed={}, is_clustered=False,
+            damages=SimpleNamespace(reasons={}),
             streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
             memory_bytes=lambda: 0, storage_bytes=lambda: 400,
         )  # fmt: skip

@@ -1,0 +1,110 @@
+"""Is this node current with its cluster, and are its streams served: the verdict of /healthz."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from streamd.limits import CURRENT_LAG_MAX
+from streamd.net.query import Query, flag
+from streamd.types import ACCOUNT, META_UID, Uid
+
+
+class Health(NamedTuple):
+    """One verdict: status 200, or what is wrong with which asset."""
+
+    status: int = 200
+    kind: str = ""
+    text: str = ""
+    names: dict[str, str] = {}  # noqa: RUF012 never written to
+
+
+def judge(node: Any, query: Query) -> Health:
+    """Judge what /healthz asks of streams. Raises BadQuery."""
+    account, stream = query.get("account", ""), query.get("stream", "")
+    if account and account != ACCOUNT:
+        text = f'JetStream account "{account}" not found'
+        return Health(404, "ACCOUNT", text, {"account": account})
+    if node.is_clustered:
+        verdict = _of_meta(node)
+        if verdict.status != 200 or flag(query, "js-meta-only"):
+            return verdict
+    if flag(query, "js-server-only") or flag(query, "js-meta-only"):
+        return Health()
+    return _of_streams(node, stream, query.get("consumer", ""))
+
+
+def not_current(facts: dict[str, Any]) -> str:
+    """Say why this node's member of a group is not current; empty if it is. `facts` are of
+    `node.group_info`."""
+    state = facts.get("state", "ok")
+    if state != "ok":
+        return str(facts.get("reason") or state)
+    if not facts.get("leader"):
+        return "no leader"
+    behind = lag(facts)
+    return f"{behind} entries behind" if behind > CURRENT_LAG_MAX else ""
+
+
+def lag(facts: dict[str, Any]) -> int:
+    """Entries known to be committed that this member has not applied."""
+    commit: int = max(facts.get("commit", 0), facts.get("leader_commit", 0))
+    return max(0, commit - int(facts.get("applied", 0)))
+
+
+def _of_meta(node: Any) -> Health:
+    facts = node.group_info(META_UID)
+    if facts is None or not node.meta_leader:
+        text = "JetStream has not established contact with a meta leader"
+        return Health(503, "JETSTREAM", text)
+    if not_current(facts):
+        return Health(503, "JETSTREAM", "JetStream is not current with the meta leader")
+    return Health()
+
+
+def _of_streams(node: Any, stream: str, consumer: str) -> Health:
+    """Of one stream, and one of its consumers; "": of all."""
+    failed: dict[str, str] = _damaged(node) | dict(node.failed)
+    if node.is_clustered:
+        failed = _not_current_streams(node, stream) | failed
+    for name, reason in failed.items():
+        if stream in ("", name):
+            text = f"JetStream stream '{ACCOUNT} > {name}' is not current: {reason}"
+            return Health(503, "STREAM", text, {"account": ACCOUNT, "stream": name})
+    if not stream:
+        return Health()
+    names = {"account": ACCOUNT, "stream": stream}
+    handle = node.stream(stream)
+    if handle is None:
+        text = f'JetStream stream "{stream}" not found on account "{ACCOUNT}"'
+        return Health(404, "STREAM", text, names)
+    if node.is_clustered:
+        handle = node.replica(handle.uid)  # the leader's business, if there is none here
+    if consumer and handle is not None and consumer not in handle.machine.consumers:
+        text = (
+            f'JetStream consumer "{consumer}" not found for stream "{stream}"'
+            f' on account "{ACCOUNT}"'
+        )
+        return Health(404, "CONSUMER", text, {**names, "consumer": consumer})
+    return Health()
+
+
+def _damaged(node: Any) -> dict[str, str]:
+    """Streams whose only copy is damaged: what is left of it is served."""
+    reasons: dict[Uid, str] = node.damages.reasons
+    if not reasons:
+        return {}
+    known = node.meta.streams_by_uid
+    return {known[uid].name: text for uid, text in reasons.items() if uid in known}
+
+
+def _not_current_streams(node: Any, only: str) -> dict[str, str]:
+    """Streams that should have a whole replica here and have not, and why."""
+    found: dict[str, str] = {}
+    for name, asset in sorted(node.meta.streams_by_name.items()):
+        if only not in ("", name) or node.server_name not in asset.peers:
+            continue
+        facts = node.group_info(asset.uid)
+        reason = "replica is missing" if facts is None else not_current(facts)
+        if reason:
+            found[name] = reason
+    return found
