@@ -34,6 +34,7 @@ from nats.js.api import StreamConfig
 from rich.progress import Progress
 from rich.table import Table
 
+from streamd.cli.cluster_copies import Replica, are_equal, compared, copies_table, stream_detail
 from streamd.cli.cluster_local import (
     ClusterError,
     LocalCluster,
@@ -63,21 +64,8 @@ RESENT_AFTER_S = 1.0  # without any ack for so long, what waits for one is sent 
 PAUSE_S = 0.05  # after "no responders": the stream has no leader at this moment
 LEADER_WITHIN_S = 30.0
 ACKED_WITHIN_S = 60.0
-EQUAL_WITHIN_S = 60.0
 POLL_S = 0.01
 PENDING_BYTES = 64 << 20  # what nats-py may hold back while it looks for another server
-
-
-@dataclass
-class Replica:
-    """One node's copy of the stream, as that node tells it."""
-
-    name: str
-    role: str = "-"
-    last_seq: int = 0
-    messages: int = 0
-    digest: str = ""
-    is_current: bool = False
 
 
 @dataclass
@@ -98,17 +86,6 @@ class ClusterReport(Report):
             and bool(self.killed_leader and self.new_leader and self.wiped)
             and are_equal(self.replicas)
         )
-
-
-def are_equal(replicas: list[Replica]) -> bool:
-    """True if all copies are current and have the same content."""
-    contents = {(one.last_seq, one.messages, one.digest) for one in replicas}
-    return (
-        len(replicas) == 3
-        and len(contents) == 1
-        and all(one.digest and one.is_current for one in replicas)
-        and sum(one.role == "leader" for one in replicas) == 1
-    )
 
 
 class Publisher:
@@ -197,19 +174,6 @@ class Publisher:
                 future.cancel()
         self._changed.set()
         self._check_handle = loop.call_later(RESENT_AFTER_S / 4, self._check, loop)
-
-
-def stream_detail(node: LocalNode) -> dict[str, Any]:
-    """The stream as this node's monitoring port shows it, {} if it does not."""
-    try:
-        found = node.get("/jsz?accounts=1&streams=1&digest=1")
-    except (OSError, ValueError):
-        return {}
-    for account in found.get("account_details") or []:
-        for stream in account.get("stream_detail") or []:
-            if stream["name"] == STREAM:
-                return dict(stream)
-    return {}
 
 
 def _leader(cluster: LocalCluster, but: str = "") -> LocalNode:
@@ -379,36 +343,6 @@ class ReadBeside:
             await self._process.wait()
 
 
-def replicas(cluster: LocalCluster) -> list[Replica]:
-    """Every node's copy; whether it is current is for the leader to say."""
-    details = {node.name: stream_detail(node) for node in cluster.nodes}
-    found = []
-    for name, detail in details.items():
-        state, info = detail.get("state", {}), detail.get("cluster", {})
-        leader = info.get("leader", "")
-        told = details.get(leader, {}).get("cluster", {}).get("replicas") or []
-        is_current = any(one["name"] == name and one.get("current") for one in told)
-        found.append(
-            Replica(
-                name=name,
-                role="" if not leader else "leader" if leader == name else "follower",
-                last_seq=state.get("last_seq", 0),
-                messages=state.get("messages", 0),
-                digest=str(detail.get("digest", "")),
-                is_current=is_current or leader == name,
-            )
-        )
-    return found
-
-
-def _compare(cluster: LocalCluster) -> list[Replica]:
-    """The copies as soon as they are equal, or as they are when the time is up."""
-    deadline = time.monotonic() + EQUAL_WITHIN_S
-    while not are_equal(found := replicas(cluster)) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    return found
-
-
 def _summary(report: ClusterReport, total: int) -> Table:
     more = [
         ("read again, its ack was lost", f"{report.read_again:,}"),
@@ -416,17 +350,6 @@ def _summary(report: ClusterReport, total: int) -> Table:
         (f"{report.wiped} whole again without its files", f"{report.whole_again_s:.1f} s"),
     ]
     return report.table("The flights of 2013, through three nodes", total, more)
-
-
-def _copies(found: list[Replica]) -> Table:
-    table = Table(title="The three copies")
-    for column in ("node", "role", "last_seq", "messages", "digest", "current"):
-        table.add_column(column, justify="right" if column in ("last_seq", "messages") else "left")
-    for one in found:
-        current = "yes" if one.is_current else "[bold red]no"
-        cells = (one.name, one.role, f"{one.last_seq:,}", f"{one.messages:,}", one.digest, current)
-        table.add_row(*cells)
-    return table
 
 
 async def _job(cluster: LocalCluster, binary: str, limit: int) -> bool:
@@ -438,9 +361,9 @@ async def _job(cluster: LocalCluster, binary: str, limit: int) -> bool:
     freeze_garbage()
     with progress_bars() as progress:
         await _publish_and_read(cluster, binary, flights, report, progress)
-    report.replicas = await asyncio.to_thread(_compare, cluster)
+    report.replicas = await asyncio.to_thread(compared, cluster)
     console.print(_summary(report, len(flights)))
-    console.print(_copies(report.replicas))
+    console.print(copies_table(report.replicas))
     is_good = report.is_good(len(flights))
     verdict = "[bold green]every flight is on every node, once" if is_good else "[bold red]FAILED"
     console.print(verdict)
