@@ -67,7 +67,8 @@ class Streams:
         handle = SimpleNamespace(name="S", machine=machine())
         self.node = SimpleNamespace(
             memory_max=1, storage_max=2, store_dir="/d", failed={}, is_clustered=False,
-            damages=SimpleNamespace(reasons={}),
+            damages=SimpleNamespace(reasons={}, damage_count=0, conflict_count=0),
+            scrubber=SimpleNamespace(read_bytes=0),
             streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
             memory_bytes=lambda: 0, storage_bytes=lambda: 400,
         )  # fmt: skip
