@@ -19,7 +19,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -34,6 +34,7 @@ from spark_jobs.export_ledger import (
     Source,
     add_digests,
 )
+from spark_jobs.export_plan import Plan, partitioning, plan_of
 from spark_jobs.jobs import (
     EXIT_DIFFERENT,
     EXIT_OK,
@@ -43,9 +44,8 @@ from spark_jobs.jobs import (
     session_from,
     spark_arguments,
 )
-from spark_jobs.origin import Facts, Origin, origin_arguments, origin_from
+from spark_jobs.origin import Origin, origin_arguments, origin_from
 from spark_jobs.progress import Progress
-from spark_jobs.stream_facts import has_begun_anew
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,25 +55,11 @@ FILE_ROWS: Final = 2_000_000
 SMALL_BYTES: Final = 64 << 20  # files below this are compacted
 COMPACT_BYTES: Final = 2 << 30  # rewritten by one commit
 HASHED: Final = ("seq", "subject", "ts_ns", "headers", "payload")
-NONE: Final = "none"
 WRITE_CONF: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",  # `date` is the day in UTC
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What one run will export: seqs first_seq..last_seq, none if it ends before it begins."""
-
-    source: Source
-    first_seq: int
-    last_seq: int
-    seqs_per_commit: int
-    gap: tuple[int, int] | None
-    as_of: str
-    until_ns: int  # see Commit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -126,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _work(args: argparse.Namespace) -> int:
     origin = origin_from(args)
-    wanted = _partitioning(args.partition_by) if args.partition_by else None
+    wanted = partitioning(args.partition_by) if args.partition_by else None
     spark = session_from(args, f"streamd export {args.stream}")
     files = open_files(args.to, spark)
     with _settings(spark), files.lock():
@@ -134,7 +120,7 @@ def _work(args: argparse.Namespace) -> int:
         for line in ledger.recover():
             print(line, file=sys.stderr)
         run = Export(spark, origin, ledger, file_rows=args.file_rows, is_quiet=args.quiet)
-        plan = run.plan(wanted, args)
+        plan = plan_of(origin, ledger, wanted, args)
         rows = run.export(plan)
         print(
             f"{origin}: {rows:,} rows exported to {args.to}"
@@ -186,104 +172,6 @@ class Export:
         self.ledger = ledger
         self.file_rows = file_rows
         self.is_quiet = is_quiet
-
-    def plan(self, wanted: tuple[str, ...] | None, args: argparse.Namespace) -> Plan:
-        """What is to be done. Raises JobError where the stream is not the one exported before."""
-        facts = self.origin.facts()
-        subjects = tuple(filter(None, (args.subjects or "").split(",")))
-        known = self.ledger.source
-        if known is None:
-            strays = self.ledger.strays()
-            if strays:
-                raise JobError(
-                    f"{args.to} has Parquet files of somebody else ({strays[0]}); "
-                    "export into a new directory"
-                )
-            first = max(args.start_seq or 1, facts.first_seq)
-            partition_by = ("date",) if wanted is None else wanted
-            known = Source(facts.name, facts.created, subjects, partition_by, first)
-        else:
-            self._check_same(known, facts, wanted, args)
-            first = max(self.ledger.last_seq + 1, known.first_seq)
-        gap = None
-        if self.ledger.commits and facts.first_seq > first:
-            gap = (first, facts.first_seq - 1)
-            if not args.accept_gaps:
-                raise JobError(
-                    f"seqs {gap[0]}..{gap[1]} left stream {facts.name} before they were exported "
-                    "(limits, a purge or a consumer took them); --accept-gaps goes on"
-                )
-            first = facts.first_seq
-        last = facts.last_seq
-        if args.as_of:
-            last = self._as_of(args.as_of, facts)
-            if last < first - 1:
-                raise JobError(
-                    f"--as-of {args.as_of} is seq {last}, {args.to} already goes to "
-                    f"{self.ledger.last_seq}; export into another directory"
-                )
-        seqs = max(1, facts.last_seq - facts.first_seq + 1)
-        spread = max(1.0, seqs / max(1, facts.messages))  # seqs per message that is still there
-        per_commit = int(args.commit_rows * spread)
-        return Plan(known, first, last, per_commit, gap, args.as_of or "", facts.until_ns)
-
-    def _check_same(
-        self,
-        known: Source,
-        facts: Facts,
-        wanted: tuple[str, ...] | None,
-        args: argparse.Namespace,
-    ) -> None:
-        """The directory holds what this run would add to."""
-        if known.stream != facts.name:
-            raise JobError(
-                f"{args.to} is an export of stream {known.stream}, not of {facts.name}; "
-                "export into another directory"
-            )
-        if known.created != facts.created:
-            raise JobError(
-                f"stream {facts.name} was created anew at {facts.created}; {args.to} holds the one "
-                f"of {known.created}; export into another directory"
-            )
-        until_ns = max((each.until_ns for each in self.ledger.commits), default=0)
-        if has_begun_anew(
-            first_seq=facts.first_seq,
-            first_ns=facts.first_ns,
-            last_seq=self.ledger.last_seq,
-            until_ns=until_ns,
-        ):
-            raise JobError(
-                f"stream {facts.name} has begun anew since {args.to} was written: its server has "
-                "forgotten it, as streams in memory are; export into another directory"
-            )
-        if wanted is not None and wanted != known.partition_by:
-            raise JobError(
-                f"{args.to} is partitioned by {_named(known.partition_by)}, "
-                f"not by {_named(wanted)}; leave --partition-by out or export elsewhere"
-            )
-        subjects = tuple(filter(None, (args.subjects or "").split(",")))
-        if subjects != known.subjects:
-            raise JobError(
-                f"{args.to} holds subjects {','.join(known.subjects) or '(all)'}, not "
-                f"{','.join(subjects) or '(all)'}; give the same --subjects or export elsewhere"
-            )
-        if args.start_seq and args.start_seq != known.first_seq:
-            raise JobError(
-                f"{args.to} begins at seq {known.first_seq}, --start-seq says {args.start_seq}; "
-                "leave it out or export elsewhere"
-            )
-        if facts.last_seq < self.ledger.last_seq:
-            raise JobError(
-                f"stream {facts.name} ends at seq {facts.last_seq}, {args.to} goes to "
-                f"{self.ledger.last_seq}: this is a replica that lags or an older copy; "
-                "ask the stream's leader, or export into another directory"
-            )
-
-    def _as_of(self, text: str, facts: Facts) -> int:
-        """The last seq that --as-of lets in; first_seq - 1 if there is none."""
-        if text.isdigit() and len(text) < 18:
-            return min(int(text), facts.last_seq)
-        return min(self.origin.last_seq_until(text), facts.last_seq)
 
     def export(self, plan: Plan) -> int:
         """Commit by commit; returns how many rows came new."""
@@ -472,26 +360,6 @@ def read_files(spark: SparkSession, ledger: Ledger, paths: Sequence[str]) -> Dat
 def _literal(url: str) -> str:
     """A URL that Spark takes as it is, not as a pattern."""
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)
-
-
-def _partitioning(text: str) -> tuple[str, ...]:
-    """`date,subject:2` checked. Raises JobError."""
-    parts = tuple(part.strip() for part in text.split(",") if part.strip())
-    if parts == (NONE,):
-        return ()
-    for part in parts:
-        if part != "date" and not re.fullmatch(r"subject:[1-9]\d?", part):
-            raise JobError(
-                f"--partition-by {text!r}: {part!r} must be date, subject:N with N from 1 to 99, "
-                "or none alone"
-            )
-    if not parts or len(set(parts)) < len(parts):
-        raise JobError(f"--partition-by {text!r} names nothing, or something twice")
-    return parts
-
-
-def _named(partition_by: tuple[str, ...]) -> str:
-    return ",".join(partition_by) or NONE
 
 
 def _column_name(part: str) -> str:
