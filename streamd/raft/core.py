@@ -21,14 +21,9 @@ from streamd.raft.log import LogReader
 from streamd.raft.member import Member
 from streamd.raft.membership import Membership
 from streamd.raft.messages import ReadQuery
+from streamd.raft.peer import REPLICATE, STATE_NAMES, Peer
 from streamd.raft.ready import NotLeader, ProposalRejected, ReadState, Ready, Token, Write
-from streamd.raft.replication import (
-    REPLICATE,
-    STATE_NAMES,
-    Leadership,
-    Peer,
-    membership_refusal,
-)
+from streamd.raft.replication import Leadership
 from streamd.raft.state import NEVER
 from streamd.types import Entry, HardState, Index, NodeId, Term
 
@@ -113,9 +108,12 @@ class RaftCore(Member):
         wanted = membership.simple(voters, learners)
         if self.log.commit < leadership.term_start:
             raise ProposalRejected("nothing of this leader's term is committed yet")
-        refusal = membership_refusal(self.log, wanted)
-        if refusal:
-            raise ProposalRejected(refusal)
+        if self.log.membership_index > self.log.commit:
+            raise ProposalRejected("another change of members is not committed yet")
+        if self.log.membership.is_joint:
+            raise ProposalRejected("the group is still leaving a joint membership")
+        if not wanted.voters:
+            raise ProposalRejected("a group needs a voter")
         changed = self.log.membership.changed_to(wanted.voters, wanted.learners)
         return self._append_membership(changed)
 

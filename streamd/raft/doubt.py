@@ -34,7 +34,8 @@ A broken link may mean that it forgot once more: the leader then starts over wit
 from __future__ import annotations
 
 from streamd.raft.messages import AppendReply
-from streamd.raft.replication import Leadership, Peer
+from streamd.raft.peer import Peer
+from streamd.raft.replication import Leadership
 from streamd.types import Index, NodeId
 
 

@@ -27,8 +27,9 @@ from streamd.raft.messages import (
     Vote,
     VoteReply,
 )
+from streamd.raft.peer import Peer
 from streamd.raft.ready import Alert, ProposalRejected, ReadState
-from streamd.raft.replication import Leadership, Peer
+from streamd.raft.replication import Leadership
 from streamd.raft.roles import Roles
 from streamd.raft.state import NEVER
 from streamd.types import Index, NodeId, Term

@@ -1,10 +1,4 @@
-"""The leader's side: what each peer holds, what to send it next, what is thereby committed.
-
-A peer is *probed* with one append at a time until a common entry is found, then *replicated* to
-with a window of unanswered appends, and sent to the *snapshot* when what it needs is compacted.
-A peer whose log has other content under the same term is *diverged*: it gets nothing more until
-it says that it has a snapshot instead. An *uncertain* one gets all, and counts for nothing.
-"""
+"""The leader's side: what to send each peer next, and what is thereby committed and confirmed."""
 
 from __future__ import annotations
 
@@ -19,7 +13,6 @@ from streamd.limits import (
     RAFT_READS_MAX,
 )
 from streamd.raft.log import RaftLog
-from streamd.raft.membership import Membership
 from streamd.raft.messages import (
     Append,
     AppendReply,
@@ -29,77 +22,9 @@ from streamd.raft.messages import (
     SnapshotOffer,
     TimeoutNow,
 )
+from streamd.raft.peer import DIVERGED, PROBE, REPLICATE, SNAPSHOT, Peer
 from streamd.raft.ready import Outgoing, ProposalRejected
 from streamd.types import Index, NodeId, Term
-
-PROBE = 0
-REPLICATE = 1
-SNAPSHOT = 2
-DIVERGED = 3
-
-STATE_NAMES = ("probe", "replicate", "snapshot", "diverged")
-
-
-class Peer:
-    """What the leader knows of one other member.
-
-    `match`: known to hold, durable. `next`: first entry not yet sent. match < next always.
-    """
-
-    __slots__ = (
-        "certain_from",
-        "commit_sent",
-        "eager_until_ms",
-        "heard_ms",
-        "inflight",
-        "is_certain_at_once",
-        "is_commit_due",
-        "is_paused",
-        "is_uncertain",
-        "match",
-        "needs_snapshot",
-        "next",
-        "offered_ms",
-        "probe_round",
-        "round_no",
-        "state",
-    )
-
-    def __init__(self, next_index: Index, now_ms: int) -> None:
-        self.state = PROBE
-        self.match: Index = 0
-        self.next: Index = next_index
-        self.commit_sent: Index = 0
-        self.is_commit_due = False  # it waits for what the commit index tells
-        self.eager_until_ms = 0  # until then it hears of every commit at once
-        self.inflight: deque[Index] = deque()  # last index of each unanswered append
-        self.is_paused = False  # a probe is under way
-        self.probe_round = 0  # heartbeat round before the probe; a later answer proves it lost
-        self.heard_ms = now_ms
-        self.round_no = 0  # last heartbeat round it answered
-        self.offered_ms = 0
-        self.needs_snapshot = False  # its log is whole, its state is not
-        self.is_uncertain = False
-        self.certain_from: Index = 0  # it may count again once it holds this entry
-        self.is_certain_at_once = False  # ... even before that entry is committed without it
-
-    def probe(self) -> None:
-        """Doubt what was sent: start again after the last entry known to be there."""
-        self.state = PROBE
-        self.next = self.match + 1
-        self.commit_sent = 0
-        self.inflight.clear()
-        self.is_paused = False
-
-    def replicate(self) -> None:
-        """A common entry is known: stream what follows it."""
-        self.state = REPLICATE
-        self.next = self.match + 1
-        self.inflight.clear()
-        self.is_paused = False
-
-    def __repr__(self) -> str:
-        return f"{STATE_NAMES[self.state]} match={self.match} next={self.next}"
 
 
 class Leadership:
@@ -504,14 +429,3 @@ class Leadership:
         elif peer.match == self.log.last_index and not self.transfer_sent:
             self._outbox.append((self.transfer_to, TimeoutNow(self.term)))
             self.transfer_sent = True
-
-
-def membership_refusal(log: RaftLog, wanted: Membership) -> str:
-    """Why the membership may not change now; "" if it may."""
-    if log.membership_index > log.commit:
-        return "another change of members is not committed yet"
-    if log.membership.is_joint:
-        return "the group is still leaving a joint membership"
-    if not wanted.voters:
-        return "a group needs a voter"
-    return ""

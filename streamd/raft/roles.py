@@ -6,20 +6,20 @@ on one set of fields, `state.State`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from crc32c import crc32c
 
 from streamd.raft import doubt, membership
 from streamd.raft.election import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE, Ballot
-from streamd.raft.log import LogReader, pack_identity
+from streamd.raft.log import pack_identity
 from streamd.raft.membership import Membership
 from streamd.raft.messages import AppendReply, Certify, Vote, VoteReply
+from streamd.raft.peer import Peer
 from streamd.raft.ready import Alert, ReadState
-from streamd.raft.replication import Leadership, Peer
+from streamd.raft.replication import Leadership
 from streamd.raft.state import NEVER, State
-from streamd.types import Entry, Index, LogState, NodeId, Term, Uid
+from streamd.types import Entry, Index, NodeId, Term
 
 LEADER_LOST_MS = (30, 300)  # patience once the leader's link is known to be gone
 HURRIED_TRIES = 5  # elections lost in a row before patience returns
@@ -30,47 +30,10 @@ class Roles(State):
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        *,
-        group: Uid,
-        node_id: NodeId,
-        voters: Sequence[NodeId],
-        log: LogState,
-        reader: LogReader,
-        now_ms: int,
-        seed: int,
-        applied: Index = 0,
-        election_ms: int = 1000,
-        heartbeat_ms: int = 250,
-        learners: Sequence[NodeId] = (),
-        members: Membership | None = None,
-        is_uncertain: bool = False,
-        is_incomplete: bool = False,
-        may_begin_anew: bool = False,
-        named: frozenset[NodeId] = frozenset(),
-    ) -> None:
-        """See `State`. Who has nobody else to wait for leads at once."""
-        super().__init__(
-            group=group,
-            node_id=node_id,
-            voters=voters,
-            log=log,
-            reader=reader,
-            now_ms=now_ms,
-            seed=seed,
-            applied=applied,
-            election_ms=election_ms,
-            heartbeat_ms=heartbeat_ms,
-            learners=learners,
-            members=members,
-            is_uncertain=is_uncertain,
-            is_incomplete=is_incomplete,
-            may_begin_anew=may_begin_anew,
-            named=named,
-        )
+    def _begin(self) -> None:
+        """Who has nobody else to wait for leads at once."""
         self._follow_membership()
-        if self.log.membership.voters == (node_id,):
+        if self.log.membership.voters == (self.node_id,):
             self._campaign()
 
     # --- roles ------------------------------------------------------------------------------------

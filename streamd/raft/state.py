@@ -172,3 +172,8 @@ class State:
         self._alerts: list[Alert] = []
         self._snapshot_wanted: tuple[NodeId, SnapshotOffer] | None = None
         self._has_news = False  # any of the three above
+        self._begin()
+
+    def _begin(self) -> None:
+        """Take the first role: `Roles` knows which."""
+        raise NotImplementedError
