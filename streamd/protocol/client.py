@@ -10,16 +10,15 @@ After an `ERROR` event the parser is dead and swallows everything; the connectio
 
 from __future__ import annotations
 
-from itertools import chain
-from struct import Struct
 from typing import Any, Final
 
 from streamd.limits import (
     PARSER_BULK_BYTES_MIN,
-    PARSER_BULK_PAYLOAD_MAX,
     PARSER_BULK_RETRY_MAX,
     PARSER_SIZES_MAX,
 )
+from streamd.protocol import client_bulk
+from streamd.protocol.client_bulk import SIZE_DIGITS_MAX
 
 PUBS: Final = 1
 """(PUBS, subjects, replies, headers, payloads): publishes in order. Lists of equal length; replies
@@ -53,7 +52,6 @@ _STARTS: Final = (
     *(b"CONNECT", b"INFO", b"+OK", b"-ERR"),
 )
 _BLANKS: Final = bytes.maketrans(b"\t\r\x0b\x0c", b"    ")
-_SIZE_DIGITS_MAX: Final = 9
 _CR: Final = 13
 _BLANK: Final = 32
 
@@ -86,7 +84,7 @@ class ClientParser:
         self._is_dead = False
         # Size fields seen and what they mean: a lookup costs a third of converting one.
         self._sizes: dict[bytes, int] = {}
-        # `_bulk` is worth trying unless it just failed; then it rests for some chunks.
+        # Reading in bulk is worth trying unless it just failed; then it rests for some chunks.
         self._bulk_skip = 0
         self._bulk_backoff = 1
 
@@ -130,9 +128,16 @@ class ClientParser:
             if self._bulk_skip:
                 self._bulk_skip -= 1
             elif data.startswith(b"PUB ", position):
-                consumed = self._bulk(data, position, events)
-                position += consumed
-                if consumed:
+                found = client_bulk.parse(
+                    data,
+                    position,
+                    max_payload=self._max_payload,
+                    max_control_line=self._max_control_line,
+                )
+                if found is not None:
+                    consumed, (subjects, replies, payloads) = found
+                    position += consumed
+                    events.append((PUBS, subjects, replies, None, payloads))
                     self._bulk_backoff = 1
                 else:
                     self._bulk_skip = self._bulk_backoff
@@ -169,142 +174,6 @@ class ClientParser:
         body = start + header_size
         return PUBS, [fields[1]], replies, [data[start:body]], [data[body:-2]]
 
-    # --- many publishes at once -----------------------------------------------------------------
-
-    def _bulk(self, data: bytes, start: int, events: list[Event]) -> int:
-        """Parse the publishes that make up the chunk from `start` on with a handful of C calls.
-
-        Works for plain `PUB`s of one form (all with a reply, or none) in canonical spelling.
-        Returns how many bytes were consumed; 0 if the chunk is anything else, and `_scan` must
-        read it.
-        """
-        first_end = data.find(b"\r\n", start)
-        head = data[start:first_end] if first_end > 0 else b""
-        fields = head.split(b" ")
-        width = len(fields)
-        if (width != 3 and width != 4) or len(head) > self._max_control_line or b"" in fields:
-            return 0
-        size_text = fields[-1]
-        if not size_text.isdigit() or len(size_text) > _SIZE_DIGITS_MAX:
-            return 0
-        if b"\r" in head or b"\n" in head or _has_odd_blank(head):
-            return 0
-        size = int(size_text)
-        if size > self._max_payload:
-            return 0
-        stride = len(head) + size + 4
-        if data.startswith(b"\r\nPUB %b " % fields[1], start + stride - 2):
-            count = self._strided(data, start, head, fields, events)
-            if count:
-                return count * stride
-        if size > PARSER_BULK_PAYLOAD_MAX:
-            return 0
-        if start:
-            data = data[start:]
-        pieces = data.split(b"\r\n")
-        count = (len(pieces) - 1) // 2
-        if count < 2:
-            return 0
-        end = 2 * count
-        heads = pieces[0:end:2]
-        payloads = pieces[1:end:2]
-        if heads.count(head) == count:
-            subjects = [fields[1]] * count
-            replies = [fields[2]] * count if width == 4 else None
-            is_one_size = True
-        else:
-            varied = self._varied_heads(heads, fields, payloads)
-            if varied is None:
-                return 0
-            subjects, replies, is_one_size = varied
-        if is_one_size and set(map(len, payloads)) != {size}:
-            return 0
-        events.append((PUBS, subjects, replies, None, payloads))
-        consumed = len(data) - len(pieces[-1])
-        if len(pieces) - 1 > end:
-            consumed -= len(pieces[-2]) + 2
-        return consumed
-
-    def _strided(
-        self, data: bytes, start: int, head: bytes, fields: list[bytes], events: list[Event]
-    ) -> int:
-        """Parse messages that all have the length of the first, whose line is `head`: payloads
-        may hold anything, since nothing is searched in them. Returns how many were parsed.
-
-        Each line must equal `head` but for the reply, and each payload must be followed by CRLF
-        where the stride says. Read one after the other they would mean exactly the same.
-        """
-        line_size = len(head) + 2
-        size = int(fields[-1])
-        stride = line_size + size + 2
-        count = (len(data) - start) // stride
-        end = start + count * stride
-        if data[start + stride - 2 : end : stride].count(b"\r") != count:
-            return 0
-        if data[start + stride - 1 : end : stride].count(b"\n") != count:
-            return 0
-        rows = Struct(f"{line_size}s{size}s2x").iter_unpack(memoryview(data)[start:end])
-        flat = list(chain.from_iterable(rows))
-        heads = flat[0::2]
-        line = head + b"\r\n"
-        if heads.count(line) == count:
-            replies = [fields[2]] * count if len(fields) == 4 else None
-        elif len(fields) == 4:
-            # Equal but for the reply: what lies between two replies is always the same, and as
-            # all replies have one length too, each line is what it seems.
-            first = b"PUB %b " % fields[1]
-            last = b" %b\r\n" % fields[3]
-            joined = b"".join(heads)
-            if not (joined.startswith(first) and joined.endswith(last)):
-                return 0
-            replies = joined[len(first) : -len(last)].split(last + first)
-            if len(replies) != count or set(map(len, replies)) != {len(fields[2])}:
-                return 0
-            if joined.count(b"\n") != count or joined.count(b" ") != 3 * count:
-                return 0
-            if joined.count(b"\r") != count or _has_odd_blank(joined):
-                return 0
-        else:
-            return 0
-        events.append((PUBS, [fields[1]] * count, replies, None, flat[1::2]))
-        return count
-
-    def _varied_heads(
-        self, heads: list[bytes], fields: list[bytes], payloads: list[bytes]
-    ) -> tuple[list[bytes], list[bytes] | None, bool] | None:
-        """Return (subjects, replies, whether all have the first one's size) of `PUB` lines that
-        differ; None if any is not spelt as `fields`, the first one split, is."""
-        width = len(fields)
-        count = len(heads)
-        joined = b" \n ".join(heads)
-        if joined.count(b"\n") != count - 1 or max(map(len, heads)) > self._max_control_line:
-            return None
-        if b"  " in joined or b"\r" in joined or _has_odd_blank(joined):
-            return None
-        if width == 4 and joined.count(b" ") == 5 * count - 2:
-            # Often only the replies differ: then what lies between two of them is always the same.
-            start = b"PUB %b " % fields[1]
-            stop = b" " + fields[3]
-            replies = joined[len(start) : -len(stop)].split(stop + b" \n " + start)
-            if len(replies) == count and joined.startswith(start) and joined.endswith(stop):
-                return [fields[1]] * count, replies, True
-        # The lone \n between lines shows after the split whether each line had `width` tokens.
-        flat = joined.split(b" ")
-        step = width + 1
-        if len(flat) != count * step - 1 or flat[width::step].count(b"\n") != count - 1:
-            return None
-        if flat[0::step].count(b"PUB") != count or b"" in flat:
-            return None
-        sizes = flat[width - 1 :: step]
-        is_one_size = sizes.count(fields[-1]) == count
-        if not is_one_size:
-            if not b"".join(sizes).isdigit() or max(map(len, sizes)) > _SIZE_DIGITS_MAX:
-                return None
-            wanted = list(map(int, sizes))
-            if wanted != list(map(len, payloads)) or max(wanted) > self._max_payload:
-                return None
-        return flat[1::step], flat[2::step] if width == 4 else None, is_one_size
-
     # --- one by one -----------------------------------------------------------------------------
 
     def _scan(self, data: bytes, position: int, events: list[Event]) -> None:
@@ -317,7 +186,6 @@ class ClientParser:
         find = data.find
         size_of = self._sizes.get
         max_payload = self._max_payload
-        has_replies = has_headers = False
         failure: Event | None = None
         while position < end:
             eol = find(b"\n", position)
@@ -353,7 +221,6 @@ class ClientParser:
                 subjects.append(fields[1])
                 if width == 4:
                     replies.append(fields[2])
-                    has_replies = True
                 else:
                     replies.append(b"")
                 headers.append(b"")
@@ -386,28 +253,16 @@ class ClientParser:
                 subjects.append(fields[1])
                 if width == 5:
                     replies.append(fields[2])
-                    has_replies = True
                 else:
                     replies.append(b"")
-                if header_size:
-                    has_headers = True
                 body = start + header_size
                 headers.append(data[start:body])
                 payloads.append(data[body:stop])
                 position = stop + 2
             else:
                 if subjects:
-                    events.append(
-                        (
-                            PUBS,
-                            subjects,
-                            replies if has_replies else None,
-                            headers if has_headers else None,
-                            payloads,
-                        )
-                    )
+                    events.append(_publishes(subjects, replies, headers, payloads))
                     subjects, replies, headers, payloads = [], [], [], []
-                    has_replies = has_headers = False
                 event = _control(verb, line, fields)
                 if event is not None:
                     if event[0] == ERROR:
@@ -416,15 +271,7 @@ class ClientParser:
                     events.append(event)
                 position = eol + 1
         if subjects:
-            events.append(
-                (
-                    PUBS,
-                    subjects,
-                    replies if has_replies else None,
-                    headers if has_headers else None,
-                    payloads,
-                )
-            )
+            events.append(_publishes(subjects, replies, headers, payloads))
         if failure is not None:
             self._is_dead = True
             self._parts.clear()
@@ -433,7 +280,7 @@ class ClientParser:
 
     def _learn_size(self, text: bytes) -> int | None:
         """Return the number a size field says, and remember it; None if it is not one."""
-        if not text.isdigit() or len(text) > _SIZE_DIGITS_MAX:
+        if not text.isdigit() or len(text) > SIZE_DIGITS_MAX:
             return None
         if len(self._sizes) >= PARSER_SIZES_MAX:
             self._sizes.clear()
@@ -466,9 +313,16 @@ class ClientParser:
         return None
 
 
-def _has_odd_blank(text: bytes) -> bool:
-    """True if blanks other than the space separate something in `text`."""
-    return b"\t" in text or b"\x0b" in text or b"\x0c" in text
+def _publishes(
+    subjects: list[bytes], replies: list[bytes], headers: list[bytes], payloads: list[bytes]
+) -> Event:
+    return (
+        PUBS,
+        subjects,
+        replies if any(replies) else None,
+        headers if any(headers) else None,
+        payloads,
+    )
 
 
 def _begins_well(line: bytes) -> bool:
@@ -498,7 +352,7 @@ def _control(verb: bytes, line: bytes, fields: list[bytes]) -> Event | None:
         if width == 3:
             text = fields[2]
             # As nats-server has it: what is no number unsubscribes at once.
-            is_count = text.isdigit() and len(text) <= _SIZE_DIGITS_MAX
+            is_count = text.isdigit() and len(text) <= SIZE_DIGITS_MAX
             return (UNSUB, fields[1], int(text) if is_count else 0)
         return _UNKNOWN if width == 1 and line[-1:] not in b" \t" else _VIOLATION
     start = line[:7].upper()
