@@ -37,7 +37,7 @@ ALLOWED_LINKS = {
 
 PURE = ("raft", "machine", "protocol")
 PURE_FILES = (
-    "node/group.py", "node/catchup.py",
+    "node/group.py", "node/block_port.py", "node/catchup.py",
     "store/format.py", "store/footer.py", "store/block_codec.py",
 )  # fmt: skip
 IMPURE = {

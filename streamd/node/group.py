@@ -7,11 +7,12 @@ is committed, and returns what the shell must do. No I/O, clock or task in here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from streamd import errors, limits
 from streamd.machine.base import Effects
 from streamd.machine.commands import CHECKPOINT, Command, encode
+from streamd.node.block_port import BlockPort
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.raft.messages import SnapshotOffer
 from streamd.raft.ready import Alert, Ready
@@ -41,46 +42,6 @@ MEMBERS = 19  # (voters, learners): change who belongs to the group
 WROTE = 20  # (node_id): a client there publishes, so it may read its own writes there
 UNREADABLE = 21  # (block, seqs, reason): not given by the disk; none: only what is dead
 READABLE = 22  # (block): it gave all of it
-
-
-class BlockPort(Protocol):
-    """The part of a stream's block store that a group and its monitor use."""
-
-    reclaimable_bytes: int  # of dead blocks: two more snapshots let them go
-
-    def apply(self, ops: list[tuple[Any, ...]]) -> None: ...
-
-    def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None: ...
-
-    def read_chunk(
-        self, block_no: int, offset: int, min_bytes: int, done: Callable[[], None]
-    ) -> None: ...
-
-    def read_spans(
-        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
-    ) -> None: ...
-
-
-class NoBlocks:
-    """The block port of a machine without messages (the meta machine)."""
-
-    reclaimable_bytes = 0
-
-    def apply(self, ops: list[tuple[Any, ...]]) -> None:
-        assert not ops, ops
-
-    def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
-        return None
-
-    def read_chunk(
-        self, block_no: int, offset: int, min_bytes: int, done: Callable[[], None]
-    ) -> None:
-        raise AssertionError("the meta group has no blocks")
-
-    def read_spans(
-        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
-    ) -> None:
-        raise AssertionError("the meta group has no blocks")
 
 
 class Turn:

@@ -16,7 +16,8 @@ from streamd.errors import CorruptionError, StreamdError
 from streamd.machine import commands
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.node import group as g
-from streamd.node.group import Group, NoBlocks
+from streamd.node.block_port import NoBlocks
+from streamd.node.group import Group
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Done
 from streamd.node.rafts import GroupStart

@@ -15,7 +15,7 @@ from streamd.machine.base import BLOCK_HEADER_BYTES
 from streamd.machine.columns import Block
 from streamd.machine.index import StreamIndex
 from streamd.machine.rewriting import live_spans
-from streamd.node.group import BlockPort
+from streamd.node.block_port import BlockPort
 from streamd.types import Seq
 
 Propose = Callable[[list[int], list[Seq], bytes, Callable[[Any], None]], None]

@@ -18,8 +18,8 @@ from streamd.machine import commands
 from streamd.machine.commands import Command, encode
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
+from streamd.node.block_port import BlockPort
 from streamd.node.cursor import Cursor
-from streamd.node.group import BlockPort
 from streamd.node.ports import DeliverSink, Wires
 from streamd.node.stream_maintenance import StreamMaintenance
 from streamd.protocol import acks

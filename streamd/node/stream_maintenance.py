@@ -14,7 +14,8 @@ from streamd import errors, limits
 from streamd.machine import commands
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
-from streamd.node.group import BlockPort, Group, Turn
+from streamd.node.block_port import BlockPort
+from streamd.node.group import Group, Turn
 from streamd.node.rewriter import Rewriter
 from streamd.node.trimmer import Trimmer
 from streamd.node.unreadable import Unreadable

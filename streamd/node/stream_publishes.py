@@ -17,7 +17,7 @@ from streamd.machine.commands import Command, encode, encode_store
 from streamd.machine.stream import StreamMachine
 from streamd.node import group as g
 from streamd.node.batches import BatchStager
-from streamd.node.group import BlockPort
+from streamd.node.block_port import BlockPort
 from streamd.node.ports import PublishSink, Wires
 from streamd.node.stream_cursors import CursorTag, StreamCursors
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore

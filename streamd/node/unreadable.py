@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from streamd import limits
 from streamd.errors import CorruptionError, DiskError, StreamdError, is_passing
 from streamd.machine.index import StreamIndex
-from streamd.node.group import BlockPort
+from streamd.node.block_port import BlockPort
 from streamd.store.format import crc_of
 from streamd.types import Seq
 

@@ -63,7 +63,7 @@ class MemoryStreamStore:
         """Nothing waits."""
 
     def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
-        """See StreamStore."""
+        """See Blocks."""
         offsets = self._offsets.get(block_no)
         if not offsets:
             return None
@@ -79,7 +79,7 @@ class MemoryStreamStore:
     def read_spans(
         self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
     ) -> None:
-        """See StreamStore; `done` is called at once."""
+        """See Blocks; `done` is called at once."""
         pieces = []
         for offset, length in spans:
             end = offset + length
@@ -94,11 +94,11 @@ class MemoryStreamStore:
         done(b"".join(pieces))
 
     def load_footer(self, block_no: int) -> bytes:
-        """See StreamStore."""
+        """See Blocks."""
         return self._footers[block_no]
 
     def scan(self, block_no: int, end_offset: int = 0) -> Iterator[fmt.Record]:
-        """See StreamStore."""
+        """See Blocks."""
         for base, blob in zip(
             self._offsets.get(block_no, ()), self._blobs.get(block_no, ()), strict=True
         ):

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamd import limits
 from streamd.node import group as g
+from streamd.node.block_port import NoBlocks
 from streamd.raft.core import RaftCore
 from streamd.raft.log import next_chain
 from streamd.raft.membership import simple
@@ -27,7 +28,7 @@ def follower() -> g.Group:
     cluster = Cluster(list("abc"))
     cluster.elect("a")
     core = cluster.core("b")
-    return g.Group(uid=7, raft=core, machine=_Machine(), blocks=g.NoBlocks(), snapshot_index=0)
+    return g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
 
 
 def test_reads_whose_question_is_lost_do_not_pile_up() -> None:
@@ -81,7 +82,7 @@ def test_who_lost_its_snapshot_takes_one_though_it_knows_of_no_other_member() ->
         group=7, node_id="b", voters="b", log=LogState(*disk.state()), reader=disk, now_ms=0,
         seed=1, is_incomplete=True,
     )  # fmt: skip
-    group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=g.NoBlocks(), snapshot_index=0)
+    group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
     group.turn(0, 0, [(g.STEP, "a", Heartbeat(3, 0, 1), None)])
     offer = SnapshotOffer(3, 56, 2, 5, simple("abc"))
     turn = group.turn(0, 0, [(g.STEP, "a", offer, None)])
@@ -93,7 +94,7 @@ def test_a_turn_tells_who_has_become_a_member() -> None:
     cluster = Cluster(list("abc"), extra=["d"])
     cluster.elect("a")
     core = cluster.core("b")
-    group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=g.NoBlocks(), snapshot_index=0)
+    group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
     newcomers = []
     for learners in ("d", "", "d"):
         cluster.core("a").propose_membership("abc", learners)

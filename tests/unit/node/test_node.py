@@ -18,7 +18,8 @@ from streamd.api.stream_configs import normalise
 from streamd.errors import DiskError
 from streamd.machine import commands
 from streamd.node import group as g
-from streamd.node.group import Group, NoBlocks
+from streamd.node.block_port import NoBlocks
+from streamd.node.group import Group
 from streamd.node.node import Node
 from streamd.node.rafts import GroupStart
 from streamd.node.relay import Chunk, Relayed

@@ -1,0 +1,52 @@
+"""What a group asks of the store: its blocks, for files and memory alike, or none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class BlockPort(Protocol):
+    """The part of a stream's block store that a group and its monitor use."""
+
+    reclaimable_bytes: int  # of dead blocks: two more snapshots let them go
+
+    def apply(self, ops: list[tuple[Any, ...]]) -> None:
+        """Carry out block operations of the machine (machine/base.py), in order."""
+
+    def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
+        """Return (base, blob): bytes in memory that hold the whole record at `offset`; None: not
+        in memory, `read_chunk` it. Raises CorruptionError or DiskError if that was in vain."""
+
+    def read_chunk(
+        self, block_no: int, offset: int, min_bytes: int, done: Callable[[], None]
+    ) -> None:
+        """Read at least `min_bytes` from `offset` on; then call `done`, and `chunk` has them."""
+
+    def read_spans(
+        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
+    ) -> None:
+        """Read records of a sealed block, (offset, length) in ascending order; `done` gets their
+        bytes, one behind another, or the StreamdError."""
+
+
+class NoBlocks:
+    """The block port of a machine without messages (the meta machine)."""
+
+    reclaimable_bytes = 0
+
+    def apply(self, ops: list[tuple[Any, ...]]) -> None:
+        assert not ops, ops
+
+    def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
+        return None
+
+    def read_chunk(
+        self, block_no: int, offset: int, min_bytes: int, done: Callable[[], None]
+    ) -> None:
+        raise AssertionError("the meta group has no blocks")
+
+    def read_spans(
+        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
+    ) -> None:
+        raise AssertionError("the meta group has no blocks")
