@@ -1,6 +1,6 @@
 """Runs rows against our server and, with `--peer`, a nats-server in two modes, interleaved.
 
-    python -m benchmarks.suite --peer PATH                    # everything; writes RESULTS.md
+    python -m benchmarks.suite --peer PATH                    # everything; writes latest.md
     python -m benchmarks.suite --rows pub_async_128,fetch_128 --runs 1 --peer PATH
     python -m benchmarks.suite --rows 'r3_*' --slow-sync 1 --peer PATH --out slow.md
     python -m benchmarks.suite --list
@@ -162,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
             slow_syncs(options.slow_sync)
         except FileNotFoundError as err:
             parser.error(str(err))
-    out = options.out or ("" if patterns else str(HERE / "RESULTS.md"))
+    out = options.out or ("" if patterns else str(HERE / "latest.md"))
 
     def save(results: dict[str, dict[str, Figures]]) -> None:
         if options.json:
