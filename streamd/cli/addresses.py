@@ -14,7 +14,7 @@ def client_urls(options: Options, port: int) -> list[str]:
     """Where clients can connect: what is advertised, else every address that is listened on."""
     if options.client_advertise:
         return [join_address(*client_address(options.client_advertise, port))]
-    hosts = _addresses() if options.host in ("0.0.0.0", "::") else [options.host]
+    hosts = _reachable() if options.host in ("0.0.0.0", "::") else [options.host]
     return [join_address(host, port) for host in hosts]
 
 
@@ -42,14 +42,10 @@ def addresses_of(host: str) -> list[str]:
     return loopback + others
 
 
-def _addresses() -> list[str]:
+def _reachable() -> list[str]:
     """The addresses by which other machines may reach this one; loopback if there are none."""
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        found = []
-    addresses = sorted({str(row[4][0]) for row in found})
-    return [ip for ip in addresses if not ip.startswith("127.")] or ["127.0.0.1"]
+    found = [ip for ip in addresses_of("") if not ip.startswith(("127.", "169.254."))]
+    return sorted(found) or ["127.0.0.1"]
 
 
 def _interface_address(probe: socket.socket, name: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
 from streamd import NATS_LEVEL, __version__
-from streamd.cli import runfiles
+from streamd.cli import addresses, runfiles
 from streamd.cli.addresses import client_urls
 from streamd.cli.server import main, version_text
 from streamd.config.options import Options
@@ -82,3 +83,15 @@ def test_where_clients_are_sent() -> None:
     assert client_urls(advertised, 5) == ["a.example.com:5"]
     advertised.client_advertise = "[fe80::1]:6"
     assert client_urls(advertised, 5) == ["[fe80::1]:6"]
+
+
+def test_clients_are_sent_to_the_addresses_of_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine's name resolves to: many systems have it in /etc/hosts as loopback, and
+    clients of other servers were told to come to 127.0.0.1 when their own had gone."""
+    found = {"lo": "127.0.0.1", "eth0": "192.0.2.7", "eth1": "169.254.3.4", "tun0": ""}
+    monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(found)))
+    monkeypatch.setattr(addresses, "_interface_address", lambda probe, name: found[name])
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    assert client_urls(Options(), 5) == ["192.0.2.7:5"]
+    found.pop("eth0")
+    assert client_urls(Options(), 5) == ["127.0.0.1:5"]
