@@ -30,7 +30,7 @@ Server Options:
     -t                               Test configuration and exit
     -sl,--signal <signal>[=<pid>]    Send signal to a server process
                                      (ldm, stop, quit, term, reopen, reload)
-                                     <pid> can be either a PID (e.g. 1) or the path to a PID file
+                                     <pid> can be a PID (e.g. 4711) or the path to a PID file
         --client_advertise <string>  Client URL to advertise to other servers
         --ports_file_dir <dir>       Creates a ports file in the specified directory
                                      (<executable_name>_<pid>.ports).
