@@ -94,12 +94,9 @@ class Consumer(ConsumerAcks):
 
     # --- facts ----------------------------------------------------------------------------------
 
-    def needs(self, seq: Seq, subject: bytes) -> bool:
-        """True while this consumer's interest keeps the message (interest, workqueue)."""
-        return (self.matcher is None or self.matcher.matches(subject)) and self.awaits(seq)
-
     def awaits(self, seq: Seq) -> bool:
-        """`needs` of a message that matches."""
+        """True while this consumer's interest keeps a message that its filter matches (interest,
+        workqueue)."""
         if seq > self.delivered_sseq:
             return seq >= self.next_sseq or self._is_initial(seq)
         return seq in self.pending or seq in self.redelivered

@@ -117,7 +117,6 @@ class ReplicaRecovery:
             os.path.join(node.root, "streams", str(asset.uid)),
             asset.uid,
             node.block_thread,
-            self._codec,
             budget=self._hot_budget,
         )
         try:

@@ -31,7 +31,6 @@ class LoadedSnapshot(NamedTuple):
     state: bytes
     index_db: bytes | None  # None: scan the blocks instead
     tail: tuple[int, int]
-    is_fallback: bool = False  # the newest generation was damaged; this is the one before
 
 
 class StreamStore(Blocks):
@@ -53,12 +52,11 @@ class StreamStore(Blocks):
         directory: str,
         uid: Uid,
         thread: Thread,
-        codec: Any = None,
         *,
         budget: HotBudget | None = None,
         on_error: Callable[[StreamdError], None] | None = None,
     ) -> StreamStore:
-        """Open or make the directory. `codec` is the machine's concern; here it is the format.
+        """Open or make the directory.
 
         Then: `load_snapshot`, `truncate_to` its tail ((0, 0) without one), replay the log.
         """
@@ -181,7 +179,6 @@ class StreamStore(Blocks):
                 return None
             self._dead, self._doomed = [], list(found.doomed)
             self._saved_index = found.index
-            newest = SnapshotFile.names(self._disk, self.directory, _NAME)[0]
             return LoadedSnapshot(
                 found.index,
                 found.term,
@@ -189,7 +186,6 @@ class StreamStore(Blocks):
                 found.state,
                 read_index(self._disk, self.directory, self.uid, found.index),
                 found.tail,
-                is_fallback=f"-{found.index:016x}." not in newest,
             )
         except OSError as err:
             raise disk_error("loading a snapshot", self.directory, err) from err

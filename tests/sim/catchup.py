@@ -81,9 +81,7 @@ class Replica:
         self.installed = None
         if self.is_file:
             self.installed = finish_install(self.disk, ROOT, UID)
-            self.store: Any = StreamStore.open(
-                self.disk, f"{ROOT}/streams/{UID}", UID, self.thread, codec
-            )
+            self.store: Any = StreamStore.open(self.disk, f"{ROOT}/streams/{UID}", UID, self.thread)
         else:
             self.store = self.memory
         found = self.store.load_snapshot()

@@ -142,7 +142,7 @@ class SimNode:
             disk, "/n/wal", self.log_thread, segment_bytes=segment_bytes, sync="always",
             on_error=self.errors.append,
         )  # fmt: skip
-        self.store = StreamStore.open(disk, f"/n/streams/{UID}", UID, self.block_thread, codec)
+        self.store = StreamStore.open(disk, f"/n/streams/{UID}", UID, self.block_thread)
         snapshot = self.store.load_snapshot()
         if snapshot is None:
             self.store.truncate_to((0, 0))

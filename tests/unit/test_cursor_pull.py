@@ -654,7 +654,7 @@ def test_interest_retention_hears_of_every_ack() -> None:
     bed.ack(1, b"+TERM")
     assert bed.acked == [("C", [2]), ("C", [1])]
     consumer = bed.consumers["C"]
-    assert [consumer.needs(seq, b"a") for seq in (1, 2, 3, 4, 5)] == [
+    assert [consumer.awaits(seq) for seq in (1, 2, 3, 4, 5)] == [
         False,
         False,
         True,

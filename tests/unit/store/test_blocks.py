@@ -288,7 +288,7 @@ def test_index_db_is_used_only_with_the_snapshot_it_was_made_with() -> None:
     disk.flip(f"{DIRECTORY}/{newest}", 70)
     found = store.load_snapshot()
     assert found is not None
-    assert (found.state, found.index_db, found.is_fallback) == (b"1", None, True)
+    assert (found.state, found.index_db) == (b"1", None)
     for name in disk.listdir(DIRECTORY):
         if name.endswith(".snap") and name != newest:
             disk.flip(f"{DIRECTORY}/{name}", 70)
@@ -310,12 +310,12 @@ def test_a_snapshot_or_index_that_can_not_be_read_is_as_good_as_damaged() -> Non
     disk.bad_read(f"{DIRECTORY}/index.db", 10, 1)
     found = store.load_snapshot()
     assert found is not None
-    assert (found.state, found.index_db, found.is_fallback) == (b"2", None, False)
+    assert (found.state, found.index_db) == (b"2", None)
     oldest, newest = (name for name in disk.listdir(DIRECTORY) if name.endswith(".snap"))
     disk.bad_read(f"{DIRECTORY}/{newest}", 70, 1)
     found = store.load_snapshot()
     assert found is not None
-    assert (found.state, found.is_fallback) == (b"1", True)
+    assert found.state == b"1"
     disk.bad_read(f"{DIRECTORY}/{oldest}", 70, 1)
     with pytest.raises(ReadError, match=newest):
         store.load_snapshot()
