@@ -76,7 +76,7 @@ class ApiContext:
     @property
     def is_clustered(self) -> bool:
         """True if there may be other nodes; then streams have peers and leaders."""
-        return getattr(self.node, "is_clustered", False)
+        return self.node.is_clustered
 
 
 # (reply subject, headers, payload[, index]): publish it, your client waits; once you have applied

@@ -57,7 +57,7 @@ class PubSub(FanOut):
         """Connect the node whose streams capture subjects. At most once."""
         assert self._node is None
         self._node = node
-        self._on_drained = getattr(node, "on_drained", _nothing)
+        self._on_drained = node.on_drained
         self._refresh_topology()
 
     def attach_peers(

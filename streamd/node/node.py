@@ -94,6 +94,7 @@ class Node:
         assert not (accepts_loss and self.is_clustered), "the other nodes have what was lost"
         self.failed: dict[str, str] = {}  # stream name -> why it is offline on this node
         self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
+        self.identity: dict[str, Any] = {}  # see storedir; empty until the start
         self.env: NodeEnv = env or SystemEnv()
         self.max_payload = max_payload
         self.log = log

@@ -48,7 +48,7 @@ class Peering:
     def hello(self) -> dict[str, Any]:
         """See ports.PeerHandler."""
         node = self._node
-        identity: dict[str, Any] = getattr(node, "identity", {})
+        identity = node.identity
         group = node.meta_member.group
         facts = self.node_facts[node.server_name] = self.own_facts()
         voters = list(identity.get("voters", ()))

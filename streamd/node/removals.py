@@ -114,8 +114,7 @@ class Removals:
         return False
 
     def _own_removal(self) -> Index:
-        identity: dict[str, Any] = getattr(self._node, "identity", {})
-        return int(identity.get("removal", 0))
+        return int(self._node.identity.get("removal", 0))
 
     def _leave(self) -> None:
         """This server is out: nothing it has is the cluster's any more, so it serves nothing."""

@@ -161,6 +161,8 @@ class Stream:
 class Node:
     """ports.NodeHandle whose groups decide at once."""
 
+    is_clustered = False
+
     def __init__(self) -> None:
         self.clock = Clock()
         self.meta = MetaMachine()
