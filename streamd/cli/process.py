@@ -244,22 +244,23 @@ class ServerProcess:
             _serve_domain(js.domain, router, self._pubsub)
         node.on_stream_event = router.advisories.on_stream_event
         self._monitoring.attach(JetStreamSources(node, router))
+        self._log_jetstream(memory_max, storage_max)
+        log.info(f"Took {_took(started)} to start JetStream")
+
+    def _log_jetstream(self, memory_max: int, storage_max: int) -> None:
+        js, log = self._options.jetstream, self._log
         log.info("---------------- JETSTREAM ----------------")
         log.info(f"  Max Memory:      {_amount(memory_max)}")
         log.info(f"  Max Storage:     {_amount(storage_max)}")
-        log.info(f'  Store Directory: "{node.store_dir}"')
-        always = "before every ack"
-        log.info(
-            "  Fsync:           "
-            + (always if js.is_sync_always else f"every {format_duration(js.sync_interval_ns)}")
-        )
+        log.info(f'  Store Directory: "{self._node.store_dir}"')
+        interval = f"every {format_duration(js.sync_interval_ns)}"
+        log.info(f"  Fsync:           {'before every ack' if js.is_sync_always else interval}")
         log.info("-------------------------------------------")
         if not js.is_sync_always:
             log.warning(
                 "sync_interval is not 'always': a power failure can lose acked messages",
                 sync_interval=format_duration(js.sync_interval_ns),
             )
-        log.info(f"Took {_took(started)} to start JetStream")
 
     def _write_ports(self) -> None:
         options = self._options
