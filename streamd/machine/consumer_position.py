@@ -245,8 +245,8 @@ class ConsumerPosition:
         """Count from the index what the hooks keep up incrementally."""
         index = self._stream.index
         self.needs_store_hook = self.matcher is not None or self.next_sseq > index.last_seq + 1
+        self._left = 0  # also of one that has no filter any more: it is part of the state
         if not index.count or self.next_sseq > index.last_seq:
-            self._left = 0
             self._passed = index.count
         elif self.matcher is not None:
             self._left = index.count_from(self.next_sseq, self.matcher)
