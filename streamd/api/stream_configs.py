@@ -370,8 +370,6 @@ def _check_mirror_and_sources(config: Config) -> None:
                 raise kind()
         if not is_valid_name(mirror.get("name", "")):
             raise errors.MIRROR_INVALID_STREAM_NAME()
-        if mirror.get("opt_start_seq") and mirror.get("opt_start_time"):
-            raise errors.MIRROR_WITH_START_SEQ_AND_TIME()
         if mirror.get("filter_subject") and mirror.get("subject_transforms"):
             raise errors.MIRROR_MULTIPLE_FILTERS_NOT_ALLOWED()
     seen: list[Config] = []

@@ -143,12 +143,142 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"mirror": {"name": ""}}, 10142, "mirrored stream name is invalid"),
     ({"sources": [{"name": "a.b"}]}, 10141, "sourced stream name is invalid"),
     ({"mirror": {"name": "X"}}, 10052, "mirrors are not supported by this server"),
+    (
+        {"subject_delete_marker_ttl": -1},
+        10052,
+        "subject delete marker TTL must not be negative",
+    ),
+    (
+        {"subject_delete_marker_ttl": 10**9, "pedantic": True},
+        10052,
+        "subject delete marker cannot be set if message TTLs are disabled",
+    ),
+    (
+        {"subject_delete_marker_ttl": 10**9, "allow_msg_ttl": True, "pedantic": True},
+        10052,
+        "subject delete marker cannot be set if roll-ups are disabled",
+    ),
+    (
+        {"max_age": 10**9, "pedantic": True},
+        10157,
+        "pedantic mode: duplicate window cannot be bigger than max age",
+    ),
+    (
+        {"subjects": [">"], "no_ack": True, "num_replicas": 3},
+        10052,
+        "capturing all subjects requires replicas of 1",
+    ),
+    (
+        {"persist_mode": "async", "storage": "memory"},
+        10052,
+        "async persist mode is only supported on file storage",
+    ),
+    (
+        {"persist_mode": "async", "num_replicas": 3},
+        10052,
+        "async persist mode is not supported on replicated streams",
+    ),
+    (
+        {"persist_mode": "async", "allow_atomic": True},
+        10052,
+        "async persist mode is not supported with atomic batch publish",
+    ),
     ({"retention": "zz"}, 10025, 'invalid JSON: can not unmarshal "\\"zz\\""'),
     ({"zz": 1}, 10025, 'invalid JSON: json: unknown field "zz"'),
 ]
 
 
-@pytest.mark.parametrize(("config", "err_code", "text"), REFUSED)
+# What is not served is refused in nats-server's words where it would refuse it too.
+_MIRROR = {"mirror": {"name": "X"}}
+_TRANSFORMED = {"filter_subject": "a", "subject_transforms": [{"src": "a", "dest": "b"}]}
+UNSERVED: list[tuple[dict[str, Any], int, str]] = [
+    ({"sources": [{"name": "X"}]}, 10052, "sources are not supported by this server"),
+    ({"allow_msg_counter": True}, 10052, "message counters are not supported by this server"),
+    (
+        {"allow_msg_counter": True, "discard": "new"},
+        10052,
+        "counter stream cannot use discard new",
+    ),
+    (
+        {"allow_msg_counter": True, "allow_msg_ttl": True},
+        10052,
+        "counter stream cannot use message TTLs",
+    ),
+    (
+        {"allow_msg_counter": True, "allow_msg_schedules": True},
+        10052,
+        "counter stream cannot use message schedules",
+    ),
+    (
+        {"allow_msg_counter": True, "retention": "interest"},
+        10052,
+        "counter stream can only use limits retention",
+    ),
+    ({"allow_msg_schedules": True}, 10052, "message schedules are not supported by this server"),
+    (
+        {"allow_msg_schedules": True, "discard": "new"},
+        10052,
+        "message scheduling cannot use discard new",
+    ),
+    (
+        {"allow_msg_schedules": True, "pedantic": True},
+        10052,
+        "message scheduling cannot be set if roll-ups are disabled",
+    ),
+    ({"allow_batched": True}, 10052, "fast batch publishing is not supported by this server"),
+    (_MIRROR | {"first_seq": 5}, 10143, "stream mirrors can not have first sequence configured"),
+    (
+        _MIRROR | {"sources": [{"name": "Y"}]},
+        10031,
+        "stream mirrors can not also contain other sources",
+    ),
+    (
+        _MIRROR | {"allow_msg_counter": True},
+        10173,
+        "stream mirrors can not also calculate counters",
+    ),
+    (_MIRROR | {"allow_atomic": True}, 10198, "stream mirrors can not also use atomic publishing"),
+    (_MIRROR | {"allow_batched": True}, 10209, "stream mirrors can not also use batch publishing"),
+    (
+        _MIRROR | {"allow_msg_schedules": True},
+        10186,
+        "stream mirrors can not also schedule messages",
+    ),
+    (
+        _MIRROR | {"subject_delete_marker_ttl": 10**9},
+        10052,
+        "subject delete markers forbidden on mirrors",
+    ),
+    (
+        {"mirror": {"name": "X"} | _TRANSFORMED},
+        10150,
+        "mirror with multiple subject transforms cannot also have a single subject filter",
+    ),
+    (
+        {"sources": [{"name": "X"} | _TRANSFORMED]},
+        10144,
+        "source with multiple subject transforms cannot also have a single subject filter",
+    ),
+    ({"sources": [{"name": "X"}] * 2}, 10140, "duplicate source configuration detected"),
+    (
+        {"subject_transform": {"src": "a", "dest": "b"}},
+        10052,
+        "subject transforms are not supported by this server",
+    ),
+    (
+        {"subject_transform": {"src": "a..b", "dest": "c"}},
+        10155,
+        "stream transform source: invalid subject a..b",
+    ),
+    (
+        {"subject_transform": {"src": "a", "dest": "c.*"}},
+        10156,
+        "stream transform: invalid subject",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "err_code", "text"), REFUSED + UNSERVED)
 def test_create_refuses(bed: Bed, config: dict[str, Any], err_code: int, text: str) -> None:
     assert bed.error("STREAM.CREATE.A", {"name": "A"} | config) == (err_code, text)
     assert bed.node.streams() == []
@@ -167,6 +297,9 @@ SHAPED: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     ({"placement": {}}, {}),
+    ({"num_replicas": 0, "max_msgs": 0, "max_consumers": 0}, {}),
+    ({"subjects": ["$JS.EVENT.x", "$SYS.ACCOUNT.x"]},) * 2,
+    ({"consumer_limits": {"max_ack_pending": 0}}, {}),
     ({"republish": {"dest": "r.>"}}, {"republish": {"src": ">", "dest": "r.>"}}),
     ({"persist_mode": "default"}, {}),
     (
@@ -227,8 +360,27 @@ def test_update_replaces_the_config_but_not_its_foundations(bed: Bed) -> None:
             {"persist_mode": "async"},
             "stream configuration update can not change persist mode",
         ),
+        (
+            {"allow_msg_counter": True},
+            "stream configuration update can not change message counter setting",
+        ),
+        ({"sources": [{"name": "X"}]}, "sources are not supported by this server"),
     ):
         assert bed.error("STREAM.UPDATE.T", same | change) == (10052, text)
+
+
+def test_what_an_update_can_not_take_back(bed: Bed) -> None:
+    given = {"deny_delete": True, "deny_purge": True, "allow_msg_ttl": True}
+    bed.make("T", **given)
+    for field, text in (
+        ("deny_delete", "stream configuration update can not cancel deny message deletes"),
+        ("deny_purge", "stream configuration update can not cancel deny purge"),
+        ("allow_msg_ttl", "message TTL status can not be disabled"),
+    ):
+        change = {"name": "T"} | given | {field: False}
+        assert bed.error("STREAM.UPDATE.T", change) == (10052, text)
+    mirror = {"name": "T", "mirror": {"name": "X"}}
+    assert bed.error("STREAM.UPDATE.T", mirror)[0] == 10055
 
 
 def test_sealing_is_for_ever(bed: Bed) -> None:
