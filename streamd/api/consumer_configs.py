@@ -92,16 +92,6 @@ def normalise(
     }
 
 
-def check_retention(config: Config, stream: Config) -> None:
-    """Refuse a new consumer that does not suit the stream's retention."""
-    if stream["retention"] != "workqueue":
-        return
-    if config["ack_policy"] != "explicit":
-        raise errors.CONSUMER_WQ_REQUIRES_EXPLICIT_ACK()
-    if config["deliver_policy"] != "all":
-        raise errors.CONSUMER_WQ_CONSUMER_NOT_DELIVER_ALL()
-
-
 def shown(config: Config) -> Config:
     """Return `config` as it is shown to clients."""
     return {
@@ -168,7 +158,7 @@ def _apply_defaults(
         if min(backoff) < 0:
             raise errors.CONSUMER_BACK_OFF_NEGATIVE()
         config["ack_wait"] = backoff[0]
-    _apply_ack_pending(config, stream, allowed, has_acks, is_pedantic)
+    _apply_ack_pending(config, stream, allowed, is_pedantic)
     stream_limits = stream.get("consumer_limits") or {}
     if config.get("inactive_threshold", 0) < 0:
         config["inactive_threshold"] = 0
@@ -203,7 +193,7 @@ def _stays_unused(existing: Config | None) -> bool:
 
 
 def _apply_ack_pending(
-    config: Config, stream: Config, allowed: AssetLimits, has_acks: bool, is_pedantic: bool
+    config: Config, stream: Config, allowed: AssetLimits, is_pedantic: bool
 ) -> None:
     wanted = config.get("max_ack_pending", 0)
     if wanted < -1:
@@ -214,7 +204,7 @@ def _apply_ack_pending(
         stream_limit = (stream.get("consumer_limits") or {}).get("max_ack_pending", 0)
         if stream_limit > 0:
             wanted = stream_limit
-        elif has_acks:
+        elif config["ack_policy"] != "none":
             wanted = min(limits.MAX_ACK_PENDING, allowed.ack_pending_max or limits.MAX_ACK_PENDING)
     config["max_ack_pending"] = wanted
 
@@ -350,7 +340,7 @@ def _check_start(config: Config) -> None:
         if not has_time:
             raise refusal("start time", "not")
         if has_seq:
-            raise refusal("start sequence", "also")
+            raise refusal("start start sequence", "also")  # as nats-server has it
     else:
         if has_seq:
             raise refusal("start sequence", "also")

@@ -86,8 +86,6 @@ def _create(request: Request, given: dict[str, Any], config: dict[str, Any]) -> 
     if existing is not None:
         _keep_pause(normal, existing)
         _check_name_in_use(handle, normal, existing)
-    elif action != "update":
-        consumer_configs.check_retention(normal, handle.machine.config)
 
     def created(consumer: Consumer) -> None:
         request.answer(infos.consumer_info(request.context, handle, consumer))

@@ -91,8 +91,7 @@ def _check_against_stream(
     limits = stream_config.get("consumer_limits") or {}
     ack_pending_max = limits.get("max_ack_pending", 0)
     if ack_pending_max > 0 and config.get("ack_policy") != "none":
-        asked = config.get("max_ack_pending", 0)
-        if asked < 0 or asked > ack_pending_max:
+        if config.get("max_ack_pending", 0) > ack_pending_max:  # -1, without limit, is let in
             return errors.CONSUMER_MAX_PENDING_ACK_EXCESS(limit=ack_pending_max)
     threshold_max = limits.get("inactive_threshold", 0)
     if threshold_max > 0 and config.get("inactive_threshold", 0) > threshold_max:
@@ -133,6 +132,8 @@ def _check_workqueue(config: Mapping[str, Any], others: list[dict[str, Any]]) ->
         return errors.CONSUMER_PULL_REQUIRES_ACK()
     if config.get("ack_policy") not in ("explicit", "flow_control"):
         return errors.CONSUMER_WQ_REQUIRES_EXPLICIT_ACK()
+    if config.get("deliver_policy", "all") != "all":
+        return errors.CONSUMER_WQ_CONSUMER_NOT_DELIVER_ALL()
     mine = filters_of(config)
     if others:
         if not mine:
@@ -143,8 +144,6 @@ def _check_workqueue(config: Mapping[str, Any], others: list[dict[str, Any]]) ->
         for other in others:
             if any(map(tree.overlapping, filters_of(other) or [b">"])):
                 return errors.CONSUMER_WQ_CONSUMER_NOT_UNIQUE()
-    if config.get("deliver_policy", "all") != "all":
-        return errors.CONSUMER_WQ_CONSUMER_NOT_DELIVER_ALL()
     return None
 
 

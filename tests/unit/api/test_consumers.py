@@ -61,6 +61,7 @@ def test_names_in_subject_and_request_must_agree(bed: Bed) -> None:
     assert refused("CREATE.Z", "Z")[0] == 10059
     assert refused("CREATE.T.d.t.1")[0] == 10131
     assert refused("CREATE.T.d.t.1", filter_subjects=["t.1"])[0] == 10137
+    assert refused("CREATE.T.d", durable_name="d", direct=True, deliver_subject="q")[0] == 10091
     assert refused("CREATE.T", name="a b")[0] == 10052
     assert refused("CREATE.T", name="a/b")[0] == 10127
     assert refused("CREATE.T.a*b")[0] == 10052
@@ -74,6 +75,8 @@ def test_names_in_subject_and_request_must_agree(bed: Bed) -> None:
     assert "inactive_threshold" not in answer["config"]
 
 
+START = "2024-01-01T00:00:00Z"
+FLOW: dict[str, Any] = {"ack_policy": "flow_control", "deliver_subject": "q"}
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"description": "x" * 4097}, 10107, "consumer description is too long"),
     ({"metadata": {"a": "x" * 131072}}, 10135, "consumer metadata exceeds maximum size of 128KB"),
@@ -128,6 +131,49 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"priority_policy": "overflow", "priority_groups": ["a b"]}, 10162, "Valid priority group"),
     ({"priority_timeout": 5}, 10197, "PinnedTTL cannot be set when PriorityPolicy is none"),
     ({"direct": True}, 10090, "consumer direct requires a push based consumer"),
+    (
+        {"deliver_subject": "q", "priority_policy": "overflow", "priority_groups": ["g"]},
+        10178,
+        "priority groups can not be used with push consumers",
+    ),
+    (
+        {"priority_policy": "overflow", "priority_groups": ["g" * 17]},
+        10162,
+        "Valid priority group",
+    ),
+    ({"filter_subjects": ["t.1", "a..b"]}, 10052, "invalid subject"),
+    ({"sample_freq": "-5"}, 10095, "failed to parse consumer sampling configuration: <nil>"),
+    (
+        {"deliver_policy": "by_start_sequence", "opt_start_seq": 3, "opt_start_time": START},
+        10094,
+        "consumer delivery policy is deliver by start sequence, but optional start time is also",
+    ),
+    (
+        {"deliver_policy": "by_start_time", "opt_start_seq": 3, "opt_start_time": START},
+        10094,
+        "consumer delivery policy is deliver by start time, but optional start start sequence is "
+        "also set",
+    ),
+    (
+        {"deliver_policy": "new", "opt_start_time": START},
+        10094,
+        "consumer delivery policy is deliver new, but optional start time is also set",
+    ),
+    (FLOW | {"max_ack_pending": -1}, 10220, "flow control ack policy requires max ack pending"),
+    (FLOW | {"ack_wait": 10**9}, 10221, "flow control ack policy requires unset ack wait"),
+    (FLOW | {"max_deliver": 5}, 10222, "flow control ack policy requires unset max deliver"),
+]
+
+PEDANTIC: list[tuple[dict[str, Any], int, str]] = [
+    ({"max_waiting": -1}, 10157, "pedantic mode: max_waiting must not be negative"),
+    ({"max_deliver": -5}, 10157, "pedantic mode: max_deliver must be set to -1"),
+    ({"max_ack_pending": -5}, 10157, "pedantic mode: max_ack_pending must be set to -1"),
+    (
+        {"ack_policy": "explicit", "backoff": [2 * 10**9], "max_deliver": 3},
+        10157,
+        "pedantic mode: first backoff value has to equal batch AckWait",
+    ),
+    (FLOW, 10219, "flow control ack policy requires flow control"),
 ]
 
 
@@ -136,6 +182,66 @@ def test_create_refuses(bed: Bed, config: dict[str, Any], err_code: int, text: s
     found = bed.error("CONSUMER.CREATE.T", {"stream_name": "T", "config": config})
     assert found[0] == err_code, found
     assert found[1].startswith(text)
+
+
+@pytest.mark.parametrize(("config", "err_code", "text"), PEDANTIC)
+def test_pedantic_refuses_what_would_be_replaced(
+    bed: Bed, config: dict[str, Any], err_code: int, text: str
+) -> None:
+    request = {"stream_name": "T", "config": config, "pedantic": True}
+    assert bed.error("CONSUMER.CREATE.T", request) == (err_code, text)
+
+
+GROUP: dict[str, Any] = {"ack_policy": "explicit", "priority_groups": ["g" * 16]}
+SHAPED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"max_waiting": -1, "inactive_threshold": -1}, {}),
+    ({"max_deliver": 0}, {"max_deliver": -1}),
+    ({"max_deliver": -5}, {"max_deliver": -1}),
+    ({"priority_policy": "none", "max_batch": -1, "max_expires": -1, "max_bytes": -1}, {}),
+    ({"ack_policy": "explicit", "max_ack_pending": -5}, {"max_ack_pending": -1}),
+    (
+        {"ack_policy": "explicit", "ack_wait": 9 * 10**9, "backoff": [10**9]},
+        {"ack_wait": 10**9, "backoff": [10**9]},
+    ),
+    (
+        GROUP | {"priority_policy": "pinned_client"},
+        {"priority_timeout": 120 * 10**9, "priority_groups": ["g" * 16]},
+    ),
+    (
+        FLOW,
+        {"flow_control": True, "idle_heartbeat": 10**9, "max_ack_pending": 1000, "max_deliver": -1},
+    ),
+    ({"filter_subjects": ["t.*.a", "t.1.*"]}, {"filter_subjects": ["t.*.a", "t.1.*"]}),
+    ({"sample_freq": "+5"}, {"sample_freq": "+5"}),
+]
+
+
+@pytest.mark.parametrize(("given", "wanted"), SHAPED)
+def test_create_fills_in_what_was_meant(
+    bed: Bed, given: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    plain = create(bed)["config"]
+    shown = create(bed, **given)["config"]
+    assert {field: shown.get(field) for field in wanted} == wanted
+    if not wanted:
+        assert shown == plain
+    assert "ack_wait" in shown or shown["ack_policy"] != "explicit"
+
+
+@pytest.mark.parametrize(
+    ("config", "level"),
+    [
+        ({}, "0"),
+        (FLOW, "4"),
+        (GROUP | {"priority_policy": "overflow"}, "1"),
+        ({"pause_until": START}, "1"),
+        ({"metadata": {"_nats.req.level": "9"}}, "0"),
+    ],
+)
+def test_the_level_that_a_config_needs_is_shown(
+    bed: Bed, config: dict[str, Any], level: str
+) -> None:
+    assert create(bed, **config)["config"]["metadata"]["_nats.req.level"] == level
 
 
 def test_thousands_of_filters_are_not_compared_each_with_each(
@@ -174,8 +280,17 @@ def test_work_queue_and_stream_limits(bed: Bed) -> None:
     assert refused("W", ack_policy="all") == 10098
     assert refused("W", deliver_subject="q") == 10098
     assert refused("W", ack_policy="explicit", deliver_policy="new") == 10101
+    bed.make_consumer("W", "a", ack_policy="explicit", filter_subject="w.a")
+    assert refused("W", ack_policy="explicit", deliver_policy="new") == 10101
+    assert refused("W", ack_policy="explicit") == 10099
+    assert create(bed, "W", **FLOW, filter_subject="w.b")["config"]["ack_policy"] == "flow_control"
+    bed.make("F", subjects=["f.>"], retention="workqueue", max_consumers=1)
+    bed.make_consumer("F", "a", ack_policy="explicit", filter_subject="f.a")
+    assert refused("F", ack_policy="all", filter_subject="f.b") == 10026
     assert refused("L", ack_policy="explicit", max_ack_pending=51) == 10121
     assert refused("L", inactive_threshold=11 * 10**9) == 10153
+    free = create(bed, "L", ack_policy="explicit", max_ack_pending=-1)["config"]
+    assert free["max_ack_pending"] == -1
     config = create(bed, "L", ack_policy="explicit")["config"]
     assert (config["max_ack_pending"], config["inactive_threshold"]) == (50, 10 * 10**9)
 
