@@ -51,6 +51,14 @@ class Blocks:
         assert last == end_offset, (block_no, last, end_offset)
 
 
+def header_block(headers: dict[str, Any]) -> bytes:
+    """Headers as a client sends them: `Msg_Id` is `Nats-Msg-Id`; none at all are no bytes."""
+    if not headers:
+        return b""
+    lines = [f"Nats-{key.replace('_', '-')}: {value}" for key, value in headers.items()]
+    return ("\r\n".join(["NATS/1.0", *lines]) + "\r\n\r\n").encode()
+
+
 class Box:
     """One machine, its blocks, and its log."""
 
@@ -94,14 +102,8 @@ class Box:
 
     def put(self, subject: bytes, payload: bytes = b"x", seconds: float = 0, **headers: Any) -> Any:
         """Store one message; its outcome. Header names: `Msg_Id` is `Nats-Msg-Id`."""
-        block = b""
-        if headers:
-            lines = [
-                b"Nats-" + key.replace("_", "-").encode() + b": " + str(value).encode()
-                for key, value in headers.items()
-            ]
-            block = b"NATS/1.0\r\n" + b"\r\n".join(lines) + b"\r\n\r\n"
-        return next(iter(self.store((subject, block, payload), seconds=seconds)))
+        msg = subject, header_block(headers), payload
+        return next(iter(self.store(msg, seconds=seconds)))
 
     def config(self, **changes: Any) -> Any:
         return self.do(

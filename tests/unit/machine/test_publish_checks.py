@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from streamd import errors
 from streamd.errors import JsError
 from streamd.machine import commands
-from tests.unit.machine.box import SECOND, Box
+from tests.unit.machine.box import SECOND, Box, header_block
 
 
 def code(outcome: Any) -> int:
@@ -193,8 +195,9 @@ def test_replacing_needs_no_room() -> None:
 
 
 def test_rollup_rules() -> None:
-    box = Box()
-    assert box.put(b"a.1", Rollup="sub") == errors.STREAM_ROLLUP_FAILED(err="rollup not permitted")
+    for box in (Box(), Box(allow_rollup_hdrs=True, deny_purge=True)):
+        refused = box.put(b"a.1", Rollup="sub")
+        assert refused == errors.STREAM_ROLLUP_FAILED(err="rollup not permitted")
     box = Box(allow_rollup_hdrs=True)
     assert code(box.put(b"a.1", Rollup="most")) == 10111
     box.store((b"a.1", b"", b""), (b"a.2", b"", b""), (b"a.1", b"", b""))
@@ -260,11 +263,7 @@ def test_sealed_refuses_everything() -> None:
 
 
 def batch(box: Box, *msgs: tuple[bytes, dict[str, Any]]) -> Any:
-    rows = []
-    for subject, headers in msgs:
-        lines = [f"Nats-{key.replace('_', '-')}: {value}" for key, value in headers.items()]
-        block = ("NATS/1.0\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode() if lines else b""
-        rows.append((subject, block, b"x"))
+    rows = [(subject, header_block(headers), b"x") for subject, headers in msgs]
     return box.do(commands.STORE_BATCH, "b1", rows)
 
 
@@ -277,6 +276,64 @@ def test_atomic_batch_is_all_or_nothing() -> None:
     assert code(batch(box, (b"a.1", {"Msg_Id": "n"}), (b"a.2", {"Msg_Id": "n"}))) == 10201
     assert box.machine.index.last_seq == 2
     assert box.machine.index.count == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "headers", "payload", "err_code"),
+    [
+        ({"max_msg_size": 10}, {}, b"x" * 11, 10054),
+        ({}, {"Long": "x" * 65536}, b"", 10097),
+        ({}, {}, bytes(33 * 1024 * 1024), 10077),
+        ({"sealed": True}, {}, b"", 10109),
+        ({}, {"Incr": 1}, b"", 10168),
+        ({}, {"Expected_Stream": "T"}, b"", 10060),
+        ({}, {"TTL": 5}, b"", 10166),
+        ({"allow_msg_ttl": True}, {"TTL": "soon"}, b"", 10165),
+        ({}, {"Schedule": "@at 2030-01-01T00:00:00Z"}, b"", 10188),
+        ({}, {"Stream_Source": "T 1"}, b"", 10227),
+        ({}, {"Rollup": "sub"}, b"", 10111),
+        ({"allow_rollup_hdrs": True, "deny_purge": True}, {"Rollup": "sub"}, b"", 10111),
+        ({}, {"Expected_Last_Subject_Sequence_Subject": "a.*"}, b"", 10193),
+    ],
+)
+def test_what_is_refused_alone_is_refused_in_a_batch(
+    config: dict[str, Any], headers: dict[str, Any], payload: bytes, err_code: int
+) -> None:
+    box = Box(allow_atomic=True, **config)
+    alone = box.put(b"a.2", payload, **headers)
+    assert code(alone) == err_code
+    msgs = [(b"a.1", b"", b""), (b"a.2", header_block(headers), payload)]
+    assert box.do(commands.STORE_BATCH, "b1", msgs) == alone
+    assert box.machine.index.last_seq == 0
+
+
+def test_a_batch_goes_into_the_next_block_when_one_is_full() -> None:
+    box = Box(allow_atomic=True, block_bytes=200)
+    for last in (3, 6, 9):
+        assert batch(box, *[(b"a.1", {})] * 3) == (last, 3)
+    assert len(box.sealed()) == 2
+    assert box.restored(with_index=False).snapshot() == box.machine.snapshot()
+
+
+def test_ids_in_a_batch_are_forgotten_after_the_window() -> None:
+    box = Box(allow_atomic=True, duplicate_window=2 * SECOND)
+    assert batch(box, (b"a.1", {"Msg_Id": "m"})) == (1, 1)
+    assert code(batch(box, (b"a.1", {"Msg_Id": "m"}))) == 10201
+    box.now += 2 * SECOND
+    assert batch(box, (b"a.1", {"Msg_Id": "m"})) == (2, 1)
+
+
+def test_a_batch_stores_what_somebody_is_interested_in() -> None:
+    """What nobody wants uses up its seq, and its id is remembered."""
+    box = Box(allow_atomic=True, retention="interest")
+    box.consumer("C", filter_subject="a.1")
+    given = [(b"a.1", {}), (b"a.2", {"Msg_Id": "m"}), (b"a.1", {}), (b"a.2", {})]
+    assert batch(box, *given) == (4, 4)
+    assert box.live() == [1, 3]
+    assert box.put(b"a.1", Msg_Id="m") == (commands.DUPLICATE, 2)
+    assert batch(box, (b"a.2", {}), (b"a.2", {})) == (6, 2)
+    assert box.machine.index.last_seq == 6
+    assert box.restored(with_index=False).snapshot() == box.machine.snapshot()
 
 
 def test_atomic_batch_judges_by_the_state_before_it() -> None:

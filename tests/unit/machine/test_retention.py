@@ -109,6 +109,69 @@ def test_ttl_is_raised_to_the_marker_ttl() -> None:
     stored = box.read(1)
     assert stored is not None and b"Nats-TTL: 1m0s\r\n" in stored.headers
     assert box.machine.next_expiry_ns() == stored.ts + 60 * SECOND
+    # With one message a subject there is no older one that could show again.
+    box.config(max_msgs_per_subject=1)
+    box.put(b"a.1", TTL="5")
+    stored = box.read(2)
+    assert stored is not None and b"Nats-TTL: 5\r\n" in stored.headers
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_what_tells_of_a_removal_leaves_no_marker(is_batch: bool, is_restored: bool) -> None:
+    """Nor does it when a start has read the flags of messages from their records again; and what
+    is to stay for ever stays, whatever the age."""
+    box = Box(
+        max_age=100 * SECOND,
+        subject_delete_marker_ttl=60 * SECOND,
+        allow_msg_ttl=True,
+        allow_rollup_hdrs=True,
+        allow_atomic=True,
+    )
+    msgs = [
+        (subject, b"NATS/1.0\r\n" + lines + b"\r\n\r\n", b"")
+        for subject, lines in (
+            (b"a.1", b"KV-Operation: PURGE\r\nNats-TTL: 60"),
+            (b"a.2", b"Nats-Marker-Reason: Remove\r\nNats-TTL: 60"),
+            (b"a.3", b"KV-Operation: DEL\r\nNats-TTL: 60"),
+            (b"a.4", b"Nats-Marker-Reason:\r\nNats-TTL: 60"),
+            (b"a.5", b"Nats-TTL: never"),
+        )
+    ]
+    if is_batch:
+        box.do(commands.STORE_BATCH, "b", msgs)
+    else:
+        box.store(*msgs)
+    if is_restored:
+        box.machine = box.restored(with_index=False)
+
+    def live_after(seconds: int) -> list[bytes]:
+        box.now += seconds * SECOND
+        expire_due(box)
+        return [box.machine.index.subject_at(seq) for seq in box.live()]
+
+    assert live_after(61) == [b"a.5", b"a.3", b"a.4"]
+    assert live_after(61) == [b"a.5"]
+    assert box.machine.next_expiry_ns() == 0
+
+
+def test_markers_leave_though_nothing_else_has_an_age() -> None:
+    box = Box(
+        block_bytes=300,
+        subject_delete_marker_ttl=60 * SECOND,
+        allow_msg_ttl=True,
+        allow_rollup_hdrs=True,
+    )
+    box.store(*[(b"a.%d" % n, b"NATS/1.0\r\nNats-TTL: 60\r\n\r\n", b"") for n in range(9)])
+    full = box.machine.index.blocks[-1].block_no
+    box.now += 61 * SECOND
+    expire_due(box)
+    assert box.live() == list(range(10, 19))
+    assert [block.block_no for block in box.machine.index.blocks] == [full + 1]
+    assert box.restored(with_index=False).snapshot() == box.machine.snapshot()
+    box.now += 61 * SECOND
+    expire_due(box)
+    assert box.live() == []
 
 
 def test_interest_needs_a_consumer() -> None:
@@ -186,6 +249,37 @@ def test_skipped_seqs_inside_are_deleted_ones() -> None:
     assert box.live() == [1, 3]
     assert list(box.machine.index.deleted_ranges()) == [(2, 2)]
     assert box.restored(with_index=False).snapshot() == box.machine.snapshot()
+
+
+def test_interest_ends_with_a_delivery_that_wants_no_ack() -> None:
+    box = Box(retention="interest")
+    one = box.consumer("one", ack_policy="none")
+    two = box.consumer("two", filter_subject="a.2")
+    box.store(*[(b"a.1", b"", b""), (b"a.2", b"", b"")] * 2)
+    box.do(commands.POSITION, one.uid, 3, 3, one.resets)
+    assert box.live() == [2, 4]
+    box.do(commands.DELIVERED, two.uid, [(2, 2, 1, False), (4, 4, 2, False)], two.resets)
+    box.do(commands.ACKED, two.uid, [2, 4])
+    assert box.live() == [4]
+    box.do(commands.PURGE, b"", 0, 0)
+    box.do(commands.POSITION, one.uid, 4, 4, one.resets)  # planned before the purge
+    assert one.info()["delivered"] == {"consumer_seq": 4, "stream_seq": 4}
+    assert one.info()["ack_floor"] == {"consumer_seq": 4, "stream_seq": 4}
+
+
+def test_interest_stays_in_what_was_given_up_and_ends_if_that_is_acked() -> None:
+    """After max_deliver attempts a message stays for somebody who looks after such ones."""
+    box = Box(retention="interest")
+    one, two = box.consumer("one", max_deliver=1), box.consumer("two")
+    box.store((b"a.1", b"", b""), (b"a.1", b"", b""))
+    for each in (one, two):
+        box.do(commands.DELIVERED, each.uid, [(1, 2, 1, False)], each.resets)
+    box.do(commands.DEAD, one.uid, [1, 7])
+    box.do(commands.ACKED, two.uid, [1, 2])
+    assert box.live() == [1, 2]
+    assert one.info()["num_ack_pending"] == 1
+    box.do(commands.ACKED, one.uid, [1, 2])
+    assert box.live() == []
 
 
 def test_workqueue_removes_at_the_ack() -> None:
