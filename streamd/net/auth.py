@@ -168,11 +168,7 @@ class UserRights:
 
     def _decide_publish(self, subject: bytes) -> bool:
         allow = self._permissions.publish_allow
-        if allow is None:
-            # `allow_responses` turns the blanket permission off: replies only, unless more is said.
-            if self.is_granting_replies:
-                return False
-        elif not any(matches(pattern, subject) for pattern in allow):
+        if allow is not None and not any(matches(pattern, subject) for pattern in allow):
             return False
         return not any(matches(pattern, subject) for pattern in self._permissions.publish_deny)
 

@@ -292,7 +292,9 @@ def test_queue_permissions_name_the_group():
 
 
 def test_allow_responses_lets_a_service_answer_so_often():
-    user, root = user_bed(Permissions(allow_responses=ResponsePermission(max_msgs=2)))
+    user, root = user_bed(
+        Permissions(publish_allow=[], allow_responses=ResponsePermission(max_msgs=2))
+    )
     user.send(b"SUB svc 1\r\n")
     root.send(b"SUB in.1 1\r\nPUB svc in.1 0\r\n\r\n")
     answer = b"PUB in.1 0\r\n\r\n"

@@ -1,0 +1,148 @@
+"""Who is let in by what a CONNECT says, and what users with permissions may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bcrypt
+import pytest
+
+from streamd.config.options import Options, Permissions, ResponsePermission, User
+from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
+from streamd.net.auth import Authenticator, Check, Identity, UserRights
+
+HASH = bcrypt.hashpw(b"p", bcrypt.gensalt(4)).decode()
+SECOND = 1_000_000_000
+
+
+def who(options: Options, connect: dict[str, Any]) -> str | None:
+    """The user's name ("" for one without), or None for a refusal."""
+    judged = Authenticator(options).judge(connect)
+    found = judged.run() if isinstance(judged, Check) else judged
+    return found if found is None else found.user
+
+
+@pytest.mark.parametrize(
+    ("options", "connect", "user"),
+    [
+        (Options(), {}, ""),
+        (Options(), {"user": "u", "pass": "p"}, ""),
+        (Options(token="t"), {}, None),
+        (Options(token="t"), {"auth_token": "t"}, ""),
+        (Options(token="t"), {"auth_token": "T"}, None),
+        (Options(token="t"), {"user": "t"}, ""),
+        (Options(token="t"), {"user": "t", "pass": "p"}, None),
+        (Options(token="t"), {"auth_token": 5}, None),
+        (Options(token=HASH), {"auth_token": "p"}, ""),
+        (Options(token=HASH), {"auth_token": HASH}, None),
+        (Options(username="u", password="p"), {"user": "u", "pass": "p"}, "u"),
+        (Options(username="u", password="p"), {"user": "u"}, None),
+        (Options(username="u", password="p"), {"user": "v", "pass": "p"}, None),
+        (Options(username="u", password="p"), {"pass": "p"}, None),
+        (Options(users=[User("u", HASH)]), {"user": "u", "pass": "p"}, "u"),
+        (Options(users=[User("u", HASH)]), {"user": "u", "pass": "q"}, None),
+        (Options(users=[User("u", "p")]), {"nkey": "U"}, None),
+        (Options(users=[User("u", "p")], no_auth_user="u"), {}, "u"),
+        (Options(users=[User("u", "p")], no_auth_user="u"), {"user": "v"}, None),
+        (Options(users=[User("u", "p")], no_auth_user="u"), {"jwt": "J"}, None),
+        (Options(has_unserved_users=True), {"user": "u", "pass": "p"}, None),
+        (Options(has_unserved_users=True), {}, None),
+    ],
+)
+def test_who_is_let_in(options: Options, connect: dict[str, Any], user: str | None) -> None:
+    assert who(options, connect) == user
+
+
+def test_a_user_of_the_list_is_not_replaced_by_the_single_one() -> None:
+    options = Options(users=[User("u", "listed", account="A")], username="u", password="single")
+    assert who(options, {"user": "u", "pass": "listed"}) == "u"
+    assert who(options, {"user": "u", "pass": "single"}) is None
+
+
+def test_default_permissions_are_for_users_that_have_none() -> None:
+    default, own = Permissions(publish_allow=[]), Permissions(publish_allow=[b"a"])
+    users = [User("a", "p", own), User("b", "p")]
+    auth = Authenticator(Options(users=users, default_permissions=default))
+    for name, permissions in (("a", own), ("b", default)):
+        found = auth.judge({"user": name, "pass": "p"})
+        assert isinstance(found, Identity) and found.permissions is permissions
+
+
+def test_a_secret_that_passed_is_not_tried_again_not_even_after_a_reload() -> None:
+    connect = {"user": "u", "pass": "p"}
+    options = Options(users=[User("u", HASH)])
+    auth = Authenticator(options)
+    first = auth.judge(connect)
+    assert isinstance(first, Check) and first.run() is not None
+    assert isinstance(auth.judge(connect), Identity)
+    assert isinstance(auth.judge(connect | {"pass": "q"}), Check)
+    assert isinstance(Authenticator(options, before=auth).judge(connect), Identity)
+
+
+def test_verdicts_are_remembered_within_bounds() -> None:
+    rights = UserRights(Permissions(publish_allow=[b"a.*"], subscribe_deny=[b"a.1", b"a.2 q"]))
+    for _ in range(2):
+        for at in range(RIGHTS_CACHE_MAX + 5):
+            assert rights.may_publish(b"a.%d" % at, now_ns=0)
+            assert rights.is_denied_delivery(b"a.%d" % at) is (at == 1)
+        assert not rights.may_publish(b"b", now_ns=0)
+    assert len(rights._may_publish) <= RIGHTS_CACHE_MAX
+    assert len(rights._deny_cache) <= RIGHTS_CACHE_MAX
+
+
+def answering(**response: int) -> UserRights:
+    allowed = ResponsePermission(**response)
+    return UserRights(Permissions(publish_allow=[], allow_responses=allowed))
+
+
+@pytest.mark.parametrize(
+    ("response", "answers"),
+    [
+        ({}, [(0, True), (0, False)]),
+        ({"max_msgs": 3}, [(0, True), (0, True), (0, True), (0, False)]),
+        ({"max_msgs": -1, "ttl_ns": -1}, [(0, True), (10**6, True), (10**9, True)]),
+        ({"max_msgs": 5, "ttl_ns": SECOND}, [(0, True), (1, True), (2, False), (0, False)]),
+    ],
+)
+def test_a_reply_may_be_used_so_often_for_so_long(
+    response: dict[str, int], answers: list[tuple[int, bool]]
+) -> None:
+    rights = answering(**response)
+    assert not rights.may_publish(b"in.1", now_ns=0)
+    rights.grant_reply(b"in.1", now_ns=0)
+    found = [(at, rights.may_publish(b"in.1", now_ns=at * SECOND)) for at, _ in answers]
+    assert found == answers
+    assert not rights.may_publish(b"in.2", now_ns=0)
+
+
+def test_the_oldest_replies_make_room() -> None:
+    rights = answering()
+    for at in (*range(REPLY_GRANTS_MAX), 0, REPLY_GRANTS_MAX):
+        rights.grant_reply(b"in.%d" % at, now_ns=0)
+    assert len(rights._grants) == REPLY_GRANTS_MAX
+    assert not rights.may_publish(b"in.1", now_ns=0)
+    assert rights.may_publish(b"in.0", now_ns=0)  # asked again since
+    assert rights.may_publish(b"in.%d" % REPLY_GRANTS_MAX, now_ns=0)
+
+
+@pytest.mark.parametrize(
+    ("allow", "pattern", "queue", "may"),
+    [
+        ([b"a.*"], b"a.1", b"", True),
+        ([b"a.*"], b"a.>", b"", False),
+        ([b"a v1"], b"a", b"", False),
+        ([b"a v1"], b"a", b"v1", True),
+        ([b"a v.*"], b"a", b"v.1", True),
+        ([b"a"], b"a", b"any", True),
+        ([], b"a", b"", False),
+        (None, b"a", b"", True),
+        (None, b"no", b"", False),
+        (None, b"q", b"", True),
+        (None, b"q", b"g", False),
+    ],
+)
+def test_what_may_be_subscribed_to(
+    allow: list[bytes] | None, pattern: bytes, queue: bytes, may: bool
+) -> None:
+    rights = UserRights(Permissions(subscribe_allow=allow, subscribe_deny=[b"no", b"q g"]))
+    assert rights.may_subscribe(pattern, queue) is may
