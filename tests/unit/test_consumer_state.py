@@ -84,12 +84,15 @@ def test_limits_of_the_stream_bind_its_consumers() -> None:
 def test_reset_is_allowed_where_the_start_allows_it() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 8)
+    when = format_ns(bed.index.rows[4][1])
     for name, config, seq, text in (
         ("a", {}, 99, ""),
         ("b", {"deliver_policy": "new"}, 3, "not allowed"),
         ("b2", {"deliver_policy": "new"}, 0, ""),
         ("c", {"deliver_policy": "by_start_sequence", "opt_start_seq": 4}, 3, "below start seq"),
         ("d", {"deliver_policy": "by_start_sequence", "opt_start_seq": 4}, 7, ""),
+        ("e", {"deliver_policy": "by_start_time", "opt_start_time": when}, 4, "below start time"),
+        ("f", {"deliver_policy": "by_start_time", "opt_start_time": when}, 5, ""),
     ):
         bed.create(name, **config)
         found = check_reset(bed.consumers[name], seq)
@@ -135,9 +138,10 @@ def test_state_survives_a_snapshot() -> None:
     consumer = bed.consumers["C"]
     state = commands.decode(commands.encode(consumer.to_state()))
     again = Consumer.from_state(state, bed)
-    for name in ("pending", "redelivered", "naked", "next_sseq", "matcher", "floor_sseq"):
-        if name != "matcher":
-            assert getattr(again, name) == getattr(consumer, name), name
+    assert consumer.pending and consumer.redelivered and consumer.naked  # else this tells nothing
+    for name in ("pending", "redelivered", "naked", "next_sseq", "floor_sseq"):
+        assert getattr(again, name) == getattr(consumer, name), name
+    assert again.to_state()[:14] == consumer.to_state()[:14]
     assert again.initial == consumer.initial[consumer.initial_at :] == [4]
     assert again.info() == consumer.info()
     assert again.num_pending == 1
@@ -213,6 +217,185 @@ def test_what_is_acked_behind_one_that_waits_is_forgotten() -> None:
     for sseq in list(consumer.pending):
         bed.ack(sseq)
     assert bed.info().floor == bed.info().delivered
+
+
+def say(bed: Bed, kind: int, *fields: Any, name: str = "C") -> Consumer:
+    """Apply a command about a consumer, as if it came out of the log."""
+    consumer = bed.consumers[name]
+    consumer.apply([kind, bed.now_ns(), consumer.uid, *fields], bed.effects)
+    return consumer
+
+
+def held(consumer: Consumer) -> list[Any]:
+    """What a consumer remembers of deliveries that are not settled."""
+    return [[*consumer.pending], dict(consumer.redelivered), [*consumer.naked]]
+
+
+def test_what_clients_say_of_what_does_not_wait_means_nothing() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 4)
+    bed.create()
+    bed.pull(b"3")
+    bed.ack(2)
+    consumer = bed.consumers["C"]
+    before = consumer.to_state()
+    for kind, items in (
+        (commands.ACKED, [2, 4]),
+        (commands.NAKED, [(2, 0), (4, 0)]),
+        (commands.TERMED, [(2, "why"), (4, "why")]),
+        (commands.PROGRESS, [2, 4]),
+        (commands.DEAD, [2, 4]),
+    ):
+        say(bed, kind, items)
+        assert (consumer.to_state(), bed.effects.events) == (before, []), kind
+    say(bed, commands.DELIVERED, [(2, 2, 4, True)], 0)  # sent again just before its ack came
+    assert held(consumer) == [[1, 3], {}, []]
+    assert consumer.delivered_cseq == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "items", "left"),
+    [
+        (commands.DELIVERED, [(1, 1, 3, True)], [[1, 2], {1: 2}, []]),
+        (commands.PROGRESS, [1], [[1, 2], {}, []]),
+        (commands.ACKED, [1], [[2], {}, []]),
+        (commands.TERMED, [(1, "why")], [[2], {}, []]),
+        (commands.DEAD, [1], [[2], {1: 1}, []]),
+    ],
+)
+def test_a_delay_ends_with_what_comes_next(kind: int, items: list[Any], left: list[Any]) -> None:
+    bed = Bed()
+    bed.store(b"a", b"a")
+    bed.create()
+    bed.pull(b"2")
+    consumer = say(bed, commands.NAKED, [(1, 5 * SECOND)])
+    assert consumer.naked == {1: bed.now_ns() + 5 * SECOND}
+    say(bed, kind, items, *([0] if kind == commands.DELIVERED else []))
+    assert held(consumer) == left
+
+
+def test_what_is_told_of_deliveries_that_failed() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 3)
+    bed.create()
+    bed.pull(b"3")
+    say(bed, commands.DELIVERED, [(2, 2, 4, True)], 0)
+    consumer = say(bed, commands.NAKED, [(1, 0), (2, 0)])
+    say(bed, commands.TERMED, [(1, "why")])
+    assert (consumer.floor_cseq, consumer.floor_sseq) == (1, 1)
+    say(bed, commands.DEAD, [2])
+    told = [(kind, f["stream_seq"], f["deliveries"]) for kind, f in bed.effects.events]
+    assert told == [
+        ("consumer_naked", 1, 1),
+        ("consumer_naked", 2, 2),
+        ("consumer_terminated", 1, 1),
+        ("consumer_max_deliver", 2, 2),
+    ]
+    assert bed.effects.events[2][1]["reason"] == "why"
+
+
+def test_an_ack_of_all_settles_what_was_sent_again_or_delayed() -> None:
+    bed = Bed(retention="interest")
+    bed.store(*[b"a"] * 6)
+    bed.create(ack_policy="all")
+    bed.pull(b"5")
+    say(bed, commands.DELIVERED, [(1, 1, 6, True)], 0)
+    consumer = say(bed, commands.NAKED, [(2, 0), (4, 0)])
+    say(bed, commands.ACKED, [3])
+    assert held(consumer) == [[4, 5], {}, [4]]
+    assert (consumer.floor_cseq, consumer.floor_sseq) == (3, 3)
+    say(bed, commands.ACKED, [2, 6, 9])  # long acked; not delivered
+    say(bed, commands.ACKED, [4])
+    assert (consumer.floor_cseq, consumer.floor_sseq) == (4, 4)
+    say(bed, commands.ACKED, [5])
+    assert held(consumer) == [[], {}, []]
+    assert (consumer.floor_cseq, consumer.floor_sseq) == (6, 5)
+    assert bed.acked == [("C", [1, 2, 3]), ("C", [4]), ("C", [5])]
+
+
+@pytest.mark.parametrize("is_purge", [False, True])
+def test_what_leaves_the_stream_is_settled(is_purge: bool) -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 4)
+    bed.create()
+    bed.pull(b"3")
+    say(bed, commands.DELIVERED, [(2, 3, 4, True)], 0)
+    say(bed, commands.NAKED, [(2, 0)])
+    consumer = say(bed, commands.DEAD, [1])
+    bed.effects.events.clear()
+    if is_purge:
+        bed.purge(3)
+    else:
+        bed.remove(1, 2)
+    assert held(consumer) == [[3], {3: 2}, []]
+    assert (consumer.floor_cseq, consumer.floor_sseq) == (2, 2)
+    ((kind, fields),) = bed.effects.events
+    assert (kind, fields["stream_seq"], fields["deliveries"]) == ("consumer_terminated", 2, 2)
+    assert fields["reason"] == "Unacknowledged message was deleted"
+    assert consumer.num_pending == 1
+
+
+def test_a_purge_takes_what_was_listed_at_the_start() -> None:
+    bed = Bed()
+    bed.store(b"a", b"b", b"c", b"a")
+    bed.create(deliver_policy="last_per_subject", filter_subject=">")
+    assert bed.pull(b"1").seqs() == [2]
+    bed.purge(4)
+    consumer = bed.consumers["C"]
+    assert (consumer.initial, consumer.initial_at, consumer.num_pending) == ([4], 0, 1)
+    assert bed.pull(b"1", reply=b"next").seqs() == [4]
+    bed.store(b"b")
+    assert bed.pull(b"1", reply=b"last").seqs() == [5]
+
+
+def test_a_filtered_consumer_stands_at_the_end_when_all_of_its_own_was_purged() -> None:
+    bed = Bed()
+    bed.store(b"a", b"b", b"a", b"b")
+    bed.create("A", filter_subject="a")
+    bed.create("C", filter_subject="c")
+    bed.purge(5, b"a")
+    assert bed.info("A").delivered == bed.info("A").floor == (0, 4)
+    assert bed.info("C").delivered == bed.info("C").floor == (0, 1)  # where the stream begins now
+    bed.store(b"a", b"c")
+    assert bed.pull(b"1", "A", b"a").seqs() == [5]
+    assert bed.pull(b"1", "C", b"c").seqs() == [6]
+
+
+def test_an_update_does_not_resume_a_paused_consumer() -> None:
+    bed = Bed()
+    bed.create()
+    consumer = bed.consumers["C"]
+    consumer.pause(START_NS + SECOND)
+    consumer.update({"name": "C", "ack_policy": "explicit", "description": "again"})
+    assert consumer.paused_until_ns == START_NS + SECOND
+    assert consumer.config["pause_until"] == format_ns(START_NS + SECOND)
+    consumer.pause(0)
+    consumer.update(consumer.config | {"pause_until": format_ns(START_NS + SECOND)})
+    assert consumer.paused_until_ns == 0
+
+
+@pytest.mark.parametrize("policy", ["explicit", "none"])
+def test_a_reset_forgets_all_that_went_before(policy: str) -> None:
+    """Also what was sent before it, and is applied after it."""
+    bed = Bed()
+    bed.store(*[b"a", b"b", b"c"] * 2)
+    bed.create(ack_policy=policy, deliver_policy="last_per_subject", filter_subject=">")
+    bed.pull(b"1")
+    consumer = bed.consumers["C"]
+    if policy == "explicit":
+        say(bed, commands.DELIVERED, [(4, 4, 2, True)], 0)
+        say(bed, commands.NAKED, [(4, SECOND)])
+    else:
+        say(bed, commands.POSITION, 4, 1, 0)
+    bed.remove(6)
+    consumer.reset(3)
+    say(bed, commands.DELIVERED, [(5, 5, 3, False)], 0)
+    if policy == "none":
+        say(bed, commands.POSITION, 5, 2, 0)
+    state = consumer.to_state()
+    assert state[5:15] == [0, 2, 0, 2, 3, 0, [], [], [], []]
+    assert state[15:18] == [1, 0, []]  # of resets, and of what was removed ahead and delivered
+    assert consumer.num_pending == 3
 
 
 def test_an_ack_of_all_that_was_delivered_before_a_reset_means_nothing_after_it() -> None:
