@@ -9,6 +9,7 @@ import pytest
 
 from streamd.config import grammar
 from streamd.errors import ConfigError
+from streamd.limits import CONFIG_DEPTH_MAX
 
 
 def plain(text: str, **environ: str) -> Any:
@@ -74,6 +75,14 @@ def test_values_read_as_nats_server_reads_them(text: str, wanted: Any) -> None:
         ("a {\n b: 1 }\n}\nc: 1", (3, 1), "Unexpected '}': no block is open"),
         ("a: 1\n= 5", (2, 1), "Unexpected key separator '='"),
         ("a", (1, 2), "has no value"),
+        ("a: [,1]", (1, 5), "Unexpected array value terminator"),
+        ("a: [1,,2]", (1, 7), "Unexpected array value terminator"),
+        ("a: [1 2]", (1, 7), "Expected an array value terminator"),
+        ("a: {b: 1 c: 2}", (1, 10), "Expected a map value terminator"),
+        ('a: "\\x4g"', (1, 5), "Expected two hexadecimal digits after"),
+        ("a: (\nb", (2, 2), "Unexpected EOF processing block"),
+        ('"a\n: 1', (1, 1), "Unexpected EOF in a quoted key"),
+        ("include 5", (1, 9), "include needs a file name"),
     ],
 )
 def test_errors_name_file_line_and_column(text: str, place: tuple[int, int], words: str) -> None:
@@ -130,8 +139,19 @@ def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
 
 def test_deep_nesting_is_refused_before_the_stack_is() -> None:
     """A hostile file gives an error, not a RecursionError."""
-    with pytest.raises(ConfigError, match="nest deeper"):
-        plain("a: " + "[" * 5000)
+    for opening in ("[", "{b: "):
+        with pytest.raises(ConfigError, match="nest deeper"):
+            plain("a: " + opening * 5000)
+
+
+def test_what_lies_side_by_side_is_not_deep() -> None:
+    many = 2 * CONFIG_DEPTH_MAX
+    assert plain("a: [" + "[1], {b: 1}, " * many + "]") == {"a": [[1], {"b": 1}] * many}
+
+
+def test_variables_are_those_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMD_TEST_PORT", "4223")
+    assert grammar.parse("port: $STREAMD_TEST_PORT").plain() == {"port": 4223}
 
 
 def test_an_empty_file_is_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from streamd.config import durations, grammar, reader
@@ -212,6 +214,26 @@ def test_a_user_may_be_bound_to_ordinary_connections() -> None:
         ("authorization { users [{user: 1.5}] }", "interface {} is float64, not string"),
         ("server_tags: [a, 1]", "interface {} is int64, not string"),
         ("accounts: 5", "Expected map entries for accounts"),
+        ("accounts { A: 5 }", "Expected map entries for accounts"),
+        ("authorization { token: a, users [{user: b}] }", "Can not have a token and a users"),
+        ("authorization { users [{password: c}] }", "User entry requires a user"),
+        ("authorization { timeout: true }", "interface {} is bool, not float64"),
+        ("authorization { users [{user: a, permissions { pub: 'a.>.b' }}] }", "valid subject"),
+        ("authorization { users [{user: a, permissions { pub: 'a q' }}] }", "valid subject"),
+        ("authorization { users [{user: a, permissions { pub: '' }}] }", "valid subject"),
+        ("authorization { users [{user: a, permissions { sub: 'a q r' }}] }", "valid subject"),
+        ("authorization { users [{user: a, permissions { pub { foo: x } }}] }", "unknown field"),
+        ("lame_duck_grace_period: 5", "interface {} is int64, not string"),
+        ("lame_duck_grace_period: '-5s'", "invalid lame_duck_grace_period, needs to be positive"),
+        ("host: true", "interface {} is bool, not string"),
+        ("max_payload: 9223372036854775808", "does not fit in 64 bits"),
+        ("jetstream { max_mem: x }", '"x" is not a size'),
+        ("jetstream { sync_interval: '0s' }", "must be positive or always"),
+        ('cluster { name: "a b" }', "cluster name cannot contain spaces"),
+        ("cluster { authorization { token: x } }", "does not support tokens"),
+        ("cluster { authorization { users: [] } }", "does not allow multiple users"),
+        ("cluster { tls { cert_file: x } }", "missing 'cert_file' or 'key_file'"),
+        ("cluster { tls { key_file: x } }", "missing 'cert_file' or 'key_file'"),
     ],
 )
 def test_refusals_say_what_and_where(text: str, wanted: str) -> None:
@@ -234,6 +256,63 @@ def test_settings_that_contradict_each_other_are_refused(text: str, wanted: str)
     """Checked once everything is known."""
     with pytest.raises(ConfigError, match=wanted):
         finish(options(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("trace_verbose: true", {"is_trace": True, "is_trace_verbose": True}),
+        ("trace_headers: true", {"is_trace": True, "is_trace_headers": True}),
+        ("trace: true, trace_verbose: false", {"is_trace": True, "is_trace_verbose": False}),
+        ("no_header_support: true", {"has_header_support": False}),
+        ("server_tags: a", {"server_tags": ["a"]}),
+        ("listen: 5", {"port": 5, "host": Options().host}),
+        ("listen: '[::1]:5'", {"port": 5, "host": "::1"}),
+        ("authorization { timeout: '1500ms' }", {"auth_timeout_s": 1.5}),
+        ("authorization { timeout: 2 }", {"auth_timeout_s": 2}),
+    ],
+)
+def test_forms_of_settings(text: str, wanted: dict[str, object]) -> None:
+    o = options(text)
+    assert {name: getattr(o, name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("max_mem: '2GiB', max_file: '5k'", {"max_memory": 2 << 30, "max_storage": 5 << 10}),
+        ("max_mem: 7, max_file: '7'", {"max_memory": 7, "max_storage": 7}),
+        ("sync_interval: always", {"sync_interval_ns": 0}),
+        ("sync: '2m'", {"sync_interval_ns": 120 * 10**9}),
+    ],
+)
+def test_forms_of_jetstream_settings(text: str, wanted: dict[str, int]) -> None:
+    js = options(f"jetstream {{ {text} }}").jetstream
+    assert {name: getattr(js, name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("false", None),
+        ("{ max: 0, expires: '0s' }", ResponsePermission()),
+        ("{ max: -1, expires: '-1s' }", ResponsePermission(-1, -(10**9))),
+    ],
+)
+def test_forms_of_leave_to_answer(text: str, wanted: ResponsePermission | None) -> None:
+    block = f"publish_allow_responses: {text}"
+    o = options(f"authorization {{ users [{{user: a, permissions {{ {block} }}}}] }}")
+    permissions = o.users[0].permissions
+    assert permissions is not None and permissions.allow_responses == wanted
+    assert permissions.publish_allow == (None if wanted is None else [])
+
+
+def test_a_file_is_remembered_with_its_digest(tmp_path: Path) -> None:
+    path = tmp_path / "t.conf"
+    path.write_text("port: 5")
+    o = reader.load(str(path))
+    assert (o.port, o.config_file) == (5, str(path))
+    assert o.config_digest == grammar.digest(grammar.parse("port: 5"))
 
 
 def test_0_is_the_default_of_what_is_never_0() -> None:
