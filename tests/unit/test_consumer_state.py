@@ -122,6 +122,7 @@ def test_sampled_acks_are_told_with_their_time() -> None:
     told = [fields for kind, fields in bed.effects.events if kind == "consumer_ack"]
     assert len(told) == 30
     assert all(fields["ack_time"] >= 20_000_000 for fields in told)
+    assert {fields["deliveries"] for fields in told} == {1}
     assert [sample_percent(text) for text in ("", "0", "7", "100%", "900", "x")] == [
         0, 0, 7, 100, 100, 0,
     ]  # fmt: skip
@@ -191,7 +192,8 @@ def test_what_an_earlier_filter_let_through_is_not_counted_by_the_next(
         pending = bed.info().pending
         assert pending == bed.index.count_from(consumer.next_sseq, consumer.matcher)
         state = commands.decode(commands.encode(consumer.to_state()))
-        assert Consumer.from_state(state, bed).info() == consumer.info()
+        again = Consumer.from_state(state, bed)
+        assert (again.info(), again.to_state()) == (consumer.info(), consumer.to_state())
         assert bed.pull(b'{"batch":1,"no_wait":true}', reply=b"next").msgs
     assert bed.info().pending == pending - 1
 
@@ -333,6 +335,17 @@ def test_what_leaves_the_stream_is_settled(is_purge: bool) -> None:
     assert (kind, fields["stream_seq"], fields["deliveries"]) == ("consumer_terminated", 2, 2)
     assert fields["reason"] == "Unacknowledged message was deleted"
     assert consumer.num_pending == 1
+
+
+def test_of_what_was_sent_while_a_purge_moved_on_only_the_rest_waits() -> None:
+    bed = Bed()
+    bed.store(*[b"a"] * 6)
+    bed.create()
+    bed.purge(3)
+    consumer = say(bed, commands.DELIVERED, [(1, 2, 1, False), (1, 5, 3, False)], 0)
+    assert consumer.pending == {seq: (seq + 2, bed.now_ns()) for seq in (3, 4, 5)}
+    assert (consumer.delivered_cseq, consumer.delivered_sseq, consumer.num_pending) == (7, 5, 1)
+    assert (consumer.floor_cseq, consumer.floor_sseq) == (0, 2)
 
 
 def test_a_purge_takes_what_was_listed_at_the_start() -> None:

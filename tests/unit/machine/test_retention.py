@@ -256,15 +256,28 @@ def test_interest_ends_with_a_delivery_that_wants_no_ack() -> None:
     one = box.consumer("one", ack_policy="none")
     two = box.consumer("two", filter_subject="a.2")
     box.store(*[(b"a.1", b"", b""), (b"a.2", b"", b"")] * 2)
-    box.do(commands.POSITION, one.uid, 3, 3, one.resets)
-    assert box.live() == [2, 4]
+    box.do(commands.POSITION, one.uid, 2, 2, one.resets)
+    assert box.live() == [2, 3, 4]
     box.do(commands.DELIVERED, two.uid, [(2, 2, 1, False), (4, 4, 2, False)], two.resets)
     box.do(commands.ACKED, two.uid, [2, 4])
-    assert box.live() == [4]
+    assert box.live() == [3, 4]
     box.do(commands.PURGE, b"", 0, 0)
-    box.do(commands.POSITION, one.uid, 4, 4, one.resets)  # planned before the purge
-    assert one.info()["delivered"] == {"consumer_seq": 4, "stream_seq": 4}
-    assert one.info()["ack_floor"] == {"consumer_seq": 4, "stream_seq": 4}
+    box.do(commands.POSITION, one.uid, 3, 3, one.resets)  # planned before the purge
+    assert one.info()["delivered"] == {"consumer_seq": 3, "stream_seq": 4}
+    assert one.info()["ack_floor"] == {"consumer_seq": 3, "stream_seq": 4}
+
+
+def test_interest_that_begins_with_the_last_of_each_subject_is_in_no_other() -> None:
+    box = Box(retention="interest")
+    everything = box.consumer("everything")
+    box.store(*[(b"a.1", b"", b""), (b"a.2", b"", b"")] * 2)
+    lasts = box.consumer("lasts", deliver_policy="last_per_subject", filter_subject="a.>")
+    box.do(commands.DELIVERED, everything.uid, [(1, 4, 1, False)], 0)
+    box.do(commands.ACKED, everything.uid, [1, 2, 3, 4])
+    assert box.live() == [3, 4]
+    box.do(commands.DELIVERED, lasts.uid, [(3, 4, 1, False)], 0)
+    box.do(commands.ACKED, lasts.uid, [3, 4])
+    assert box.live() == []
 
 
 def test_interest_stays_in_what_was_given_up_and_ends_if_that_is_acked() -> None:
@@ -278,6 +291,7 @@ def test_interest_stays_in_what_was_given_up_and_ends_if_that_is_acked() -> None
     box.do(commands.ACKED, two.uid, [1, 2])
     assert box.live() == [1, 2]
     assert one.info()["num_ack_pending"] == 1
+    assert one.info()["num_redelivered"] == 0  # nothing ever is, with one attempt
     box.do(commands.ACKED, one.uid, [1, 2])
     assert box.live() == []
 
