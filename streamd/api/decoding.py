@@ -26,7 +26,8 @@ INT_RANGES: Final = {
     "time.Duration": (-(1 << 63), (1 << 63) - 1),
 }
 _SPACE: Final = " \t\r\n"
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_NO_DIGITS = re.compile(r"\.|[eE][+-]?")  # where a fraction or an exponent should be
 _DEPTH_MAX: Final = 100  # of nesting; the deepest request has five
 
 
@@ -377,10 +378,8 @@ def _scan_number(text: str, position: int) -> int:
     found = _NUMBER.match(text, position)
     if found is None:
         raise _bad(text, position + 1, "in numeric literal")
-    end = found.end()
-    rest = text[end : end + 1]
-    if rest in (".", "e", "E") and rest:
-        while text[end : end + 1] and text[end] in ".eE+-":
-            end += 1
-        raise _bad(text, end, "in numeric literal")
-    return end
+    fraction, exponent = found.groups()
+    begun = _NO_DIGITS.match(text, found.end())
+    if begun is not None and not exponent and not (fraction and begun[0] == "."):
+        raise _bad(text, begun.end(), "in numeric literal")
+    return found.end()

@@ -56,6 +56,40 @@ STREAM_REASONS = [
     (b'{"max_msgs":-}', "invalid character '}' in numeric literal at offset 14"),
     (b'{"max_msgs":01}', "invalid character '1' after object key:value pair at offset 14"),
     (b'{"a":[1,2}', "invalid character '}' after array element at offset 10"),
+    (b'{"max_msgs":1.e}', "invalid character 'e' in numeric literal at offset 15"),
+    (b'{"max_msgs":1e+}', "invalid character '}' in numeric literal at offset 16"),
+    (b'{"max_msgs":1.5e}', "invalid character '}' in numeric literal at offset 17"),
+    (b'{"max_msgs":1.5.2}', "invalid character '.' after object key:value pair at offset 16"),
+    (b'{"max_msgs":1e5.}', "invalid character '.' after object key:value pair at offset 16"),
+    (b'{"subjects":["a\\u00e9\\n\\"",[],{}],"placement":{"cluster":"x"},"x":-1.5e3 5}',
+     "invalid character '5' after object key:value pair at offset 74"),
+    (b'{"name":"\\u00Ge"}', "invalid escape sequence `\\u00Ge` in string at offset 15"),
+    (b'{"a":"\\u00', "unexpected EOF"),
+    (b'{"a":["\\n"  , 1 ]  ; }', "invalid character ';' after object key:value pair at offset 20"),
+    (b'{"max_msgs":NaN}', "invalid character 'N' looking for beginning of value at offset 13"),
+    (b'{"retention":1.0}', 'can not unmarshal "1.0"'),
+    (b'{"no_ack":1.5}', "json: cannot unmarshal number into Go struct field "
+     "StreamConfigRequest.no_ack of type bool"),
+    (b'{"no_ack":5}', "json: cannot unmarshal number into Go struct field "
+     "StreamConfigRequest.no_ack of type bool"),
+    (b'{"name":5.5}', "json: cannot unmarshal number into Go struct field "
+     "StreamConfigRequest.name of type string"),
+    (b'{"max_msgs":true}', "json: cannot unmarshal bool into Go struct field "
+     "StreamConfigRequest.max_msgs of type int64"),
+    (b'{"max_msgs":{}}', "json: cannot unmarshal object into Go struct field "
+     "StreamConfigRequest.max_msgs of type int64"),
+    (b'{"mirror":{"opt_start_time":5}}', "json: cannot unmarshal number into Go struct field "
+     "StreamConfigRequest.mirror.opt_start_time of type time.Time"),
+    (b'{"mirror":{"opt_start_time":1.5}}', "json: cannot unmarshal number into Go struct field "
+     "StreamConfigRequest.mirror.opt_start_time of type time.Time"),
+    (b'{"subjects":"x"}', "json: cannot unmarshal string into Go struct field "
+     "StreamConfigRequest.subjects of type []string"),
+    (b'{"sources":{}}', "json: cannot unmarshal object into Go struct field "
+     "StreamConfigRequest.sources of type []*server.StreamSource"),
+    (b'{"sources":[1.5]}', "json: cannot unmarshal number into StreamConfigRequest.sources.0 of "
+     "type server.StreamSource"),
+    (b'{"metadata":[]}', "json: cannot unmarshal array into Go struct field "
+     "StreamConfigRequest.metadata of type map[string]string"),
     (b"\x00", "invalid character '\\x00' looking for beginning of value at offset 1"),
 ]  # fmt: skip
 
@@ -77,6 +111,10 @@ def test_refusals_read_as_nats_servers(body: bytes, reason: str) -> None:
         (b'{"name":null,"max_msgs":5}', {"max_msgs": 5}),
         (b'{"NAME":"A","Subjects":["a"]}', {"name": "A", "subjects": ["a"]}),
         (b'{"name":"A"}{"name":"B"}', {"name": "B"}),
+        (
+            b'{"metadata":{"a":null},"subjects":[null,"b"]}',
+            {"metadata": {"a": ""}, "subjects": ["b"]},
+        ),
         (b'{"name":"\xff\\ud800"}', {"name": "\ufffd\ufffd"}),
         (
             b'{"mirror":{"opt_start_time":"2020-01-01T00:00:00.50+02:00"}}',
