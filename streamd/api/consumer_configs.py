@@ -16,7 +16,6 @@ from streamd import errors, limits, subjects
 from streamd.api import times
 from streamd.api.shapes import CONSUMER_CONFIG_FIELDS
 from streamd.api.stream_configs import is_valid_name, metadata_bytes, static_metadata
-from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.subject_tree import SubjectTree
 from streamd.types import AssetLimits
@@ -81,7 +80,6 @@ def normalise(
     _check_flow_control_acks(config)
     _check_filters(config)
     _check_start(config)
-    _check_limits(config, stream)
     _check_priority(config)
     metadata = static_metadata(config.get("metadata", {}), required_level(config))
     config["metadata"] = metadata
@@ -349,16 +347,6 @@ def _check_start(config: Config) -> None:
         if policy == "last_per_subject":
             if not config.get("filter_subject") and not config.get("filter_subjects"):
                 raise refusal("filter subject", "not")
-
-
-def _check_limits(config: Config, stream: Config) -> None:
-    stream_limits = stream.get("consumer_limits") or {}
-    ack_pending_max = stream_limits.get("max_ack_pending", 0)
-    if 0 < ack_pending_max < config["max_ack_pending"]:
-        raise errors.CONSUMER_MAX_PENDING_ACK_EXCESS(limit=ack_pending_max)
-    inactive_max = stream_limits.get("inactive_threshold", 0)
-    if 0 < inactive_max < config.get("inactive_threshold", 0):
-        raise errors.CONSUMER_INACTIVE_THRESHOLD_EXCESS(limit=format_duration(inactive_max))
 
 
 def _check_priority(config: Config) -> None:

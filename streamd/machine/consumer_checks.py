@@ -90,9 +90,8 @@ def _check_against_stream(
     retention = stream_config.get("retention", "limits")
     limits = stream_config.get("consumer_limits") or {}
     ack_pending_max = limits.get("max_ack_pending", 0)
-    if ack_pending_max > 0 and config.get("ack_policy") != "none":
-        if config.get("max_ack_pending", 0) > ack_pending_max:  # -1, without limit, is let in
-            return errors.CONSUMER_MAX_PENDING_ACK_EXCESS(limit=ack_pending_max)
+    if 0 < ack_pending_max < config.get("max_ack_pending", 0):  # -1, without limit, is let in
+        return errors.CONSUMER_MAX_PENDING_ACK_EXCESS(limit=ack_pending_max)
     threshold_max = limits.get("inactive_threshold", 0)
     if threshold_max > 0 and config.get("inactive_threshold", 0) > threshold_max:
         return errors.CONSUMER_INACTIVE_THRESHOLD_EXCESS(limit=format_duration(threshold_max))

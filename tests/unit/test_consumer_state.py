@@ -11,7 +11,7 @@ from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.consumer import Consumer
 from streamd.machine.consumer_acks import sample_percent
-from streamd.machine.consumer_checks import check_create, check_reset
+from streamd.machine.consumer_checks import check_create, check_reset, is_same
 from streamd.machine.rfc3339 import format_ns, parse_ns
 from tests.unit.consumer_bed import START_NS, Bed
 
@@ -32,6 +32,26 @@ def test_action_decides_between_create_and_update() -> None:
     assert refusal(bed, "C", "create") == 0  # the same again
     assert refusal(bed, "C", "create", description="x") == 10148
     assert refusal(bed, "C", "update", description="x") == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "is_equal"),
+    [
+        ({}, True),
+        ({"description": None}, True),
+        ({"metadata": {"a": "b", "_nats.ver": "2.99", "_nats.level": "9"}}, True),
+        ({"metadata": {"a": "c"}}, False),
+        ({"filter_subject": "", "filter_subjects": ["x"]}, True),
+        ({"filter_subject": "", "filter_subjects": ["x", "y"]}, False),
+        ({"filter_subject": "y"}, False),
+        ({"pause_until": format_ns(START_NS)}, True),  # it has an endpoint of its own
+        ({"max_deliver": 7}, False),
+    ],
+)
+def test_which_configs_ask_for_the_same_consumer(change: dict[str, Any], is_equal: bool) -> None:
+    config = {"name": "C", "filter_subject": "x", "metadata": {"a": "b"}}
+    assert is_same(config, config | change) is is_equal
+    assert is_same(config | change, config) is is_equal
 
 
 @pytest.mark.parametrize(
@@ -79,6 +99,24 @@ def test_limits_of_the_stream_bind_its_consumers() -> None:
     bed.create(max_ack_pending=5)
     assert refusal(bed, "D", max_ack_pending=5) == 10026
     assert refusal(bed, "C", max_ack_pending=6) == 0
+    assert refusal(bed, "D", max_ack_pending=5, direct=True) == 0
+    bed.create("D", max_ack_pending=5, direct=True)
+    assert refusal(bed, "C", max_ack_pending=7, description="x") == 0
+
+
+def test_where_all_must_ack_all_replicas_have_the_consumer() -> None:
+    bed = Bed(retention="interest", num_replicas=3)
+    assert [refusal(bed, "C", num_replicas=count) for count in (0, 1, 3, 5)] == [0, 10134, 0, 10126]
+    bed = Bed(num_replicas=3)
+    assert [refusal(bed, "C", num_replicas=count) for count in (0, 1, 3, 5)] == [0, 0, 0, 10126]
+
+
+def test_a_push_consumer_stays_one() -> None:
+    bed = Bed()
+    bed.create(deliver_subject="d")
+    with pytest.raises(JsError, match="can not update push consumer to pull based"):
+        bed.create()
+    bed.create(deliver_subject="e")
 
 
 def test_reset_is_allowed_where_the_start_allows_it() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from streamd import subjects
+from streamd.api import consumer_configs
+from streamd.errors import JsError
 from streamd.types import AssetLimits
 from tests.unit.api.bed import Bed
 
@@ -229,6 +231,26 @@ def test_create_fills_in_what_was_meant(
 
 
 @pytest.mark.parametrize(
+    ("replicas", "retention", "wanted"),
+    [
+        (0, "interest", 0),
+        (3, "interest", 0),
+        (1, "interest", 10134),
+        (1, "limits", 0),
+        (5, "limits", 10126),
+    ],
+)
+def test_replicas_of_a_consumer(replicas: int, retention: str, wanted: int) -> None:
+    stream = {"num_replicas": 3, "retention": retention, "subjects": []}
+    try:
+        found = consumer_configs.normalise({"num_replicas": replicas}, stream)["num_replicas"]
+    except JsError as refused:
+        assert refused.err_code == wanted
+    else:
+        assert (found, wanted) == (replicas, 0)
+
+
+@pytest.mark.parametrize(
     ("config", "level"),
     [
         ({}, "0"),
@@ -288,6 +310,8 @@ def test_work_queue_and_stream_limits(bed: Bed) -> None:
     bed.make_consumer("F", "a", ack_policy="explicit", filter_subject="f.a")
     assert refused("F", ack_policy="all", filter_subject="f.b") == 10026
     assert refused("L", ack_policy="explicit", max_ack_pending=51) == 10121
+    assert refused("L", max_ack_pending=51) == 10121
+    assert refused("W", deliver_policy="new", ack_policy="none") == 10084
     assert refused("L", inactive_threshold=11 * 10**9) == 10153
     free = create(bed, "L", ack_policy="explicit", max_ack_pending=-1)["config"]
     assert free["max_ack_pending"] == -1
