@@ -60,7 +60,9 @@ class ClientConn(ClientSession):
         if self.is_closed:
             return
         self.last_read_ns = time.time_ns()
-        if self._identity is None and self._connect is None and data[0] not in b"cC":
+        # What a stranger begins with is seen by its first byte; CONNECT may come in pieces.
+        is_unknown = self._identity is None and self._connect is None
+        if is_unknown and not self._parser.buffered_bytes and data[0] not in b"cC":
             self._refuse()
             return
         events = self._parser.feed(data)

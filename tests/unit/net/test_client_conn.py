@@ -176,6 +176,21 @@ def test_another_first_operation_is_refused():
     assert peer.transport.is_closing
 
 
+def test_a_connect_may_come_in_pieces():
+    """However the network cuts it: only the first byte of a message tells what it is."""
+    line = b'CONNECT {"verbose":false,"auth_token":"x"}\r\n'
+    bed = Bed(Options(token="x"))
+    for at in range(1, len(line)):
+        peer = bed.peer(line[:at])
+        assert peer.send(line[at:] + b"PING\r\n") == b"PONG\r\n", at
+    peer = bed.peer(None)
+    assert b"".join(peer.send(b"%c" % byte) for byte in line + b"PING\r\n") == b"PONG\r\n"
+    wrong = bed.peer(line[: line.index(b'x"')])
+    assert wrong.send(b'no"}\r\nPING\r\n') == b"-ERR 'Authorization Violation'\r\n"
+    long = bed.peer(line[:-3])
+    assert b"'maximum control line exceeded'" in long.send(b"x" * 5000)
+
+
 def test_silence_is_timed_out_only_where_connect_is_due():
     bed = Bed(Options(token="x", auth_timeout_s=2.0))
     peer = bed.peer(None)
@@ -198,11 +213,14 @@ def test_bcrypt_is_checked_off_the_loop_and_what_follows_waits():
     bed.clock.finish_jobs()
     assert peer.take() == b"MSG a 1 1\r\nx\r\n" and not peer.transport.is_paused
     assert peer.conn.user == "joe"
+    assert not peer.transport.is_closing
     # The second time the secret is known, without a job.
     assert bed.peer(connect).send(b"PING\r\n") == b"PONG\r\n"
-    wrong = bed.peer(connect.replace(b'"pw"', b'"no"'))
+    wrong, gone = [bed.peer(connect.replace(b'"pw"', b'"no"')) for _ in range(2)]
+    gone.leave()
     bed.clock.finish_jobs()
     assert wrong.take() == b"-ERR 'Authorization Violation'\r\n"
+    assert gone.take() == b""
 
 
 @pytest.mark.parametrize(
@@ -338,7 +356,7 @@ def test_a_pong_measures_the_round_trip_and_forgives():
     bed.clock.advance(0.25)
     peer.take()
     peer.send(b"PONG\r\n")
-    assert peer.conn.rtt_ns > 0
+    assert 250_000_000 <= peer.conn.rtt_ns < 1_000_000_000
     bed.clock.advance(10)
     assert not peer.transport.is_closing
 

@@ -47,6 +47,16 @@ def test_who_never_said_who_it_is_must_when_it_is_asked(is_silent: bool) -> None
     assert idle.send(b"SUB x 1\r\n") == REFUSED
 
 
+def test_what_was_begun_before_a_login_was_asked_for_is_refused() -> None:
+    bed = Bed(Options())
+    peer, listening = bed.peer(None), connect(bed, "u", "p")
+    listening.send(b"SUB a 1\r\n")
+    peer.send(b"PUB a 1\r\n")
+    reload(bed, users=[User("u", "p")])
+    assert peer.send(b"c\r\nPUB a 1\r\nx\r\n").endswith(REFUSED)
+    assert listening.send(b"PING\r\n") == ALIVE
+
+
 def test_new_permissions_hold_for_what_is_there() -> None:
     bed = Bed(Options(users=[User("a", "1")]))
     peer = connect(bed, "a", "1")
