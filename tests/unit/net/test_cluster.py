@@ -8,6 +8,7 @@ import io
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -690,12 +691,88 @@ def test_a_drained_link_is_told() -> None:
             drained: list[str] = []
             a.cluster.on_drained(drained.append)
             a.cluster.on_drained(lambda _: a.handler.changed.set())
-            size = limits.REMOTE_CONGESTED_BYTES * 4
-            a.cluster.note("b", "x", [bytes(size)])
-            await b.handler.until(lambda: b.handler.of("note"))
-            await a.handler.until(lambda: a.cluster.buffered_bytes("b") == 0)
-            assert drained in ([], ["b"])  # the kernel may have taken it all at once
-            assert len(b.handler.of("note")[0][2][0]) == size
+            (link,) = a.cluster._up.values()
+            (theirs,) = b.cluster._up.values()
+            assert link._transport is not None and theirs._transport is not None
+            theirs._transport.pause_reading()
+            count = 0
+            while link._transport.get_write_buffer_size() <= limits.REMOTE_CONGESTED_BYTES:
+                a.cluster.note("b", "x", [bytes(limits.REMOTE_CONGESTED_BYTES // 2)])
+                count += 1
+                await asyncio.sleep(0)  # until the kernel takes no more
+            assert drained == []
+            theirs._transport.resume_reading()
+            await a.handler.until(lambda: drained)
+            await b.handler.until(lambda: len(b.handler.of("note")) == count)
+            assert drained == ["b"] and a.cluster.buffered_bytes("b") == 0
+
+    asyncio.run(main())
+
+
+def test_a_link_is_shown_with_what_went_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "PEER_BEAT_S", 3600.0)
+
+    async def main() -> None:
+        async with bed() as make:
+            before_ns = time.time_ns()
+            a, b = await pair(make)
+            (shown,), (theirs,) = a.cluster.routes(), b.cluster.routes()
+            assert (shown.in_msgs, shown.out_msgs) == (0, 0)
+            assert (shown.remote_name, shown.remote_id) == ("b", "Nb")
+            assert (shown.ip, theirs.port) == ("127.0.0.1", a.cluster.port)
+            assert (shown.did_solicit, theirs.did_solicit) == (False, True)
+            assert before_ns <= shown.start_ns <= shown.last_activity_ns <= time.time_ns()
+            answers: list[Any] = []
+
+            def answered(value: Any) -> None:
+                answers.append(value)
+                a.handler.changed.set()
+
+            a.cluster.send("b", 4, [TimeoutNow(2)])
+            a.cluster.note("b", "x", [bytes(1000)])
+            a.cluster.call("b", "echo", [1], answered, 5000)
+            await a.handler.until(lambda: answers)
+            (now,), (theirs,) = a.cluster.routes(), b.cluster.routes()
+            assert (now.out_msgs, now.in_msgs) == (theirs.in_msgs, theirs.out_msgs) == (3, 1)
+            assert now.out_bytes > shown.out_bytes + 1000 and now.in_bytes > shown.in_bytes
+            assert (now.out_bytes, now.in_bytes) == (theirs.in_bytes, theirs.out_bytes)
+
+    asyncio.run(main())
+
+
+def test_whoever_asks_too_much_at_once_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamd.net import peer_link
+
+    monkeypatch.setattr(peer_link, "PEER_CALLS_MAX", 2)
+
+    async def main() -> None:
+        async with bed() as make:
+            a, _ = await pair(make)
+            outcomes: list[Any] = []
+
+            def answered(value: Any) -> None:
+                outcomes.append(value)
+                a.handler.changed.set()
+
+            for number in range(3):
+                a.cluster.call("b", "echo", [number], answered, 5000)
+            await a.handler.until(lambda: len(outcomes) == 3)
+            assert outcomes == [CLUSTER_NOT_AVAIL(), [0], [1]]
+
+    asyncio.run(main())
+
+
+def test_a_link_lives_while_anything_comes() -> None:
+    async def main() -> None:
+        async with bed() as make:
+            a, _ = await pair(make)
+            (link,) = a.cluster._up.values()
+            for _ in range(3 * limits.PEER_SILENT_BEATS_MAX):
+                link.beat()
+                link.data_received(peer.frame(peer.NOTE, "x", []))
+            assert a.cluster.is_up("b") and not link.is_doubtful
+            link.beat(), link.beat()
+            assert link.is_doubtful
 
     asyncio.run(main())
 
