@@ -29,6 +29,7 @@ from tests.unit.machine.box import Blocks, Box
 
 SUBJECTS = [b"a.b", b"a.c", b"a.b.c", b"a.d.e"]
 PATTERNS = [b"a.*", b"a.b", b"a.>", b"a.b.>", b"a.d.>", b"a.*.c", b"a.zz", b">"]
+BLOCK_BYTES = 300  # so that most stories have sealed blocks
 HEADER = b"NATS/1.0\r\nColour: red\r\n\r\n"
 
 subjects = st.sampled_from(SUBJECTS)
@@ -41,10 +42,13 @@ class StreamModel(RuleBasedStateMachine):
         max_bytes=st.sampled_from([-1, -1, 600]),
         per_subject=st.sampled_from([-1, -1, 1, 3]),
         storage=st.sampled_from(["file", "memory"]),
+        block_count=st.sampled_from([0, 0, 4]),
     )
-    def start(self, max_msgs: int, max_bytes: int, per_subject: int, storage: str) -> None:
+    def start(
+        self, max_msgs: int, max_bytes: int, per_subject: int, storage: str, block_count: int
+    ) -> None:
         self.box = Box(
-            block_bytes=700,
+            block_bytes=BLOCK_BYTES,
             max_msgs=max_msgs,
             max_bytes=max_bytes,
             max_msgs_per_subject=per_subject,
@@ -59,6 +63,8 @@ class StreamModel(RuleBasedStateMachine):
         self.consumers: list[str] = []
         self.planned: list[Any] | None = None
         self.saved: tuple[bytes, bytes | None, Blocks, int] | None = None
+        for _ in range(block_count):  # else few stories come as far as a block that is sealed
+            self.store([(subject, b"", bytes(50)) for subject in SUBJECTS])
 
     def size(self, msg: tuple[bytes, bytes, bytes]) -> int:
         subject, headers, payload = msg
@@ -220,21 +226,18 @@ class StreamModel(RuleBasedStateMachine):
         self.live = {seq: msg for seq, msg in self.live.items() if seq > up_to and seq not in named}
 
     @precondition(lambda self: len(self.box.sealed()) > 0)
-    @rule(data=st.data())
-    def plan_rewrite(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), is_at_once=st.booleans())
+    def rewrite(self, data: st.DataObject, is_at_once: bool) -> None:
+        """At once, or what was planned some commands ago: meanwhile blocks may have died, been
+        rewritten, or hold less."""
         sealed = self.box.sealed()
-        first = data.draw(st.integers(0, len(sealed) - 1))
-        last = data.draw(st.integers(first, len(sealed) - 1))
-        self.planned = self.box.plan_rewrite(sealed[first : last + 1])
-
-    @precondition(lambda self: self.planned is not None)
-    @rule()
-    def rewrite(self) -> None:
-        """What was planned some commands ago: meanwhile blocks may have died, been rewritten, or
-        hold less."""
-        assert self.planned is not None
+        if is_at_once or self.planned is None:
+            first = data.draw(st.integers(0, len(sealed) - 1))
+            last = data.draw(st.integers(first, len(sealed) - 1))
+            self.planned = self.box.plan_rewrite(sealed[first : last + 1])
+            if not is_at_once:
+                return
         block_nos = self.planned[0]
-        sealed = self.box.sealed()
         is_there = all(block_no in sealed for block_no in block_nos)
         assert self.box.do(commands.REWRITE, *self.planned) is is_there
         if is_there:
@@ -349,7 +352,7 @@ class StreamModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "box"):
             return
-        replica = Box(block_bytes=700, **self.first_config)
+        replica = Box(block_bytes=BLOCK_BYTES, **self.first_config)
         for data in self.box.log:
             replica.apply(data)
         assert replica.machine.digest == self.box.machine.digest
@@ -361,10 +364,15 @@ class StreamModel(RuleBasedStateMachine):
 
     def replay(self, state: bytes, cache: bytes | None, blocks: Blocks, position: int) -> None:
         """A crash after the snapshot: its blocks, its state and the rest of the log."""
-        again = Box(block_bytes=700)
+        again = Box(block_bytes=BLOCK_BYTES)
         again.blocks = blocks
         again.machine = StreamMachine.restore(
-            state, cache, codec=BlockCodec(), columns=blocks, scan=blocks.scan, block_bytes=700
+            state,
+            cache,
+            codec=BlockCodec(),
+            columns=blocks,
+            scan=blocks.scan,
+            block_bytes=BLOCK_BYTES,
         )
         for data in self.box.log[position:]:
             again.apply(data)

@@ -453,23 +453,29 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_crash_at_any_operation_leaves_the_old_or_the_new(seed: int) -> None:
-    """S3.8: wherever a restore is cut off, the next start completes it."""
-    one = leader()
-    follower = Replica("b", seed=seed)
-    follower.publish(100)
-    follower.save()
-    old = follower.machine.digest
-    world = World(follower, one)
-    follower.disk.crash_at_operation = follower.disk.operation_count + 1 + seed * 3
-    world.catchup.start("a", 1)
-    try:
-        world.run()
-    except SimCrash:
-        follower.disk.crash()
-        follower.thread = type(follower.thread)()
-        _check_restart(world, one, old)
-    else:
-        assert same(world.reopened(), one)
+    """S3.8: wherever a restore is cut off, from its first operation to its last, the next start
+    completes it."""
+    total = 0
+    for is_whole in (True, False):
+        one = leader()
+        follower = Replica("b", seed=seed)
+        follower.publish(100)
+        follower.save()
+        old = follower.machine.digest
+        disk, begin = follower.disk, follower.disk.operation_count
+        world = World(follower, one)
+        world.catchup.start("a", 1)
+        if is_whole:
+            world.run()
+            total = disk.operation_count - begin
+            assert same(world.reopened(), one)
+        else:
+            disk.crash_at_operation = begin + 1 + seed * (total - 1) // 59
+            with pytest.raises(SimCrash):
+                world.run()
+    disk.crash()
+    follower.thread = type(follower.thread)()
+    _check_restart(world, one, old)
 
 
 def test_a_complete_install_counts_no_more_once_another_begins() -> None:
