@@ -55,3 +55,15 @@ def test_agrees_with_a_plain_set(steps: list[tuple[str, int, int]], probe: int) 
     again = SeqSet.from_state(real.to_state())
     assert list(again) == sorted(model) and len(again) == len(model)
     assert again.to_state() == real.to_state()
+
+
+def test_a_long_range_takes_no_room_in_a_snapshot() -> None:
+    """A purge of millions in the middle is one row, wherever it begins and ends."""
+    made = SeqSet()
+    made.add_range(5, 2_000_000)
+    made.add(3_000_000)
+    state = made.to_state()
+    assert len(state) <= 4  # a part of a span, many whole ones, a part, and one alone
+    again = SeqSet.from_state(state)
+    assert len(again) == len(made) == 1_999_997
+    assert list(again.ranges()) == [(5, 2_000_000), (3_000_000, 3_000_000)]

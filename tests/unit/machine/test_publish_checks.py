@@ -8,7 +8,7 @@ import pytest
 
 from streamd import errors
 from streamd.errors import JsError
-from streamd.machine import commands
+from streamd.machine import commands, publish
 from tests.unit.machine.box import SECOND, Box, header_block
 
 
@@ -48,6 +48,26 @@ def test_id_is_forgotten_after_the_window() -> None:
     box.now += 2 * SECOND - 2_000_000  # and a millisecond with each command
     assert box.put(b"a.1", Msg_Id="m1") == (commands.DUPLICATE, 2)
     assert box.put(b"a.1", Msg_Id="m1") == 3, "when it is over, not after that"
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_once"),
+    [
+        ({}, False),
+        ({"Msg_Id": "m"}, True),
+        ({"Msg_Id": "m", "TTL": 5}, True),
+        ({"Msg_Id": ""}, False),
+        ({"Note": "Nats-Msg-Id: m"}, False),
+        ({"Msg_Id": "m", "Expected_Stream": "S"}, False),
+        ({"Msg_Id": "m", "Expected_Last_Sequence": 0}, False),
+    ],
+)
+def test_what_may_be_sent_again_when_its_leader_is_gone(
+    headers: dict[str, Any], is_once: bool
+) -> None:
+    """What the id decides, whatever else has been stored since. An expectation would be refused
+    the second time, though it was met the first."""
+    assert publish.is_stored_once(header_block(headers)) is is_once
 
 
 def test_window_survives_a_restart() -> None:
