@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamd.limits import NET_ROUTE_CACHE_MAX
 from streamd.net.remote_route import RemoteRoute, remote_route
+from streamd.net.subject_cache import SubjectCache
 from streamd.net.sublist import Match, Sublist, Subscription
 from streamd.subjects import is_literal
 
@@ -101,8 +101,8 @@ class RouteTable:
         self._streams_for: Callable[[bytes], tuple[Any, ...]] = _no_streams
         self._streams_under: StreamsUnder = _no_streams
         # Read directly by the hot path; `find` on a miss.
-        self.routes: dict[bytes, Route] = {}
-        self._by_prefix: dict[bytes, Route | None] = {}  # None: no common route
+        self.routes: SubjectCache[Route] = SubjectCache()
+        self._by_prefix: SubjectCache[Route | None] = SubjectCache()  # None: no common route
 
     def set_streams(
         self,
@@ -131,8 +131,8 @@ class RouteTable:
             shared = self.find_under(prefix)
             if shared is not None:
                 if shared.streams:
-                    if len(self.routes) < NET_ROUTE_CACHE_MAX:
-                        self.routes[subject] = shared
+                    if not self.routes.is_full:
+                        self.routes.remember(subject, shared)
                     return shared
                 if subject.startswith(INBOX):
                     return shared
@@ -145,9 +145,7 @@ class RouteTable:
         )
         if subject.startswith(_NEVER_CACHED):
             return route
-        if len(self.routes) >= NET_ROUTE_CACHE_MAX:
-            self.routes.clear()
-        self.routes[subject] = route
+        self.routes.remember(subject, route)
         return route
 
     def find_under(self, prefix: bytes) -> Route | None:
@@ -165,9 +163,7 @@ class RouteTable:
         shared = None
         if streams is not None and match is not None and there is not None:
             shared = Route(match, streams, remote=remote_route(there))
-        if len(self._by_prefix) >= NET_ROUTE_CACHE_MAX:
-            self._by_prefix.clear()
-        self._by_prefix[prefix] = shared
+        self._by_prefix.remember(prefix, shared)
         return shared
 
     def on_interest_changed(self, pattern: bytes) -> None:
@@ -180,12 +176,10 @@ class RouteTable:
         if not fixed:
             self.clear()
             return
-        for subject in [key for key in self.routes if key.startswith(fixed)]:
-            del self.routes[subject]
+        self.routes.forget_under(fixed)
         # A prefix may also be shorter than the pattern's: the pattern then sees some of its
         # subjects only, as `a.b.*` does of those under `a.`. Never deeper than one token, though.
-        for prefix in [key for key in self._by_prefix if key.startswith(fixed)]:
-            del self._by_prefix[prefix]
+        self._by_prefix.forget_under(fixed)
 
 
 def _fixed_prefix(pattern: bytes) -> bytes:

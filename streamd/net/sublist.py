@@ -59,22 +59,20 @@ class _Level:
 
     def __init__(self) -> None:
         self.children: dict[bytes, _Level] = {}
-        self.plain: list[Subscription] = []
-        self.queues: dict[bytes, list[Subscription]] = {}
+        # In the order they came, and any is found at once: thousands may leave together.
+        self.plain: dict[Subscription, None] = {}
+        self.queues: dict[bytes, dict[Subscription, None]] = {}
 
     def is_empty(self) -> bool:
         return not (self.children or self.plain or self.queues)
 
     def add(self, sub: Subscription) -> None:
-        if sub.queue:
-            self.queues.setdefault(sub.queue, []).append(sub)
-        else:
-            self.plain.append(sub)
+        members = self.queues.setdefault(sub.queue, {}) if sub.queue else self.plain
+        members[sub] = None
 
     def discard(self, sub: Subscription) -> None:
-        members = self.queues.get(sub.queue, []) if sub.queue else self.plain
-        if sub in members:
-            members.remove(sub)
+        members = self.queues.get(sub.queue, {}) if sub.queue else self.plain
+        members.pop(sub, None)
         if sub.queue and not members:
             self.queues.pop(sub.queue, None)
 
@@ -85,22 +83,26 @@ class Match:
     A group is known by its name alone, whatever patterns its members subscribed to.
     """
 
-    __slots__ = ("plain", "queues")
+    __slots__ = ("_groups", "plain")
 
     def __init__(self) -> None:
         self.plain: list[Subscription] = []
-        self.queues: list[list[Subscription]] = []
+        self._groups: dict[bytes, list[Subscription]] = {}
+
+    @property
+    def queues(self) -> list[list[Subscription]]:
+        """The members of each group."""
+        return list(self._groups.values())
 
     def take(self, level: _Level) -> None:
         if level.plain:
             self.plain += level.plain
         for name, members in level.queues.items():
-            for group in self.queues:
-                if group[0].queue == name:
-                    group += members
-                    break
+            group = self._groups.get(name)
+            if group is None:
+                self._groups[name] = list(members)
             else:
-                self.queues.append(list(members))
+                group += members
 
 
 class Sublist:

@@ -478,7 +478,7 @@ def test_the_server_publishes_to_subscribers_streams_and_itself():
 
 
 def test_the_route_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr("streamd.net.routes.NET_ROUTE_CACHE_MAX", 50)
+    monkeypatch.setattr("streamd.net.subject_cache.NET_ROUTE_CACHE_MAX", 50)
     bed = Bed()
     bed.peer().send(b"".join(pub(b"s.%d" % i) + pub(b"_INBOX.%d.x" % i) for i in range(500)))
     assert len(bed.pubsub.table.routes) <= 50
