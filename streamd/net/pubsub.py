@@ -46,7 +46,7 @@ class PubSub(FanOut):
         self._log = log
         self._node: NodeHandle | None = None
         self._topology = -1
-        self._on_drained: Callable[[], None] = _nothing
+        self._when_drained: list[Callable[[], None]] = []
         # Of the chunk being handled: whose acks came last.
         self._ack_key = b""
         self._ack_consumer = ""
@@ -57,7 +57,6 @@ class PubSub(FanOut):
         """Connect the node whose streams capture subjects. At most once."""
         assert self._node is None
         self._node = node
-        self._on_drained = node.on_drained
         self._refresh_topology()
 
     def attach_peers(
@@ -76,7 +75,12 @@ class PubSub(FanOut):
         """A connection or link that was congested has room again."""
         if self.remotes is not None:
             self.remotes.on_drained()
-        self._on_drained()
+        waiting, self._when_drained = self._when_drained, []
+        for tell in waiting:
+            tell()
+
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        self._when_drained.append(tell)
 
     def _refresh_topology(self) -> None:
         node = self._node
@@ -301,9 +305,6 @@ class PubSub(FanOut):
         if route.plain or route.queues or route.remote:
             self.route_one(None, route, subject, reply, headers, payload)
             self.flush_if_idle()
-
-
-def _nothing() -> None: ...
 
 
 def _ignore(_value: Any) -> None: ...

@@ -64,6 +64,10 @@ class CursorHost(Protocol):
         """Call `cursor.on_tick(now_ms)`, then `plan`, at or soon after that time. 0 clears it. An
         earlier wake may stand: the cursor asks again for the later one."""
 
+    def wait_for_room(self) -> None:
+        """Who is to receive from the cursor that plans is congested: call its `plan` again when
+        one that was has room."""
+
     def wake_soon(self, cursor: Cursor) -> None:
         """Call `cursor.plan` in this turn or the next."""
 

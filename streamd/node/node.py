@@ -491,11 +491,6 @@ class Node:
     def streams_under(self, prefix: bytes) -> tuple[Any, ...] | None:
         return self.catalog.streams_under(prefix)
 
-    def on_drained(self) -> None:
-        for handle in self.replicas:
-            if handle.machine.consumers:
-                handle.monitor.post((g.DRAINED, None, None, None))
-
     def memory_bytes(self) -> int:
         return sum(h.machine.index.bytes for h in self.replicas if not h.is_file)
 

@@ -117,7 +117,7 @@ class DeliverSink(Protocol):
 
     def is_congested(self) -> bool:
         """True while the receiver's connection has more than its share buffered; the planner
-        then waits for `on_drained` of the node."""
+        then waits for `Wires.when_drained`."""
 
 
 class Wires(Protocol):
@@ -138,6 +138,9 @@ class Wires(Protocol):
         count. Returns a token for `unwatch`. Called once at once with the present state."""
 
     def unwatch(self, token: object) -> None: ...
+
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        """Call `tell`, once, when a receiver that was congested has room again."""
 
 
 class StreamHandle(Protocol):
@@ -315,9 +318,6 @@ class NodeHandle(Protocol):
 
     def on_note_prefix(self, prefix: str, take: Callable[..., None]) -> None:
         """Have notes of other nodes whose kind starts so taken: (sender, kind, args)."""
-
-    def on_drained(self) -> None:
-        """A congested connection has drained: cursors that wait for it may go on."""
 
     def memory_bytes(self) -> int: ...
 

@@ -37,7 +37,7 @@ class Receivers(CursorState):
                     queue.popleft()
                     return 0
                 if head.sink.is_congested():
-                    self._hold(limits.CONGESTED_RETRY_MS)
+                    self._wait_for_room()
                     return 0
                 return min(budget, head.left)
             self._waiting.drop_closed()
@@ -48,9 +48,13 @@ class Receivers(CursorState):
         if sink is None:
             return 0
         if sink.is_congested():
-            self._hold(limits.CONGESTED_RETRY_MS)
+            self._wait_for_room()
             return 0
         return budget
+
+    def _wait_for_room(self) -> None:
+        self._host.wait_for_room()
+        self._hold(limits.CONGESTED_RETRY_MS)
 
     def _push_sink(self) -> DeliverSink | None:
         if not self._has_interest:

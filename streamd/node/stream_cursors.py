@@ -78,6 +78,7 @@ class StreamCursors(StreamMaintenance):
         self._dirty: dict[Cursor, None] = {}  # to plan before this turn is over, in order
         self._acked: dict[Cursor, None] = {}  # hold acks that are not proposed yet
         self._positioned: dict[Cursor, None] = {}  # may hold a position likewise
+        self._held_back: dict[Cursor, None] = {}  # by receivers that were congested
         self._wakes: list[tuple[int, int, Cursor]] = []  # heap of (ms, tie, cursor)
         self._wake_of: dict[Cursor, int] = {}
         self._ties = count()
@@ -137,6 +138,7 @@ class StreamCursors(StreamMaintenance):
         self._dirty.clear()
         self._acked.clear()
         self._positioned.clear()
+        self._held_back.clear()
 
     def _sync_cursors(self) -> None:
         """One cursor per consumer: make those that are missing, end those whose consumer is."""
@@ -175,6 +177,7 @@ class StreamCursors(StreamMaintenance):
         self._dirty.pop(cursor, None)
         self._acked.pop(cursor, None)
         self._positioned.pop(cursor, None)
+        self._held_back.pop(cursor, None)
         self._wake_of.pop(cursor, None)
 
     def cursor(self, name: str) -> Cursor | None:
@@ -212,8 +215,8 @@ class StreamCursors(StreamMaintenance):
 
     def _on_drained(self, a: Any, b: Any, c: Any) -> None:
         """Some client reads again: cursors that waited for theirs look whether it is."""
-        for cursor in self._cursors.values():
-            self._dirty[cursor] = None
+        self._dirty |= self._held_back
+        self._held_back.clear()
 
     def _on_flow(self, name: bytes, subject: bytes, headers: bytes) -> None:
         cursor = self._by_name.get(name)
@@ -302,6 +305,16 @@ class StreamCursors(StreamMaintenance):
                 # Most are void: of cursors that are gone, or that asked for an earlier time since.
                 self._wakes = [(at, next(self._ties), one) for one, at in self._wake_of.items()]
                 heapq.heapify(self._wakes)
+
+    def wait_for_room(self) -> None:
+        cursor = self._planning
+        assert cursor is not None
+        if not self._held_back:
+            self._wires.when_drained(self._tell_drained)
+        self._held_back[cursor] = None
+
+    def _tell_drained(self) -> None:
+        self.post((g.DRAINED, None, None, None))
 
     def wake_soon(self, cursor: Cursor) -> None:
         self._dirty[cursor] = None

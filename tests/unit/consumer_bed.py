@@ -138,6 +138,7 @@ class Bed:
         self.wakes: dict[Cursor, int] = {}
         self.emptied: list[bytes] = []
         self.woken: list[Cursor] = []
+        self.held_back_count = 0  # how often a receiver was found congested
         self.advices: list[tuple[str, dict[str, Any]]] = []
         self.acked: list[tuple[str, list[int]]] = []
         self.is_auto = True
@@ -177,6 +178,9 @@ class Bed:
     def wake_at(self, monotonic_ms: int, cursor: Cursor) -> None:
         if cursor not in self.wakes or monotonic_ms < self.wakes[cursor]:
             self.wakes[cursor] = monotonic_ms
+
+    def wait_for_room(self) -> None:
+        self.held_back_count += 1
 
     def wake_soon(self, cursor: Cursor) -> None:
         self.woken.append(cursor)

@@ -187,7 +187,6 @@ class Node:
     def __init__(self, *streams: Stream) -> None:
         self.topology_version = 1
         self.all = list(streams)
-        self.drained_count = 0
 
     def streams(self) -> list[Stream]:
         return self.all
@@ -215,9 +214,6 @@ class Node:
             elif any(collides(pattern, prefix + b"*") for pattern in patterns):
                 return None
         return tuple(found)
-
-    def on_drained(self) -> None:
-        self.drained_count += 1
 
 
 class Bed:

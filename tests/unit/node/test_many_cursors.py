@@ -12,6 +12,7 @@ from streamd.machine import commands
 from streamd.node import group as g
 from streamd.node import stream_cursors, stream_group
 from streamd.node.cursor import Cursor
+from tests.sim.crash import Inbox
 from tests.unit.node.test_refused_proposals import Leader
 
 FILTERS = ["s.1", "s.2", "s.3", "s.*", "s.1.>", "s.*.x", ">", "s.2.y"]
@@ -190,3 +191,34 @@ def test_what_all_are_sent_in_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch)
     first = [reply.split(b".")[3].decode() for _, reply, *_ in delivered[: 50 * COUNT]]
     assert list(dict.fromkeys(first)) == names  # each has its first share before others a second
     assert got(leader) == {name: [f"{seq}/1" for seq in range(1, 61)] for name in names}
+
+
+def test_a_client_that_reads_again_wakes_those_that_waited_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Any client that reads much at once is congested many times a second, and so may thousands be
+    together: what that costs must not follow how many streams and consumers there are."""
+    leader = Leader()
+    for number in range(COUNT):
+        create(leader, f"c{number}", filter_subject=f"s.{number}")
+        pull(leader, f"c{number}")
+    waiting: list[Any] = []
+    planned: list[str] = []
+    plan = Cursor.plan
+    is_full = True
+
+    def note(cursor: Any, budget: int) -> bool:
+        planned.append(cursor.consumer.name)
+        return plan(cursor, budget)
+
+    monkeypatch.setattr(Inbox, "is_congested", lambda inbox: is_full)
+    monkeypatch.setattr(leader.wires, "when_drained", waiting.append, raising=False)
+    publish(leader, b"s.7", b"s.9")
+    assert len(waiting) == 1 and not got(leader)
+    is_full = False
+    monkeypatch.setattr(Cursor, "plan", note)
+    waiting.pop()()
+    leader.node.settle()
+    assert sorted(planned) == ["c7", "c9"]
+    assert got(leader) == {"c7": ["1/1"], "c9": ["2/1"]}
+    assert not waiting
