@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from streamd.net.client_session import ClientSession
     from streamd.node.ports import DeliverSink, NodeHandle, StreamHandle
 
-RESERVED_REPLIES: Final = (b"$JS.ACK.", b"_R_.", b"_GR_.")
+RESERVED_REPLIES: Final = (b"$JS.ACK.", b"_R_.", b"_GR_.", b"$GR.")
 """A client must not have others answer to these: it would forge acks or service replies."""
 
 _ACK_PREFIX: Final = acks.PREFIX

@@ -156,7 +156,8 @@ def _deliver_run_to(
     numbers: Numbers,
 ) -> None:
     """One `%` over a repeated template formats the whole run."""
-    if sub.callback is not None or sub.max_msgs or not sub.is_open or sub.conn.is_granting_replies:
+    is_plain = sub.callback is None and not (sub.max_msgs or sub.is_filtered) and sub.is_open
+    if not is_plain or sub.conn.is_granting_replies:
         _deliver_to(sub, _expanded(ack, subjects, payloads, numbers))
         return
     count = len(subjects)
@@ -189,6 +190,10 @@ def _deliver_to(sub: Subscription, batch: list[Delivery]) -> None:
     if not sub.is_open:
         return
     receiver = sub.conn
+    if sub.is_filtered:
+        batch = [item for item in batch if not receiver.rights.is_denied_delivery(item[0])]
+        if not batch:
+            return
     if sub.max_msgs:
         batch = batch[: sub.max_msgs - sub.delivered_count]
     if not receiver.has_headers:

@@ -129,11 +129,12 @@ def test_what_a_second_connect_does_not_say_again_still_holds():
 
 def test_reserved_subjects_and_replies_are_refused():
     peer = Bed().peer()
-    heads = (b"a $JS.ACK.b", b"a _R_.x", b"$NRG.x", b"a _INBOX.x")
+    heads = (b"a $JS.ACK.b", b"a _R_.x", b"a $GR.x", b"$NRG.x", b"a _INBOX.x")
     data = b"".join(b"PUB %b 0\r\n\r\n" % head for head in heads)
     assert peer.send(data) == (
         b"-ERR 'Permissions Violation for Publish with Reply of \"$JS.ACK.b\"'\r\n"
         b"-ERR 'Permissions Violation for Publish with Reply of \"_R_.x\"'\r\n"
+        b"-ERR 'Permissions Violation for Publish with Reply of \"$GR.x\"'\r\n"
         b"-ERR 'Permissions Violation for Publish to \"$NRG.x\"'\r\n"
     )
 
@@ -300,6 +301,19 @@ def test_publish_and_subscribe_permissions():
     )
     root.send(b"PUB sub.no 1\r\na\r\nPUB sub.yes 1\r\nb\r\n")
     assert user.take() == b"MSG sub.yes 1 1\r\nb\r\n"
+
+
+def test_what_is_denied_does_not_come_from_a_stream_either():
+    user, _ = user_bed(Permissions(subscribe_deny=[b"secret.>"]))
+    user.send(b"SUB > 1\r\n")
+    sink = user.conn._pubsub.sink(b"inbox")
+    sink.deliver([(b"secret.a", b"", b"", b"x"), (b"open", b"", b"", b"y")])
+    assert user.take() == b"MSG open 1 1\r\ny\r\n"
+    sink.deliver([(b"secret.a", b"", b"", b"x")])
+    numbers = ([1, 2], [1, 2], [5, 6], [1, 0])
+    ack = b"$JS.ACK.S.C.1.%d.%d.%d.%d"
+    sink.deliver_run(ack, [b"secret.a", b"open"], [b"x", b"y"], numbers)
+    assert user.take() == b"MSG open 1 $JS.ACK.S.C.1.2.2.6.0 1\r\ny\r\n"
 
 
 def test_queue_permissions_name_the_group():
