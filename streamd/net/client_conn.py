@@ -100,7 +100,10 @@ class ClientConn(ClientSession):
             for at, event in enumerate(events):
                 kind = event[0]
                 if kind == protocol.PUBS:
-                    self._on_publishes(event[1], event[2], event[3], event[4])
+                    left = self._on_publishes(event[1], event[2], event[3], event[4])
+                    if left and not self.is_closed:
+                        self._go_on_later([_last_of(event, left), *events[at + 1 :]])
+                        break
                 elif kind == protocol.PING:
                     self._on_ping()
                 elif kind == protocol.SUB:
@@ -119,6 +122,9 @@ class ClientConn(ClientSession):
                 else:
                     self._fail("Client Closed")
                 if self.is_closed:
+                    break
+                if pubsub.clock() >= pubsub.until and at + 1 < len(events):
+                    self._go_on_later(events[at + 1 :])
                     break
         finally:
             self._touch()
@@ -151,10 +157,11 @@ class ClientConn(ClientSession):
         replies: list[bytes] | None,
         headers: list[bytes] | None,
         payloads: list[bytes],
-    ) -> None:
+    ) -> int:
+        """Returns how many of them are left for later."""
         if self._identity is None:
             self._refuse()
-            return
+            return 0
         self.last_activity_ns = self.last_read_ns
         self.in_msgs += len(payloads)
         self.in_bytes += sum(map(len, payloads))
@@ -162,17 +169,30 @@ class ClientConn(ClientSession):
             self.in_bytes += sum(map(len, headers))
             if not self.has_headers:
                 self._fail("Protocol Violation")
-                return
+                return 0
         is_checked = self.is_verbose or self.is_pedantic or self.rights is not None
         if replies is not None and not is_checked:
             # All between these two begin with `_I` to `_Q`, so none is reserved: one look at the
             # extremes instead of one at each.
             if min(replies) < b"_H" or max(replies) >= b"_R":
                 is_checked = any(reply.startswith(RESERVED_REPLIES) for reply in replies)
-        if is_checked:
-            self._publish_checked(subjects, replies, headers, payloads)
-        else:
-            self._pubsub.publish_batch(self, subjects, replies, headers, payloads)
+        publish = self._publish_checked if is_checked else self._publish_all
+        left = len(payloads) - publish(subjects, replies, headers, payloads)
+        if left:  # counted when they come again
+            self.in_msgs -= left
+            self.in_bytes -= sum(map(len, payloads[-left:]))
+            if headers is not None:
+                self.in_bytes -= sum(map(len, headers[-left:]))
+        return left
+
+    def _publish_all(
+        self,
+        subjects: list[bytes],
+        replies: list[bytes] | None,
+        headers: list[bytes] | None,
+        payloads: list[bytes],
+    ) -> int:
+        return self._pubsub.publish_batch(self, subjects, replies, headers, payloads)
 
     def _publish_checked(
         self,
@@ -180,10 +200,14 @@ class ClientConn(ClientSession):
         replies: list[bytes] | None,
         headers: list[bytes] | None,
         payloads: list[bytes],
-    ) -> None:
-        """Publish one by one, each with its own checks and its own `+OK` or `-ERR`."""
+    ) -> int:
+        """Publish one by one, each with its own checks and its own `+OK` or `-ERR`. Returns how
+        many were dealt with."""
         now_ns = time.monotonic_ns()
+        pubsub = self._pubsub
         for at, subject in enumerate(subjects):
+            if at and pubsub.clock() >= pubsub.until:
+                return at
             reply = replies[at] if replies is not None else b""
             if self.is_pedantic and not is_valid_literal(subject):
                 self._error(b"Invalid Publish Subject")
@@ -195,7 +219,7 @@ class ClientConn(ClientSession):
                 continue
             if self.is_verbose:
                 self.out.append(b"+OK")
-            self._pubsub.publish_batch(
+            pubsub.publish_batch(
                 self,
                 [subject],
                 [reply] if reply else None,
@@ -203,7 +227,8 @@ class ClientConn(ClientSession):
                 [payloads[at]],
             )
             if self.is_closed:
-                return
+                break
+        return len(payloads)
 
     # --- subscriptions --------------------------------------------------------------------------
 
@@ -248,3 +273,9 @@ class ClientConn(ClientSession):
                 self.drop_subscription(sub)
         if self.is_verbose:
             self.out.append(b"+OK")
+
+
+def _last_of(event: Event, count: int) -> Event:
+    """The last `count` publishes of a batch, as an event of their own."""
+    columns = [column and column[-count:] for column in event[1:]]
+    return (protocol.PUBS, *columns)

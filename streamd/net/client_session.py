@@ -57,6 +57,7 @@ class ClientSession(ClientOutput):
         "has_headers",
         "in_bytes",
         "in_msgs",
+        "is_being_checked",
         "is_granting_replies",
         "is_pedantic",
         "is_told_no_responders",
@@ -78,7 +79,9 @@ class ClientSession(ClientOutput):
         self._identity: Identity | None = listener.auth.no_auth_identity
         self._connect: dict[str, Any] | None = None
         self._judge = listener.auth  # of the last CONNECT
-        self._held: list[Event] | None = None  # events behind a CONNECT whose password is checked
+        # Events that wait: behind a CONNECT whose password is being checked, or for their turn.
+        self._held: list[Event] | None = None
+        self.is_being_checked = False  # another thread tries the password
         self._first_ping_is_due = False  # the client's first PING is answered with an INFO too
         self._auth_timer: asyncio.TimerHandle | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
@@ -123,6 +126,7 @@ class ClientSession(ClientOutput):
             verdict = None
         if isinstance(verdict, Check):
             self._held = []
+            self.is_being_checked = True
             self._transport.pause_reading()
             self.try_password(verdict, self._on_checked)
             return
@@ -136,7 +140,7 @@ class ClientSession(ClientOutput):
 
     def _on_checked(self, running: asyncio.Future[Identity | None]) -> None:
         """The password was checked on another thread; go on with what came behind CONNECT."""
-        events, self._held = self._held or [], None
+        self.is_being_checked = False
         if self.is_closed:
             return
         self._pubsub.begin_chunk()
@@ -145,9 +149,7 @@ class ClientSession(ClientOutput):
         finally:
             self._touch()
             self._pubsub.end_chunk(self)
-        if not self.is_closed:
-            self._transport.resume_reading()
-            self._handle(events)
+        self._go_on()
         if self._judge is not self._listener.auth:  # a reload in between
             self._listener.recheck([self])
 
@@ -218,11 +220,6 @@ class ClientSession(ClientOutput):
     def connect(self) -> dict[str, Any] | None:
         """What CONNECT said; None: there was none yet."""
         return self._connect
-
-    @property
-    def is_being_checked(self) -> bool:
-        """True while another thread tries the password."""
-        return self._held is not None
 
     # --- subscriptions and rights ---------------------------------------------------------------
 
@@ -315,16 +312,30 @@ class ClientSession(ClientOutput):
             self.flush()
         self._arm_ping(interval_s)
 
-    # --- slow receivers of what it publishes ----------------------------------------------------
+    # --- others first ---------------------------------------------------------------------------
+
+    def _go_on_later(self, events: list[Event]) -> None:
+        """Its share of the loop is used up: handle these when others had theirs."""
+        self._held = events
+        self._transport.pause_reading()
+        self._loop.call_later(0, self._go_on)
+
+    def _go_on(self) -> None:
+        """Handle what was held, unless there is still a reason to hold it; then read again."""
+        if self.is_closed or self.is_being_checked or self._is_stalled:
+            return
+        events, self._held = self._held, None
+        self._transport.resume_reading()
+        if events:
+            self._handle(events)
 
     def stall(self) -> None:
         """Read no more for a moment: a receiver of what this client publishes is far behind."""
-        if not self._is_stalled and not self.is_closed and self._held is None:
+        if not self._is_stalled and not self.is_closed and not self.is_being_checked:
             self._is_stalled = True
             self._transport.pause_reading()
             self._loop.call_later(STALL_S, self._unstall)
 
     def _unstall(self) -> None:
         self._is_stalled = False
-        if not self.is_closed and self._held is None:
-            self._transport.resume_reading()
+        self._go_on()

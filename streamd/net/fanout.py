@@ -10,11 +10,12 @@ of them, its control line and its payload. So a payload is copied once, by the j
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamd.config.options import Options
+from streamd.limits import FANOUT_BYTES, FANOUT_MSG_BYTES
 from streamd.net.routes import Route
 from streamd.net.sublist import Subscription
 from streamd.net.subscriptions import Subscriptions
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from streamd.node.ports import StreamHandle
 
 _DICE_MASK = (1 << 64) - 1
+Item = TypeVar("Item")
 
 
 class FanOut(Subscriptions):
@@ -36,6 +38,10 @@ class FanOut(Subscriptions):
         # Of the chunk being handled: connections with output, and publishes for streams.
         self.dirty: list[ClientOutput] = []
         self.is_in_chunk = False
+        self.until = 0.0  # by `clock`, its client's share of the loop is used up
+        self.clock: Callable[[], float] = time.monotonic
+        self._gathered = 0  # bytes of output, about, since some was written
+        self._has_slow_receiver = False
         self._collected: dict[StreamHandle, tuple[list[Msg], list[bytes]]] = {}
         self._dice = int(time.monotonic_ns()) & 0xFFFF  # picks queue members; any start will do
 
@@ -81,11 +87,18 @@ class FanOut(Subscriptions):
             msgs, answers = self._collecting(stream)
             msgs.append((subject, header, payload))
             answers.append(reply)
-        for sub in route.plain:
+        plain: Iterable[Subscription] = route.plain
+        queues: Iterable[list[Subscription]] = route.queues
+        size = len(header) + len(payload) + FANOUT_MSG_BYTES
+        self._gathered += (len(route.plain) + len(route.queues)) * size
+        if self._gathered > FANOUT_BYTES:
+            plain = self._in_parts(conn, route.plain, size)
+            queues = self._in_parts(conn, route.queues, size)
+        for sub in plain:
             count += self._deliver_one(conn, sub, subject, reply, header, payload)
         remote = route.remote
         served: tuple[bytes, ...] = ()  # groups that got it here
-        for members in route.queues:
+        for members in queues:
             size = len(members)
             first = self.pick_at(size)
             for offset in range(size):
@@ -109,7 +122,10 @@ class FanOut(Subscriptions):
         Goes no further: that node told all others, and the streams.
         """
         route = self.table.routes.get(subject) or self.table.find(subject)
-        for sub in route.plain:
+        size = len(header) + len(payload) + FANOUT_MSG_BYTES
+        self._gathered += len(route.plain) * size
+        is_much = self._gathered > FANOUT_BYTES
+        for sub in self._in_parts(None, route.plain, size) if is_much else route.plain:
             if sub.callback is None:
                 self._deliver_one(None, sub, subject, reply, header, payload)
         if not queues:
@@ -204,37 +220,69 @@ class FanOut(Subscriptions):
         replies: list[bytes] | None,
         headers: list[bytes] | None,
         payloads: list[bytes],
-    ) -> None:
-        """Deliver many messages on one subject, whole runs at a time where that is the same."""
+    ) -> int:
+        """Deliver many messages on one subject, whole runs at a time where that is the same.
+        Returns how many: all, or fewer if the client's share of the loop is used up."""
         is_plain = replies is None and headers is None and not route.is_forbidden
         remote = route.remote
         if remote is not None and remote.groups:
             is_plain = False
+        count = len(payloads)
+        done = 0
         if is_plain and not route.streams and not route.queues:
-            if remote is not None:
-                remote.send_run(subject, payloads)
-            for sub in route.plain:
-                if not self._deliver_run(conn, sub, subject, payloads):
-                    for payload in payloads:
-                        self._deliver_one(conn, sub, subject, b"", b"", payload)
-            return
+            step = self._run_length(route.plain, payloads)
+            while done < count and (not done or self.clock() < self.until):
+                part = payloads if step >= count else payloads[done : done + step]
+                if remote is not None:
+                    remote.send_run(subject, part)
+                self._deliver_run_to_all(conn, route.plain, subject, part)
+                done += len(part)
+            return done
         for reply, header, payload in zip(
             replies or repeat(b""), headers or repeat(b""), payloads, strict=False
         ):
             self.route_one(conn, route, subject, reply, header, payload)
+            done += 1
+            if done < count and self.clock() >= self.until:
+                break
+        return done
+
+    def _run_length(self, subs: list[Subscription], payloads: list[bytes]) -> int:
+        """How many of `payloads` go to all of `subs` without being written in between."""
+        count = len(payloads)
+        if len(subs) < 2:
+            return count
+        size = (sum(map(len, payloads)) + count * FANOUT_MSG_BYTES) * len(subs)
+        return max(1, min(count, FANOUT_BYTES * count // size))
+
+    def _deliver_run_to_all(
+        self, conn: ClientConn | None, subs: list[Subscription], subject: bytes, run: list[bytes]
+    ) -> None:
+        each: Iterable[Subscription] = subs
+        if len(subs) > 1:
+            size = sum(map(len, run)) + len(run) * FANOUT_MSG_BYTES
+            self._gathered += size * len(subs)
+            if self._gathered > FANOUT_BYTES:
+                each = self._in_parts(conn, subs, size)
+        for sub in each:
+            if not self._deliver_run(conn, sub, subject, run):
+                for payload in run:
+                    self._deliver_one(conn, sub, subject, b"", b"", payload)
 
     def deliver_forwarded_run(self, subject: bytes, payloads: list[bytes]) -> None:
         """`deliver_forwarded` for plain messages on one subject, which no group was chosen for."""
-        for sub in self.table.find(subject).plain:
-            if sub.callback is None and not self._deliver_run(None, sub, subject, payloads):
-                for payload in payloads:
-                    self._deliver_one(None, sub, subject, b"", b"", payload)
+        subs = [sub for sub in self.table.find(subject).plain if sub.callback is None]
+        step = self._run_length(subs, payloads)
+        for at in range(0, len(payloads), step):
+            self._deliver_run_to_all(None, subs, subject, payloads[at : at + step])
 
     def _deliver_run(
         self, conn: ClientConn | None, sub: Subscription, subject: bytes, payloads: list[bytes]
     ) -> bool:
         """Deliver a run of plain messages to one subscription; False: do it one by one."""
-        if sub.callback is not None or sub.max_msgs or sub.is_filtered or not sub.is_open:
+        if not sub.is_open:
+            return True
+        if sub.callback is not None or sub.max_msgs or sub.is_filtered:
             return False
         receiver = sub.conn
         if conn is not None and receiver is conn and not receiver.has_echo:
@@ -265,12 +313,27 @@ class FanOut(Subscriptions):
     def flush_if_idle(self) -> None:
         """Write out what connections got, unless the chunk being handled will do it anyway."""
         if not self.is_in_chunk and self.dirty:
-            dirty, self.dirty = self.dirty, []
-            for receiver in dirty:
-                receiver.is_dirty = False
-                receiver.flush()
+            self.write_out(None)
         if self.remotes is not None and not self.is_in_chunk:
             self.remotes.schedule_messages()
+
+    def write_out(self, publisher: ClientOutput | None) -> None:
+        """Write what connections got so far."""
+        self._gathered = 0
+        dirty, self.dirty = self.dirty, []
+        for receiver in dirty:
+            receiver.is_dirty = False
+            if receiver.flush() and receiver is not publisher:
+                self._has_slow_receiver = True
+
+    def _in_parts(
+        self, publisher: ClientOutput | None, items: list[Item], size: int
+    ) -> Iterator[Item]:
+        """Yield receivers of `size` bytes each; what they got is written whenever it is much."""
+        step = max(1, FANOUT_BYTES // size)
+        for at in range(0, len(items), step):
+            yield from items[at : at + step]
+            self.write_out(publisher)
 
     # --- queue groups -----------------------------------------------------------------------------
 

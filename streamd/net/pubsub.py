@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
 
 from streamd.config.options import Options
+from streamd.limits import CLIENT_SHARE_S
 from streamd.net.fanout import FanOut
 from streamd.net.pubacks import domain_field
 from streamd.net.remote import Links, Remotes
@@ -96,6 +98,8 @@ class PubSub(FanOut):
         """A connection starts to hand over what one socket chunk held."""
         assert not self.is_in_chunk
         self.is_in_chunk = True
+        self.until = self.clock() + CLIENT_SHARE_S
+        self._has_slow_receiver = False
         if self._node is not None and self._node.topology_version != self._topology:
             self._refresh_topology()
 
@@ -106,17 +110,11 @@ class PubSub(FanOut):
         self._ack_key = b""
         self._ack_stream = None
         self.is_in_chunk = False
-        dirty = self.dirty
-        if dirty:
-            self.dirty = []
-            is_stalling = False
-            for receiver in dirty:
-                receiver.is_dirty = False
-                if receiver.flush() and receiver is not conn:
-                    is_stalling = True
-            if is_stalling:
-                self.stalled_count += 1
-                conn.stall()
+        if self.dirty:
+            self.write_out(conn)
+        if self._has_slow_receiver:
+            self.stalled_count += 1
+            conn.stall()
         if self.remotes is not None and self.remotes.flush():
             self.stalled_count += 1
             conn.stall()
@@ -130,10 +128,11 @@ class PubSub(FanOut):
         replies: list[bytes] | None,
         headers: list[bytes] | None,
         payloads: list[bytes],
-    ) -> None:
+    ) -> int:
         """Route publishes of `conn`, which were allowed. Only between begin and end of a chunk.
 
-        `replies` or `headers` None: no message has one.
+        `replies` or `headers` None: no message has one. Returns how many were routed: all, or at
+        least one if it took the client's share of the loop.
         """
         if self.remotes is not None and self.remotes.has_untold:
             self.remotes.tell()  # before anything that may be answered from there
@@ -142,19 +141,19 @@ class PubSub(FanOut):
             route = self.table.routes.get(subject) or self.table.find(subject)
             if route.only_stream is not None:
                 self._collect_run(route.only_stream, subject, replies, headers, payloads)
-            else:
-                self._route_run(conn, route, subject, replies, headers, payloads)
-            return
+                return len(payloads)
+            return self._route_run(conn, route, subject, replies, headers, payloads)
         if subject.startswith(_ACK_PREFIX) and not self._ack_watcher_count:
             if self._take_acks(conn, subjects, replies, headers, payloads):
-                return
+                return len(payloads)
         routes = self.table.routes
         stream: StreamHandle | None = None
         add_msg: Callable[[Msg], None] = _ignore
         add_reply: Callable[[bytes], None] = _ignore
         length, size_text = -1, b""  # of the payload before
+        coming = iter(payloads)
         for subject, reply, header, payload in zip(
-            subjects, replies or repeat(b""), headers or repeat(b""), payloads, strict=False
+            subjects, replies or repeat(b""), headers or repeat(b""), coming, strict=False
         ):
             route_or_none = routes.get(subject)
             if route_or_none is None:
@@ -194,6 +193,9 @@ class PubSub(FanOut):
                     continue
             self.route_one(conn, route, subject, reply, header, payload)
             stream = None  # routing may have posted what was collected
+            if self.clock() >= self.until:
+                break
+        return len(payloads) - length_hint(coming)
 
     def publish_lone(
         self, conn: ClientConn, subject: bytes, reply: bytes, header: bytes, payload: bytes

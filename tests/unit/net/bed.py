@@ -223,6 +223,7 @@ class Bed:
         self.options = options or Options()
         self.clock = Clock()
         self.pubsub = PubSub(self.options, server_id="N" + "A" * 55, server_name="bed")
+        self.pubsub.clock = self.clock.time
         self.pubsub._dice = 1  # the same members are picked in every run
         self.listener = Listener(self.options, self.pubsub, node, log=log)
         if node is not None:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from streamd import errors
+from streamd.config.options import Options
 from streamd.machine.commands import DUPLICATE
 from tests.unit.net.bed import Bed, Node, Stream
 
@@ -521,3 +522,75 @@ def test_a_double_ack_of_a_consumer_that_is_gone_hears_no_responders():
         got = peer.send(b"".join(pub(each, b"+ACK", b"_INBOX.d.1") for each in acks))
         assert got.count(b"NATS/1.0 503") == count
     assert stream.acked == []
+
+
+# --- who asks for much --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["run", "mixed", "large", "queues"])
+def test_what_goes_to_very_many_is_written_in_parts(monkeypatch, kind):
+    monkeypatch.setattr("streamd.net.fanout.FANOUT_BYTES", 20_000)
+    bed = Bed()
+    a, b = bed.peer(), bed.peer()
+    count = 500
+    group = b"q%d " if kind == "queues" else b""
+    a.send(b"".join(b"SUB s %b%d\r\n" % (group and group % at, at) for at in range(count)))
+    wanted = [b"x"] * 20 if kind == "run" else [b"a", b"bc"]
+    if kind == "large":
+        wanted = [b"y" * 30_000]
+    b.conn.data_received(b"".join(pub(b"s", each) for each in wanted))
+    assert max(map(len, a.transport.written)) < 100_000
+    got = a.take()
+    for at in range(0, count, 99):
+        sid = b"%d" % at
+        ends = [got.find(msg(b"s", sid, each)) for each in wanted]
+        assert -1 not in ends and ends == sorted(ends)
+    assert got.count(b"MSG s ") == count * len(wanted)
+
+
+def test_who_reads_nothing_is_gone_before_the_rest_is_gathered():
+    bed = Bed(Options(max_pending=100_000))
+    a, b = bed.peer(), bed.peer()
+    a.send(b"".join(b"SUB s %d\r\n" % at for at in range(1000)))
+    a.transport.is_stuck = True
+    b.send(pub(b"s", b"x" * 100) * 2000)  # 200 MB
+    assert a.conn.is_closed and a.transport.waiting < 20_000_000
+    assert b.conn.in_msgs == 2000 and not bed.pubsub.sublist.count
+
+
+@pytest.mark.parametrize("kind", ["run", "mixed", "checked", "lines"])
+def test_a_long_chunk_lets_others_go_first(kind):
+    bed = Bed()
+    a, b = bed.peer(), bed.peer()
+    a.send(b"SUB s.* 1\r\nSUB s.* 2\r\n")
+    if kind == "checked":
+        b.send(b'CONNECT {"verbose":true,"pedantic":false}\r\n')
+    steps = iter(range(1, 1000))
+    bed.pubsub.clock = lambda: next(steps)  # each look takes more than a share
+    names = [b"s.%d" % (at % 2 if kind != "run" else 0) for at in range(6)]
+    lines = [pub(name, b"%d" % at) for at, name in enumerate(names)]
+    gap = b"PING\r\n" if kind == "lines" else b""
+    b.conn.data_received(gap.join(lines))
+    first = a.take()
+    if kind != "run":  # so few to so few are one part
+        assert first.count(b"MSG s") == 2 and b.transport.is_paused
+        b.conn.data_received(pub(b"s.9", b"last"))  # was on its way
+        assert a.take() == b""
+        bed.clock.advance(0)
+        assert b.conn.in_msgs == 7
+    assert not b.transport.is_paused
+    rest = first + a.take()
+    assert [int(part[:1]) for part in rest.split(b" 1 1\r\n")[1:]] == list(range(6))
+
+
+def test_who_is_gone_gets_no_turn():
+    bed = Bed()
+    a, b = bed.peer(), bed.peer()
+    a.send(b"SUB s.* 1\r\n")
+    steps = iter(range(1, 1000))
+    bed.pubsub.clock = lambda: next(steps)
+    b.conn.data_received((pub(b"s.1") + b"PING\r\n") * 3)
+    b.leave()
+    a.take()
+    bed.clock.advance(1)
+    assert a.take() == b""
