@@ -76,6 +76,26 @@ class SubjectTree(Generic[Value]):
             found.extend(node.values)
         return found
 
+    def covering(self, pattern: bytes) -> list[Value]:
+        """The values of all patterns that match whatever `pattern` matches, itself included."""
+        found: list[Value] = []
+        at = [self._root]
+        for token in pattern.split(b"."):
+            following: list[_Node[Value]] = []
+            for node in at:
+                children = node.children
+                rest = children.get(b">")
+                if rest is not None:
+                    _collect(rest, found)
+                for key in (b"*",) if token == b"*" else (token, b"*"):
+                    child = children.get(key)
+                    if child is not None and token != b">":
+                        following.append(child)
+            at = following
+        for node in at:
+            found.extend(node.values)
+        return found
+
 
 def _collect(node: _Node[Value], found: list[Value]) -> None:
     waiting = [node]

@@ -307,16 +307,17 @@ def _check_filters(config: Config) -> None:
         raise errors.CONSUMER_DUPLICATE_FILTER_SUBJECTS()
     if single and not subjects.is_valid(single.encode()):
         raise errors.STREAM_INVALID_CONFIG(err="invalid subject")
-    seen: SubjectTree[bytes] = SubjectTree()  # there may be thousands: not each with each
-    for pattern in (text.encode() for text in many):
-        if not pattern:
-            raise errors.CONSUMER_EMPTY_FILTER()
+    if "" in many:
+        raise errors.CONSUMER_EMPTY_FILTER()
+    patterns = [text.encode() for text in many]
+    tree: SubjectTree[None] = SubjectTree()  # there may be thousands: not each with each
+    for pattern in patterns:
+        tree.add(pattern, None)
+    for pattern in patterns:
         if not subjects.is_valid(pattern):
             raise errors.STREAM_INVALID_CONFIG(err="invalid subject")
-        for earlier in seen.overlapping(pattern):
-            if subjects.is_subset(earlier, pattern) or subjects.is_subset(pattern, earlier):
-                raise errors.CONSUMER_OVERLAPPING_SUBJECT_FILTERS()
-        seen.add(pattern, pattern)
+        if len(tree.covering(pattern)) > 1:
+            raise errors.CONSUMER_OVERLAPPING_SUBJECT_FILTERS()
 
 
 def _check_start(config: Config) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.subject_tree import SubjectTree
-from streamd.subjects import collides
+from streamd.subjects import collides, is_subset
 
 TOKENS = st.sampled_from([b"a", b"b", b"*"])
 PATTERNS = st.builds(
@@ -31,6 +31,8 @@ def test_it_finds_what_asking_each_pattern_finds(pairs, data, asked):
     left = [pair for at, pair in enumerate(pairs) if at not in gone]
     wanted = [value for pattern, value in left if collides(pattern, asked)]
     assert sorted(tree.overlapping(asked)) == sorted(wanted)
+    wanted = [value for pattern, value in left if is_subset(asked, pattern)]
+    assert sorted(tree.covering(asked)) == sorted(wanted)
     for pattern, value in left:
         tree.remove(pattern, value)
     assert tree.overlapping(b">") == []

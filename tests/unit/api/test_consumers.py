@@ -111,6 +111,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"filter_subject": "a..b"}, 10052, "invalid subject"),
     ({"filter_subject": "t.1", "filter_subjects": ["t.2"]}, 10136, "consumer cannot have both"),
     ({"filter_subjects": [""]}, 10139, "consumer filter in FilterSubjects cannot be empty"),
+    ({"filter_subjects": ["a..b", ""]}, 10139, "consumer filter in FilterSubjects cannot be empty"),
     ({"filter_subjects": ["t.>", "t.1"]}, 10138, "consumer subject filters cannot overlap"),
     ({"rate_limit_bps": 5}, 10086, "consumer in pull mode can not have rate limit set"),
     ({"sample_freq": "zz"}, 10095, "failed to parse consumer sampling configuration: strconv"),
@@ -290,6 +291,9 @@ def test_thousands_of_filters_are_not_compared_each_with_each(
     request = {"ack_policy": "explicit", "filter_subjects": ["m.7.*", "m.5.2"]}
     refused = bed.error("CONSUMER.CREATE.M", {"stream_name": "M", "config": request})
     assert refused[0] == 10100
+    bed.make("F", subjects=["f.>"])  # filters that overlap, though none is part of another
+    filters = [f"f.{n}.*" for n in range(300)] + [f"f.*.{n}" for n in range(300)]
+    bed.make_consumer("F", "c", ack_policy="explicit", filter_subjects=filters)
     assert count < 10 * 300
 
 
