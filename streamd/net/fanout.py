@@ -97,7 +97,7 @@ class FanOut(Subscriptions):
         for sub in plain:
             count += self._deliver_one(conn, sub, subject, reply, header, payload)
         remote = route.remote
-        served: tuple[bytes, ...] = ()  # groups that got it here
+        served: set[bytes] = set()  # groups that got it here
         for members in queues:
             size = len(members)
             first = self.pick_at(size)
@@ -106,7 +106,7 @@ class FanOut(Subscriptions):
                 if self._deliver_one(conn, member, subject, reply, header, payload):
                     count += 1
                     if remote is not None:
-                        served += (member.queue,)
+                        served.add(member.queue)
                     break
         if remote is not None:
             count += remote.send(subject, reply, header, payload, served)

@@ -6,7 +6,7 @@ for. A group with members here is served here; otherwise nodes get a share by th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -68,7 +68,7 @@ class RemoteRoute:
         reply: bytes,
         headers: bytes,
         payload: bytes,
-        served: Sequence[bytes] = (),
+        served: Collection[bytes] = (),
     ) -> int:
         """Send one message; returns to how many nodes. `served`: groups that got it here."""
         item: tuple[Any, ...] = (subject, payload)
@@ -93,7 +93,7 @@ class RemoteRoute:
         for node in self.plain:
             node.outbox.append(item)
 
-    def deliver(self, to: bytes, batch: list[Delivery], served: Sequence[bytes]) -> None:
+    def deliver(self, to: bytes, batch: list[Delivery], served: Collection[bytes]) -> None:
         """Deliver messages under their own subjects to whoever subscribes to `to`."""
         for node in self.plain:
             node.deliver(to, b"", batch)

@@ -83,16 +83,12 @@ class Match:
     A group is known by its name alone, whatever patterns its members subscribed to.
     """
 
-    __slots__ = ("_groups", "plain")
+    __slots__ = ("_groups", "plain", "queues")
 
     def __init__(self) -> None:
         self.plain: list[Subscription] = []
-        self._groups: dict[bytes, list[Subscription]] = {}
-
-    @property
-    def queues(self) -> list[list[Subscription]]:
-        """The members of each group."""
-        return list(self._groups.values())
+        self.queues: list[list[Subscription]] = []
+        self._groups: dict[bytes, list[Subscription]] = {}  # of `queues`, by name
 
     def take(self, level: _Level) -> None:
         if level.plain:
@@ -100,9 +96,9 @@ class Match:
         for name, members in level.queues.items():
             group = self._groups.get(name)
             if group is None:
-                self._groups[name] = list(members)
-            else:
-                group += members
+                group = self._groups[name] = []
+                self.queues.append(group)
+            group += members
 
 
 class Sublist:

@@ -594,3 +594,15 @@ def test_who_is_gone_gets_no_turn():
     a.take()
     bed.clock.advance(1)
     assert a.take() == b""
+
+
+@pytest.mark.parametrize("queue", [b"", b"q "])
+def test_one_of_many_on_a_subject_ends_and_the_others_keep_their_order(queue):
+    bed = Bed()
+    a = bed.peer()
+    a.send(b"".join(b"SUB s %b%d\r\n" % (queue, at) for at in range(50)))
+    subs = list(a.conn.subs.values())
+    a.send(b"UNSUB 49\r\nUNSUB 7\r\n")
+    match = bed.pubsub.sublist.match(b"s")
+    kept = match.queues[0] if queue else match.plain
+    assert kept == subs[:7] + subs[8:49]
