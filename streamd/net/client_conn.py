@@ -91,6 +91,13 @@ class ClientConn(ClientSession):
             self._pubsub.unsubscribe(sub)
         self.subs.clear()
 
+    def options_changed(self) -> None:
+        """The configuration was read again: what a message may have is as it says now."""
+        options = self._listener.options
+        self._parser.limit(
+            max_payload=options.max_payload, max_control_line=options.max_control_line
+        )
+
     # --- events ---------------------------------------------------------------------------------
 
     def _handle(self, events: list[Event]) -> None:

@@ -144,6 +144,8 @@ class Listener:
         self.options = options
         self.auth = Authenticator(options, self.auth)
         self.pubsub.options = options
+        for conn in self._open:
+            conn.options_changed()
         self._info.pop("auth_required", None)
         if options.is_auth_required:
             self._info["auth_required"] = True

@@ -73,8 +73,7 @@ class ClientParser:
     )
 
     def __init__(self, *, max_payload: int, max_control_line: int) -> None:
-        self._max_payload = max_payload
-        self._max_control_line = max_control_line
+        self.limit(max_payload=max_payload, max_control_line=max_control_line)
         # What came of a message that is not all there, and how many bytes it takes to go on:
         # exactly up to the message's end (payload missing), or one more (control line missing).
         self._parts: list[bytes] = []
@@ -87,6 +86,11 @@ class ClientParser:
         # Reading in bulk is worth trying unless it just failed; then it rests for some chunks.
         self._bulk_skip = 0
         self._bulk_backoff = 1
+
+    def limit(self, *, max_payload: int, max_control_line: int) -> None:
+        """Allow so much from now on."""
+        self._max_payload = max_payload
+        self._max_control_line = max_control_line
 
     @property
     def buffered_bytes(self) -> int:

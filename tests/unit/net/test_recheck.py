@@ -57,6 +57,22 @@ def test_what_was_begun_before_a_login_was_asked_for_is_refused() -> None:
     assert listening.send(b"PING\r\n") == ALIVE
 
 
+def test_messages_may_have_what_is_configured_now() -> None:
+    bed = Bed(Options(max_payload=100, max_control_line=300))
+    large, late, long = connect(bed), connect(bed), connect(bed)
+    part = b"PUB x 100\r\n" + b"y" * 50
+    late.send(part)  # the rest comes when it is too large
+    reload(bed, max_payload=200, max_control_line=400)
+    large.take(), long.take()
+    assert large.send(b"PUB x 150\r\n" + b"y" * 150 + b"\r\nPING\r\n") == ALIVE
+    assert long.send(b"SUB %b 1\r\nPING\r\n" % (b"x" * 350)) == ALIVE
+    reload(bed, max_payload=60, max_control_line=300)
+    large.take(), late.take(), long.take()
+    assert large.send(b"PUB x 61\r\n") == b"-ERR 'Maximum Payload Violation'\r\n"
+    assert late.send(b"y" * 50 + b"\r\n") == b"-ERR 'Maximum Payload Violation'\r\n"
+    assert long.send(b"SUB %b 2\r\n" % (b"x" * 350)).startswith(b"-ERR 'maximum control line")
+
+
 def test_new_permissions_hold_for_what_is_there() -> None:
     bed = Bed(Options(users=[User("a", "1")]))
     peer = connect(bed, "a", "1")
