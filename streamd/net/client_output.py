@@ -221,7 +221,11 @@ class ClientOutput(asyncio.Protocol):
         for reply, outcome in zip(replies, outcomes, strict=True):
             if reply:
                 body = ack_body(stream, outcome, pubsub.domain_field)
-                pubsub.route_one(None, find(reply), reply, b"", b"", body)
+                route = find(reply)
+                if route.streams:
+                    pubsub.publish(reply, b"", b"", body)
+                else:
+                    pubsub.route_one(None, route, reply, b"", b"", body)
         pubsub.flush_if_idle()
 
     # --- the end --------------------------------------------------------------------------------

@@ -366,6 +366,17 @@ def test_every_kind_of_outcome_has_its_body():
     ]
 
 
+def test_a_stream_gets_the_acks_whose_replies_it_captures():
+    bed, stream, _ = stream_bed("acks.>")
+    peer = bed.peer()
+    peer.send(b"SUB acks.* 1\r\n")
+    bodies = [b'{"stream":"S","seq":%d}' % seq for seq in (1, 2)]
+    peer.conn.publish_acks(b"S", [b"acks.1", b"acks.2"], range(1, 3))
+    stored = [msgs[0] for msgs, replies, _ in stream.published if replies == [b""]]
+    assert stored == [(b"acks.1", b"", bodies[0]), (b"acks.2", b"", bodies[1])]
+    assert peer.take() == msg(b"acks.1", b"1", bodies[0]) + msg(b"acks.2", b"1", bodies[1])
+
+
 def test_acks_to_a_connection_that_is_gone_are_dropped():
     bed, _, _ = stream_bed()
     peer = bed.peer()
