@@ -67,6 +67,8 @@ class ClientConn(ClientSession):
             return
         events = self._parser.feed(data)
         if self._held is not None:
+            # Not before: while nothing is read, nobody notices that a client is gone.
+            self._transport.pause_reading()
             self._held += events
         elif events and not (len(events) == 1 and self._publish_lone(events[0])):
             self._handle(events)

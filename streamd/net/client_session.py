@@ -127,7 +127,6 @@ class ClientSession(ClientOutput):
         if isinstance(verdict, Check):
             self._held = []
             self.is_being_checked = True
-            self._transport.pause_reading()
             self.try_password(verdict, self._on_checked)
             return
         self._welcome(verdict)
@@ -135,8 +134,13 @@ class ClientSession(ClientOutput):
     def try_password(
         self, check: Check, done: Callable[[asyncio.Future[Identity | None]], None]
     ) -> None:
-        """Run `check` on another thread; `done` is called on the loop."""
-        self._loop.run_in_executor(None, check.run).add_done_callback(done)
+        """Run `check` on another thread; `done` is called on the loop, with None for who is gone
+        before it began: a crowd that only guesses must not have others wait for each guess."""
+
+        def run() -> Identity | None:
+            return None if self.is_closed else check.run()
+
+        self._loop.run_in_executor(None, run).add_done_callback(done)
 
     def _on_checked(self, running: asyncio.Future[Identity | None]) -> None:
         """The password was checked on another thread; go on with what came behind CONNECT."""

@@ -52,7 +52,7 @@ class Recheck:
 
         def tried(running: asyncio.Future[Identity | None]) -> None:
             identity = running.result()
-            if identity is None:
+            if identity is None and not conn.is_closed:
                 self._refused.add(check.key)
             if self._is_current():
                 if conn.connect is connect:  # else it was judged by what it has said since

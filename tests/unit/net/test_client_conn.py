@@ -210,6 +210,7 @@ def test_bcrypt_is_checked_off_the_loop_and_what_follows_waits():
     bed = Bed(Options(username="joe", password=hashed))
     connect = b'CONNECT {"verbose":false,"user":"joe","pass":"pw"}\r\nSUB a 1\r\n'
     peer = bed.peer(connect)
+    assert not peer.transport.is_paused  # else nobody would notice that it is gone
     assert peer.send(b"PUB a 1\r\nx\r\n") == b"" and peer.transport.is_paused
     bed.clock.finish_jobs()
     assert peer.take() == b"MSG a 1 1\r\nx\r\n" and not peer.transport.is_paused

@@ -8,6 +8,7 @@ import bcrypt
 import pytest
 
 from streamd.config.options import Options, Permissions, User
+from streamd.net.auth import Authenticator
 from tests.unit.net.bed import Bed, Peer
 
 REFUSED = b"-ERR 'Authorization Violation'\r\n"
@@ -96,7 +97,9 @@ def hashed(password: str) -> str:
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
 
 
-def test_a_hash_is_tried_again_only_if_it_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Passwords that bcrypt was asked about."""
     tried: list[bytes] = []
     check = bcrypt.checkpw
 
@@ -105,6 +108,39 @@ def test_a_hash_is_tried_again_only_if_it_changed(monkeypatch: pytest.MonkeyPatc
         return check(secret, wanted)
 
     monkeypatch.setattr(bcrypt, "checkpw", checkpw)
+    return tried
+
+
+def test_many_who_come_at_once_with_one_password_cost_one_check(tried: list[bytes]) -> None:
+    bed = Bed(Options(users=[User("a", hashed("1"))]))
+    peers = [bed.peer(b'CONNECT {"user":"a","pass":"1","verbose":false}\r\n') for _ in range(5)]
+    bed.clock.finish_jobs()
+    assert tried == [b"1"]
+    assert all(peer.send(b"PING\r\n").startswith(ALIVE) for peer in peers)
+
+
+def test_a_guess_of_who_is_gone_is_not_tried(tried: list[bytes]) -> None:
+    bed = Bed(Options(users=[User("a", hashed("1"))]))
+    guesses = [bed.peer(b'CONNECT {"user":"a","pass":"%d"}\r\n' % at) for at in range(2, 50)]
+    for peer in guesses[1:]:
+        peer.leave()
+    bed.clock.finish_jobs()
+    assert tried == [b"2"] and guesses[0].transport.is_closing
+
+
+def test_who_leaves_while_it_is_judged_again_does_not_take_others_along() -> None:
+    bed = Bed(Options(users=[User("a", "1")]))
+    second, first = connect(bed, "a", "1"), connect(bed, "a", "1")
+    now = Options(users=[User("a", hashed("1"))])
+    bed.listener.options, bed.listener.auth = now, Authenticator(now)
+    bed.listener.recheck([second.conn, first.conn])  # from the end
+    first.leave()
+    while bed.clock.done:
+        bed.clock.finish_jobs()
+    assert second.send(b"PING\r\n").startswith(ALIVE)
+
+
+def test_a_hash_is_tried_again_only_if_it_changed(tried: list[bytes]) -> None:
     users = [User("a", hashed("1")), User("b", hashed("2"))]
     bed = Bed(Options(users=users))
     peers = {}
