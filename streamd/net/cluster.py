@@ -243,12 +243,14 @@ class Cluster:
     # --- for links ------------------------------------------------------------------------------
 
     def register(self, link: PeerLink) -> bool:
-        """Take in a new connection. False: there are too many of unknown origin."""
+        """Take in a new connection; of too many that prove nothing, the oldest goes. False: the
+        server stops."""
+        if link.route is None:
+            strangers = [each for each in self._open if each.route is None and not each.is_proven]
+            if len(strangers) >= PEER_HANDSHAKES_MAX:  # a server takes less time than they took
+                min(strangers, key=lambda each: each.start_ns).cut("Too Many Handshakes")
         self._open.add(link)
-        if self._is_closing:
-            return False
-        unproven = sum(1 for other in self._open if other.route is None and not other.is_up)
-        return link.route is not None or unproven <= PEER_HANDSHAKES_MAX
+        return not self._is_closing
 
     def facts(self) -> dict[str, Any]:
         """What HELLO says of this server."""

@@ -81,7 +81,7 @@ class PeerLink(asyncio.Protocol):
 
         self._key = cluster.key_for(route)
         self._hellos = [b"", b""]  # the dialer's and the acceptor's, as sent
-        self._is_proven = False  # the other side has proven itself
+        self.is_proven = False  # the other side has proven itself
         self.is_chosen = False  # the arbiter (who may be us) welcomed this link
         self.is_up = False
         self.was_up = False
@@ -278,9 +278,9 @@ class PeerLink(asyncio.Protocol):
             self._closed_by_peer(frame[1])
         elif not self.name:
             self._on_hello(frame)
-        elif kind == peer.AUTH and not self._is_proven:
+        elif kind == peer.AUTH and not self.is_proven:
             self._on_auth(frame[1])
-        elif kind == peer.WELCOME and self._is_proven:
+        elif kind == peer.WELCOME and self.is_proven:
             self._on_welcome(frame[1])
         else:
             raise ProtocolError(f"frame of kind {kind} during the handshake")
@@ -313,7 +313,7 @@ class PeerLink(asyncio.Protocol):
         if not peer.is_proof(given, self._proof(b"acceptor" if is_dialer else b"dialer")):
             self.refuse("Authorization Violation")
             return
-        self._is_proven = True
+        self.is_proven = True
         self._reader.frame_bytes_max = PEER_FRAME_BYTES_MAX
         if not is_dialer:
             self._write(peer.frame(peer.AUTH, self._proof(b"acceptor")))

@@ -549,15 +549,20 @@ def test_a_proof_cannot_be_sent_back() -> None:
 
 
 def test_strangers_cannot_take_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections that prove nothing are bounded."""
+    """Connections that prove nothing are bounded, and do not keep other servers out."""
     monkeypatch.setattr(cluster_module, "PEER_HANDSHAKES_MAX", 2)
 
     async def main() -> None:
         async with bed() as make:
             a = await make("a").start()
+            # They would be let go of for their silence in the end; nobody waits for that here.
+            a.cluster.auth_timeout_s = 60
             streams = [await asyncio.open_connection("127.0.0.1", a.cluster.port) for _ in "123"]
             with contextlib.suppress(ConnectionResetError):
-                assert await streams[2][0].read() == b""
+                assert await streams[0][0].read() == b""
+            b = await make("b", routes=(a.url,)).start()
+            await a.until_up("b")
+            await b.until_up("a")
             for _, writer in streams:
                 writer.close()
 
