@@ -8,6 +8,7 @@ temporarily unavailable.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -54,6 +55,8 @@ class Forwarding:
         self._parked: list[Request] = []  # oldest first
         self._has_timer = False
         self._is_nudged = False
+        self._lists: deque[Request] = deque()  # wait until others have been served
+        self._lists_served = 0  # and not answered yet, or only just now
         self._passed_on = 0  # to other nodes, which have not answered
         self._changes = 0  # served here, and not answered
         context.node.watch_leaders(self._on_leaders)
@@ -79,6 +82,12 @@ class Forwarding:
 
     def _serve_here(self, request: Request) -> None:
         endpoint = request.endpoint
+        if endpoint.is_list:
+            if self._lists_served >= limits.API_LISTS_MAX:
+                self._keep_list(request)
+                return
+            self._lists_served += 1
+            request.on_done = partial(self._listed, request.on_done)
         if endpoint.is_json and not endpoint.is_read:  # a read can be asked again elsewhere
             self._changes += 1
             request.on_done = partial(self._answered, request.on_done)
@@ -88,6 +97,23 @@ class Forwarding:
         self._changes -= 1
         if on_done is not None:
             on_done(is_answered)
+
+    def _keep_list(self, request: Request) -> None:
+        if len(self._lists) < limits.API_LISTS_WAITING_MAX:
+            self._lists.append(request)
+        else:
+            self._context.advisories.limit_reached(1)
+            request.finish()
+
+    def _listed(self, on_done: Callable[[bool], None] | None, is_answered: bool) -> None:
+        self._call_later(0, self._next_list)  # not at once: one chunk of a link may bring hundreds
+        if on_done is not None:
+            on_done(is_answered)
+
+    def _next_list(self) -> None:
+        self._lists_served -= 1
+        while self._lists and self._lists_served < limits.API_LISTS_MAX:
+            self.route(self._lists.popleft())
 
     def _has_any(self) -> bool:
         return bool(self._parked or self._passed_on or self._changes)

@@ -97,6 +97,7 @@ class Endpoint:
         "has_rest",
         "is_cluster_only",
         "is_json",
+        "is_list",
         "is_read",
         "name_count",
         "serve",
@@ -120,6 +121,7 @@ class Endpoint:
         self.type_name = type_name  # "" if the answers are messages, not JSON
         self.is_json = bool(type_name)
         self.is_read = False  # may be asked twice
+        self.is_list = False  # of many infos: takes longer than others
         self.serve = serve
         self.name_count = name_count  # tokens after the verb: stream, consumer
         self.has_rest = has_rest  # and any number more

@@ -39,6 +39,7 @@ _READS: Final = (
     "CONSUMER.LIST",
     "CONSUMER.INFO",
 )
+_LISTS: Final = ("STREAM.LIST", "CONSUMER.LIST")
 _PAGED: Final[dict[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
 
 
@@ -105,6 +106,8 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
     }
     for name in _READS:
         table[name].is_read = True
+    for name in _LISTS:
+        table[name].is_list = True
     if is_clustered:
         table["META.LEADER.STEPDOWN"] = moving("meta_leader_stepdown", cluster.step_down_meta, 0)
         table["SERVER.REMOVE"] = moving("meta_server_remove", cluster.remove_server, 0)

@@ -252,6 +252,23 @@ def test_list_leaves_out_whom_nobody_answers_for(world: World) -> None:
     assert answer["offline"]["C"] == "CorruptionError: block 1"
 
 
+def test_lists_are_served_few_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand from one client kept every node from its heartbeats for seconds."""
+    monkeypatch.setattr(limits, "API_LISTS_MAX", 2)
+    monkeypatch.setattr(limits, "API_LISTS_WAITING_MAX", 5)
+    world.make("A")
+    other = next(name for name in NAMES if name != world.leaders[0])
+    replies = [world.send(other, "STREAM.LIST", runs=False) for _ in range(9)]
+    world.run()
+    assert [bool(world.replies(reply)) for reply in replies] == [True] * 2 + [False] * 7
+    assert world.ask(other, "STREAM.INFO.A")["config"]["name"] == "A"
+    world.lead(0, other)  # who waits goes where the list is made now
+    world.pass_ms(10)
+    assert [bool(world.replies(reply)) for reply in replies] == [True] * 7 + [False] * 2
+    assert not any(node.has_requests() for node in world.nodes.values())
+    assert world.ask(other, "STREAM.LIST")["total"] == 1
+
+
 def test_pull_goes_to_the_stream_wherever_it_is_led(world: World) -> None:
     asset = world.make("S")
     other = next(name for name in NAMES if name != world.leaders[asset.uid])
