@@ -201,7 +201,9 @@ def _without_secrets(text: bytes) -> str:
         return "[REDACTED]"
     if not isinstance(connect, dict):
         return "[REDACTED]"
-    shown = {key: "[REDACTED]" if key in _SECRETS else value for key, value in connect.items()}
+    shown = {  # in whatever case they are written: CONNECT is read so
+        key: "[REDACTED]" if key.lower() in _SECRETS else value for key, value in connect.items()
+    }
     return json.dumps(shown, separators=(",", ":"), ensure_ascii=False)
 
 

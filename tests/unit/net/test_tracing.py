@@ -45,6 +45,13 @@ def traced(data: bytes, *, connect: bytes = CONNECT, options: Options | None = N
     return [line.removeprefix(WHO) for line in bed.lines()]
 
 
+def test_secrets_are_hidden_in_whatever_case_they_are_named() -> None:
+    """CONNECT is read that way."""
+    bed = TraceBed(Options(username="u", password="secret"))
+    bed.peer(b'CONNECT {"User":"u","PASS":"secret"}\r\n')
+    assert bed.lines()[0] == WHO + '<<- [CONNECT {"User":"u","PASS":"[REDACTED]"}]'
+
+
 def test_lines_are_nats_servers() -> None:
     bed = TraceBed(Options())
     peer = bed.peer(
