@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from streamd.limits import MONITORING_PAGE
 
 Query = Mapping[str, str]
+_INT = re.compile(r"[+-]?\d+", re.ASCII)
+_DIGITS_MAX = 18  # what 64 bits hold for sure, and more than anybody counts
 
 
 class BadQuery(Exception):
@@ -29,12 +32,14 @@ def flag(query: Query, name: str) -> bool:
 def number(query: Query, name: str) -> int:
     """Return an int; 0 if it is not there."""
     text = query.get(name, "")
-    try:
-        return int(text) if text else 0
-    except ValueError as err:
-        raise BadQuery(
-            f"Error decoding int for '{name}': strconv.Atoi: parsing \"{text}\": invalid syntax"
-        ) from err
+    if not text:
+        return 0
+    fault = "invalid syntax"
+    if _INT.fullmatch(text):
+        if len(text.lstrip("+-0")) <= _DIGITS_MAX:
+            return int(text)
+        fault = "value out of range"
+    raise BadQuery(f"Error decoding int for '{name}': strconv.Atoi: parsing \"{text}\": {fault}")
 
 
 def page(query: Query, default: int = MONITORING_PAGE) -> tuple[int, int]:

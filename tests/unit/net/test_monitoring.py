@@ -167,6 +167,14 @@ def test_connz_sorts_pages_and_filters() -> None:
     ("query", "words"),
     [
         ({"limit": "x"}, "Error decoding int for 'limit': strconv.Atoi: parsing \"x\": invalid"),
+        (
+            {"limit": "1_0"},
+            "Error decoding int for 'limit': strconv.Atoi: parsing \"1_0\": invalid",
+        ),
+        (
+            {"offset": "9" * 30},
+            f"Error decoding int for 'offset': strconv.Atoi: parsing \"{'9' * 30}\": value",
+        ),
         ({"subs": "bogus"}, "Error decoding boolean for 'subs': strconv.ParseBool"),
         ({"state": "bogus"}, "Error decoding state for bogus"),
         ({"sort": "zz"}, "invalid sorting option: zz"),
