@@ -262,6 +262,18 @@ class Waiting:
                 return enough
         return total
 
+    def open_left(self, enough: int) -> int:
+        """`total_left` of those that are listened to; looks at no more of them than it takes."""
+        total = 0
+        for request in self.queue:
+            if not request.sink.is_open():
+                self.drop_closed()
+                return self.total_left(enough)
+            total += request.left
+            if total >= enough:
+                return enough
+        return total
+
     def expire(self, now_ms: int, *, last_cseq: int, last_sseq: int) -> None:
         """End pulls whose time is over or whose client is gone; send due heartbeats."""
         if self.next_event_ms == 0 or now_ms < self.next_event_ms:

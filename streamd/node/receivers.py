@@ -40,8 +40,7 @@ class Receivers(CursorState):
                     self._wait_for_room()
                     return 0
                 return min(budget, head.left)
-            self._waiting.drop_closed()
-            return self._waiting.total_left(budget)
+            return self._waiting.open_left(budget)
         if self._window is not None and self._window.is_stalled:
             return 0
         sink = self._push_sink()
