@@ -213,7 +213,10 @@ class HttpServer:
         from streamd.obs.metrics import CONTENT_TYPE, render
 
         jsz = self._monitoring.jsz({"consumers": "1", "digest": "1"})
-        text = render(self._monitoring.varz({}), jsz, self._monitoring.care())
+        varz, care = self._monitoring.varz({}), self._monitoring.care()
+        # The documents were made for this answer: another thread may read them. Thousands of
+        # consumers make megabytes of text, which would hold the loop.
+        text = await asyncio.to_thread(render, varz, jsz, care)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     def _index(self, request: web.Request) -> web.StreamResponse:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import pytest
@@ -128,6 +130,26 @@ def test_metrics_are_what_prometheus_reads() -> None:
         assert (sample.labels["stream_name"], sample.value) == ("S", 4)
         assert families["gnatsd_varz_in_msgs"].samples[0].value == 1
         assert "gnatsd_varz_jetstream_stats_storage" in families
+
+    serve(check)
+
+
+def test_metrics_are_written_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of 5,000 consumers held it for a second, with each scrape."""
+    import streamd.obs.metrics
+
+    render = streamd.obs.metrics.render
+    threads: list[int] = []
+
+    def noted(*documents: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return render(*documents)
+
+    monkeypatch.setattr(streamd.obs.metrics, "render", noted)
+
+    async def check(get: Get, server: HttpServer) -> None:
+        assert (await get("/metrics"))[0] == 200
+        assert threads and threading.get_ident() not in threads
 
     serve(check)
 
