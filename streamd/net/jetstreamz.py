@@ -115,7 +115,7 @@ class JetStreamz:
             )
         }
         flag(query, "direct-consumers")  # accepted for the tools that send it
-        offset, limit = page(query, MONITORING_ACCOUNTS_MAX)
+        offset, _ = page(query, MONITORING_ACCOUNTS_MAX)
         account = query.get("acc", "")
         node = self.js.node
         if self.is_clustered and flags["leader-only"] and not node.is_meta_leader:
@@ -141,7 +141,8 @@ class JetStreamz:
         if self.is_clustered:
             document["meta_cluster"] = self.meta_cluster()
         wants_accounts = flags["accounts"] or has_streams or bool(account)
-        if wants_accounts and account in ("", ACCOUNT) and offset == 0 and limit > 0:
+        # The one account there is, on the first page; who names it wants no page.
+        if wants_accounts and (account == ACCOUNT or (not account and offset == 0)):
             detail = self._account_detail()
             if has_streams:
                 only = query.get("stream", "")

@@ -234,6 +234,8 @@ def test_jsz_grows_with_what_is_asked() -> None:
     assert detail(consumers="true", config="1")["consumer_detail"][0]["config"] == {"name": "c"}
     assert (detail(digest="1")["applied"], detail(digest="1")["digest"]) == (17, "0" * 13 + "abc")
     assert "account_details" not in m.jsz({"acc": "other"})
+    assert "account_details" not in m.jsz({"accounts": "1", "offset": "1"})
+    assert m.jsz({"acc": "$G", "offset": "1"})["account_details"][0]["name"] == "$G"
 
 
 def test_jsz_without_jetstream_says_so() -> None:
