@@ -144,8 +144,17 @@ def _share(pubsub: PubSub, members: list[Subscription], batch: list[Delivery]) -
     if len(members) == 1:
         _deliver_to(members[0], batch)
         return
+    is_filtered = any(member.is_filtered for member in members)
     for message in batch:
-        _deliver_to(pubsub.pick_member(members), [message])
+        able = members
+        if is_filtered:
+            able = [member for member in members if not _is_denied(member, message[0])]
+        if able:
+            _deliver_to(pubsub.pick_member(able), [message])
+
+
+def _is_denied(sub: Subscription, subject: bytes) -> bool:
+    return sub.is_filtered and sub.conn.rights.is_denied_delivery(subject)
 
 
 def _deliver_run_to(
@@ -191,7 +200,7 @@ def _deliver_to(sub: Subscription, batch: list[Delivery]) -> None:
         return
     receiver = sub.conn
     if sub.is_filtered:
-        batch = [item for item in batch if not receiver.rights.is_denied_delivery(item[0])]
+        batch = [item for item in batch if not _is_denied(sub, item[0])]
         if not batch:
             return
     if sub.max_msgs:

@@ -317,6 +317,14 @@ def test_what_is_denied_does_not_come_from_a_stream_either():
     assert user.take() == b"MSG open 1 $JS.ACK.S.C.1.2.2.6.0 1\r\ny\r\n"
 
 
+def test_of_a_group_who_may_gets_what_another_is_denied():
+    user, root = user_bed(Permissions(subscribe_deny=[b"secret.>"]))
+    for peer in (user, root):
+        peer.send(b"SUB > g 1\r\n")
+    user.conn._pubsub.sink(b"d", b"g").deliver([(b"secret.a", b"", b"", b"x")] * 20)
+    assert (user.take(), root.take().count(b"MSG secret.a")) == (b"", 20)
+
+
 def test_queue_permissions_name_the_group():
     user, _ = user_bed(Permissions(subscribe_allow=[b"a v*", b"b v1"]))
     assert user.send(b"SUB b v1 1\r\n") == b""
