@@ -27,6 +27,7 @@ class _Story:
         self.at = at
         self.rng = rng
         self.held: list[Frame] = []
+        self.early: list[Frame] = []  # came before a subscription was confirmed
         self.sids: dict[str, str] = {}  # of the subscriptions to d.<consumer>
         self.wire = at.connect()
         choice = rng.choice
@@ -59,8 +60,10 @@ class _Story:
     def look(self) -> None:
         """Note what was delivered, each consumer's in its order."""
         wire = self.wire
-        seen = wire.collect(within_s=2, quiet_s=QUIET_S) if self._first() else []
-        seen = self._begun + seen
+        seen, self.early = self.early, []
+        seen += wire.collect(count=1, within_s=QUIET_S)
+        if seen:
+            seen += wire.collect(within_s=2, quiet_s=QUIET_S)
         by_sid: dict[str, list[Frame]] = {}
         for frame in seen:
             by_sid.setdefault(frame.sid, []).append(frame)
@@ -69,10 +72,6 @@ class _Story:
             if frames:
                 self.at.note_frames(f"delivered to {name}", frames)
                 self.held += [each for each in frames if each.reply.startswith("$JS.ACK")]
-
-    def _first(self) -> bool:
-        self._begun = self.wire.collect(count=1, within_s=QUIET_S)
-        return bool(self._begun)
 
     def publish(self) -> None:
         for _ in range(self.rng.choice((1, 1, 2, 4))):
@@ -83,13 +82,13 @@ class _Story:
         if name not in self.sids:
             queue = self.rng.choice(("", "", "q"))
             self.sids[name] = self.wire.subscribe(f"d.{name}", queue)
-            self.wire.fence()
+            self.early += self.wire.fence()
 
     def unsubscribe(self) -> None:
         name = self.rng.choice(NAMES)
         if name in self.sids:
             self.wire.unsubscribe(self.sids.pop(name))
-            self.wire.fence()
+            self.early += self.wire.fence()
 
     def create_consumer(self) -> None:
         rng = self.rng
