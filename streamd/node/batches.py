@@ -59,7 +59,8 @@ class BatchStager:
         """Take one message that has batch headers.
 
         Returns None if it waits (its reply gets an empty message), the batch if this commits it,
-        or why it was refused; then its batch is given up as well.
+        or why it was refused. What is too large or has no sequence is not a part of the batch,
+        which goes on without it; any other refusal ends the batch as well.
         """
         headers = msg[1]
         batch_id = get(headers, b"Nats-Batch-Id")
@@ -71,6 +72,9 @@ class BatchStager:
         seq = _parse_seq(get(headers, b"Nats-Batch-Sequence"))
         batch = self._batches.get(batch_id)
         commit = get(headers, _COMMIT)
+        is_too_many = seq > limits.BATCH_MSGS_MAX and commit != b"eob"  # that one is not stored
+        if batch is None and is_too_many:
+            return _too_large()
         if seq == 1 and batch is None:
             if commit == b"eob":
                 return errors.ATOMIC_PUBLISH_INCOMPLETE_BATCH()  # a batch of nothing
@@ -82,6 +86,9 @@ class BatchStager:
         elif batch is None or seq != len(batch.msgs) + 1:
             self._give_up(batch_id, "incomplete", advices)
             return errors.ATOMIC_PUBLISH_INCOMPLETE_BATCH()
+        if is_too_many:
+            self._give_up(batch_id, "large", advices)
+            return _too_large()
         if commit == b"eob":
             subject, last_headers, payload = batch.msgs[-1]
             batch.msgs[-1] = (subject, _mark_last(last_headers), payload)
@@ -92,7 +99,7 @@ class BatchStager:
             self._byte_count += size
             if self._byte_count > limits.BATCH_BYTES_MAX and not commit:
                 self._give_up(batch_id, "large", advices)
-                return errors.ATOMIC_PUBLISH_TOO_LARGE_BATCH(size=limits.BATCH_MSGS_MAX)
+                return _too_large()
         if commit:
             self._close(batch_id)
             return batch_id.decode("utf-8", "replace"), batch.msgs
@@ -167,27 +174,22 @@ class BatchStager:
         headers = msg[1]
         if not config.get("allow_atomic"):
             return errors.ATOMIC_PUBLISH_DISABLED()
+        size_max = config.get("max_msg_size", -1)
+        if 0 <= size_max < len(headers) + len(msg[2]):
+            return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
+        if len(batch_id) > limits.BATCH_ID_BYTES_MAX:
+            return errors.ATOMIC_PUBLISH_INVALID_BATCH_ID()
+        if _parse_seq(get(headers, b"Nats-Batch-Sequence")) < 0:
+            return errors.ATOMIC_PUBLISH_MISSING_SEQ()
+        commit = get(headers, _COMMIT)
+        if commit is not None and commit not in (b"1", b"eob"):
+            if batch_id in self._batches:
+                self._close(batch_id)  # by its own client's word: nobody is told
+            return errors.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT()
         level = get(headers, b"Nats-Required-Api-Level")
         if level is not None and not 0 <= parse_number(level) <= limits.API_LEVEL:
             self._give_up(batch_id, "unsupported", advices)
             return errors.REQUIRED_API_LEVEL()
-        size_max = config.get("max_msg_size", -1)
-        if 0 <= size_max < len(headers) + len(msg[2]):
-            self._give_up(batch_id, "incomplete", advices)
-            return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
-        if len(batch_id) > limits.BATCH_ID_BYTES_MAX:
-            return errors.ATOMIC_PUBLISH_INVALID_BATCH_ID()
-        seq = _parse_seq(get(headers, b"Nats-Batch-Sequence"))
-        if seq < 0:
-            self._give_up(batch_id, "incomplete", advices)
-            return errors.ATOMIC_PUBLISH_MISSING_SEQ()
-        if seq > limits.BATCH_MSGS_MAX:
-            self._give_up(batch_id, "large", advices)
-            return errors.ATOMIC_PUBLISH_TOO_LARGE_BATCH(size=limits.BATCH_MSGS_MAX)
-        commit = get(headers, _COMMIT)
-        if commit is not None and commit not in (b"1", b"eob"):
-            self._give_up(batch_id, "incomplete", advices)
-            return errors.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT()
         return None
 
     # --- the table ------------------------------------------------------------------------------
@@ -221,6 +223,10 @@ class BatchStager:
     def _set_deadline(self) -> None:
         first = next(iter(self._batches.values()), None)
         self.deadline_ms = 0 if first is None else first.due_ms
+
+
+def _too_large() -> JsError:
+    return errors.ATOMIC_PUBLISH_TOO_LARGE_BATCH(size=limits.BATCH_MSGS_MAX)
 
 
 def _parse_seq(text: bytes | None) -> int:

@@ -139,6 +139,41 @@ def too_large(at: Recorder) -> None:
 
 
 @scenario
+def largest_by_end_of_batch(at: Recorder) -> None:
+    """A thousand messages, and one more that only says that those were all."""
+    stream(at)
+    for number in range(1, 1000):
+        at.wire.publish("s.a", b"", headers=part("b", number))
+    at.pub("s.a", headers=part("b", 1000))
+    at.pub("s.a", headers=part("b", 1001, "eob"))
+    at.pub("s.a", headers=part("b", 1001, "eob"))
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def what_ends_a_batch(at: Recorder) -> None:
+    """Some of what is refused was never a part of the batch, which goes on; the rest ends it."""
+    stream(at, max_msg_size=150)
+    wrong: list[tuple[dict[str, str], bytes]] = [
+        (part("b", 2), b"x" * 200),
+        ({"Nats-Batch-Id": "b"}, b""),
+        (part("b", "x"), b""),
+        (part("b", 2, "2"), b""),
+        (part("b", 1), b""),
+        (part("b", 3), b""),
+        (part("b", 1001), b""),
+        (part("b", 2, Nats_Required_Api_Level="99"), b""),
+        (part("b", 2, "2", Nats_Required_Api_Level="99"), b""),
+        (part("b", 2, Nats_Required_Api_Level="99"), b"x" * 200),
+    ]
+    for headers, payload in wrong:
+        at.pub("s.a", headers=part("b", 1))
+        at.pub("s.a", payload, headers=headers)
+        at.pub("s.a", headers=part("b", 2, "1"))
+    at.api("STREAM.INFO.S")
+
+
+@scenario
 def rollup_in_batch(at: Recorder) -> None:
     stream(at, allow_rollup_hdrs=True)
     at.fill("s.a", "s.a", "s.b")

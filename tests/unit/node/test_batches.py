@@ -93,8 +93,9 @@ def test_framing_is_checked(publisher: Publisher) -> None:
         assert publisher.refused("a", bad) == 10175
     assert publisher.refused("x" * 65, 1) == 10179
     assert publisher.refused("a", 1, "2") == 10200
+    any_size = {"allow_atomic": True}
     for level in ("99", "9" * 5000):
-        assert publisher.refused("a", 1, Nats_Required_Api_Level=level) == 10185
+        assert publisher.refused("a", 1, config=any_size, Nats_Required_Api_Level=level) == 10185
     assert publisher.refused("a", 1, payload=b"x" * 300) == 10054
     assert publisher.refused("a", 1001) == 10199
     assert publisher.stager.deadline_ms == 0
@@ -110,6 +111,30 @@ def test_batch_of_the_largest_size(publisher: Publisher) -> None:
     for seq in range(1, limits.BATCH_MSGS_MAX):
         assert publisher.send("a", seq) is None
     assert len(publisher.send("a", limits.BATCH_MSGS_MAX, "1")[1]) == limits.BATCH_MSGS_MAX
+
+
+def test_batch_of_the_largest_size_may_end_by_a_message_that_is_not_stored(
+    publisher: Publisher,
+) -> None:
+    for seq in range(1, limits.BATCH_MSGS_MAX + 1):
+        assert publisher.send("a", seq) is None
+    _, msgs = publisher.send("a", limits.BATCH_MSGS_MAX + 1, "eob")
+    assert len(msgs) == limits.BATCH_MSGS_MAX
+    assert publisher.stager.deadline_ms == 0
+
+
+def test_batch_goes_on_without_what_never_was_a_part_of_it(publisher: Publisher) -> None:
+    publisher.send("a", 1)
+    assert publisher.refused("a", 2, payload=b"x" * 300) == 10054
+    assert publisher.refused("a", None) == 10175
+    assert len(publisher.send("a", 2, "1")[1]) == 2
+    assert publisher.advices == []
+
+
+def test_gap_is_told_before_a_sequence_that_no_batch_has(publisher: Publisher) -> None:
+    publisher.send("a", 1)
+    assert publisher.refused("a", limits.BATCH_MSGS_MAX + 1) == 10176
+    assert publisher.advices == [("batch_abandoned", {"batch": "a", "reason": "incomplete"})]
 
 
 def test_open_batches_are_bounded_per_stream_and_server() -> None:
