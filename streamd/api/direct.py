@@ -53,10 +53,13 @@ def get(request: Request) -> None:
             request.status(_BAD)
             return
         wanted["last_by_subj"] = request.names[1]
-    if wanted.get("multi_last"):
-        _get_last_of_many(request, handle, wanted)
-    elif not has_selector(wanted):
+    is_many = bool(wanted.get("multi_last"))
+    if not is_many and not has_selector(wanted):
         request.status(_EMPTY)
+    elif wanted.get("up_to_seq") and wanted.get("up_to_time"):
+        request.status(_BAD)
+    elif is_many:
+        _get_last_of_many(request, handle, wanted)
     elif is_contradictory(wanted) or (wanted.get("batch") and wanted.get("last_by_subj")):
         request.status(_BAD)
     elif wanted.get("batch"):
@@ -131,8 +134,7 @@ def _get_last_of_many(request: Request, handle: StreamHandle, wanted: dict[str, 
     index = handle.machine.index
     up_to, up_to_time = wanted.get("up_to_seq", 0), wanted.get("up_to_time")
     if (
-        (up_to and up_to_time)
-        or wanted.get("last_by_subj")
+        wanted.get("last_by_subj")
         or wanted.get("next_by_subj")
         or (wanted.get("seq") and wanted.get("start_time"))
     ):

@@ -147,6 +147,11 @@ def test_direct_get_one(bed: Bed) -> None:
             {"multi_last": ["t.>"], "up_to_seq": 1, "up_to_time": "2030-01-01T00:00:00Z"},
             b"408 Bad Request",
         ),
+        (
+            "T",
+            {"seq": 1, "up_to_seq": 1, "up_to_time": "2030-01-01T00:00:00Z"},
+            b"408 Bad Request",
+        ),
         ("T", {"multi_last": ["zz"]}, b"404 No Results"),
         ("T", {"multi_last": ["t.>"], "up_to_time": "2020-01-01T00:00:00Z"}, b"404 No Results"),
         ("T", {"batch": 3, "seq": 99}, b"404 Message Not Found"),
