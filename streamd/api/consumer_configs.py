@@ -32,6 +32,7 @@ _ALWAYS_SHOWN: Final[Config] = {
 _ALPHABET: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _NO_LIMITS: Final = AssetLimits()
 _GROUP_NAME = re.compile(rf"[a-zA-Z0-9/_=-]{{1,{limits.PRIORITY_GROUP_NAME_MAX}}}")
+_LIMIT_NOT_GIVEN: Final = "{} must be set if it's configured in stream limits"
 _NAME_REFUSAL: Final = "consumer name can not contain '.', '*', '>', '\\', '/'"
 _POLICY_WORDS: Final = {
     "all": "all",
@@ -162,6 +163,8 @@ def _apply_defaults(
         config["inactive_threshold"] = 0
     if not config.get("inactive_threshold"):
         if stream_limits.get("inactive_threshold", 0) > 0:
+            if is_pedantic:
+                raise errors.PEDANTIC(err=_LIMIT_NOT_GIVEN.format("inactive_threshold"))
             config["inactive_threshold"] = stream_limits["inactive_threshold"]
         elif not config.get("durable_name") and not _stays_unused(existing):
             config["inactive_threshold"] = limits.EPHEMERAL_INACTIVE_NS
@@ -201,6 +204,8 @@ def _apply_ack_pending(
     if wanted == 0:
         stream_limit = (stream.get("consumer_limits") or {}).get("max_ack_pending", 0)
         if stream_limit > 0:
+            if is_pedantic:
+                raise errors.PEDANTIC(err=_LIMIT_NOT_GIVEN.format("max_ack_pending"))
             wanted = stream_limit
         elif config["ack_policy"] != "none":
             wanted = min(limits.MAX_ACK_PENDING, allowed.ack_pending_max or limits.MAX_ACK_PENDING)

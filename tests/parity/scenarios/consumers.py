@@ -388,3 +388,13 @@ def update_on_workqueue(at: Recorder) -> None:
     at.api("CONSUMER.CREATE.S.C", request(wrong))
     at.api("CONSUMER.CREATE.S.C", request(wrong | {"ack_policy": "none"}))
     at.api("CONSUMER.CREATE.S.C", request(wrong | {"deliver_policy": "all"}))
+
+
+@scenario
+def pedantic_about_the_streams_limits(at: Recorder) -> None:
+    """What a stream's limits would fill in has to be said."""
+    for limits in ({"max_ack_pending": 10}, {"inactive_threshold": 60 * SECOND}):
+        stream(at, consumer_limits=limits)
+        for given in ({}, limits, {"ack_policy": "none"}):
+            at.api("CONSUMER.CREATE.S.C", request(DURABLE | given, pedantic=True))
+        at.api("STREAM.DELETE.S", is_quiet=True)

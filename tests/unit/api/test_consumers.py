@@ -503,6 +503,12 @@ def test_server_limits_are_the_defaults(
         ("MORE", {}, 10121, "system limit of 50"),
         ("LESS", {"max_ack_pending": 45}, 10121, "system limit of 40"),
         ("S", {"is_pedantic": True}, 10157, "max_request_batch must be set if it's JetStream"),
+        (
+            "LESS",
+            {"is_pedantic": True, "max_batch": 5},
+            10157,
+            "max_ack_pending must be set if it's configured in stream limits",
+        ),
     ],
 )
 def test_server_limits_are_not_exceeded(
