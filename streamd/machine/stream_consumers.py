@@ -85,11 +85,16 @@ class StreamConsumers(StreamContent):
         return True
 
     def _apply_pause_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
-        _, _, name, until_ns = command
+        _, now_ns, name, until_ns = command
         consumer = self.consumers.get(name)
         if consumer is None:
             return errors.CONSUMER_NOT_FOUND()
-        consumer.pause(until_ns)
+        was_until_ns = consumer.paused_until_ns
+        if until_ns == was_until_ns:
+            return consumer  # nothing to tell
+        consumer.pause(until_ns if until_ns > now_ns else 0)
+        if not until_ns and was_until_ns <= now_ns:
+            until_ns = was_until_ns  # nobody resumed it: its time has come
         fields = {"stream": self.name, "consumer": name, "until_ns": until_ns}
         out.events.append(("consumer_paused", fields))
         return consumer

@@ -464,6 +464,7 @@ class Replicas:
         node.peering.digests.forget(uid)
         node.damages.forget(uid)
         self.reasons.pop(uid, None)
+        is_led = self.led_since_ns(uid) > 0
         self._led_since_ns.pop(uid, None)
         self._paused.discard(uid)
         node.failed.pop(asset.name, None)
@@ -477,6 +478,9 @@ class Replicas:
         self._busy.add(uid)
         replica.is_ready = False
         self._place(asset.name)
+        if is_led and node.meta.is_deleted(uid):
+            gone = [("consumer_deleted", {"consumer": name}) for name in replica.machine.consumers]
+            self._on_events(replica, gone)
         replica.group.delete()
 
         def stopped() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.parity.recorder import ANSWER_S, SILENCE_S, Recorder
 from tests.parity.registry import add, scenario
+from tests.wire import Frame
 
 SECOND = 1_000_000_000
 TENTH = SECOND // 10
@@ -444,3 +445,39 @@ def lifecycle_advisories(at: Recorder) -> None:
         fields = {k: v for k, v in frame.json().items() if k not in ("id", "client")}
         seen.append({"subject": frame.subject} | fields)
     at.note("advisories", seen)
+
+
+def _advisories(frames: list[Frame]) -> list[dict[str, Any]]:
+    """Advisories by subject, without what is another each time."""
+    seen = []
+    for frame in frames:
+        fields = {k: v for k, v in frame.json().items() if k not in ("id", "client")}
+        seen.append({"subject": frame.subject} | fields)
+    return sorted(seen, key=lambda one: str(one["subject"]))
+
+
+@scenario
+def consumers_go_with_their_stream(at: Recorder) -> None:
+    wire = at.connect()
+    wire.subscribe("$JS.EVENT.ADVISORY.*.DELETED.>")
+    wire.fence()
+    stream(at)
+    for name in ("C", "D"):
+        config = {"durable_name": name, "ack_policy": "explicit"}
+        at.api(f"CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": config})
+    at.api("STREAM.DELETE.S")
+    at.note("advisories", _advisories(wire.collect(count=3, within_s=ANSWER_S)))
+
+
+@scenario
+def pauses_are_told_when_they_change(at: Recorder) -> None:
+    wire = at.connect()
+    wire.subscribe("$JS.EVENT.ADVISORY.CONSUMER.PAUSE.>")
+    wire.fence()
+    stream(at)
+    consumer(at)
+    later = "2120-01-01T00:00:00Z"
+    for until in ("", "2020-01-01T00:00:00Z", later, later, "2121-01-01T00:00:00Z", "", ""):
+        at.api("CONSUMER.PAUSE.S.C", {"pause_until": until} if until else {})
+        found = _advisories(wire.collect(count=1, within_s=SILENCE_S))
+        at.note(f"advisory of {until}", [one | {"timestamp": ""} for one in found])

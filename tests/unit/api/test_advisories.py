@@ -66,6 +66,17 @@ def test_streams_and_consumers_come_and_go(bed: Bed) -> None:
     ]
 
 
+def test_a_consumer_that_runs_is_not_resumed(bed: Bed) -> None:
+    bed.make("T")
+    bed.make_consumer("T", "c")
+    bed.ask("CONSUMER.PAUSE.T.c", {"pause_until": "2030-01-01T00:00:00Z"})
+    heard(bed)
+    for _ in range(2):
+        assert bed.ask("CONSUMER.PAUSE.T.c")["paused"] is False
+    told = {"stream": "T", "consumer": "c", "paused": False, "pause_until": "0001-01-01T00:00:00Z"}
+    assert heard(bed) == [("ADVISORY.CONSUMER.PAUSE.T.c", told)]
+
+
 def test_audit_holds_request_and_response(bed: Bed) -> None:
     bed.ask("STREAM.NAMES", b'{"subject":"x"}')
     (audit,) = [json.loads(payload) for _, _, _, payload in bed.wires.sent]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from streamd.api import consumer_configs
 from streamd.api.stream_configs import normalise
 from streamd.errors import DiskError
 from streamd.machine import commands
@@ -63,6 +64,34 @@ async def _propose(node: Node, command: list[Any]) -> None:
     done = asyncio.Event()
     node.propose_meta(command, lambda outcome: done.set())
     await done.wait()
+
+
+def test_a_deleted_stream_tells_that_its_consumers_went_too(tmp_path: Path) -> None:
+    events: list[tuple[str, str]] = []
+
+    async def run() -> None:
+        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
+        node.on_stream_event = lambda handle, kind, fields: events.append(
+            (kind, fields["consumer"])
+        )
+        await node.started()
+        try:
+            await _propose(node, [commands.CREATE_STREAM, 1, normalise({"name": "S"})])
+            stream = node.stream("S")
+            assert stream is not None
+            for name in ("a", "b"):
+                made = asyncio.Event()
+                config = consumer_configs.normalise({"name": name}, stream.machine.config)
+                create = [commands.CREATE_CONSUMER, 2, name, config, "", False]
+                stream.propose(create, lambda outcome, made=made: made.set())
+                await made.wait()
+            del events[:]
+            await _propose(node, [commands.DELETE_STREAM, 3, "S", stream.uid])
+        finally:
+            await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert events == [("consumer_deleted", "a"), ("consumer_deleted", "b")]
 
 
 def test_stopped_twice_at_once_it_stops_once(tmp_path: Path) -> None:
