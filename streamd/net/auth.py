@@ -183,7 +183,8 @@ class UserRights:
         allow = self._permissions.subscribe_allow
         if allow is not None and not any(_covers(entry, pattern, queue) for entry in allow):
             return False
-        return not any(_covers(entry, pattern, queue) for entry in self._permissions.subscribe_deny)
+        denied = self._permissions.subscribe_deny
+        return not any(_is_denied_by(entry, pattern, queue) for entry in denied)
 
     def is_denied_delivery(self, subject: bytes) -> bool:
         """True if a message on `subject` must not reach this connection: its subscription was
@@ -229,7 +230,18 @@ class UserRights:
 def _covers(entry: bytes, pattern: bytes, queue: bytes) -> bool:
     """True if a permission entry, `subject` or `subject queue`, covers a whole subscription."""
     subject, _, group = entry.partition(b" ")
-    if not is_subset(pattern, subject):
-        return False
+    return is_subset(pattern, subject) and _is_of(group, queue)
+
+
+def _is_denied_by(entry: bytes, pattern: bytes, queue: bytes) -> bool:
+    """True if an entry that denies stops a subscription. As in nats-server, a wildcard is a token
+    like others to it: denying `a.*` denies `a.>`, though that is wider. What is wider in any other
+    way is let in, and not sent what is denied."""
+    subject, _, group = entry.partition(b" ")
+    return matches(subject, pattern) and _is_of(group, queue)
+
+
+def _is_of(group: bytes, queue: bytes) -> bool:
+    """True of an entry for all, or for the queue group `queue`."""
     group = group.strip()
     return not group or (bool(queue) and matches(group, queue))

@@ -325,6 +325,16 @@ def test_of_a_group_who_may_gets_what_another_is_denied():
     assert (user.take(), root.take().count(b"MSG secret.a")) == (b"", 20)
 
 
+def test_denied_pattern_denies_those_that_it_matches_as_if_they_were_subjects():
+    user, root = user_bed(Permissions(subscribe_deny=[b"a.b.*"]))
+    for wanted in (b"a.b.>", b"a.b.* q", b"a.b.c"):
+        assert b"Violation" in user.send(b"SUB %b 1\r\n" % wanted)
+    for at, wider in enumerate((b"a.>", b"a.*.c", b"a.b.c.>")):
+        assert user.send(b"SUB %b %d\r\n" % (wider, at)) == b""
+    root.send(b"PUB a.b.c 0\r\n\r\n")
+    assert user.take() == b""
+
+
 def test_queue_permissions_name_the_group():
     user, _ = user_bed(Permissions(subscribe_allow=[b"a v*", b"b v1"]))
     assert user.send(b"SUB b v1 1\r\n") == b""
