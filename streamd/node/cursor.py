@@ -243,8 +243,8 @@ class Cursor(CursorSending):
         if self._acked or self._naks or self._terms or self._progress or self._ack_replies:
             self._flush_acks()
         is_more = False
+        self._hold_until_ms = 0  # also if nobody waits any more: a time that is over wakes for ever
         if self._waiting.queue or self._has_interest:
-            self._hold_until_ms = 0
             if self.consumer.paused_until_ns and self.is_paused:
                 self._end_no_waits()
             else:

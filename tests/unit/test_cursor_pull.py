@@ -483,6 +483,28 @@ def test_pause_holds_messages_back_and_ends_by_itself() -> None:
     assert bed.consumers["C"].paused_until_ns == 0
 
 
+def test_the_end_of_a_pause_wakes_once_if_nobody_waits() -> None:
+    bed = Bed()
+    cursor = bed.create()
+    bed.apply_one([commands.PAUSE_CONSUMER, 0, "C", bed.now_ns() + 5 * SECOND])
+    bed.turn()
+    bed.advance(6000)  # the bed counts how often
+    assert bed.consumers["C"].paused_until_ns == 0
+    assert cursor not in bed.wakes
+
+
+def test_who_was_slow_and_went_away_wakes_nobody() -> None:
+    bed = Bed()
+    bed.store(b"a")
+    cursor = bed.create()
+    box = bed.inbox(b"in")
+    box.is_full = True
+    bed.pull(req(batch=1, expires=SECOND))
+    bed.advance(6000)
+    assert box.log == [b"408 Request Timeout"]
+    assert cursor not in bed.wakes
+
+
 def test_a_pause_is_over_also_for_a_change_that_was_asked_for_before() -> None:
     """And a consumer is the same, paused or not: so a request to create it again is answered."""
     bed = Bed()
