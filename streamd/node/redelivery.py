@@ -81,7 +81,10 @@ class Redelivery:
         naked = self._consumer.naked
         for sseq, (_, ts) in self._consumer.pending.items():
             if sseq in naked:
-                self.nak(sseq, now_ms + max(0, naked[sseq] - now_ns) // _MS)
+                # By the clock of who led before, which may be ahead of ours by any time: no longer
+                # than from the delivery on.
+                left_ns = naked[sseq] - max(now_ns, ts)
+                self.nak(sseq, now_ms + max(0, left_ns) // _MS)
                 continue
             deliveries = redelivered.get(sseq, 1)
             if run and run[1] + 1 == sseq and run[2] == ts and run[3] == deliveries:

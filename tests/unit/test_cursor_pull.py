@@ -17,6 +17,7 @@ def req(**fields: object) -> bytes:
 
 
 SECOND = 1_000_000_000
+HOUR_MS = 3_600_000
 
 
 def test_fetch_and_ack_moves_delivered_floor_and_pending() -> None:
@@ -446,6 +447,28 @@ def test_a_new_leader_takes_over_timers() -> None:
     assert box.seqs() == [3]
     bed.advance(1000)
     assert box.seqs() == [3, 1]
+
+
+def test_a_new_leader_whose_clock_is_behind_by_an_hour_delivers_again_in_time() -> None:
+    bed = Bed()
+    bed.at_ms = 2 * HOUR_MS
+    bed.store(b"a", b"b", b"c")
+    bed.create(ack_wait=10 * SECOND)
+    bed.pull(b"3")
+    bed.ack(2, b"-NAK")
+    bed.ack(3, b"-NAK 3s")
+    bed.cursors["C"].flush()
+    bed.apply()
+    bed.at_ms -= HOUR_MS
+    bed.wakes.clear()
+    bed.lead()
+    box = bed.pull(b"9", reply=b"new")
+    bed.advance(2900)
+    assert box.seqs() == [2]
+    bed.advance(200)
+    assert box.seqs() == [2, 3]
+    bed.advance(7000)
+    assert box.seqs() == [2, 3, 1, 2]
 
 
 def test_inactive_consumer_asks_to_be_deleted() -> None:
