@@ -14,12 +14,15 @@ import json
 import os
 from typing import Any, NamedTuple
 
+from crc32c import crc32c
+
 from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.store.disk import Disk
 from streamd.store.snapshots import read_file, write_file
 
 FORMAT = 1
 _NAME = "node.json"
+_CRC = "crc"  # of all the other fields
 _OURS = {_NAME, _NAME + ".tmp", "LOCK", "wal", "meta", "streams", "trash"}
 
 
@@ -90,7 +93,8 @@ def prepare(store_dir: str, disk: Disk) -> StoreDir:
 
 def save_identity(root: str, disk: Disk, identity: dict[str, Any]) -> None:
     """Make `identity` what the next start finds."""
-    write_file(disk, root, _NAME, [json.dumps(identity).encode()], point="NODE_IDENTITY")
+    content = json.dumps(identity | {_CRC: _crc(identity)}).encode()
+    write_file(disk, root, _NAME, [content], point="NODE_IDENTITY")
 
 
 def _identity(root: str, disk: Disk) -> dict[str, Any]:
@@ -101,9 +105,18 @@ def _identity(root: str, disk: Disk) -> dict[str, Any]:
             found = identity["format"]
         except (OSError, ValueError, KeyError, TypeError) as err:
             raise CorruptionError(f"{path}: unreadable: {err}") from err
+        crc = identity.pop(_CRC, None)  # earlier servers wrote none
+        if crc is not None and crc != _crc(identity):
+            raise CorruptionError(f"{path}: unreadable: it is not what was written")
         if found != FORMAT:
             raise ConfigError(f"{path}: format {found!r}, this server reads format {FORMAT}")
         return identity
     identity = {"format": FORMAT, "store": "streamd", "id": disk.random_bytes(16).hex()}
     save_identity(root, disk, identity)
     return identity
+
+
+def _crc(identity: dict[str, Any]) -> int:
+    """`identity` tells what this node may have forgotten: a letter less, and it would not know."""
+    crc: int = crc32c(json.dumps(identity, sort_keys=True).encode())
+    return crc

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+from contextlib import suppress
 
 import pytest
 
-from streamd.errors import ConfigError
-from streamd.node.storedir import prepare
+from streamd.errors import ConfigError, CorruptionError
+from streamd.node.storedir import prepare, save_identity
 from tests.sim.disk import SimDisk
 
 
@@ -45,3 +47,30 @@ def test_a_directory_that_can_not_be_locked_is_not_said_to_be_in_use(
         prepare("/data", disk)
     assert "'/data'" in str(caught.value)
     assert "in use" not in str(caught.value)
+
+
+def test_no_letter_of_the_identity_changes_unseen() -> None:
+    """It says what this node may have forgotten: by a name spelt otherwise it would not."""
+    disk = SimDisk()
+    identity = prepare("/data", disk).identity | {"dropped": [7, 12], "is_rejoined": True}
+    save_identity("/data/streamd", disk, identity)
+    path = "/data/streamd/node.json"
+    content = bytes(disk.contents(path))
+    for offset in range(len(content)):
+        disk.kill()
+        disk.flip(path, offset, 1 << offset % 8)
+        with suppress(ConfigError, CorruptionError):
+            assert prepare("/data", disk).identity.items() >= identity.items(), offset
+        disk.flip(path, offset, 1 << offset % 8)
+    assert bytes(disk.contents(path)) == content
+
+
+def test_an_identity_that_an_earlier_server_wrote_is_taken() -> None:
+    disk = SimDisk()
+    identity = prepare("/data", disk).identity
+    path = "/data/streamd/node.json"
+    disk.kill()
+    fd = disk.open(path)
+    disk.truncate(fd, 0)
+    disk.pwrite(fd, json.dumps(identity).encode(), 0)
+    assert prepare("/data", disk).identity == identity
