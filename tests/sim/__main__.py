@@ -48,6 +48,7 @@ DEEDS = (
     "batches as expected",
     "blocks rewritten",
     "consumers",
+    "consumers drained",
     "deletes",
     "double acked",
     "duplicates found",

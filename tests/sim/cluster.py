@@ -13,6 +13,7 @@ from streamd.machine.stream import StreamMachine
 from streamd.node.monitor import Monitor
 from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
+from tests.sim.drain import Drain
 from tests.sim.faults import DirectedWorld, Faults
 from tests.sim.host import Host, SimProcess
 from tests.sim.ledger import Ledger
@@ -24,6 +25,7 @@ from tests.sim.world import MS, SECOND, Violation, World, need
 LIVENESS_US = 10 * SECOND
 QUIET_US = 3 * SECOND  # long enough for groups to come to rest
 BORN_US = 20 * SECOND
+DRAINED_SHARE = 0.3
 SCRUB_EVERY_S = (0.5, 3.0, 60.0)  # one of them for a run; the last is longer than it
 
 
@@ -161,6 +163,8 @@ class SimCluster:
             self._recover()
             if self.rng.random() < 0.35:
                 self._lose_one()
+            if self.world.rng("drain").random() < DRAINED_SHARE:
+                Drain(self).run()
             self._examine()
         for host in self.hosts.values():
             host.count_points()
@@ -219,7 +223,7 @@ class SimCluster:
                 host.boot()
         probes = _Probes(self)
         probes.start()
-        if not self.world.run(began_us + LIVENESS_US, self._every_ms(20, probes.is_recovered)):
+        if not self.world.run(began_us + LIVENESS_US, self.every_ms(20, probes.is_recovered)):
             raise Violation(f"after 10 s without faults: {probes.missing()}")
         took_us = self.world.now_us - began_us
         self.world.counts["recovery ms"] += took_us // MS
@@ -238,7 +242,7 @@ class SimCluster:
         probes = _Probes(self, lost.name)
         probes.start()
         until_us = self.world.now_us + LIVENESS_US
-        if not self.world.run(until_us, self._every_ms(20, probes.is_answered)):
+        if not self.world.run(until_us, self.every_ms(20, probes.is_answered)):
             raise Violation(f"10 s after {lost.name} was lost: {probes.missing()}")
         probes.is_over = True
         lost.restart_wanted = True
@@ -246,11 +250,11 @@ class SimCluster:
         whole = _Probes(self)
         whole.start()
         until_us = self.world.now_us + LIVENESS_US
-        if not self.world.run(until_us, self._every_ms(20, whole.is_recovered)):
+        if not self.world.run(until_us, self.every_ms(20, whole.is_recovered)):
             raise Violation(f"10 s after {lost.name} came back: {whole.missing()}")
         whole.is_over = True
 
-    def _every_ms(self, period_ms: int, is_true: Any) -> Any:
+    def every_ms(self, period_ms: int, is_true: Any) -> Any:
         """A condition that costs something is looked at now and then."""
         next_us = 0
 

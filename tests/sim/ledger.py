@@ -21,6 +21,7 @@ class Ledger:
         self.acked: dict[Uid, dict[Seq, Msg]] = {}
         self.last_acked: dict[Uid, Seq] = {}
         self.double_acked: dict[tuple[Uid, str], set[Seq]] = {}  # by stream and consumer
+        self.acks_asked: dict[tuple[Uid, str], set[Seq]] = {}  # likewise; confirmed or not
         self.refused: set[bytes] = set()  # bodies that were definitely not stored
         self.ids: dict[tuple[Uid, bytes], Seq] = {}  # message id -> where it is
         self.bodies = count(1)
@@ -81,6 +82,10 @@ class Ledger:
             is_live = truth.machine.index.locate(seq) is not None
             need(not is_live, f"stream {uid}: acked seq {seq} is said not to be there")
             self.world.counts["messages gone"] += 1
+
+    def on_ack_asked(self, uid: Uid, consumer: str, seq: Seq) -> None:
+        """A client acks what a consumer gave it."""
+        self.acks_asked.setdefault((uid, consumer), set()).add(seq)
 
     def on_double_ack(self, uid: Uid, consumer: str, seq: Seq) -> None:
         """The cluster confirmed a consumer's ack."""

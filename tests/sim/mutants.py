@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamd.machine.consumer import Consumer
+from streamd.machine.consumer_acks import ConsumerAcks
 from streamd.machine.dedupe import DedupeWindow
 from streamd.machine.index import StreamIndex
 from streamd.node import snapshot_state
 from streamd.node.group import Group
 from streamd.node.rafts import Rafts
+from streamd.node.redelivery import Redelivery
 from streamd.node.snapshot_writers import StreamSnapshots
 from streamd.raft import election, membership
 from streamd.raft.core import RaftCore
@@ -405,6 +407,20 @@ def members_not_in_snapshot(replace: Replace) -> None:
     replace(replica_recovery, "unwrap", lambda blob: (None, unwrap(blob)[1]))
 
 
+def timers_forgotten(replace: Replace) -> None:
+    """Who leads next does not give again what was given before its time."""
+    replace(Redelivery, "restore", lambda redelivery, *, now_ns, now_ms: None)
+
+
+def refused_is_acked(replace: Replace) -> None:
+    """A consumer takes a -NAK for an ack, on all replicas."""
+
+    def naked(consumer: Consumer, ts: int, items: Any, out: Any = None) -> None:
+        consumer.apply_acked(ts, [seq for seq, _ in items], out)
+
+    replace(ConsumerAcks, "apply_naked", naked)
+
+
 def _handle(replace: Replace, message: type, handler: Any) -> None:
     from streamd.raft import member
 
@@ -422,7 +438,7 @@ MUTANTS = _named(
     votes_twice, short_log_may_lead, one_vote_too_few, amnesiac_votes,
     one_copy_too_few, commits_what_it_has, conflict_kept, snapshot_index_too_high,
     log_released_early, blocks_not_synced, snapshot_of_the_log_at_stop, lost_is_deleted,
-    consumer_ahead, ids_forgotten_at_restart, ids_ignored,
+    consumer_ahead, ids_forgotten_at_restart, ids_ignored, timers_forgotten, refused_is_acked,
 )  # fmt: skip
 # These need a rare meeting of faults, and so a world that has little else. Those that no seed told
 # so far have no `caught_by`: tests/scripts and test_reads.py catch them.

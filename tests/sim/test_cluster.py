@@ -12,7 +12,7 @@ import pytest
 from tests.sim.checkers import Probes
 from tests.sim.cluster import SimCluster, small_limits
 from tests.sim.faults import DirectedWorld
-from tests.sim.world import SECOND
+from tests.sim.world import SECOND, Violation, World
 
 
 def test_one_seed_is_one_story() -> None:
@@ -25,6 +25,18 @@ def test_one_seed_is_one_story() -> None:
         assert done.returncode == 0, done.stdout[-2000:]
         hashes.add(tuple(line for line in done.stdout.splitlines() if line.startswith("seed ")))
     assert len(hashes) == 1, hashes
+
+
+def test_who_wakes_for_ever_is_found_out() -> None:
+    """Nothing that happens takes no time at all: a run in which time stands still would not end."""
+    world = World(1)
+
+    def again() -> None:
+        world.after(0, again)
+
+    world.after(SECOND, again)
+    with pytest.raises(Violation, match="time stands still"):
+        world.run(2 * SECOND)
 
 
 def test_a_replica_that_is_behind_when_a_second_begins_is_read_from(

@@ -53,7 +53,7 @@ class Client(Requester):
         self._replies = count(1)
         self._waiting: dict[bytes, Callable[..., None]] = {}
         self._operation = 0  # the one under way; answers to earlier ones come too late
-        self._delivered: list[tuple[Uid, str, bytes, Seq]] = []
+        self.delivered: list[tuple[Uid, str, bytes, Seq]] = []
         self._last_fresh: dict[Uid, Seq] = {}
 
     @property
@@ -70,7 +70,7 @@ class Client(Requester):
             self.connection.is_open = False
             self.connection = None
         self._waiting.clear()
-        self._delivered.clear()
+        self.delivered.clear()
         running = [
             host.process
             for host in self.cluster.hosts.values()
@@ -284,16 +284,19 @@ class Client(Requester):
     def ack(self) -> None:
         """Ack something that was delivered, mostly asking for a confirmation."""
         process = self.process
-        if not self._delivered or process is None:
+        if not self.delivered or process is None:
             self.finish()
             return
-        uid, name, subject, seq = self._delivered.pop(self.rng.randrange(len(self._delivered)))
+        uid, name, subject, seq = self.delivered.pop(self.rng.randrange(len(self.delivered)))
         handle = next((h for h in process.node.streams() if h.uid == uid), None)
         if handle is None:
             self.finish()
             return
         if self.rng.random() < 0.3:
-            handle.acks([subject], None, [self.rng.choice((b"+ACK", b"-NAK", b"+WPI"))])
+            verb = self.rng.choice((b"+ACK", b"-NAK", b"+WPI"))
+            if verb == b"+ACK":
+                self.ledger.on_ack_asked(uid, name, seq)
+            handle.acks([subject], None, [verb])
             self.finish()
             return
 
@@ -301,6 +304,7 @@ class Client(Requester):
             self.ledger.on_double_ack(uid, name, seq)
             self.finish()
 
+        self.ledger.on_ack_asked(uid, name, seq)
         handle.acks([subject], [self.await_reply(confirmed)], [b"+ACK"])
 
     def on_message(
@@ -331,8 +335,8 @@ class Client(Requester):
         self.world.counts["delivered"] += 1
         uid = found[-1]
         if consumer == "C":
-            self._delivered.append((uid, consumer, reply, seq))
+            self.delivered.append((uid, consumer, reply, seq))
             return
         self.world.counts["pushed"] += 1
         if consumer == "P":
-            self._delivered.append((uid, consumer, reply, seq))
+            self.delivered.append((uid, consumer, reply, seq))

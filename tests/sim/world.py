@@ -16,6 +16,7 @@ from typing import Any
 
 MS = 1000  # virtual time is counted in microseconds
 SECOND = 1000 * MS
+AT_ONCE_MAX = 50_000  # things done at one moment; more means that somebody wakes for ever
 TRACE_KEPT = 2000  # last lines shown when a seed fails
 
 
@@ -54,10 +55,15 @@ class World:
     def run(self, until_us: int, is_over: Callable[[], bool] | None = None) -> bool:
         """Let time pass up to `until_us`; True if `is_over` said to stop before."""
         due = self._due
+        looked_us, left = self.now_us, AT_ONCE_MAX
         while due and due[0][0] <= until_us:
             self.now_us, _, _, callback, args = heapq.heappop(due)
             callback(*args)
             self.counts["events"] += 1
+            left -= 1
+            if not left:
+                need(self.now_us > looked_us, f"time stands still: {callback} again and again")
+                looked_us, left = self.now_us, AT_ONCE_MAX
             if is_over is not None and is_over():
                 return True
         self.now_us = until_us
