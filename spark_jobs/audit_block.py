@@ -7,15 +7,16 @@ as columns. Its parts: `audit_block_records`, `_tail`, `_footer` and `_content`.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from spark_jobs.audit_block_content import judge_content
 from spark_jobs.audit_block_footer import compare_footer, ends_at, footer_in, read_footer
-from spark_jobs.audit_block_records import find_messages
+from spark_jobs.audit_block_records import find_messages, records_at
 from spark_jobs.audit_block_tail import judge_tail
-from spark_jobs.audit_block_task import BlockFindings, BlockTask, with_tail
+from spark_jobs.audit_block_task import BlockFindings, BlockTask, blob_of, with_tail
 from spark_jobs.audit_findings import Finding
 from spark_jobs.audit_rows import (
     BlockRows,
@@ -70,6 +71,16 @@ def check_file(task: BlockTask, level: str) -> Checked:
         found.add_about_all("block-missing", got="no file")
         return Checked(found.told(), no_rows(), 0, 0, False)
     return _Check(task, head).run_footer(footer, size)
+
+
+def stored_messages(task: BlockTask) -> Iterator[fmt.Record]:
+    """Every valid message of a block, dead ones too. Says nothing of damage and goes on behind
+    it. Raises OSError for anything but a file that is not there."""
+    blob = blob_of(task)
+    end = min(len(blob), task.end_offset) if task.is_judged else len(blob)
+    footer, end = footer_in(BlockFindings(task), blob, end)
+    offsets, _ = find_messages(blob, end=end, first_seq=task.first_seq, footer=footer)
+    yield from records_at(blob, offsets)
 
 
 class _Check:
@@ -131,7 +142,7 @@ class _Check:
         found.add(
             "block-short",
             seq=first_seq or None,
-            seq_hi=task.last_seq or None,
+            seq_hi=_last_before_tail(task) or None,
             offset=offset,
             expected=f"{task.durable_end} bytes",
             got=f"{size} bytes",
@@ -207,3 +218,11 @@ class _Check:
         if self.task.wants_subjects and not self.found:
             return done._replace(subject_sum=subject_sum_of(blob, live, footer))
         return done
+
+
+def _last_before_tail(task: BlockTask) -> int:
+    """The last seq of the block that the log does not give back."""
+    for record in fmt.scan(task.tail):
+        if record.type == fmt.MSG:
+            return record.seq - 1
+    return task.last_seq

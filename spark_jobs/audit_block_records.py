@@ -6,7 +6,9 @@ elsewhere it is a loop over the records.
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,8 +20,10 @@ from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
 from streamd.store.footer import FooterColumns
 
-_SEARCH_BYTES: Final = 1 << 18  # looked through byte by byte for the record after a damaged one
+_SEARCH_BYTES: Final = 1 << 18  # bytes looked at for the record after a damaged one
 _SEARCH_SEQS: Final = 64
+_ZEROS: Final = bytes(8)  # so many: what follows is looked for behind all of them
+_NOT_ZERO: Final = re.compile(rb"[^\0]")
 
 _unpack_head = struct.Struct("<IB").unpack_from
 
@@ -45,6 +49,13 @@ def find_messages(
         return whole, []
     offsets, bad = _walk(blob, end, first_seq, footer)
     return np.array(offsets, np.int64), bad
+
+
+def records_at(blob: bytes, offsets: I64) -> Iterator[fmt.Record]:
+    """The valid message records at `offsets`."""
+    for at in offsets.tolist():
+        length = _unpack_head(blob, at)[0]
+        yield from fmt.scan(blob[at : at + length], at)
 
 
 def _whole_messages(blob: bytes, end: int, footer: FooterColumns | None) -> I64 | None:
@@ -117,10 +128,22 @@ def _next_record(
         at = blob.find(struct.pack("<Q", each), pos + 1, end)
         if at - 12 > pos and fmt.verify_at(blob, at - 12):
             return at - 12
-    for at in range(pos + 1, min(end, pos + _SEARCH_BYTES)):
+    at = pos + 1
+    for _ in range(_SEARCH_BYTES):
+        if at >= end:
+            break
         if fmt.verify_at(blob, at):
             return at
+        is_zeros = blob.startswith(_ZEROS, at)
+        at = _near_end_of_zeros(blob, at, end) if is_zeros else at + 1
     return end
+
+
+def _near_end_of_zeros(blob: bytes, at: int, end: int) -> int:
+    """Where to look on behind the zeros at `at`: just before their end, because the length that a
+    record begins with may begin with zeros."""
+    found = _NOT_ZERO.search(blob, at, end)
+    return max(at + 1, (found.start() if found else end) - 4)
 
 
 def _bad_place(blob: bytes, pos: int, after: int) -> BadPlace:

@@ -103,9 +103,10 @@ def blob_of(task: BlockTask) -> bytes:
 
 
 def with_tail(task: BlockTask, blob: bytes) -> bytes:
-    """The file's bytes `blob`, with what only the log has in its place behind them."""
+    """The file's bytes `blob`, with what only the log has in its place behind them; zeros stand
+    for what a file that was cut lacks before that."""
     if not task.tail:
         return blob
     if task.tail_at == HEADER_BYTES:
         blob = fmt.encode_block_header(task.uid, task.block_no)
-    return blob[: task.tail_at] + task.tail
+    return blob[: task.tail_at].ljust(task.tail_at, b"\0") + task.tail

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_open import View
@@ -12,57 +13,93 @@ from spark_jobs.audit_open import View
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+FINDINGS_MAX: Final = 1000  # what follows is counted in the last one
+
 
 def duplicate_findings(ids: DataFrame, views: Mapping[str, View]) -> list[Finding]:
-    """`ids` has a row (cohort, hash, seq, ts, id) of every stored message that has an id; `views`
-    has the replica that was read, by cohort."""
+    """`ids` has a row (cohort, seq, ts, id) of every stored message that has an id; `views` has
+    the replica that was read, by cohort.
+
+    Ids may come again by right, each in every row: what the windows forbid is told apart in Spark.
+    """
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    twice = (
-        ids.groupBy("cohort", "hash")
-        .agg(f.count("*").alias("times"), f.collect_list(f.struct("seq", "ts", "id")).alias("rows"))
-        .filter("times > 1")
+    order = Window.partitionBy("cohort", "id").orderBy("seq")
+    again = ids.select(
+        "cohort",
+        "id",
+        "seq",
+        f.lag("seq").over(order).alias("first"),
+        (f.col("ts") - f.lag("ts").over(order)).alias("apart_ns"),
+    ).filter("first is not null")
+    spark = ids.sparkSession
+    windows = spark.createDataFrame(_windows(views))
+    remembered = spark.createDataFrame(_remembered(views))
+    forbidden = (
+        again.join(windows, "cohort")
+        .filter("apart_ns < window_ns")
+        .drop("window_ns")
+        .unionByName(again.join(remembered, ["cohort", "id", "first"], "left_semi"))
+        .persist()
     )
-    windows = {cohort: _Window(view) for cohort, view in views.items()}
-    found: list[Finding] = []
-    for row in twice.collect():
-        window = windows[row["cohort"]]
-        by_id: dict[bytes, list[tuple[int, int]]] = {}
-        for each in row["rows"]:
-            by_id.setdefault(bytes(each["id"]), []).append((each["seq"], each["ts"]))
-        for msg_id, places in by_id.items():
-            places.sort()
-            for (first, first_ts), (second, second_ts) in pairwise(places):
-                if window.forbids(msg_id, first, second_ts - first_ts):
-                    apart_ns = second_ts - first_ts
-                    found.append(_duplicate(window.view, msg_id, first, second, apart_ns))
+    try:
+        rows = forbidden.orderBy("cohort", "seq").limit(FINDINGS_MAX).collect()
+        more = forbidden.count() - len(rows)
+    finally:
+        forbidden.unpersist()
+    found = [
+        _duplicate(
+            views[row["cohort"]], bytes(row["id"]), row["first"], row["seq"], row["apart_ns"]
+        )
+        for row in rows
+    ]
+    if more:
+        found[-1] = found[-1]._replace(got=f"{found[-1].got}; and {more} more ids")
     return found
 
 
-class _Window:
-    """What the duplicate window of one stream surely forbids.
+def _windows(views: Mapping[str, View]) -> pa.Table:
+    """What the window of a stream surely forbids: an id again within so many nanoseconds.
 
     A stream whose configuration was changed may have had another window before; there only ids
     that the state still remembers are judged, because what it remembers it must refuse.
     """
-
-    def __init__(self, view: View) -> None:
-        self.view = view
-        machine = view.machine
+    rows: list[tuple[str, int]] = []
+    for cohort, view in views.items():
         now = int(view.config.get("duplicate_window") or 0)
         created = int(view.files.asset.created_config.get("duplicate_window") or 0)
-        self._window_ns = min(now, created)
-        self._is_changed = machine is None or machine.config_meta_index != view.uid
-        self._remembered: dict[bytes, int] = {}
-        if self._is_changed and machine is not None:
-            arrivals, _, seqs = machine.dedupe.to_state()
-            self._remembered = dict(zip(arrivals, memoryview(seqs).cast("Q"), strict=True))
+        if not _is_changed(view):
+            rows.append((cohort, min(now, created)))
+    cohorts, windows = zip(*rows, strict=True) if rows else ((), ())
+    return pa.table(
+        {"cohort": pa.array(cohorts, pa.string()), "window_ns": pa.array(windows, pa.int64())}
+    )
 
-    def forbids(self, msg_id: bytes, first: int, apart_ns: int) -> bool:
-        """True if an id stored as `first` could not be stored again `apart_ns` later."""
-        if self._is_changed:
-            return self._remembered.get(msg_id) == first
-        return apart_ns < self._window_ns
+
+def _remembered(views: Mapping[str, View]) -> pa.Table:
+    """The ids that the states of changed streams remember, and as which sequence."""
+    cohorts: list[str] = []
+    ids: list[bytes] = []
+    firsts: list[int] = []
+    for cohort, view in views.items():
+        if not _is_changed(view) or view.machine is None:
+            continue
+        arrivals, _, seqs = view.machine.dedupe.to_state()
+        cohorts += [cohort] * len(arrivals)
+        ids += arrivals
+        firsts += memoryview(seqs).cast("Q").tolist()
+    return pa.table(
+        {
+            "cohort": pa.array(cohorts, pa.string()),
+            "id": pa.array(ids, pa.binary()),
+            "first": pa.array(firsts, pa.int64()),
+        }
+    )
+
+
+def _is_changed(view: View) -> bool:
+    return view.machine is None or view.machine.config_meta_index != view.uid
 
 
 def _duplicate(view: View, msg_id: bytes, first: int, second: int, apart_ns: int) -> Finding:

@@ -16,14 +16,12 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from spark_jobs.audit_block import Checked, check_file
+from spark_jobs.audit_block import Checked, check_file, stored_messages
 from spark_jobs.audit_block_task import BlockTask, blob_of
 from spark_jobs.audit_findings import Finding, finding
-from spark_jobs.audit_rows import BUCKET_SHIFT, BlockRows, buckets_of, text_hash
+from spark_jobs.audit_rows import BUCKET_SHIFT, BlockRows, buckets_of
 from spark_jobs.worker import settle
 from streamd.machine.msgheaders import get as header_of
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
 
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024  # one Spark task reads about this much
 MSG_ID: Final = b"Nats-Msg-Id"
@@ -56,12 +54,10 @@ _HELD_ARROW = pa.schema(
         ("content", pa.int64()),
     ]
 )
-ID_SCHEMA: Final = "cohort string, replica string, hash long, seq long, ts long, id binary"
+ID_SCHEMA: Final = "cohort string, seq long, ts long, id binary"
 _ID_ARROW = pa.schema(
     [
         ("cohort", pa.string()),
-        ("replica", pa.string()),
-        ("hash", pa.int64()),
         ("seq", pa.int64()),
         ("ts", pa.int64()),
         ("id", pa.binary()),
@@ -235,16 +231,13 @@ def _content(blob: bytes, offset: int, length: int) -> int:
 def id_groups(
     batches: Iterable[pa.RecordBatch], *, groups: Sequence[bytes]
 ) -> Iterator[pa.RecordBatch]:
-    """(hash, seq, ts) of every stored message that has an id, dead ones too (mapInArrow)."""
+    """(seq, ts, id) of every stored message that has an id, dead ones too (mapInArrow)."""
     for work in works_of(batches, groups):
-        task = work.task
         ids: list[bytes] = []
         seqs: list[int] = []
         tss: list[int] = []
-        blob = blob_of(task)
-        end = task.end_offset
-        for record in fmt.scan(blob[HEADER_BYTES:end], HEADER_BYTES):
-            if record.type != fmt.MSG or MSG_ID not in record.headers:
+        for record in stored_messages(work.task):
+            if MSG_ID not in record.headers:
                 continue
             msg_id = (header_of(record.headers, MSG_ID) or b"").strip()
             if msg_id:
@@ -255,8 +248,6 @@ def id_groups(
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.array([work.cohort] * len(ids)),
-                    pa.array([task.replica] * len(ids)),
-                    pa.array([text_hash(each) for each in ids], pa.int64()),
                     pa.array(seqs, pa.int64()),
                     pa.array(tss, pa.int64()),
                     pa.array(ids, pa.binary()),

@@ -190,6 +190,18 @@ def truncated_newest_block(directory: Path, stream: str) -> Found:
 
 
 @case
+def newest_block_cut_before_what_the_log_has(directory: Path, stream: str) -> Found:
+    """The file has less than the snapshot covers; what came after that is in the log."""
+    replica = filled(directory, stream)
+    replica.fill(5, first=201)
+    replica.close()
+    record = damage.record_of(replica.block(5), 198)
+    with replica.block(5).open("r+b") as file:
+        file.truncate(record.offset + 20)
+    return {("block-short", "n1", 198, 200)}
+
+
+@case
 def other_valid_record(directory: Path, stream: str) -> Found:
     replica = filled(directory, stream)
     replica.close()
@@ -654,6 +666,22 @@ def an_id_twice_in_one_window(directory: Path, stream: str) -> Found:
     replica.snapshot()
     replica.close()
     return {("duplicate-id", "n1", 152, 152)}
+
+
+@case
+def an_id_twice_behind_a_damaged_record(directory: Path, stream: str) -> Found:
+    """What cannot be read hides nothing of what comes after it in its block."""
+    replica = Replica(directory / "n1", name=stream, duplicate_window=120_000_000_000)
+    headers = b"NATS/1.0\r\nNats-Msg-Id: once\r\n\r\n"
+    replica.publish((b"x", b"", b"1"))
+    replica.publish((b"x", headers, b"2"))
+    replica.machine.dedupe.resize(0)
+    replica.machine.dedupe.resize(120_000_000_000)
+    replica.publish((b"x", headers, b"3"))
+    replica.snapshot()
+    replica.close()
+    damage.flip(replica.block(1), damage.record_of(replica.block(1), 1).offset + 29)
+    return {("record-crc", "n1", 1, 1), ("duplicate-id", "n1", 3, 3)}
 
 
 # --- the run ------------------------------------------------------------------------------------
