@@ -10,27 +10,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from spark_jobs.audit_block_task import blob_of, live_seqs
+from spark_jobs.audit_block import stored_messages
+from spark_jobs.audit_block_task import live_seqs
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_open import View
 from spark_jobs.audit_tasks import MSG_ID, works_of
 from streamd.machine.msgheaders import get as header_of
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FINDINGS_MAX: Final = 1000  # of each code; the rest is counted in a note
-ROWS_MAX: Final = 100_000  # that come to the driver of one comparison
 _ROWS: Final = 8192  # of one Arrow batch
 _COLUMNS: Final = ("seq", "id", "subject", "payload_hash", "status")
 
+_JUDGED: Final = (
+    "seq long, id string, subject string, stored_id string, stored_subject string, "
+    "stored_seq long, is_gone boolean"
+)
 STORED_SCHEMA: Final = "seq long, id string, subject string, payload_hash string, is_live boolean"
 _STORED_ARROW = pa.schema(
     [
@@ -55,10 +59,7 @@ def stored_groups(
         task = work.task
         live = live_seqs(task)
         rows: list[tuple[int, str | None, str, str]] = []
-        blob = blob_of(task)
-        for record in fmt.scan(blob[HEADER_BYTES : task.end_offset], HEADER_BYTES):
-            if record.type != fmt.MSG:
-                continue
+        for record in stored_messages(task):
             msg_id = header_of(record.headers, MSG_ID) if MSG_ID in record.headers else None
             rows.append(
                 (
@@ -176,15 +177,12 @@ def _lost(expected: DataFrame, stored: DataFrame, view: View) -> tuple[list[Find
     )
     first_seq, last_seq, count, _, _ = view.index_row()
     deleted = view.deleted()
+    # What is deleted is told apart where the rows are: it may be most of what was ever published.
+    judged = wrong.mapInArrow(partial(_with_gone, deleted=_ranges(first_seq, deleted)), _JUDGED)
+    counts = {row["is_gone"]: row["count"] for row in judged.groupBy("is_gone").count().collect()}
+    gone, lost = counts.get(True, 0), counts.get(False, 0)
     found: list[Finding] = []
-    gone = more = 0
-    for row in wrong.orderBy("seq").limit(ROWS_MAX).collect():
-        if row["stored_seq"] is None and _is_deleted(row["seq"], first_seq, last_seq, deleted):
-            gone += 1
-            continue
-        if len(found) >= FINDINGS_MAX:
-            more += 1
-            continue
+    for row in judged.filter("not is_gone").orderBy("seq").limit(FINDINGS_MAX).collect():
         got = "no message" if row["seq"] <= last_seq else f"the stream ends at {last_seq}"
         if row["stored_seq"] is not None:
             got = f"another message: subject {row['stored_subject']}"
@@ -200,21 +198,19 @@ def _lost(expected: DataFrame, stored: DataFrame, view: View) -> tuple[list[Find
     )
     has_deleted = bool(deleted) or count < last_seq
     absent = by_id.select("id", "subject").unionByName(by_content.select("id", "subject"))
-    untold = 0
-    for row in absent.orderBy("id", "subject").limit(ROWS_MAX).collect():
-        if has_deleted:
-            untold += 1
-        elif len(found) >= FINDINGS_MAX:
-            more += 1
-        else:
+    untold = absent.count()
+    if untold and not has_deleted:
+        lost, untold = lost + untold, 0
+        left = FINDINGS_MAX - len(found)
+        for row in absent.orderBy("id", "subject").limit(left).collect():
             found.append(_lost_write(view, None, _what(row["id"], row["subject"]), "no message"))
     if untold:
         notes.append(
             f"{view.name}: {untold} acked messages without a seq are not there; the stream has "
             "deleted messages, these may be among them"
         )
-    if more:
-        notes.append(f"{view.name}: {more} more lost writes, not listed")
+    if lost > len(found):
+        notes.append(f"{view.name}: {lost - len(found)} more lost writes, not listed")
     return found, notes
 
 
@@ -230,12 +226,24 @@ def _lost_write(view: View, seq: int | None, expected: str, got: str) -> Finding
     )
 
 
-def _is_deleted(
-    seq: int, first_seq: int, last_seq: int, deleted: Sequence[tuple[int, int]]
-) -> bool:
-    if seq > last_seq:
-        return False
-    return seq < first_seq or any(low <= seq <= high for low, high in deleted)
+def _ranges(first_seq: int, deleted: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    """What the stream does not hold any more, as rows (low, high), ascending."""
+    return np.array([(0, first_seq - 1), *deleted], np.int64)
+
+
+def _with_gone(
+    batches: Iterable[pa.RecordBatch], *, deleted: NDArray[np.int64]
+) -> Iterator[pa.RecordBatch]:
+    """Add `is_gone`: the message is not there because it was deleted (mapInArrow)."""
+    for batch in batches:
+        seqs = batch.column("seq").to_numpy(zero_copy_only=False)
+        at = np.searchsorted(deleted[:, 0], seqs, side="right") - 1
+        is_inside = (at >= 0) & (seqs <= deleted[at, 1])
+        is_absent = batch.column("stored_seq").is_null().to_numpy(zero_copy_only=False)
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, pa.array(is_inside & is_absent)],
+            names=[*batch.schema.names, "is_gone"],
+        )
 
 
 def _what(msg_id: str | None, subject: str | None) -> str:
@@ -275,11 +283,8 @@ def _phantom(expected: DataFrame, stored: DataFrame, view: View) -> tuple[list[F
         .select("seq", "id", "subject", f.lit(None).cast("boolean").alias("is_known"))
     )
     found: list[Finding] = []
-    more = 0
-    for row in named.unionByName(plain).orderBy("seq").limit(ROWS_MAX).collect():
-        if len(found) >= FINDINGS_MAX:
-            more += 1
-            continue
+    phantom = named.unionByName(plain)
+    for row in phantom.orderBy("seq").limit(FINDINGS_MAX).collect():
         found.append(
             finding(
                 "phantom-write",
@@ -293,4 +298,5 @@ def _phantom(expected: DataFrame, stored: DataFrame, view: View) -> tuple[list[F
                 else _what(row["id"], row["subject"]),
             )
         )
+    more = phantom.count() - FINDINGS_MAX if len(found) == FINDINGS_MAX else 0
     return found, [f"{view.name}: {more} more phantom writes, not listed"] if more else []

@@ -14,10 +14,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from spark_jobs import audit_run
+from spark_jobs import audit_expect, audit_run
 from spark_jobs.audit_expect import BadExpectation
 from spark_jobs.replica import find_stores
 from streamd.machine import commands
+from tests.spark import audit_damage as damage
 from tests.spark.audit_stores import Replica, small_blocks
 
 Row = dict[str, Any]
@@ -123,6 +124,38 @@ def test_a_complete_log_finds_nothing_also_after_a_purge(spark: Any, tmp_path: P
     note = f"S: {dropped} acked messages were deleted since, as the stream says"
     assert dropped > 10
     assert audited(spark, replica, log) == ([], [note])
+
+
+def test_a_damaged_record_is_the_only_one_lost_of_its_block(spark: Any, tmp_path: Path) -> None:
+    """The messages behind it are read, and compared with what was acked."""
+    replica = stored(tmp_path / "n1", has_ids=True)
+    replica.snapshot()
+    path = replica.block(1)
+    damage.flip(path, damage.record_of(path, 3).offset + 90)
+    log = tmp_path / "log.parquet"
+    pq.write_table(pa.Table.from_pylist([acked(n, id=f"id{n}") for n in range(1, 61)]), log)
+    found, notes = audited(spark, replica, log)
+    assert [(code, seq) for code, seq, _ in found] == [("lost-write", 3), ("record-crc", 3)]
+    assert notes == []
+
+
+def test_what_was_deleted_does_not_hide_what_is_lost(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many acked messages have left the stream since: the lost ones are looked for
+    behind them, and all are counted."""
+    monkeypatch.setattr(audit_expect, "FINDINGS_MAX", 2)
+    replica = stored(tmp_path / "n1", has_ids=False)
+    replica.propose([commands.PURGE, replica.tick(), b"", 50, 0])
+    gone = replica.machine.index.blocks[0].first_seq - 1
+    log = tmp_path / "log.parquet"
+    pq.write_table(pa.Table.from_pylist([acked(n) for n in range(1, 66)]), log)
+    found, notes = audited(spark, replica, log)
+    assert [(code, seq) for code, seq, _ in found] == [("lost-write", 61), ("lost-write", 62)]
+    assert notes == [
+        f"S: {gone} acked messages were deleted since, as the stream says",
+        "S: 3 more lost writes, not listed",
+    ]
 
 
 def test_a_log_that_names_no_messages_is_refused(spark: Any, tmp_path: Path) -> None:
