@@ -6,6 +6,7 @@ as columns. Its parts: `audit_block_records`, `_tail`, `_footer` and `_content`.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -50,7 +51,8 @@ class Checked(NamedTuple):
 
 
 def check_file(task: BlockTask, level: str) -> Checked:
-    """Read the block and check it. Raises OSError for anything but a file that is not there."""
+    """Read the block and check it. Raises OSError for anything but a file that is not there or
+    that the disk does not give back."""
     reads_all = level == FULL or not task.is_sealed or bool(task.tail)
     try:
         with open(task.path, "rb") as file:
@@ -70,12 +72,18 @@ def check_file(task: BlockTask, level: str) -> Checked:
         found = BlockFindings(task)
         found.add_about_all("block-missing", got="no file")
         return Checked(found.told(), no_rows(), 0, 0, False)
+    except OSError as err:
+        if err.errno != errno.EIO:
+            raise
+        found = BlockFindings(task)
+        found.add_about_all("block-unreadable", got=str(err.strerror))
+        return Checked(found.told(), no_rows(), 0, 0, False)
     return _Check(task, head).run_footer(footer, size)
 
 
 def stored_messages(task: BlockTask) -> Iterator[fmt.Record]:
     """Every valid message of a block, dead ones too. Says nothing of damage and goes on behind
-    it. Raises OSError for anything but a file that is not there."""
+    it. Raises OSError as `check_file`."""
     blob = blob_of(task)
     end = min(len(blob), task.end_offset) if task.is_judged else len(blob)
     footer, end = footer_in(BlockFindings(task), blob, end)

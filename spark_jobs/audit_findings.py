@@ -46,6 +46,11 @@ _REPLACE = (
     "the others; without another replica, restore a backup"
 )
 
+_EMPTY = (
+    "in a cluster the node may also start with an empty directory, and fetches everything from "
+    "the others"
+)
+
 
 CODES: Final[dict[str, Code]] = {
     # --- bytes of a block ---
@@ -55,6 +60,9 @@ CODES: Final[dict[str, Code]] = {
     ),
     "seq-extra": Code(DAMAGE, "a block holds a message of which the state knows nothing", _REPLACE),
     "block-missing": Code(DAMAGE, "a block file that the state names is not there", _REPLACE),
+    "block-unreadable": Code(
+        DAMAGE, "the disk does not give a block file back (EIO)", "look at the disk; " + _REPLACE
+    ),
     "block-header": Code(
         DAMAGE, "a block's first 64 bytes are damaged, or those of another block", _REPLACE
     ),
@@ -102,6 +110,11 @@ CODES: Final[dict[str, Code]] = {
         DAMAGE,
         "index.db is whole and tells of other messages than the blocks hold",
         "stop the server and delete index.db: it is made anew from the blocks",
+    ),
+    "identity-damaged": Code(
+        DAMAGE,
+        "node.json is unreadable: the server does not start on this directory",
+        "restore node.json from a backup of this very directory; " + _EMPTY,
     ),
     "stream-missing": Code(
         DAMAGE,

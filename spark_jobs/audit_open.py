@@ -66,6 +66,12 @@ class Store:
         self.log: LogReader = place.open_log(tolerate_damage=True)
         self.meta_snapshots = self.snapshots("meta", "meta", META_UID)
         self.assets: list[StreamAsset] = []
+        self.identity_problem = ""  # why it is not known whose directory this is
+        try:
+            self.is_clustered = place.is_clustered
+        except CorruptionError as err:
+            self.identity_problem = str(err)
+            self.is_clustered = True  # believes less of its log to be committed
         self.problem = ""  # why the list of streams is not known
         try:
             self.assets = sorted(
@@ -96,7 +102,7 @@ class Store:
                 found.append(SnapshotFileFact(path, decode_snapshot(blob, name=path, group=uid)))
             except FileNotFoundError:
                 continue  # a running server has a newer one
-            except (CorruptionError, ValueError) as err:
+            except (CorruptionError, ValueError, OSError) as err:
                 found.append(SnapshotFileFact(path, None, str(err)))
         return found
 
@@ -146,7 +152,7 @@ class StreamFiles:
             members = log.members_after(uid, members, self.snapshot_index)
         except CorruptionError:
             return self.snapshot_index
-        if not self.store.place.is_clustered or len(members.members()) < 2:
+        if not self.store.is_clustered or len(members.members()) < 2:
             return self.log_last
         proven = last_frame_index(Path(self.store.directory(uid)), uid)
         return max(self.snapshot_index, min(max(log.commit_hint(uid), proven), self.log_last))
@@ -429,6 +435,8 @@ def read_index_db(files: StreamFiles) -> IndexDb:
             blob = file.read()
     except FileNotFoundError:
         return IndexDb(path, None)
+    except OSError as err:
+        return IndexDb(path, None, str(err))
     if len(blob) < _INDEX_HEADER_BYTES or blob[:8] != b"STRDIDX1":
         return IndexDb(path, None, f"{len(blob)} bytes that are no index")
     uid, stamp, size = (int.from_bytes(blob[at : at + 8], "little") for at in (8, 16, 24))

@@ -252,6 +252,16 @@ def store_findings(store: Store) -> list[Finding]:
         for fact in store.meta_snapshots
         if fact.problem
     ]
+    if store.identity_problem:
+        found.append(
+            finding(
+                "identity-damaged",
+                replica=store.label,
+                file=f"{store.root}/node.json",
+                expected="the identity of the node",
+                got=store.identity_problem.partition(": unreadable: ")[2],
+            )
+        )
     if store.problem and not store.assets:
         found.append(
             finding(

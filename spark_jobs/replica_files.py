@@ -74,8 +74,8 @@ class StoreDir:
     def identity(self) -> dict[str, Any]:
         """What node.json says."""
         try:
-            found: dict[str, Any] = json.loads((self.path / _JSON_NAME).read_bytes())
-        except (OSError, ValueError) as err:
+            found: dict[str, Any] = dict(json.loads((self.path / _JSON_NAME).read_bytes()))
+        except (OSError, ValueError, TypeError) as err:
             raise CorruptionError(f"{self.path / _JSON_NAME}: unreadable: {err}") from err
         return found
 

@@ -163,7 +163,7 @@ def last_frame_index(directory: Path, uid: Uid) -> Index:
         try:
             blob = (directory / block_name(block_no)).read_bytes()
             fmt.check_block_header(blob, uid, block_no)
-        except (FileNotFoundError, CorruptionError):
+        except (OSError, CorruptionError):
             continue
         found = 0
         for record in fmt.scan(blob[HEADER_BYTES:], HEADER_BYTES):

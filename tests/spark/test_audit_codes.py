@@ -143,6 +143,30 @@ def missing_block(directory: Path, stream: str) -> Found:
 
 
 @case
+def block_that_the_disk_does_not_give_back(directory: Path, stream: str) -> Found:
+    """A file whose first bytes nobody may read: EIO, as of a bad sector."""
+    replica = filled(directory, stream)
+    replica.close()
+    row = replica.machine.index.blocks[1]
+    replica.block(2).unlink()
+    replica.block(2).symlink_to("/proc/self/mem")
+    return {("block-unreadable", "n1", row.first_seq, row.last_seq)}
+
+
+@case
+def identity_cut_off(directory: Path, stream: str) -> Found:
+    """Of one of three; its stream is compared with the others'."""
+    replicas = three(directory, stream)
+    for replica in replicas.values():
+        replica.fill(100)
+    closed(replicas)
+    path = replicas["n2"].root / "node.json"
+    path.write_bytes(path.read_bytes()[:20])
+    damage.flip(replicas["n2"].block(1), damage.record_of(replicas["n2"].block(1), 12).offset + 45)
+    return {("identity-damaged", f"n2-{stream}", None, None), ("record-crc", "n2", 12, 12)}
+
+
+@case
 def flipped_block_header(directory: Path, stream: str) -> Found:
     replica = filled(directory, stream)
     replica.close()
@@ -719,7 +743,7 @@ def _contents(root: Path) -> dict[str, tuple[int, int]]:
     return {
         str(path): (path.stat().st_size, path.stat().st_mtime_ns)
         for path in root.rglob("*")
-        if path.is_file()
+        if path.is_file() and not path.is_symlink()
     }
 
 
