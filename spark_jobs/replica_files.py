@@ -189,7 +189,9 @@ def named_stores(paths: Sequence[Path]) -> list[StoreDir]:
 
 
 def _roots(path: Path, depth: int) -> Iterator[Path]:
-    if (path / _JSON_NAME).is_file() and (path / "wal").is_dir():
+    # One that has lost its node.json is found too: it is damaged, and not to be passed over.
+    has_data = (path / _JSON_NAME).is_file() or (path / "streams").is_dir()
+    if has_data and (path / "wal").is_dir():
         yield path
     elif depth:
         for child in path.iterdir():

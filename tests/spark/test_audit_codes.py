@@ -167,6 +167,17 @@ def identity_cut_off(directory: Path, stream: str) -> Found:
 
 
 @case
+def identity_removed(directory: Path, stream: str) -> Found:
+    """A directory without node.json is a replica all the same, and not passed over."""
+    replicas = three(directory, stream)
+    for replica in replicas.values():
+        replica.fill(100)
+    closed(replicas)
+    (replicas["n2"].root / "node.json").unlink()
+    return {("identity-damaged", f"n2-{stream}", None, None)}
+
+
+@case
 def flipped_block_header(directory: Path, stream: str) -> Found:
     replica = filled(directory, stream)
     replica.close()
