@@ -105,6 +105,8 @@ class BlockView:
             done = _fill(fd, blob, 0, wanted)
         finally:
             os.close(fd)
+        if done < wanted:  # the tail has its place behind what is missing, not in it
+            return blob[:done]
         blob[done : done + len(self.tail)] = self.tail
         return blob[: done + len(self.tail)]
 
