@@ -77,7 +77,7 @@ def prepare(store_dir: str, disk: Disk) -> StoreDir:
             f"can't use store directory {store_dir!r}: LOCK: {err.strerror or err}"
         ) from err
     try:
-        identity = _identity(root, disk)
+        identity = _identity(root, disk, is_new=_NAME not in names)
         for name in ("wal", "meta", "streams", "trash"):
             if name not in names:
                 disk.mkdir(os.path.join(root, name))
@@ -97,9 +97,9 @@ def save_identity(root: str, disk: Disk, identity: dict[str, Any]) -> None:
     write_file(disk, root, _NAME, [content], point="NODE_IDENTITY")
 
 
-def _identity(root: str, disk: Disk) -> dict[str, Any]:
+def _identity(root: str, disk: Disk, *, is_new: bool) -> dict[str, Any]:
     path = os.path.join(root, _NAME)
-    if disk.exists(path):
+    if not is_new:  # by its name: a link may lead to what is not there now
         try:
             identity: dict[str, Any] = json.loads(read_file(disk, path))
             found = identity["format"]

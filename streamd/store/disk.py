@@ -226,15 +226,16 @@ def default_disk() -> OsDisk:
 
 
 def disk_error(what: str, path: str, err: OSError) -> DiskError:
-    """Say which file an OSError is about, in one line an operator understands."""
-    found = DiskError(f"{path}: {what}: {_reason(err)}")
+    """Say which file an OSError is about, in one line an operator understands. `path` is meant
+    where the error names none."""
+    found = DiskError(f"{_named(path, err)}: {what}: {_reason(err)}")
     found.is_passing = err.errno in NO_FILES
     return found
 
 
 def read_error(what: str, path: str, err: OSError) -> ReadError:
     """As `disk_error`, of bytes that should be there."""
-    found = ReadError(f"{path}: {what}: {_reason(err)}")
+    found = ReadError(f"{_named(path, err)}: {what}: {_reason(err)}")
     found.is_passing = is_shortage(err)
     return found
 
@@ -242,6 +243,12 @@ def read_error(what: str, path: str, err: OSError) -> ReadError:
 def is_shortage(err: OSError) -> bool:
     """True of a read that was refused for want of files or memory, whatever the bytes are."""
     return err.errno in NO_FILES or err.errno in _NO_MEMORY
+
+
+def _named(path: str, err: OSError) -> str:
+    """The file that could not be opened, where `path` is only the directory that it is in."""
+    name = err.filename
+    return name if isinstance(name, str) and name.startswith(path + os.sep) else path
 
 
 def _reason(err: OSError) -> str:

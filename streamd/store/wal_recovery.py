@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from streamd.errors import CorruptionError
 from streamd.store import wal_format as wf
-from streamd.store.disk import Disk
+from streamd.store.disk import Disk, read_error
 from streamd.store.wal_damage import Damage
 from streamd.store.wal_groups import GroupLog, apply
 from streamd.store.wal_manifest import read_manifest
@@ -163,7 +163,7 @@ class _Recovery:
                 raise
             self._bad[no] = f"{path}: cannot be opened: {err}"
             return
-        blob = self.pread(fd, wf.SEGMENT_HEADER_BYTES, 0)
+        blob = self.pread(path, fd, wf.SEGMENT_HEADER_BYTES, 0)
         header = wf.decode_segment_header(blob)
         if header is None or header.segment_no != no:
             # A segment gets its name only after its header is durable, so this one had one.
@@ -215,20 +215,20 @@ class _Recovery:
                 dropped_at = f"{segment_name(no)}: offset {scan.end}"
         return segments, next_batch, dropped_bytes, dropped_at
 
-    def pread(self, fd: int, size: int, offset: int) -> bytes:
+    def pread(self, path: str, fd: int, size: int, offset: int) -> bytes:
         """Read; what cannot be read is zeros, if damage is tolerated."""
         try:
             return self.disk.pread(fd, size, offset)
         except OSError:
-            if not self.is_tolerant:
-                raise
-        parts: list[bytes] = []
+            parts: list[bytes] = []  # page by page: which one is it?
         end = min(offset + size, self.disk.size(fd))
         while offset < end:
             wanted = min(_PAGE, end - offset)
             try:
                 parts.append(self.disk.pread(fd, wanted, offset))
-            except OSError:
+            except OSError as err:
+                if not self.is_tolerant:
+                    raise read_error("reading the log", f"{path}: offset {offset}", err) from err
                 parts.append(bytes(wanted))
                 self.unreadable_at = offset
             offset += wanted
@@ -240,10 +240,10 @@ class _SegmentScan:
 
     def __init__(self, log: _Recovery, fd: int, header: wf.SegmentHeader) -> None:
         self._log = log
-        self._fd = fd
         self._header = header
         self._path = os.path.join(log.directory, segment_name(header.segment_no))
-        self._reader = BatchReader(partial(log.pread, fd), header, window_bytes=_WINDOW_BYTES)
+        self._pread = partial(log.pread, self._path, fd)
+        self._reader = BatchReader(self._pread, header, window_bytes=_WINDOW_BYTES)
         self._size = log.disk.size(fd)
         self._is_closed = False
         self.end = wf.SEGMENT_HEADER_BYTES
@@ -347,11 +347,11 @@ class _SegmentScan:
         needle = wf.batch_needle(self._header.wal_id, self._header.segment_no)
         at = offset
         while at < stop:
-            blob = self._log.pread(self._fd, _WINDOW_BYTES + len(needle), at)
+            blob = self._pread(_WINDOW_BYTES + len(needle), at)
             pos = blob.find(needle)
             while 0 <= pos < _WINDOW_BYTES:
                 header = wf.decode_batch_header(
-                    self._log.pread(self._fd, wf.BATCH_HEADER_BYTES, at + pos),
+                    self._pread(wf.BATCH_HEADER_BYTES, at + pos),
                     0,
                     wal_id=self._header.wal_id,
                     segment_no=self._header.segment_no,

@@ -6,11 +6,13 @@ import errno
 import json
 import os
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from streamd.errors import ConfigError, CorruptionError
 from streamd.node.storedir import prepare, save_identity
+from streamd.store.disk import OsDisk
 from tests.sim.disk import SimDisk
 
 
@@ -74,3 +76,15 @@ def test_an_identity_that_an_earlier_server_wrote_is_taken() -> None:
     disk.truncate(fd, 0)
     disk.pwrite(fd, json.dumps(identity).encode(), 0)
     assert prepare("/data", disk).identity == identity
+
+
+def test_a_link_that_leads_nowhere_is_no_new_directory(tmp_path: Path) -> None:
+    """The volume with node.json is not mounted: whose data this is would be forgotten."""
+    disk = OsDisk()
+    disk.unlock(prepare(str(tmp_path), disk).lock)
+    place = tmp_path / "streamd" / "node.json"
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to("/not/mounted/node.json")
+    with pytest.raises(CorruptionError, match=r"streamd/node\.json: unreadable"):
+        prepare(str(tmp_path), disk)
+    assert place.is_symlink()

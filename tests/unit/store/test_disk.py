@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from streamd.store.disk import Disk, DiskThread, OsDisk, default_disk
+from streamd.errors import DiskError
+from streamd.store.disk import Disk, DiskThread, OsDisk, default_disk, disk_error
 from streamd.store.overlay import OverlayDisk
 from tests.sim.disk import SimDisk
 
@@ -54,6 +55,23 @@ def test_every_disk_reads_what_was_written(make: Callable[[], Disk], tmp_path: P
     disk.unlock(disk.lock(f"{root}/a/L"))
     disk.remove_tree(f"{root}/a")
     assert not disk.exists(f"{root}/a/b")
+
+
+def test_an_error_names_the_file_and_not_only_its_directory(tmp_path: Path) -> None:
+    def failed(what: Callable[[], object]) -> DiskError:
+        with pytest.raises(OSError) as caught:
+            what()
+        return disk_error("opening the log", str(tmp_path), caught.value)
+
+    disk = OsDisk()
+    fd = disk.open(f"{tmp_path}/0001.wal", create=True)
+    assert str(failed(lambda: disk.open(f"{tmp_path}/0002.wal"))).startswith(
+        f"{tmp_path}/0002.wal: opening the log: No such file"
+    )
+    # What is said of a file that is open, or of another place, stays.
+    assert str(failed(lambda: disk.pread(fd, 1, -1))).startswith(f"{tmp_path}: opening the log: ")
+    assert str(failed(lambda: disk.open(f"{tmp_path}-2"))).startswith(f"{tmp_path}: opening")
+    disk.close(fd)
 
 
 def test_a_killed_process_loses_exactly_what_the_overlay_disk_did_not_sync(tmp_path: Path) -> None:

@@ -362,7 +362,7 @@ def test_an_unreadable_page_is_an_error_or_tolerated() -> None:
         bed.thread.run()
     bed.stop()
     bed.disk.bad_read(bed.segments()[0], 8192, 100)
-    with pytest.raises(DiskError, match="Input/output error"):
+    with pytest.raises(DiskError, match=rf"{bed.segments()[0]}: offset 8192: .*Input/output error"):
         bed.start()
     bed.start(tolerates=True)
     assert 5 in bed.wal.damaged_groups
