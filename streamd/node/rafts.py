@@ -64,6 +64,8 @@ class Rafts:
                 log = log_from_snapshot(
                     uid, found, index=start.index, term=start.term, chain=start.chain
                 )
+                if node.sync == "always" and not start.is_memory:
+                    check_end(uid, found, start.index)
             except CorruptionError as err:
                 if not node.accepts_loss:
                     raise
@@ -230,3 +232,14 @@ def log_from_snapshot(
     return LogState(
         hard_state, found.first_index, found.last_index, found.prev_term, found.prev_chain
     )
+
+
+def check_end(uid: Uid, found: LogState | None, stored: Index) -> None:
+    """Raise CorruptionError if a log that is alone, and synced before anything follows from it,
+    ends before an entry of which something `stored` says that it was applied."""
+    ends = found.last_index if found is not None else 0
+    if ends < stored:
+        raise CorruptionError(
+            f"group {uid}: the log ends with entry {ends}, but what is stored is of entry {stored}:"
+            f" the log is an older one, and has lost what came after"
+        )

@@ -17,7 +17,7 @@ from streamd.machine.snapshot import decode_stream
 from streamd.machine.stream import StreamMachine
 from streamd.node.catch_ups import CatchUps
 from streamd.node.lost_blocks import LostBlocks
-from streamd.node.rafts import log_from_snapshot
+from streamd.node.rafts import check_end, log_from_snapshot
 from streamd.node.scrub import check_installed
 from streamd.node.snapshot_state import unwrap
 from streamd.raft.membership import Membership
@@ -129,11 +129,12 @@ class ReplicaRecovery:
         """Blocks back to the newest snapshot, and the machine as it was then."""
         snapshot = store.load_snapshot()
         if snapshot is None:
-            self._check_log(asset, index=0, term=0, chain=0, tail=(0, 0))
+            self._check_log(asset, store, index=0, term=0, chain=0, tail=(0, 0))
             store.truncate_to((0, 0))
             return Recovered(store, self._new_machine(asset, store))
         self._check_log(
             asset,
+            store,
             index=snapshot.index,
             term=snapshot.term,
             chain=snapshot.chain,
@@ -173,7 +174,14 @@ class ReplicaRecovery:
         return loss
 
     def _check_log(
-        self, asset: StreamAsset, *, index: Index, term: int, chain: int, tail: tuple[int, int]
+        self,
+        asset: StreamAsset,
+        store: Any,
+        *,
+        index: Index,
+        term: int,
+        chain: int,
+        tail: tuple[int, int],
     ) -> None:
         """Raise CorruptionError, before anything is cut off, if nobody else has the stream and the
         log does not bring back what comes after a snapshot. If that loss is accepted, keep it."""
@@ -185,7 +193,10 @@ class ReplicaRecovery:
         try:
             if damage:
                 raise CorruptionError(f"group {uid}: {damage}")
-            log_from_snapshot(uid, node.wal.group(uid), index=index, term=term, chain=chain)
+            found = node.wal.group(uid)
+            log_from_snapshot(uid, found, index=index, term=term, chain=chain)
+            if node.sync == "always":  # else a power cut may have taken the end of the log
+                check_end(uid, found, max(index, store.written_upto()))
         except CorruptionError:
             if not node.accepts_loss:
                 raise

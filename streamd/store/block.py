@@ -8,7 +8,7 @@ from streamd.errors import CorruptionError
 from streamd.store import format as fmt
 from streamd.store.disk import Buffer, Disk, is_shortage
 from streamd.store.footer import TRAILER_BYTES, footer_length
-from streamd.types import Pieces, Uid
+from streamd.types import Index, Pieces, Uid
 
 HEADER_BYTES = 64
 
@@ -39,6 +39,17 @@ class BlockFiles:
                 found[block_no] = self._disk.size(fd)
                 self._disk.close(fd)
         return found
+
+    def last_frame(self, block_no: int) -> Index:
+        """The log index of the frame that the block ends with; 0: it ends with something else."""
+        fd = self._disk.open(self.path(block_no))
+        try:
+            at = max(0, self._disk.size(fd) - fmt.RECORD_OVERHEAD_BYTES)
+            blob = self._disk.pread(fd, fmt.RECORD_OVERHEAD_BYTES, at)
+        finally:
+            self._disk.close(fd)
+        record = next(fmt.scan(blob), None)
+        return record.seq if record is not None and record.type == fmt.FRAME else 0
 
     def write(self, writes: list[Write]) -> None:
         """Carry out `writes` in order: neighbours of one block in one system call."""

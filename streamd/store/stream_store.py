@@ -190,6 +190,14 @@ class StreamStore(Blocks):
         except OSError as err:
             raise disk_error("loading a snapshot", self.directory, err) from err
 
+    def written_upto(self) -> Index:
+        """The last log entry of which the blocks show that it was applied; 0: they show none."""
+        newest = max((block_no for block_no in self._sizes if block_no < REWRITTEN), default=0)
+        try:
+            return self._files.last_frame(newest) if newest else 0
+        except OSError:
+            return 0  # what can't be read shows nothing; if it is needed, that is met later
+
     def look_again(self) -> None:
         """Somebody else replaced block files since this was opened."""
         self._sizes = self._files.sizes()

@@ -204,6 +204,51 @@ def test_the_ends_of_blocks_are_kept(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_log_of_before_what_is_stored_is_not_believed(tmp_path: Path, is_saved: bool) -> None:
+    """wal/ comes from a backup, the rest is newer: each of its batches is whole, and it ends before
+    what snapshots, or blocks, say was done. What was acked since is not cut off in silence."""
+
+    async def run() -> None:
+        node = make(tmp_path)
+        await node.started()
+        uid = await create(node, "S")
+        await publish(node, "S", 100)
+        await save(node, "S")
+        root = tmp_path / "streamd"
+        shutil.copytree(root / "wal", tmp_path / "backup")
+        await publish(node, "S", 50)
+        if is_saved:
+            await save(node, "S")
+        await node.stopped()
+        whole = (root / "streams" / str(uid) / "1.blk").read_bytes()
+        assert body("S", 150) in whole
+        shutil.rmtree(root / "wal")
+        shutil.copytree(tmp_path / "backup", root / "wal")
+
+        node = make(tmp_path)
+        await node.started()
+        assert "S" in node.failed and "older" in node.failed["S"], node.failed
+        await node.stopped()
+        assert (root / "streams" / str(uid) / "1.blk").read_bytes() == whole
+
+        node = make(tmp_path, accepts_loss=True)
+        await node.started()
+        count = 150 if is_saved else 100
+        wanted = [body("S", seq) for seq in range(1, count + 1)]
+        assert await contents(node, "S") == wanted
+        await publish(node, "S", 20)
+        await node.stopped()
+        if not is_saved:
+            assert (root / "trash" / f"{uid}-end-1" / "1.blk").read_bytes() == whole
+        node = make(tmp_path)
+        await node.started()
+        assert len(await contents(node, "S")) == count + 20
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_start_that_is_cut_short_is_finished_by_the_next(tmp_path: Path, seed: int) -> None:
     """The log shows no damage any more by then, and the meta group does not know all streams."""
