@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -50,6 +51,7 @@ from streamd.node.trash import Trash
 from streamd.raft.messages import Message
 from streamd.store.disk import disk_error
 from streamd.store.wal import Wal
+from streamd.store.wal_recovery import Expected
 from streamd.types import META_UID, NodeId, Uid
 
 
@@ -140,7 +142,9 @@ class Node:
         self._disk = env.disk
         opened = storedir.prepare(self.store_dir, self._disk)
         self.root, self._lock, self.identity = opened
-        if not self.is_clustered:
+        if self.is_clustered:
+            self._check_name()
+        else:
             self.accepted_loss.begin()
         self.room = StorageRoom(
             self._disk, self.root, storage_max=self.storage_max, used=self.storage_bytes
@@ -204,6 +208,11 @@ class Node:
 
     def _open_wal(self) -> Wal:
         is_known = "log_id" in self.identity
+        expected = Expected()
+        if is_known:
+            expected = Expected(
+                int(self.identity["log_id"], 16), self.identity.get("log_segment", 0)
+            )
         wal = Wal.open(
             self._disk,
             os.path.join(self.root, "wal"),
@@ -213,6 +222,7 @@ class Node:
             on_error=self._on_log_error,
             helper=self.block_thread,
             tolerate_damage=self.is_clustered or self.accepts_loss,
+            expected=expected,
             on_groups_lost=self.amnesia.groups_lost if self.is_clustered else lambda: None,
         )
         self.is_log_lost = is_known and self.identity["log_id"] != wal.log_id
@@ -220,14 +230,36 @@ class Node:
             raise CorruptionError(
                 f"{self.root}/wal: log {self.identity['log_id']} of this store is gone"
             )
+        # Each start begins a segment: of a copy of the log from before this start that tells.
+        self.identity["log_segment"] = wal.segment_no
         if not is_known or self.is_log_lost:
             self.identity["log_id"] = wal.log_id
             if self.is_log_lost and self.is_clustered:
                 self.identity["is_rejoined"] = True
             self.save_identity()
+        else:
+            self._save_segment()
         for text in wal.damage:
             self.warn("the log is damaged", reason=text)
         return wal
+
+    def _check_name(self) -> None:
+        """Raise ConfigError if the directory is another node's: a copy of it has that node's votes
+        and acks, and knows nothing of what this one promised (I12)."""
+        name = self.identity.setdefault("name", self.server_name)
+        if name == self.server_name:
+            return
+        if self.cluster_id:
+            raise ConfigError(
+                f"store directory {self.root!r} belongs to node {name!r} of the cluster: give "
+                f"{self.server_name!r} its own directory or an empty one"
+            )
+        self.identity["name"] = self.server_name
+
+    def _save_segment(self) -> None:
+        """An earlier number is as true, so a full disk is no reason not to start."""
+        with suppress(OSError):
+            storedir.save_identity(self.root, self._disk, self.identity)
 
     def save_identity(self) -> bool:
         """Make what this node knows of itself what the next start finds. False: that failed, and

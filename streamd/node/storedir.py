@@ -34,7 +34,8 @@ class StoreDir(NamedTuple):
     identity: dict[str, Any]
     """`id`: of this very data (a node that lost its data comes back with another one).
     `cluster_id`, `voters`: of the cluster it belongs to; absent until it belongs to one.
-    `log_id`: of its write-ahead log.
+    `name`: of the node of a cluster whose data it is.
+    `log_id`: of its write-ahead log; `log_segment`: one that it had begun.
     `is_accepting_loss`: a single server was told to go on without what its log lost, and has not
     come to the end of that start.
     `is_new`: joined with an empty directory, and not vouched for by a meta leader yet.

@@ -18,7 +18,7 @@ from streamd.store.wal_check import check
 from streamd.store.wal_checkpoint import Checkpoint
 from streamd.store.wal_groups import GroupLog
 from streamd.store.wal_in_use import SegmentsInUse
-from streamd.store.wal_recovery import Recovered, recover
+from streamd.store.wal_recovery import NOTHING, Expected, Recovered, recover
 from streamd.store.wal_repair import carry_over, set_aside
 from streamd.store.wal_segment import CurrentSegment
 from streamd.store.wal_spares import Spares
@@ -98,6 +98,7 @@ class Wal:
         on_error: Callable[[Exception], None],
         helper: Thread | None = None,
         tolerate_damage: bool = False,
+        expected: Expected = NOTHING,
         on_groups_lost: Callable[[], None] = lambda: None,
     ) -> Wal:
         """Recover the log in `directory` (made if it is not there) and get ready to append.
@@ -114,7 +115,7 @@ class Wal:
         """
         try:
             disk.mkdir(directory)
-            recovered = recover(disk, directory, tolerate_damage=tolerate_damage)
+            recovered = recover(disk, directory, tolerate_damage=tolerate_damage, expected=expected)
             wal = cls(
                 disk,
                 directory,
@@ -157,6 +158,11 @@ class Wal:
     def log_id(self) -> str:
         """The random name of this log. A directory that was emptied gets another one."""
         return f"{self._segment.wal_id:016x}"
+
+    @property
+    def segment_no(self) -> int:
+        """The number of the newest segment; those of a log never go back."""
+        return self._segment.no
 
     @property
     def groups(self) -> dict[Uid, LogState]:

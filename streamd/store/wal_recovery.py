@@ -65,22 +65,40 @@ def segment_name(no: int) -> str:
     return f"{no:016x}{SUFFIX}"
 
 
-def recover(disk: Disk, directory: str, *, tolerate_damage: bool = False) -> Recovered:
-    """Read the whole log. Writes nothing.
+class Expected(NamedTuple):
+    """What is known of a log from elsewhere: older files, and another log's, are as whole."""
+
+    wal_id: int = 0  # 0: nothing
+    segment: int = 0  # one that was begun: the newest is this one, or came later
+
+
+NOTHING = Expected()
+
+
+def recover(
+    disk: Disk,
+    directory: str,
+    *,
+    tolerate_damage: bool = False,
+    expected: Expected = NOTHING,
+) -> Recovered:
+    """Read the whole log. Writes nothing. A log of which there is nothing at all is a new one,
+    whatever was expected.
 
     Raises CorruptionError if something durable is damaged or missing, unless that is tolerated:
     then `groups` hold what is proven, and `damaged_groups` says who may have lost something.
     """
-    return _Recovery(disk, directory, tolerate_damage).run()
+    return _Recovery(disk, directory, tolerate_damage, expected).run()
 
 
 class _Recovery:
     """One reading of one directory."""
 
-    def __init__(self, disk: Disk, directory: str, is_tolerant: bool) -> None:
+    def __init__(self, disk: Disk, directory: str, is_tolerant: bool, expected: Expected) -> None:
         self.disk = disk
         self.directory = directory
         self.is_tolerant = is_tolerant
+        self.expected = expected
         self.damage = Damage(disk)
         self.groups: dict[Uid, GroupLog] = {}
         self.has_tips = False
@@ -93,7 +111,12 @@ class _Recovery:
     def run(self) -> Recovered:
         names = self.disk.listdir(self.directory)
         has_manifest, manifest = self._manifest()
-        self._wal_id = manifest.wal_id if manifest is not None else 0
+        expected = self.expected.wal_id
+        if expected and manifest is not None and manifest.wal_id != expected:
+            self.found(f"{self.directory}: the segment manifest belongs to another log")
+            manifest = None
+        is_there = has_manifest or any(name.endswith(SUFFIX) for name in names)
+        self._wal_id = manifest.wal_id if manifest is not None else expected * is_there
         for name in names:
             if name.endswith(SUFFIX):
                 self._open(name)
@@ -108,6 +131,8 @@ class _Recovery:
         newest = max(self._good, default=0)
         segments, next_batch, dropped_bytes, dropped_at = self._scan()
         wanted = max(newest, manifest.newest if manifest is not None else 0, *self._bad, 0)
+        if is_there:
+            wanted = max(wanted, self.expected.segment)
         if wanted > newest:
             text = self._missing(newest + 1)
             self.damage.lose(self.groups, text)

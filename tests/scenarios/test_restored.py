@@ -1,0 +1,76 @@
+"""Files that are whole, and not this node's newest: a backup put back, another node's directory.
+
+What a node promised is in its log. One that has an older log, or somebody else's, has forgotten
+promises although nothing is damaged; it must not count as if it remembered (I12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from streamd.types import Seq
+from tests.scenarios.driver import ROOT, Cluster
+from tests.scenarios.files import copy_of, put_back
+from tests.sim.world import Violation
+
+Files = dict[str, bytes]
+WAL = f"{ROOT}/wal"
+
+
+def forget(cluster: Cluster, restore: Callable[[Files], Files]) -> dict[Seq, bytes]:
+    """n1 and n2 acknowledge what n3 never had; all stop; n2 gets what `restore` makes of a backup
+    of its log, from before its latest start. Returns what was acknowledged."""
+    cluster.create()
+    cluster.publish(20)
+    backup = copy_of(cluster.hosts["n2"].disk, WAL)
+    cluster.stop("n2")
+    cluster.boot("n2")
+    cluster.lead("S", "n1")
+    cluster.until_whole()
+    cluster.kill("n3")
+    cluster.publish(20)
+    stored = cluster.read("n1")
+    assert len(stored) == 40
+    cluster.kill("n1", "n2")
+    put_back(cluster.hosts["n2"].disk, WAL, restore(backup))
+    return stored
+
+
+@pytest.mark.parametrize("which", ["older", "another node's"])
+def test_a_log_that_is_not_the_nodes_own_newest_is_not_believed(
+    cluster: Cluster, which: str
+) -> None:
+    """n2 and n3 are a majority, and neither has what n1 and n2 acknowledged: nobody leads. With n1
+    all have it."""
+
+    def restore(backup: Files) -> Files:
+        return backup if which == "older" else copy_of(cluster.hosts["n3"].disk, WAL)
+
+    stored = forget(cluster, restore)
+    cluster.boot("n2", "n3")
+    cluster.run_ms(10_000)
+    for name in ("n2", "n3"):
+        group = cluster.group(name, "S")
+        assert group is None or not group.is_ready, name
+    cluster.boot("n1")
+    cluster.until_whole()
+    for name in cluster.names:
+        assert cluster.read(name) == stored
+    cluster.publish(5)
+
+
+def test_the_directory_of_another_node_is_refused(cluster: Cluster) -> None:
+    """n2 was made from a copy of n3: it would answer for what n3 promised, and not for its own
+    promises."""
+    forget(cluster, lambda backup: backup)
+    one, other = (cluster.hosts[name].disk for name in ("n2", "n3"))
+    files = copy_of(other, ROOT)
+    one.wipe(ROOT)
+    for directory in sorted({f"{ROOT}/{name}".rpartition("/")[0] for name in files}):
+        mine = {name: blob for name, blob in copy_of(other, directory).items() if "/" not in name}
+        put_back(one, directory, mine)
+    with pytest.raises(Violation, match=r"ConfigError: .* belongs to node 'n3' of the cluster"):
+        cluster.boot("n2")
+        cluster.run_ms(1000)
