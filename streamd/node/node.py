@@ -147,7 +147,11 @@ class Node:
         else:
             self.accepted_loss.begin()
         self.room = StorageRoom(
-            self._disk, self.root, storage_max=self.storage_max, used=self.storage_bytes
+            self._disk,
+            self.root,
+            storage_max=self.storage_max,
+            used=self.storage_bytes,
+            unwritten=lambda: sum(h.store.unwritten_bytes for h in self.replicas if h.is_file),
         )
         self.memory_room = MemoryRoom(memory_max=self.memory_max, used=self.memory_bytes)
         self._log_thread = env.make_thread("log")

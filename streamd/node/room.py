@@ -16,12 +16,19 @@ class StorageRoom:
     """Counts down what was found free and looks again when that is used up."""
 
     def __init__(
-        self, disk: Any, directory: str, *, storage_max: int, used: Callable[[], int]
+        self,
+        disk: Any,
+        directory: str,
+        *,
+        storage_max: int,
+        used: Callable[[], int],
+        unwritten: Callable[[], int],
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._storage_max = storage_max  # bytes of messages, all file streams; -1: no limit
         self._used = used
+        self._unwritten = unwritten  # bytes that are in the log, and not yet in their blocks
         self._left = 0
         self._is_told = False  # that the disk is short
         free = int(disk.free_bytes(directory))
@@ -38,7 +45,9 @@ class StorageRoom:
         self._left -= byte_count
         if self._left >= 0:
             return True
-        left = int(self._disk.free_bytes(self._directory)) - self.reserve_bytes
+        free = int(self._disk.free_bytes(self._directory))
+        # What is stored is written twice: to the log, and, maybe much later, to a block.
+        left = (free - self.reserve_bytes - self._unwritten()) // 2
         if self._storage_max >= 0:
             left = min(left, self._storage_max - self._used())
         # Look again after a share of it: others use the disk as well.

@@ -42,6 +42,7 @@ class Blocks:
         self._chunks = ChunkCache()
         self._pending: list[Write] = []
         self._pending_bytes = 0
+        self.unwritten_bytes = 0  # of what was given to `apply`: in memory, and in no file
         self._footers: dict[int, bytes] = {}  # of sealed blocks, until they are written
         self._rewritten: dict[int, bytes] = {}  # the records of rewritten ones, until then
         self._dead: list[int] = []  # since the newest snapshot
@@ -73,6 +74,7 @@ class Blocks:
                 self._grow(block_no, offset, len(blob))
                 pending.append((block_no, offset, blob, False))
                 self._pending_bytes += len(blob)
+                self.unwritten_bytes += len(blob)
             elif kind == SEAL:
                 _, block_no, offset, footer = op
                 self._footers[block_no] = footer
@@ -81,6 +83,7 @@ class Blocks:
                     self._tail_floor = max(self._tail_floor, (block_no, offset + len(footer)))
                 pending.append((block_no, offset, footer, True))
                 self._pending_bytes += len(footer)
+                self.unwritten_bytes += len(footer)
             else:
                 assert kind == DROP, op
                 self._drop(op[1])
@@ -91,7 +94,8 @@ class Blocks:
         """Hand what waits to the block thread."""
         if not self._pending:
             return
-        writes, self._pending, self._pending_bytes = self._pending, [], 0
+        writes, self._pending, size = self._pending, [], self._pending_bytes
+        self._pending_bytes = 0
         files = self._files
 
         def job() -> list[Write]:
@@ -105,7 +109,11 @@ class Blocks:
                 raise self.failure from err
             return writes
 
-        self._submit(job, self._wrote)
+        def wrote(result: Any) -> None:
+            self.unwritten_bytes -= size
+            self._wrote(result)
+
+        self._submit(job, wrote)
 
     def _grow(self, block_no: int, offset: int, size: int) -> None:
         self._sizes[block_no] = max(self._sizes.get(block_no, 0), offset + size)
