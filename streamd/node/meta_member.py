@@ -124,8 +124,11 @@ class MetaMember:
     def _set_aside(self) -> None:
         node = self._node
         disk = node.env.disk
-        aside = os.path.join(node.root, "trash", f"meta-damaged-{node.env.clock.now_ns()}")
-        disk.replace(self._directory, aside)
+        trash = os.path.join(node.root, "trash")
+        disk.replace(
+            self._directory, os.path.join(trash, f"meta-damaged-{node.env.clock.now_ns()}")
+        )
+        disk.sync_dir(trash)
         disk.mkdir(self._directory)
         disk.sync_dir(node.root)
 

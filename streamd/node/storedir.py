@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 from streamd.errors import ConfigError, CorruptionError, DiskError
-from streamd.store.disk import Disk
+from streamd.store.disk import Disk, disk_error
 from streamd.store.snapshots import read_file, write_file
 
 FORMAT = 1
@@ -89,6 +89,8 @@ def prepare(store_dir: str, disk: Disk) -> StoreDir:
         disk.sync_dir(root)
     except PermissionError as err:
         raise ConfigError(f"can't use store directory {root!r}: Permission denied") from err
+    except OSError as err:
+        raise disk_error("preparing the store directory", root, err) from err
     return StoreDir(root, lock, identity)
 
 

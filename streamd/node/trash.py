@@ -61,10 +61,13 @@ class Trash:
         """Move directories of streams that are not `known` here; their bytes are kept."""
         node, disk = self._node, self._node.env.disk
         streams = os.path.join(node.root, "streams")
+        names = {str(uid) for uid in known}
         for name in sorted(disk.listdir(streams)):
-            if (name.isdigit() and int(name) in known) or catchup_uid(name) in known:
+            if name in names or catchup_uid(name) in known:
                 continue
             target = os.path.join(self.directory, f"orphan-{name}-{node.env.clock.now_ns()}")
             disk.replace(os.path.join(streams, name), target)
+            # The new name first: between the two it has both or the new one.
+            disk.sync_dir(self.directory)
             disk.sync_dir(streams)
             node.warn("directory of no stream moved to trash", path=target)

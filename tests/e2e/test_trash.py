@@ -31,7 +31,9 @@ def test_deleted_streams_are_unlinked_and_orphans_are_kept(make_server: Start) -
     server.stop()
     (root / "streams" / "99").mkdir()
     (root / "streams" / "99" / "1.blk").write_bytes(b"somebody's")
+    (root / "streams" / "\N{SUPERSCRIPT TWO}").mkdir()  # a digit, and no number
     server.start()
-    kept = list((root / "trash").iterdir())
-    assert [path.name.rsplit("-", 1)[0] for path in kept] == ["orphan-99"]
+    kept = sorted((root / "trash").iterdir())
+    names = [path.name.rsplit("-", 1)[0] for path in kept]
+    assert names == ["orphan-99", "orphan-\N{SUPERSCRIPT TWO}"]
     assert (kept[0] / "1.blk").read_bytes() == b"somebody's"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.errors import ConfigError, CorruptionError
+from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.node.storedir import prepare, save_identity
 from streamd.store.disk import OsDisk
 from tests.sim.disk import SimDisk
@@ -76,6 +76,14 @@ def test_an_identity_that_an_earlier_server_wrote_is_taken() -> None:
     disk.truncate(fd, 0)
     disk.pwrite(fd, json.dumps(identity).encode(), 0)
     assert prepare("/data", disk).identity == identity
+
+
+def test_an_error_of_the_disk_is_told_with_the_directory() -> None:
+    """A sync knows no file: all that was said was `[Errno 5] Input/output error`."""
+    disk = SimDisk()
+    disk.fail("fdatasync", errno.EIO, under="/data")
+    with pytest.raises(DiskError, match=r"^/data/streamd: preparing .*Input/output error"):
+        prepare("/data", disk)
 
 
 def test_a_link_that_leads_nowhere_is_no_new_directory(tmp_path: Path) -> None:
