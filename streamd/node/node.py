@@ -299,9 +299,13 @@ class Node:
         known = {asset.uid for asset in assets}
 
         def ready() -> None:
-            self.trash.take_orphans(known)
-            self.trash.empty_all()
-            done(None)
+            try:
+                self.trash.take_orphans(known)
+                self.trash.empty_all()
+            except OSError as err:  # told, or whoever waits for this start waits for ever
+                done(disk_error("looking for what is left", self.root, err))
+            else:
+                done(None)
 
         def opened() -> None:
             if self.accepts_loss:

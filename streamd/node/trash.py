@@ -66,8 +66,12 @@ class Trash:
             if name in names or catchup_uid(name) in known:
                 continue
             target = os.path.join(self.directory, f"orphan-{name}-{node.env.clock.now_ns()}")
-            disk.replace(os.path.join(streams, name), target)
-            # The new name first: between the two it has both or the new one.
-            disk.sync_dir(self.directory)
-            disk.sync_dir(streams)
+            try:
+                disk.replace(os.path.join(streams, name), target)
+                # The new name first: between the two it has both or the new one.
+                disk.sync_dir(self.directory)
+                disk.sync_dir(streams)
+            except OSError as err:  # it is in nobody's way: a mount point, or not to be written
+                node.warn("directory of no stream left as it is", path=name, reason=str(err))
+                continue
             node.warn("directory of no stream moved to trash", path=target)

@@ -20,11 +20,13 @@ from streamd.errors import DiskError
 from streamd.machine import commands
 from streamd.node import group as g
 from streamd.node.block_port import NoBlocks
+from streamd.node.env import SystemEnv
 from streamd.node.group import Group
 from streamd.node.node import Node
 from streamd.node.rafts import GroupStart
 from streamd.node.relay import Chunk, Relayed
 from streamd.store import wal_writer
+from streamd.store.disk import OsDisk
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal_pace import Pace
 from tests.sim.crash import SimWires
@@ -302,3 +304,36 @@ def test_what_peers_echo_differs_from_process_to_process(tmp_path: Path) -> None
     ordered = sorted(contexts)
     assert all(after - before >= 1 << 20 for before, after in pairwise(ordered))
     assert max(tokens) < 1 << 63
+
+
+class OtherVolume(OsDisk):
+    """Nothing can be moved from streams/ to trash/."""
+
+    def replace(self, source: str, target: str) -> None:
+        if "orphan" in target:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
+        super().replace(source, target)
+
+
+def test_what_can_not_be_set_aside_does_not_hold_up_the_start(tmp_path: Path) -> None:
+    """`lost+found`, where streams/ is a volume: the start was never over, without a word."""
+
+    async def run() -> None:
+        await (await started(tmp_path, OsDisk())).stopped()
+        place = tmp_path / "streamd" / "streams" / "lost+found"
+        place.mkdir()
+        node = await started(tmp_path, OtherVolume())
+        assert place.exists()
+        await node.stopped()
+        (tmp_path / "streamd" / "trash").rmdir()
+        (tmp_path / "streamd" / "trash").write_bytes(b"")
+        with pytest.raises(DiskError, match=r"streamd/trash: .*Not a directory"):
+            await started(tmp_path, OtherVolume())
+
+    async def started(path: Path, disk: OsDisk) -> Node:
+        env = SystemEnv(disk=disk)
+        node = Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n", env=env)
+        await node.started()
+        return node
+
+    asyncio.run(asyncio.wait_for(run(), 30))
