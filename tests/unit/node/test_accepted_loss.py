@@ -249,6 +249,40 @@ def test_a_log_of_before_what_is_stored_is_not_believed(tmp_path: Path, is_saved
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+def test_a_log_of_before_the_latest_start_is_refused(tmp_path: Path) -> None:
+    """node.json knows a segment that is not there. What the older log has is kept, if that loss is
+    accepted, and the next start needs no word of anybody."""
+
+    async def run() -> None:
+        node = make(tmp_path)
+        await node.started()
+        await create(node, "S")
+        await publish(node, "S", 30)
+        await node.stopped()
+        wal = tmp_path / "streamd" / "wal"
+        shutil.copytree(wal, tmp_path / "backup")
+        node = make(tmp_path)
+        await node.started()
+        await publish(node, "S", 5)
+        await node.stopped()
+        shutil.rmtree(wal)
+        shutil.copytree(tmp_path / "backup", wal)
+
+        shutil.copytree(tmp_path, tmp_path / "other")  # a start that fails keeps its lock
+        with pytest.raises(CorruptionError, match=r"log segment [0-9a-f]+\.wal is missing"):
+            await make(tmp_path / "other").started()
+        for accepts_loss in (True, False):
+            node = make(tmp_path, accepts_loss=accepts_loss)
+            await node.started()
+            found = await contents(node, "S")
+            assert found[:30] == [body("S", seq) for seq in range(1, 31)]
+            assert not node.failed
+            await publish(node, "S", 1)
+            await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_start_that_is_cut_short_is_finished_by_the_next(tmp_path: Path, seed: int) -> None:
     """The log shows no damage any more by then, and the meta group does not know all streams."""
