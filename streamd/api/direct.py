@@ -21,7 +21,6 @@ from streamd.subjects import Matcher
 from streamd.types import Seq, StoredMsg
 
 _NOT_FOUND: Final = b"NATS/1.0 404 Message Not Found\r\n\r\n"
-_UNREADABLE: Final = b"NATS/1.0 500 Message Can Not Be Read\r\n\r\n"
 _NO_RESULTS: Final = b"NATS/1.0 404 No Results\r\n\r\n"
 _EMPTY: Final = b"NATS/1.0 408 Empty Request\r\n\r\n"
 _BAD: Final = b"NATS/1.0 408 Bad Request\r\n\r\n"
@@ -31,7 +30,7 @@ _TOO_MANY: Final = b"NATS/1.0 413 Too Many Results\r\n\r\n"
 
 def get(request: Request) -> None:
     """`DIRECT.GET.<stream>` with a request, or `DIRECT.GET.<stream>.<subject>` for its last."""
-    handle = _readable(request)
+    handle = request.replica()
     if handle is None or not handle.machine.config["allow_direct"]:
         request.no_responders()
         return
@@ -68,15 +67,6 @@ def get(request: Request) -> None:
         _get_one(request, handle, wanted)
 
 
-def _readable(request: Request) -> StreamHandle | None:
-    """Return the stream the subject names, or this node's replica of it."""
-    context = request.context
-    handle = context.node.stream(request.names[0])
-    if handle is None or not context.is_clustered or handle.is_local:
-        return handle
-    return context.node.replica(handle.uid)
-
-
 def _get_one(request: Request, handle: StreamHandle, wanted: dict[str, Any]) -> None:
     seq = select(handle.machine, wanted)
     _send_one(request, handle, seq, with_headers=not wanted.get("no_hdr"))
@@ -91,7 +81,7 @@ def _send_one(
 
     def send(found: list[StoredMsg | None] | None) -> None:
         if found is None:
-            request.status(_UNREADABLE)
+            request.unreadable()
             return
         message = found[0]
         if message is None:
@@ -213,7 +203,8 @@ class _Batch:
         if self._left > 0 and self._bytes_left > 0:
             seqs = self._more(min(self._left, limits.DIRECT_READ_CHUNK))
         if seqs:
-            self._handle.read(seqs, self._send)
+            request = self._request
+            self._handle.read(seqs, lambda found: request.guard(self._send, found))
         else:
             self._request.status(
                 b"NATS/1.0 204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n%b\r\n"
@@ -222,7 +213,7 @@ class _Batch:
 
     def _send(self, found: list[StoredMsg | None] | None) -> None:
         if found is None:
-            self._request.status(_UNREADABLE)
+            self._request.unreadable()
             return
         name, reply = self._handle.name_bytes, self._request.reply
         publish = self._request.context.wires.publish

@@ -32,7 +32,8 @@ def get(request: Request) -> None:
 
     def show(found: list[StoredMsg | None] | None) -> None:
         if found is None:
-            raise errors.STREAM_STORE_FAILED(err="the message is stored and can't be read")
+            request.unreadable()
+            return
         message = found[0]
         if message is None:
             raise errors.NO_MESSAGE_FOUND()

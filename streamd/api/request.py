@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from streamd import errors
-from streamd.errors import JsError
+from streamd.errors import CorruptionError, JsError
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
 from streamd.types import AssetLimits, NodeId
@@ -15,6 +15,7 @@ from streamd.types import AssetLimits, NodeId
 if TYPE_CHECKING:
     from streamd.api.advisories import Advisories
 
+_UNREADABLE: Final = b"NATS/1.0 500 Message Can Not Be Read\r\n\r\n"
 _TYPE_PREFIX: Final = "io.nats.jetstream.api.v1."
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -193,6 +194,14 @@ class Request:
         if self.reply:
             self._publish(block, b"")
 
+    def unreadable(self) -> None:
+        """Answer that what was asked for is stored, and that the disk does not give it back."""
+        if self.endpoint.is_json:
+            reason = "the message is stored and can't be read"
+            self.refuse(errors.STREAM_STORE_FAILED(err=reason))
+        else:
+            self.status(_UNREADABLE)
+
     def no_responders(self) -> None:
         """Answer as if nobody listened on the subject."""
         self.status(b"NATS/1.0 503\r\nNats-Subject: " + self.subject + b"\r\n\r\n")
@@ -244,6 +253,14 @@ class Request:
             raise errors.Unserved()  # its leader has just changed
         return handle
 
+    def replica(self) -> StreamHandle | None:
+        """The stream the subject names, as far as it is on this node; None: it is not."""
+        node = self.context.node
+        handle = node.stream(self.names[0])
+        if handle is None or not self.context.is_clustered or handle.is_local:
+            return handle
+        return node.replica(handle.uid)
+
     def asset(self) -> StreamAsset:
         """Return the stream the subject names as the meta group knows it, wherever it is."""
         asset = self.context.node.meta.streams_by_name.get(self.names[0])
@@ -282,8 +299,14 @@ class Request:
         return settle
 
     def guard(self, step: Callable[..., None], *args: Any) -> None:
-        """Run a step that happens after the endpoint returned; its JsError refuses the request."""
+        """Run a step of serving it. Its JsError refuses the request; so does a block that can't be
+        read where the step looked: the client can't help it, and others are served meanwhile."""
         try:
             step(*args)
         except JsError as error:
             self.refuse(error)
+        except CorruptionError as err:
+            replica = self.replica() if self.names else None
+            if replica is not None:
+                replica.damaged(err)
+            self.unreadable()

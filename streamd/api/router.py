@@ -20,7 +20,6 @@ from streamd.api.request import (
     Endpoint,
     Request,
 )
-from streamd.errors import JsError
 from streamd.machine.msgheaders import get, parse_number
 from streamd.node.clock import SystemClock
 from streamd.node.ports import Clock, NodeHandle, Wires
@@ -210,16 +209,13 @@ class Router:
     def _serve(self, request: Request) -> None:
         endpoint, counts = request.endpoint, self.context.counts
         if not endpoint.is_json:
-            endpoint.serve(request)
+            request.guard(endpoint.serve, request)
             return
         if counts.pending >= limits.API_PENDING_MAX:
             self.advisories.limit_reached(1)
             request.finish()
             return
-        try:
-            endpoint.serve(request)
-        except JsError as error:
-            request.refuse(error)
+        request.guard(endpoint.serve, request)
         counts.total += 1
 
     # --- from other nodes -------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from streamd.errors import CorruptionError
 from streamd.machine.meta import MetaMachine
 from streamd.machine.stream import StreamMachine
 from streamd.raft.messages import Message
@@ -186,6 +187,9 @@ class StreamHandle(Protocol):
     def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
         """Read messages by seq (None: not there). May call `done` at once, or after a disk read;
         with None if one of them is there and can't be read."""
+
+    def damaged(self, err: CorruptionError) -> None:
+        """Looking into `machine` met a block that can't be read, or lacks what it should hold."""
 
     def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
         """A `MSG.NEXT` request; False if there is no such consumer (caller answers 503)."""

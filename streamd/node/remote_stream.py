@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from streamd import errors
+from streamd.errors import CorruptionError
 from streamd.machine.meta import StreamAsset
 from streamd.machine.stream import StreamMachine
 from streamd.node.ports import Done, Peers, PublishRouter, PublishSink
@@ -86,6 +87,9 @@ class RemoteStream:
 
     def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
         raise AssertionError(f"stream {self.name}: reads go to its leader")
+
+    def damaged(self, err: CorruptionError) -> None:
+        raise AssertionError(f"stream {self.name}: nothing of it was looked into here") from err
 
     def consumer_view(self, consumer: str) -> None:
         return None

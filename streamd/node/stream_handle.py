@@ -95,6 +95,9 @@ class LocalStream:
         """See ports.StreamHandle. Messages not in memory cost one block read each."""
         _Read(self, seqs, done).advance()
 
+    def damaged(self, err: CorruptionError) -> None:
+        self.group.on_damaged(err, True, err.block_no)
+
     def report(self, block_no: int, seqs: list[Seq], reason: str) -> None:
         """The disk does not give these messages of a block; [] if only what is dead is damaged."""
         self._post((g.UNREADABLE, block_no, seqs, reason))
@@ -129,7 +132,7 @@ class _Read:
             try:
                 loc = index.locate(seq)
             except CorruptionError as err:  # not even what its block should hold
-                handle.group.on_damaged(err, True, err.block_no)
+                handle.damaged(err)
                 self._done(None)
                 return
             if loc is None:

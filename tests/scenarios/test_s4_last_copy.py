@@ -248,3 +248,30 @@ def test_s4_9_a_rotten_snapshot_of_the_meta_group_is_written_again(cluster: Clus
     decode(disk.contents(path), name=path, group=META_UID)
     assert damages_of(cluster, name) == 1, "written again, it is whole"
     assert is_well(cluster, name)
+
+
+@pytest.mark.parametrize(
+    ("subject", "wanted"),
+    [
+        ("DIRECT.GET.S", {"seq": BAD}),
+        ("DIRECT.GET.S", {"seq": BAD, "batch": 3}),
+        ("DIRECT.GET.S", {"multi_last": [">"], "up_to_seq": BAD}),
+        ("STREAM.MSG.GET.S", {"seq": BAD, "next_by_subj": "s.*"}),
+    ],
+)
+def test_s4_9_who_asks_for_what_a_lost_block_had_is_told(
+    cluster: Cluster, subject: str, wanted: dict[str, object]
+) -> None:
+    """It was an error in the connection of who asked, which ended, and nobody else heard of it."""
+    name = start(cluster, scrubs=False)
+    cluster.stop(name)
+    cluster.hosts[name].disk.unlink(place := f"{cluster.directory('S')}/1.blk")
+    cluster.boot(name)
+    cluster.until("serving", lambda: cluster.is_current(name))
+    cluster.node(name).scrubber.stop()
+    reply = cluster.send(subject, wanted, at=name)
+    cluster.until("an answer", lambda: cluster.received(reply))
+    answer = b"".join(cluster.received(reply)[0][2:])
+    assert b" 500 Message Can Not Be Read" in answer or b'"err_code":10077' in answer
+    cluster.until("told", lambda: place in cluster.health(name).text)
+    assert cluster.publish(10, at=name)[-1] == 510
