@@ -37,7 +37,7 @@ class Cursor(CursorSending):
     def __init__(self, consumer: Consumer, host: CursorHost) -> None:
         super().__init__(consumer, host)
         self._configure()
-        self._redelivery.restore(now_ns=host.now_ns(), now_ms=host.now_ms())
+        self._last_stamp = self._redelivery.restore(now_ns=host.now_ns(), now_ms=host.now_ms())
         if consumer.config.get("replay_policy") == "original":
             self._replay = Replay(self._index.last_seq)
 

@@ -74,12 +74,16 @@ class Redelivery:
         heapq.heapify(moved)
         self._timers = moved
 
-    def restore(self, *, now_ns: int, now_ms: int) -> None:
-        """Set timers for all that is pending: this node leads from now on."""
+    def restore(self, *, now_ns: int, now_ms: int) -> int:
+        """Set timers for all that is pending: this node leads from now on. Returns the newest stamp
+        among it: whoever led before may have had a clock ahead of ours, and what comes must be
+        told from it as later."""
+        newest = 0
         run: list[Any] = []  # [first, last, ts, deliveries]
         redelivered = self._consumer.redelivered
         naked = self._consumer.naked
         for sseq, (_, ts) in self._consumer.pending.items():
+            newest = max(newest, ts)
             if sseq in naked:
                 # By the clock of who led before, which may be ahead of ours by any time: no longer
                 # than from the delivery on.
@@ -93,6 +97,7 @@ class Redelivery:
             self._restore_run(run, now_ns, now_ms)
             run = [sseq, sseq, ts, deliveries]
         self._restore_run(run, now_ns, now_ms)
+        return newest
 
     def _restore_run(self, run: list[Any], now_ns: int, now_ms: int) -> None:
         if run and self._is_timed:

@@ -32,7 +32,7 @@ from streamd.raft.membership import Membership
 from streamd.raft.messages import Append, AppendReply, Quiesce
 from streamd.raft.ready import Ready
 from streamd.raft.replication import Leadership
-from streamd.raft.roles import Roles
+from streamd.raft.state import State
 from streamd.store.wal import Wal
 from streamd.store.wal_recovery import _SegmentScan
 from tests.sim.disk import SimDisk
@@ -173,12 +173,12 @@ def one_vote_too_few(replace: Replace) -> None:
 
 def amnesiac_votes(replace: Replace) -> None:
     """A member that lost its disk takes itself for one that remembers all."""
-    init = Roles.__init__
+    init = State.__init__
 
-    def certain(member: Roles, **arguments: Any) -> None:
+    def certain(member: State, **arguments: Any) -> None:
         init(member, **arguments | {"is_uncertain": False})
 
-    replace(Roles, "__init__", certain)
+    replace(State, "__init__", certain)
 
 
 def dead_leader_not_noticed(replace: Replace) -> None:

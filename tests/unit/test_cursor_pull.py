@@ -471,6 +471,52 @@ def test_a_new_leader_whose_clock_is_behind_by_an_hour_delivers_again_in_time() 
     assert box.seqs() == [2, 3, 1, 2]
 
 
+def led_by_a_clock_behind(count: int) -> Bed:
+    """Messages were delivered; then somebody leads whose clock is an hour behind."""
+    bed = Bed()
+    bed.at_ms = 2 * HOUR_MS
+    bed.store(*[b"a"] * count)
+    bed.create(ack_wait=10 * SECOND)
+    bed.pull(b"%d" % count)
+    bed.cursors["C"].flush()
+    bed.apply()
+    bed.at_ms -= HOUR_MS
+    bed.wakes.clear()
+    bed.lead()
+    return bed
+
+
+def test_what_was_delivered_by_a_clock_ahead_comes_again_each_time() -> None:
+    """While a redelivery is in the log, what it covers has a time of the future. Its timer was
+    taken for one that a later delivery had replaced, and the message never came again."""
+    count = 200  # more timers than are kept unlooked at
+    bed = led_by_a_clock_behind(count)
+    bed.is_auto = False
+    box = bed.pull(b"5000", reply=b"new")
+    bed.advance(10_000)
+    assert box.seqs() == list(range(1, count + 1))
+    bed.cursors["C"].flush()
+    bed.apply()
+    bed.is_auto = True
+    bed.advance(10_100)
+    assert box.seqs() == list(range(1, count + 1)) * 2
+
+
+def test_work_on_what_was_delivered_by_a_clock_ahead_sets_one_timer() -> None:
+    """It rang each 50 ms, until the clocks met."""
+    bed = led_by_a_clock_behind(1)
+    box = bed.pull(b"9", reply=b"new")
+    bed.ack(1, b"+WPI")
+    bed.cursors["C"].flush()
+    bed.apply()
+    bed.advance(9900)
+    assert box.seqs() == []
+    bed.advance(200)
+    assert box.seqs() == [1]
+    bed.apply()
+    assert bed.cursors["C"]._redelivery.next_ms > bed.now_ms() + 9000
+
+
 def test_inactive_consumer_asks_to_be_deleted() -> None:
     bed = Bed()
     bed.create(inactive_threshold=5 * SECOND)
