@@ -132,7 +132,7 @@ class ClientConn(ClientSession):
                     self._fail("Client Closed")
                 if self.is_closed:
                     break
-                if pubsub.clock() >= pubsub.until and at + 1 < len(events):
+                if at + 1 < len(events) and pubsub.clock() >= pubsub.until:
                     self._go_on_later(events[at + 1 :])
                     break
         finally:

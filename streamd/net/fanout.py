@@ -89,11 +89,13 @@ class FanOut(Subscriptions):
             answers.append(reply)
         plain: Iterable[Subscription] = route.plain
         queues: Iterable[list[Subscription]] = route.queues
-        size = len(header) + len(payload) + FANOUT_MSG_BYTES
-        self._gathered += (len(route.plain) + len(route.queues)) * size
-        if self._gathered > FANOUT_BYTES:
-            plain = self._in_parts(conn, route.plain, size)
-            queues = self._in_parts(conn, route.queues, size)
+        receiver_count = len(route.plain) + len(route.queues)
+        if receiver_count > 1:
+            size = len(header) + len(payload) + FANOUT_MSG_BYTES
+            self._gathered += receiver_count * size
+            if self._gathered > FANOUT_BYTES:
+                plain = self._in_parts(conn, route.plain, size)
+                queues = self._in_parts(conn, route.queues, size)
         for sub in plain:
             count += self._deliver_one(conn, sub, subject, reply, header, payload)
         remote = route.remote

@@ -151,6 +151,7 @@ class PubSub(FanOut):
         add_msg: Callable[[Msg], None] = _ignore
         add_reply: Callable[[bytes], None] = _ignore
         length, size_text = -1, b""  # of the payload before
+        clock, until = self.clock, self.until
         coming = iter(payloads)
         for subject, reply, header, payload in zip(
             subjects, replies or repeat(b""), headers or repeat(b""), coming, strict=False
@@ -193,7 +194,7 @@ class PubSub(FanOut):
                     continue
             self.route_one(conn, route, subject, reply, header, payload)
             stream = None  # routing may have posted what was collected
-            if self.clock() >= self.until:
+            if clock() >= until:
                 break
         return len(payloads) - length_hint(coming)
 
