@@ -19,6 +19,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from streamd import limits
 from streamd.errors import NO_FILES, DiskError, ReadError
 
 T = TypeVar("T")
@@ -285,14 +286,22 @@ class DiskThread:
     """One thread that runs jobs in the order they were submitted.
 
     `done(result)` runs on the event loop, in the same order; result is what the job returned or
-    the exception it raised. Completions that are ready together cost one wake-up of the loop.
-    Without `soon` (the loop's `call_soon`), `submit_soon` is just `submit`.
+    the exception it raised. Completions that are ready together cost one wake-up of the loop; those
+    that would take it for long go on in its next round. Without `soon` (the loop's `call_soon`),
+    `submit_soon` is just `submit`.
     """
 
-    def __init__(self, name: str, post: Post, soon: Post | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        post: Post,
+        soon: Post | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.name = name
         self._post = post
         self._soon = soon
+        self._clock = clock
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._finished: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._later: list[tuple[float, Callable[[], Any]]] = []  # touched by the thread only
@@ -405,12 +414,15 @@ class DiskThread:
     def _complete(self) -> None:
         # Cleared first: a result appended after the loop below saw an empty deque posts again.
         self._is_posted = False
-        finished = self._finished
+        finished, clock = self._finished, self._clock
+        until = clock() + limits.LOOP_SHARE_S
         try:
             while finished:
                 done, result = finished.popleft()
                 done(result)
+                if clock() >= until:
+                    break
         finally:
-            if finished and not self._is_posted:  # a `done` raised: the rest still get theirs
+            if finished and not self._is_posted:  # time is up, or a `done` raised
                 self._is_posted = True
                 self._post(self._complete)

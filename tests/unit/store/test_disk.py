@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamd.errors import DiskError
+from streamd.limits import LOOP_SHARE_S
 from streamd.store.disk import Disk, DiskThread, OsDisk, default_disk, disk_error
 from streamd.store.overlay import OverlayDisk
 from tests.sim.disk import SimDisk
@@ -113,7 +114,7 @@ def test_the_overlay_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatc
 
 def test_jobs_run_in_order_and_completions_come_in_order_in_one_post() -> None:
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    thread = DiskThread("test", posted.put)
+    thread = DiskThread("test", posted.put, clock=lambda: 0)
     results: list[object] = []
     gate: queue.SimpleQueue[None] = queue.SimpleQueue()
     thread.submit(gate.get, None)
@@ -130,6 +131,32 @@ def test_jobs_run_in_order_and_completions_come_in_order_in_one_post() -> None:
     assert results == [0, 1, 2, 3, 4, ZeroDivisionError, True]
     assert count == 1
     assert not thread.is_current()
+
+
+def test_completions_that_take_long_let_others_on_the_loop_between() -> None:
+    """Ten thousand streams that are opened end by as many, each of which reads its log."""
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    now = 0.0
+    results: list[int] = []
+
+    def done(number: int) -> None:
+        nonlocal now
+        now += LOOP_SHARE_S / 4
+        results.append(number)
+
+    thread = DiskThread("test", posted.put, clock=lambda: now)
+    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+    thread.submit(gate.get, None)
+    for number in range(10):
+        thread.submit(lambda number=number: number, done)
+    gate.put(None)
+    thread.close()
+    told = []
+    while not posted.empty():
+        posted.get()()
+        told.append(len(results))
+    assert told == [4, 8, 10]
+    assert results == list(range(10))
 
 
 def test_a_completion_that_raises_does_not_hold_up_the_others() -> None:
