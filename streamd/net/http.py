@@ -185,8 +185,11 @@ class HttpServer:
         return handle
 
     def _document(self, build: Callable[[Any], dict[str, Any]]) -> Handler:
-        def handle(request: web.Request) -> web.StreamResponse:
-            return _json(request, build(request.query), indent=2)
+        async def handle(request: web.Request) -> web.StreamResponse:
+            document = build(request.query)
+            # It was made for this answer, and what it shares is replaced, never changed: so another
+            # thread may read it. Ten thousand streams make a text that would hold the loop.
+            return _answer(request, await asyncio.to_thread(to_text, document))
 
         return handle
 
@@ -196,7 +199,9 @@ class HttpServer:
         if failure and failure != self._last_failure:  # once per change, however often it is asked
             self._log.warning("Healthcheck failed", answer=failure)
         self._last_failure = failure
-        return _json(request, document, status=status)
+        return _answer(
+            request, json.dumps(document, separators=(",", ":"), ensure_ascii=False), status
+        )
 
     def _raftz(self, request: web.Request) -> web.StreamResponse:
         document = self._monitoring.raftz(request.query)
@@ -204,7 +209,7 @@ class HttpServer:
             from aiohttp import web
 
             return web.Response(status=404, text="No Raft nodes returned, check supplied filters")
-        return _json(request, document, indent=2)
+        return _answer(request, to_text(document))
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         await asyncio.to_thread(_import_metrics)
@@ -269,13 +274,15 @@ def _not_found() -> Any:
     return middleware
 
 
-def _json(
-    request: web.Request, document: dict[str, Any], *, indent: int | None = None, status: int = 200
-) -> web.StreamResponse:
+def to_text(document: dict[str, Any]) -> str:
+    """JSON for people, as nats-server shows it."""
+    return json.dumps(document, indent=2, separators=(",", ": "), ensure_ascii=False)
+
+
+def _answer(request: web.Request, text: str, status: int = 200) -> web.StreamResponse:
+    """JSON, or a call of the function that the request names."""
     from aiohttp import web
 
-    separators = (",", ": ") if indent else (",", ":")
-    text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=False)
     callback = request.query.get("callback", "")
     if callback:
         if not _CALLBACK.match(callback):

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamd import limits
 from streamd.net import http
-from streamd.net.http import HttpServer, listening_socket
+from streamd.net.http import HttpServer, listening_socket, to_text
 from streamd.obs.log import Log
 from tests.unit.net.test_monitoring import monitoring, with_streams
 
@@ -150,6 +150,25 @@ def test_metrics_are_written_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> No
     async def check(get: Get, server: HttpServer) -> None:
         assert (await get("/metrics"))[0] == 200
         assert threads and threading.get_ident() not in threads
+
+    serve(check)
+
+
+def test_documents_are_written_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of 10,000 streams held it for two seconds."""
+    threads: list[int] = []
+
+    def noted(document: dict[str, Any]) -> str:
+        threads.append(threading.get_ident())
+        return to_text(document)
+
+    monkeypatch.setattr(http, "to_text", noted)
+
+    async def check(get: Get, server: HttpServer) -> None:
+        for path in ("/varz", "/jsz?consumers=1", "/connz?subs=1", "/subsz?subs=1"):
+            status, _, body = await get(path)
+            assert status == 200 and json.loads(body)
+        assert len(threads) == 4 and threading.get_ident() not in threads
 
     serve(check)
 
