@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.rows import Row
 
 Figures = Mapping[str, float]
+HEADING = "## The latest run"
 NAMES = {"ours": "streamd", "ours_lazy": "streamd, lazy", "lazy": "peer", "always": "peer, always"}
 
 
@@ -105,6 +106,12 @@ def machine() -> str:
     return f"{model}, {len(names)} cores, {system}, CPython {platform.python_version()}"
 
 
+def write(path: Path, text: str) -> None:
+    """Write the page of a run to the end of `path`, in the place of the one that is there."""
+    before = path.read_text().partition(f"{HEADING}\n")[0] if path.exists() else ""
+    path.write_text(before.rstrip("\n") + "\n\n" * bool(before) + text)
+
+
 def table(
     rows: list[Row],
     results: Mapping[str, Mapping[str, Figures]],
@@ -113,11 +120,11 @@ def table(
     runs: int,
     seconds: float,
 ) -> str:
-    """The whole results page."""
+    """The page of one run; its first line is `HEADING`."""
     shown = list(targets)
     peers = [peer for peer in ("lazy", "always") if peer in targets and "ours" in targets]
     lines = [
-        "# Benchmark results",
+        HEADING,
         "",
         f"Written by `benchmarks/suite.py` on {time.strftime('%Y-%m-%d', time.gmtime())}: medians "
         f"of {runs} runs of {seconds:g} s, servers taking turns, load generator on the same cores.",

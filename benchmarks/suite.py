@@ -1,6 +1,6 @@
 """Runs rows against our server and, with `--peer`, a nats-server in two modes, interleaved.
 
-    python -m benchmarks.suite --peer PATH                    # everything; writes latest.md
+    python -m benchmarks.suite --peer PATH                    # everything; into RESULTS.md
     python -m benchmarks.suite --rows pub_async_128,fetch_128 --runs 1 --peer PATH
     python -m benchmarks.suite --rows 'r3_*' --slow-sync 1 --peer PATH --out slow.md
     python -m benchmarks.suite --list
@@ -162,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
             slow_syncs(options.slow_sync)
         except FileNotFoundError as err:
             parser.error(str(err))
-    out = options.out or ("" if patterns else str(HERE / "latest.md"))
+    out = options.out or ("" if patterns else str(HERE / "RESULTS.md"))
 
     def save(results: dict[str, dict[str, Figures]]) -> None:
         if options.json:
@@ -172,7 +172,7 @@ def main(argv: list[str] | None = None) -> int:
             text = report.table(done, results, targets, runs=options.runs, seconds=options.seconds)
             if options.slow_sync:
                 text += f"\nEach sync of every server took {options.slow_sync:g} ms longer.\n"
-            Path(out).write_text(text)
+            report.write(Path(out), text)
 
     end_servers_on_sigterm()
     run(rows, targets, runs=options.runs, seconds=options.seconds, save=save)
