@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from array import array
 from hashlib import sha256
 from struct import Struct
@@ -176,13 +177,9 @@ class SnapshotFile:
 
     @classmethod
     def names(cls, disk: Disk, directory: str, name: str) -> list[str]:
-        """Names of the generations, newest first."""
-        prefix = f"{name}-"
-        found = [
-            entry
-            for entry in disk.listdir(directory)
-            if entry.startswith(prefix) and entry.endswith(cls.SUFFIX)
-        ]
+        """Names of the generations, newest first. Whatever else lies there is none of them."""
+        pattern = re.compile(rf"{re.escape(name)}-[0-9a-f]{{16}}{re.escape(cls.SUFFIX)}")
+        found = [entry for entry in disk.listdir(directory) if pattern.fullmatch(entry)]
         return sorted(found, reverse=True)
 
     @classmethod
