@@ -393,6 +393,8 @@ class Faults:
                     self._world.counts["removals refused"] += 1
                     host.restart_wanted = True
                     host.boot()
+                    if asked:
+                        self._removed_after_all(host, before)
                     return
                 asked.add(term)
                 command = [commands.REMOVE_SERVER, other.clock.now_ns(), host.name]
@@ -400,6 +402,14 @@ class Faults:
                 other.process.run(node.propose_meta, command, answered)
         again = partial(self._remove, host, before, asked, has_data=has_data)
         self._world.after(200 * MS, again)
+
+    def _removed_after_all(self, host: Host, before: int) -> None:
+        """A leader before had taken it, and the next one finds that in its log."""
+        if self._removal_of(host) > before:
+            host.restart_wanted = False
+            self._replace(host)
+        else:
+            self._world.after(50 * MS, self._removed_after_all, host, before)
 
     def _removal_answered(self, asked: set[int], term: int, outcome: Any) -> None:
         """A leader that still leads has not taken what it refused: it is asked again."""
