@@ -197,11 +197,12 @@ class ConsumerAcks(ConsumerPosition):
     def apply_naked(
         self, ts: int, items: Sequence[Sequence[int]], out: Effects | None = None
     ) -> None:
-        """Negative acks: deliver again `delay_ns` after `ts`."""
+        """Negative acks: deliver again `delay_ns` after `ts`, by the clock that made both."""
         for sseq, delay_ns in items:
             held = self.pending.get(sseq)
             if held is None:
                 continue
+            self.pending[sseq] = (held[0], ts)
             self.naked[sseq] = ts + delay_ns
             if out is not None:
                 deliveries = self.redelivered.get(sseq, 1)

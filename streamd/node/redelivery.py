@@ -86,7 +86,7 @@ class Redelivery:
             newest = max(newest, ts)
             if sseq in naked:
                 # By the clock of who led before, which may be ahead of ours by any time: no longer
-                # than from the delivery on.
+                # than was asked for.
                 left_ns = naked[sseq] - max(now_ns, ts)
                 self.nak(sseq, now_ms + max(0, left_ns) // _MS)
                 continue

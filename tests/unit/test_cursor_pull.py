@@ -471,6 +471,27 @@ def test_a_new_leader_whose_clock_is_behind_by_an_hour_delivers_again_in_time() 
     assert box.seqs() == [2, 3, 1, 2]
 
 
+def test_a_nak_by_a_clock_ahead_of_the_delivery_waits_no_longer_than_it_says() -> None:
+    bed = Bed()
+    bed.at_ms = HOUR_MS
+    bed.store(b"a")
+    bed.create(ack_wait=10 * SECOND)
+    bed.pull(b"1")
+    for payload, ahead_ms in ((b"-NAK 3s", HOUR_MS), (b"", -HOUR_MS)):
+        bed.cursors["C"].flush()
+        bed.apply()
+        bed.at_ms += ahead_ms
+        bed.wakes.clear()
+        bed.lead()
+        if payload:
+            bed.ack(1, payload)
+    box = bed.pull(b"9", reply=b"new")
+    bed.advance(2900)
+    assert box.seqs() == []
+    bed.advance(200)
+    assert box.seqs() == [1]
+
+
 def led_by_a_clock_behind(count: int) -> Bed:
     """Messages were delivered; then somebody leads whose clock is an hour behind."""
     bed = Bed()
