@@ -77,6 +77,9 @@ class SimWires:
             return False
         return client.process is self._process or self._process.peers.is_up(client.process.name)
 
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        raise AssertionError("no inbox here is ever congested")
+
     def publish(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
         self.send(subject, [(subject, reply, headers, payload)])
 
