@@ -1,13 +1,14 @@
 """`SeqSet`: a set of seqs that is cheap for scattered deletes and for long runs alike.
 
-Seqs are grouped in spans of 2,048; a span's members are the bits of one int, and a full span is one
-shared int, so a delete anywhere costs one OR of 256 bytes at most and ten million deleted
-messages cost little more than a bit each. Replaces the sorted list of ranges, whose insertions in
-the middle get slow when every publish deletes somewhere (a key-value bucket).
+Seqs are grouped in spans of 2,048; a span's members are the bits of one int, so a delete anywhere
+costs one OR of 256 bytes at most. Which spans are full is a set of numbers again: a `SeqSet`. A key
+written once, below a billion updates of others, leaves a billion deleted seqs behind it, and they
+must cost nothing: neither memory nor a walk for who asks what comes after them.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -27,10 +28,11 @@ def _bits(low: int, high: int) -> int:
 class SeqSet:
     """A set of seqs. Not a queue, not ordered by insertion; iteration is ascending."""
 
-    __slots__ = ("_count", "_spans")
+    __slots__ = ("_count", "_full", "_spans")
 
     def __init__(self) -> None:
-        self._spans: dict[int, int] = {}
+        self._spans: dict[int, int] = {}  # those with some members, and not all
+        self._full: SeqSet | None = None  # the keys of the others; None: there never was one
         self._count = 0
 
     def __len__(self) -> int:
@@ -38,7 +40,10 @@ class SeqSet:
 
     def __contains__(self, seq: Seq) -> bool:
         bits = self._spans.get(seq >> _SHIFT)
-        return bits is not None and bool(bits >> (seq & _LOW) & 1)
+        if bits is None:
+            full = self._full
+            return full is not None and seq >> _SHIFT in full
+        return bool(bits >> (seq & _LOW) & 1)
 
     def isdisjoint(self, seqs: Iterable[Seq]) -> bool:
         """True if none of `seqs` is a member."""
@@ -46,29 +51,22 @@ class SeqSet:
 
     def add(self, seq: Seq) -> bool:
         """Add `seq`; False if it was there."""
-        key = seq >> _SHIFT
-        bits = self._spans.get(key, 0)
-        bit = 1 << (seq & _LOW)
-        if bits & bit:
-            return False
-        bits |= bit
-        self._spans[key] = _FULL if bits == _FULL else bits
-        self._count += 1
-        return True
+        before = self._count
+        self._add_bits(seq >> _SHIFT, 1 << (seq & _LOW))
+        return self._count > before
 
     def add_range(self, first: Seq, last: Seq) -> int:
         """Add first..last inclusive; return how many were new."""
         if last < first:
             return 0
         before = self._count
-        spans = self._spans
-        for key in range(first >> _SHIFT, (last >> _SHIFT) + 1):
-            base = key << _SHIFT
-            mask = _bits(max(first - base, 0), min(last - base, _LOW))
-            old = spans.get(key, 0)
-            new = old | mask
-            self._count += new.bit_count() - old.bit_count()
-            spans[key] = _FULL if new == _FULL else new
+        low, high = first >> _SHIFT, last >> _SHIFT
+        if low == high:
+            self._add_bits(low, _bits(first & _LOW, last & _LOW))
+        else:
+            self._add_bits(low, _bits(first & _LOW, _LOW))
+            self._fill(low + 1, high - 1)
+            self._add_bits(high, _bits(0, last & _LOW))
         return self._count - before
 
     def add_all(self, seqs: Iterable[Seq]) -> None:
@@ -82,11 +80,36 @@ class SeqSet:
         self._add_bits(key, bits)
 
     def _add_bits(self, key: int, bits: int) -> None:
-        if bits:
-            old = self._spans.get(key, 0)
-            new = old | bits
+        if not bits:
+            return
+        old = self._spans.get(key)
+        if old is None:
+            if self._full is not None and key in self._full:
+                return
+            old = 0
+        new = old | bits
+        if new == _FULL:
+            self._fill(key, key)
+        else:
             self._count += new.bit_count() - old.bit_count()
-            self._spans[key] = _FULL if new == _FULL else new
+            self._spans[key] = new
+
+    def _fill(self, low: int, high: int) -> None:
+        """All of the spans low..high are members."""
+        if high < low:
+            return
+        for key in self._partial(low, high):
+            self._count -= self._spans.pop(key).bit_count()
+        if self._full is None:
+            self._full = SeqSet()
+        self._count += self._full.add_range(low, high) * _SPAN
+
+    def _partial(self, low: int, high: int) -> list[int]:
+        """The keys low..high of spans with some members, and not all."""
+        spans = self._spans
+        if high - low < len(spans):
+            return [key for key in range(low, high + 1) if key in spans]
+        return [key for key in spans if low <= key <= high]
 
     def discard_below(self, seq: Seq) -> int:
         """Remove every member below `seq`; return how many there were."""
@@ -97,8 +120,14 @@ class SeqSet:
         spans = self._spans
         for key in [key for key in spans if key < limit]:
             self._count -= spans.pop(key).bit_count()
-        bits = spans.get(limit)
-        if bits is not None:
+        bits = spans.get(limit, 0)
+        full = self._full
+        if full is not None:
+            self._count -= full.discard_below(limit) * _SPAN
+            if seq & _LOW and limit in full:  # from here on it is a part of one
+                full.discard_below(limit + 1)
+                bits = _FULL
+        if bits:
             kept = bits >> (seq & _LOW) << (seq & _LOW)
             self._count -= bits.bit_count() - kept.bit_count()
             if kept:
@@ -110,39 +139,42 @@ class SeqSet:
     def clear(self) -> None:
         """Remove all."""
         self._spans.clear()
+        self._full = None
         self._count = 0
 
     def next_absent(self, seq: Seq) -> Seq:
         """Return the smallest seq >= `seq` that is not a member."""
-        spans = self._spans
         key = seq >> _SHIFT
         offset = seq & _LOW
         while True:
-            bits = spans.get(key)
-            if bits is None:
-                return (key << _SHIFT) + offset
-            if bits is not _FULL:
+            bits = self._spans.get(key)
+            if bits is not None:
                 holes = (~bits & _FULL) >> offset
                 if holes:
                     return (key << _SHIFT) + offset + (holes & -holes).bit_length() - 1
-            key += 1
+                key += 1
+            elif self._full is not None and key in self._full:
+                key = self._full.next_absent(key)
+            else:
+                return (key << _SHIFT) + offset
             offset = 0
 
     def prev_absent(self, seq: Seq) -> Seq:
         """Return the largest seq <= `seq` that is not a member (below 0 never happens: 0 is not
         a seq, so it is always absent)."""
-        spans = self._spans
         key = seq >> _SHIFT
         top = seq & _LOW
         while True:
-            bits = spans.get(key)
-            if bits is None:
-                return (key << _SHIFT) + top
-            if bits is not _FULL:
+            bits = self._spans.get(key)
+            if bits is not None:
                 holes = ~bits & _bits(0, top)
                 if holes:
                     return (key << _SHIFT) + holes.bit_length() - 1
-            key -= 1
+                key -= 1
+            elif self._full is not None and key in self._full:
+                key = self._full.prev_absent(key)
+            else:
+                return (key << _SHIFT) + top
             top = _LOW
 
     def count_below(self, seq: Seq) -> int:
@@ -151,40 +183,51 @@ class SeqSet:
             return 0
         limit = seq >> _SHIFT
         total = sum(bits.bit_count() for key, bits in self._spans.items() if key < limit)
-        bits = self._spans.get(limit)
-        if bits is not None:
-            total += (bits & ((1 << (seq & _LOW)) - 1)).bit_count()
-        return total
+        bits = self._spans.get(limit, 0)
+        if self._full is not None:
+            total += self._full.count_below(limit) * _SPAN
+            if limit in self._full:
+                bits = _FULL
+        return total + (bits & ((1 << (seq & _LOW)) - 1)).bit_count()
 
     def has_any(self, first: Seq, last: Seq) -> bool:
         """True if any of first..last inclusive is a member."""
         if not self._count:
             return False
-        spans = self._spans
-        for key in range(first >> _SHIFT, (last >> _SHIFT) + 1):
-            bits = spans.get(key)
-            if bits is not None:
-                base = key << _SHIFT
-                if bits & _bits(max(first - base, 0), min(last - base, _LOW)):
-                    return True
+        low, high = first >> _SHIFT, last >> _SHIFT
+        if self._full is not None and self._full.has_any(low, high):
+            return True
+        for key in self._partial(low, high):
+            base = key << _SHIFT
+            if self._spans[key] & _bits(max(first - base, 0), min(last - base, _LOW)):
+                return True
         return False
+
+    def _in_order(self) -> Iterator[tuple[int, int, int]]:
+        """(first key, last key, bits), ascending: of a span, or of a run of full ones."""
+        spans = self._spans
+        some = ((key, key, spans[key]) for key in sorted(spans))
+        if self._full is None:
+            return some
+        return heapq.merge(some, ((low, high, _FULL) for low, high in self._full.ranges()))
 
     def ranges(self) -> Iterator[tuple[Seq, Seq]]:
         """Yield the members as ascending inclusive ranges, neighbours joined."""
         low = high = -1
-        for key in sorted(self._spans):
-            bits = self._spans[key]
+        for key, last_key, bits in self._in_order():
             base = key << _SHIFT
             while bits:
                 start = (bits & -bits).bit_length() - 1
                 run = bits >> start
                 length = (~run & (run + 1)).bit_length() - 1
-                if base + start == high + 1 and high >= 0:
-                    high += length
-                else:
+                end = base + start + length - 1
+                if bits == _FULL:
+                    end = (last_key << _SHIFT) + _LOW
+                if base + start != high + 1 or high < 0:
                     if high >= 0:
                         yield low, high
-                    low, high = base + start, base + start + length - 1
+                    low = base + start
+                high = end
                 bits = run >> length << (start + length)
         if high >= 0:
             yield low, high
@@ -197,25 +240,18 @@ class SeqSet:
         """Another set of the same seqs."""
         made = SeqSet()
         made._spans = self._spans.copy()
+        made._full = self._full.copy() if self._full is not None else None
         made._count = self._count
         return made
 
     def to_state(self) -> list[Any]:
         """Return a msgpack-able form: [span key, run of full spans or the span's bits as bytes]."""
-        out: list[Any] = []
-        run_start = run_end = -2
-        for key in sorted(self._spans):
-            bits = self._spans[key]
-            if bits == _FULL:
-                if key == run_end:
-                    run_end += 1
-                    out[-1][1] = run_end - run_start
-                else:
-                    run_start, run_end = key, key + 1
-                    out.append([key, 1])
-            else:
-                out.append([key, bits.to_bytes((bits.bit_length() + 7) // 8, "little")])
-        return out
+        return [
+            [key, last_key - key + 1]
+            if bits == _FULL
+            else [key, bits.to_bytes((bits.bit_length() + 7) // 8, "little")]
+            for key, last_key, bits in self._in_order()
+        ]
 
     @classmethod
     def from_state(cls, state: list[Any]) -> SeqSet:
@@ -223,13 +259,9 @@ class SeqSet:
         made = cls()
         for key, value in state:
             if isinstance(value, int):
-                for full in range(key, key + value):
-                    made._spans[full] = _FULL
-                made._count += value * _SPAN
+                made._fill(key, key + value - 1)
             else:
-                bits = int.from_bytes(value, "little")
-                made._spans[key] = bits
-                made._count += bits.bit_count()
+                made._add_bits(key, int.from_bytes(value, "little"))
         return made
 
 

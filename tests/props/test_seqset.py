@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from streamd.machine import seqset
 from streamd.machine.seqset import SeqSet
+from tests.holdings import sizes
 
 SEQS = st.one_of(st.integers(1, 60), st.integers(2000, 2100), st.integers(4000, 9000))
 STEPS = st.lists(
@@ -23,6 +26,26 @@ STEPS = st.lists(
 @given(steps=STEPS, probe=SEQS)
 def test_agrees_with_a_plain_set(steps: list[tuple[str, int, int]], probe: int) -> None:
     """Every answer after random adds, ranges and trims equals the set's."""
+    check(steps, probe)
+
+
+@pytest.mark.parametrize("shift", [1, 2, 3])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=STEPS, probe=SEQS)
+def test_agrees_with_a_plain_set_however_small_its_spans(
+    shift: int, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, int, int]], probe: int
+) -> None:
+    """The same with spans so small that runs of full ones are full spans of theirs, and so on."""
+    monkeypatch.setattr(seqset, "_SHIFT", shift)
+    monkeypatch.setattr(seqset, "_SPAN", 1 << shift)
+    monkeypatch.setattr(seqset, "_LOW", (1 << shift) - 1)
+    monkeypatch.setattr(seqset, "_FULL", (1 << (1 << shift)) - 1)
+    check(steps, probe)
+
+
+def check(steps: list[tuple[str, int, int]], probe: int) -> None:
     real, model = SeqSet(), set[int]()
     for kind, seq, length in steps:
         if kind == "add":
@@ -52,6 +75,7 @@ def test_agrees_with_a_plain_set(steps: list[tuple[str, int, int]], probe: int) 
         absent -= 1
     assert real.prev_absent(probe) == absent
     assert real.has_any(probe, probe + 3000) == any(probe <= s <= probe + 3000 for s in model)
+    assert list(real.copy()) == sorted(model)
     again = SeqSet.from_state(real.to_state())
     assert list(again) == sorted(model) and len(again) == len(model)
     assert again.to_state() == real.to_state()
@@ -67,3 +91,25 @@ def test_a_long_range_takes_no_room_in_a_snapshot() -> None:
     again = SeqSet.from_state(state)
     assert len(again) == len(made) == 1_999_997
     assert list(again.ranges()) == [(5, 2_000_000), (3_000_000, 3_000_000)]
+
+
+def test_what_was_deleted_long_ago_costs_nothing() -> None:
+    """One key that is never written again keeps all that was deleted behind it in the set. Each
+    2,048 of them took an entry, that was walked over to find what comes next."""
+    made = SeqSet()
+    most = 0
+    for first in range(2, 40_000_000, 2000):
+        made.add_range(first, first + 1999)
+        if first % 100 == 2:
+            most = max(most, sum(sizes(made).values()))
+    assert most <= 16
+    made.add_range(40_000_002, 1 << 62)
+    assert sum(sizes(made).values()) <= 16
+    assert len(made) == (1 << 62) - 1
+    assert made.next_absent(2) == (1 << 62) + 1
+    assert made.prev_absent(1 << 62) == 1
+    assert made.count_below(1 << 61) == (1 << 61) - 2
+    assert list(made.ranges()) == [(2, 1 << 62)]
+    assert list(SeqSet.from_state(made.to_state()).ranges()) == [(2, 1 << 62)]
+    assert made.discard_below(1 << 61) == (1 << 61) - 2
+    assert list(made.ranges()) == [(1 << 61, 1 << 62)]
