@@ -281,7 +281,11 @@ class Request:
 
     def when_current(self, handle: StreamHandle, step: Callable[..., None], *args: Any) -> None:
         """Run `step` once it can see all that was asked of the stream before."""
-        handle.read_barrier(lambda: self.guard(step, *args), lambda: self.refuse(errors.Unserved()))
+        handle.read_barrier(lambda: self.guard(step, *args), lambda: self.guard(self._lost))
+
+    def _lost(self) -> None:
+        self.stream()  # refuses what was asked of one that is gone by now
+        raise errors.Unserved()
 
     def propose_meta(self, command: list[Any], then: Callable[[Any], None]) -> None:
         """Propose `command` to the meta group; as `propose`."""

@@ -349,6 +349,33 @@ class Group:
         """Called once when a turn raised: this group does nothing more on this node."""
         self.failure = f"{type(error).__name__}: {error}"
 
+    def end(self, unread: list[tuple[Any, ...]]) -> None:
+        """No turn comes any more, neither for these messages nor for what is under way: who waits
+        for an answer is told. Publishers are not: the client's timeout is the honest answer."""
+        for kind, _, waiting, _ in unread:
+            if kind == PROPOSE and waiting is not None:
+                self.call_soon(waiting, self._undone())
+            elif kind == BARRIER:
+                self.call_soon(waiting)
+            elif kind == STEP_DOWN:
+                self.call_soon(waiting, errors.CLUSTER_NOT_AVAIL())
+        for entry in self.raft.log.open_entries():
+            if callable(entry.tag):
+                self.call_soon(entry.tag, self._in_doubt())
+            entry.tag = None
+        for _, done in self._stepping_down:
+            self.call_soon(done, errors.CLUSTER_NOT_AVAIL())
+        self._stepping_down = []
+        self._lose_reads()
+
+    def _undone(self) -> errors.JsError:
+        """What those hear whose request is not in the log, nor will be."""
+        return errors.Unserved()
+
+    def _in_doubt(self) -> errors.JsError:
+        """What those hear whose request is in the log, and may be committed or not."""
+        return errors.CLUSTER_NOT_AVAIL()
+
     def emit_outcomes(
         self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], None]]
     ) -> None:

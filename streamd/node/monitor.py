@@ -113,8 +113,10 @@ class Monitor:
         self.on_stopped: list[Callable[[], None]] = []
 
     def post(self, message: tuple[Any, ...]) -> None:
-        """Put a message in the inbox; the next turn takes it. After the last one nobody would."""
+        """Put a message in the inbox; the next turn takes it. After the last one nobody would: who
+        waits for an answer is told so."""
         if self._is_done:
+            self._group.end([message])
             return
         self._inbox.append(message)
         if len(self._inbox) == 1:
@@ -177,6 +179,8 @@ class Monitor:
         if err is not None:
             self._group.fail(err)
             self._on_failed(self._group, err)
+        unread, self._inbox = self._inbox, []
+        self._group.end(unread)
         self.stopped.set()
         for callback in self.on_stopped:
             callback()

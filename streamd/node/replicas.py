@@ -481,7 +481,7 @@ class Replicas:
         if is_led and node.meta.is_deleted(uid):
             gone = [("consumer_deleted", {"consumer": name}) for name in replica.machine.consumers]
             self._on_events(replica, gone)
-        replica.group.delete()
+        replica.group.delete(is_gone=node.meta.is_deleted(uid))
 
         def stopped() -> None:
             node.block_thread.submit(remove, removed)

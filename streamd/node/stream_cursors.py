@@ -86,6 +86,7 @@ class StreamCursors(StreamMaintenance):
         self._planning: Cursor | None = None
         self._advices: list[tuple[str, dict[str, Any]]] = []
         self._is_closed = False
+        self._is_gone = False  # closed, because the stream is
         handlers = self._handlers
         handlers[g.ACKS] = self._on_acks
         handlers[g.PULL] = self._on_pull

@@ -122,7 +122,7 @@ class StreamGroup(StreamPublishes):
         self._propose_all()  # what happened before comes before, and its answer shows it
         if self._is_closed:
             if done is not None:
-                done(errors.STREAM_NOT_FOUND())
+                done(self._undone())
             return
         if command[0] == commands.DELETE_CONSUMER:
             command = self._trimmer.lightened(command, self.at_ms)
@@ -206,14 +206,22 @@ class StreamGroup(StreamPublishes):
 
     # --- the end ----------------------------------------------------------------------------
 
-    def delete(self) -> None:
-        """The stream is gone (or broken here): cursors tell their clients and end."""
+    def delete(self, *, is_gone: bool = False) -> None:
+        """The stream is gone, or closed here because it is broken, fetched anew or elsewhere by
+        now: cursors tell their clients and end."""
         self._is_closed = True
+        self._is_gone |= is_gone
         self._stager.clear()
         for done in self._trimmer.stop():
-            self.call_soon(done, errors.STREAM_NOT_FOUND())
+            self.call_soon(done, self._in_doubt())
         for cursor in list(self._cursors.values()):
             self._drop_cursor(cursor, b"409 Consumer Deleted")
+
+    def _undone(self) -> errors.JsError:
+        return errors.STREAM_NOT_FOUND() if self._is_gone else super()._undone()
+
+    def _in_doubt(self) -> errors.JsError:
+        return errors.STREAM_NOT_FOUND() if self._is_gone else super()._in_doubt()
 
     def shut_down(self) -> None:
         """The server stops: waiting pulls hear of it, and the last turn logs what they got."""

@@ -239,6 +239,10 @@ class RaftLog:
         self.stable = min(self.stable, from_index - 1)
         return voided
 
+    def open_entries(self) -> list[Entry]:
+        """What is not emitted: it may be committed or not."""
+        return self.entries[max(0, self.emitted + 1 - self._first) :]
+
     def forget_emitted(self) -> None:
         """Drop from memory what is emitted, but for the trailing window of a group with peers."""
         self.forget(self.emitted)

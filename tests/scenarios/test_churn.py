@@ -9,7 +9,7 @@ from streamd.errors import DiskError
 from streamd.node import group as g
 from streamd.store import wal_in_use
 from tests.holdings import grown, sizes
-from tests.scenarios.driver import ROOT, Cluster
+from tests.scenarios.driver import EXPLICIT, ROOT, Cluster
 
 ROUND = 24
 
@@ -39,6 +39,30 @@ def test_nothing_is_kept_of_streams_that_are_gone(cluster: Cluster) -> None:
         kept = grown(before[name], sizes(cluster.node(name)), ROUND // 3)
         # Entries of the meta group's log: until its next snapshot.
         assert not {what for what in kept if not what.startswith("Entry.")}, name
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_who_asks_something_of_a_stream_that_goes_is_answered(
+    cluster: Cluster, replicas: int
+) -> None:
+    """What was on its way when its group ended was never answered, and counted for ever as a
+    request under way: after ten thousand of them the API served nobody any more."""
+    for number in range(8):
+        name = f"S{number}"
+        cluster.create(name, replicas=replicas)
+        config = {"stream_name": name, "config": {"durable_name": "C"} | EXPLICIT}
+        replies = [cluster.send(f"STREAM.DELETE.{name}")]
+        for _ in range(12):
+            for at in cluster.names:
+                for asked in ("STREAM.INFO", "STREAM.PURGE", "CONSUMER.CREATE"):
+                    subject = f"{asked}.{name}" + ".C" * (asked == "CONSUMER.CREATE")
+                    body = config if asked == "CONSUMER.CREATE" else None
+                    replies.append(cluster.send(subject, body, at))
+            cluster.run_ms(1)
+        cluster.until("answers", lambda: all(map(cluster.received, replies)), 5)  # noqa: B023
+    for name in cluster.names:
+        assert cluster.process(name).router.counts.pending == 0
+        assert not cluster.node(name).has_requests()
 
 
 def test_a_stopped_stream_does_not_keep_the_log(cluster: Cluster) -> None:

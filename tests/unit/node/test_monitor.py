@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from streamd import limits
-from streamd.errors import DiskError
+from streamd import errors, limits
+from streamd.errors import DiskError, JsError
+from streamd.machine import commands
 from streamd.node import group as g
 from streamd.node.monitor import Monitor
 from streamd.node.wakeup import Wakeup
@@ -122,6 +123,45 @@ def test_who_has_stopped_keeps_nothing_of_what_still_comes(tmp_path: Path) -> No
         for _ in range(100):
             monitor.post((g.STEP, "other", Heartbeat(1, 0, 1), None))
         assert not monitor._inbox
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_who_waits_for_what_a_group_does_not_do_any_more_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """What was in the log and not committed, what nobody had looked at, and what still came: none
+    of it was answered. Whether it is in the log is another answer than that it never was."""
+
+    async def run() -> None:
+        node = make(tmp_path)
+        await node.started()
+        await create(node, "S")
+        stream = node.stream("S")
+        assert stream is not None
+        monitor = stream.monitor
+        told: list[Any] = []
+        purge = [commands.PURGE, 1, "", 0, 0]
+        with monkeypatch.context() as slow:  # the log does not come to it
+            slow.setattr(monitor, "_durable", lambda token: lambda: None)
+            monitor.post((g.PROPOSE, purge, told.append, True))
+            monitor.step()
+        assert not told
+        stream.group.delete(is_gone=is_deleted)
+        monitor.stop()
+        monitor.post((g.BARRIER, lambda: told.append("read"), lambda: told.append("lost"), None))
+        await monitor.stopped.wait()
+        monitor.post((g.PROPOSE, purge, told.append, True))
+        monitor.post((g.PROPOSE, purge, None, True))
+        monitor.post((g.BARRIER, lambda: told.append("read"), lambda: told.append("lost"), None))
+        monitor.post((g.STEP_DOWN, "", told.append, None))
+        await asyncio.sleep(0)
+        kinds = [each if type(each) is str else (type(each), each.err_code) for each in told]
+        gone, left = (JsError, 10059), (JsError, 10008)
+        in_doubt, undone = (gone, gone) if is_deleted else (left, (errors.Unserved, 10008))
+        assert kinds == [in_doubt, "lost", undone, "lost", left]
         await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 60))
