@@ -225,6 +225,11 @@ class Group:
                     self.applied_bytes += len(entry.data) + limits.ENTRY_OVERHEAD_BYTES
                 applied_count += len(ready.committed)
                 self._after_apply(ready.committed, effects)
+                if not raft.log.is_sole:
+                    # They stay in memory for peers, who want their bytes. What those were decoded
+                    # to takes many times as much, and who waited, by now, is perhaps long gone.
+                    for entry in ready.committed:
+                        entry.command = entry.tag = None
             if not raft.log.is_sole or ready.role_changed:
                 self._note_ready(turn, ready)
             if not ready.more:

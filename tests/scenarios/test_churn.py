@@ -8,6 +8,7 @@ from streamd import limits
 from streamd.errors import DiskError
 from streamd.node import group as g
 from streamd.store import wal_in_use
+from streamd.types import META_UID
 from tests.holdings import grown, sizes
 from tests.scenarios.driver import EXPLICIT, ROOT, Cluster
 
@@ -63,6 +64,25 @@ def test_who_asks_something_of_a_stream_that_goes_is_answered(
     for name in cluster.names:
         assert cluster.process(name).router.counts.pending == 0
         assert not cluster.node(name).has_requests()
+
+
+def test_what_was_applied_is_kept_for_peers_alone(cluster: Cluster) -> None:
+    """Entries stay in memory for peers that are a little behind. Each kept who had waited for it as
+    well, thousands of connections that were gone, and what it had been decoded to."""
+    cluster.create("S")
+    cluster.consumer("S", "C")
+    for at in cluster.names:
+        cluster.publish(100, "S", at=at)
+    cluster.ack(cluster.pull(20))
+    cluster.until_whole("S")
+    for name in cluster.names:
+        for uid in (META_UID, cluster.uid("S")):
+            group = cluster.node(name).group_of(uid)
+            assert group is not None
+            log = group.raft.log
+            applied = [entry for entry in log.entries if entry.index <= log.emitted]
+            assert applied
+            assert all(entry.tag is None and entry.command is None for entry in applied)
 
 
 def test_a_stopped_stream_does_not_keep_the_log(cluster: Cluster) -> None:
