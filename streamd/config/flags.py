@@ -275,6 +275,7 @@ def options_from(line: CommandLine) -> Options:
     if any(name in credentials for name, _ in line.settings):
         # As in nats-server, credentials on the command line replace the file's.
         options.users, options.has_unserved_users = [], False
+        options.is_open_besides_system = False
     for name, value in line.settings:
         if name in _APPLY:
             _APPLY[name](options, value)

@@ -134,6 +134,7 @@ class Options:
     has_unserved_users: bool = False  # nkeys, JWTs: they can't log in, but nor can anybody else
     default_permissions: Permissions | None = None
     no_auth_user: str = ""
+    is_open_besides_system: bool = False  # users are the system's; others need say nothing
 
     jetstream: JetStreamOptions = field(default_factory=JetStreamOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)

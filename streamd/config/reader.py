@@ -14,7 +14,7 @@ from streamd.config.block_reader import Setter, words
 from streamd.config.cluster import ClusterOptions, ClusterTls
 from streamd.config.grammar import Value, digest, parse_file
 from streamd.config.options import Options
-from streamd.config.users_reader import UNSERVED_AUTHORIZATION, UsersReader
+from streamd.config.users_reader import OPERATORS, UNSERVED_AUTHORIZATION, UsersReader
 from streamd.config.values import (
     as_flag,
     as_host_port,
@@ -51,10 +51,10 @@ def from_tree(root: Value) -> Options:
 _UNSERVED_TOP = words(
     """
     https https_port syslog remote_syslog prof_port prof_block_rate tls
-    allow_non_tls proxy_protocol proxies system_account system no_system_account mappings maps
-    disable_sublist_cache resolver resolver_tls resolver_preload
-    resolver_pinned_accounts default_sentinel ocsp ocsp_cache
-    gateway leafnodes leaf websocket ws mqtt default_js_domain connect_error_reports
+    allow_non_tls proxy_protocol proxies system_account system no_system_account no_system
+    no_sys_acc mappings maps disable_sublist_cache no_sublist_cache resolver account_resolver
+    accounts_resolver resolver_tls resolver_preload resolver_pinned_accounts default_sentinel
+    ocsp ocsp_cache gateway leafnodes leaf websocket ws mqtt default_js_domain connect_error_reports
     reconnect_error_reports no_fast_producer_stall feature_flags write_timeout
     """
 )
@@ -78,7 +78,8 @@ _UNSERVED_TLS = words(
     """
     verify_and_map verify_cert_and_check_known_urls cipher_suites allow_insecure_cipher_suites
     curve_preferences timeout connection_rate_limit pinned_certs min_version handshake_first
-    handshake_first_fallback certs certificates cert_store cert_match cert_match_by ocsp_peer
+    handshake_first_fallback first immediate certs certificates cert_store cert_match cert_match_by
+    cert_match_skip_invalid ca_certs_match ocsp_peer
     """
 )
 
@@ -128,7 +129,7 @@ class _Reader(UsersReader):
                 "no_header_support": self._no_header_support,
                 "authorization": self._authorization,
                 "accounts": self._accounts,
-                "operator|operators": self._unserved_users("operator"),
+                "|".join(OPERATORS): self._unserved_users("operator"),
                 "trusted_keys|trusted": self._unserved_users("trusted_keys"),
                 "no_auth_user": self._text("no_auth_user"),
                 "jetstream": self._jetstream,
@@ -141,6 +142,7 @@ class _Reader(UsersReader):
         for name in names:
             if names.count(name) > 1:
                 raise root.error(f'Duplicate user "{name}" detected')
+        o.is_open_besides_system = self._has_only_system_users(root)
 
     # --- top-level values with rules of their own ------------------------------------------------
 
@@ -369,6 +371,6 @@ class _Reader(UsersReader):
                 ),
                 "batch": batch,
             },
-            [],
+            ["default_max_consumers"],
             "jetstream.limits.",
         )

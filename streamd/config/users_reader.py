@@ -15,13 +15,14 @@ from streamd.config.values import (
     kind_of,
 )
 from streamd.durations import SECOND_NS
-from streamd.types import ACCOUNT
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
 UNSERVED_AUTHORIZATION = words(
     """
-    auth_callout proxy_required nkeys
+    auth_callout auth_hook proxy_required nkeys
     """
 )
+OPERATORS = words("operator operators roots root root_operators root_operator")
 _ACCOUNT_KEYS = words(
     """
     nkey users imports exports jetstream default_permissions mappings maps limits msg_trace
@@ -64,7 +65,7 @@ class UsersReader(BlockReader):
                 "timeout": add_timeout,
                 "users": lambda v: users.extend(self._users(v, ACCOUNT)),
                 "nkeys": self._unserved_users("authorization.nkeys"),
-                "auth_callout": self._unserved_users("authorization.auth_callout"),
+                "auth_callout|auth_hook": self._unserved_users("authorization.auth_callout"),
                 "default_permissions|default_permission|permissions": lambda v: defaults.append(
                     self._permissions(v)
                 ),
@@ -99,6 +100,19 @@ class UsersReader(BlockReader):
             elif not account.is_referred_to:
                 raise account.error(f"Expected map entries for accounts, got {kind_of(account)}")
             self._options.users.extend(users)
+
+    def _has_only_system_users(self, root: Value) -> bool:
+        """True if the only users are the system account's, and nothing says who else may come.
+
+        That is how monitoring is set up for a server without logins: nats-server then lets in all
+        who show no credentials, as if there were no users.
+        """
+        members = {key.lower(): value for key, value in as_members(root, "configuration").items()}
+        accounts = members.get("accounts")
+        named = members.get("system_account") or members.get("system")
+        system = as_text(named) if named else SYSTEM_ACCOUNT
+        decided = OPERATORS | {"authorization", "no_auth_user", "trusted_keys", "trusted"}
+        return accounts is not None and set(accounts.raw) == {system} and not decided & set(members)
 
     def _users(self, value: Value, account: str) -> list[User]:
         return [user for entry in as_list(value) if (user := self._user(entry, account))]

@@ -78,6 +78,7 @@ class Authenticator:
             )
         self._default_permissions = options.default_permissions
         self._no_auth_user = options.no_auth_user
+        self._is_open_besides_system = options.is_open_besides_system
         # Secrets that passed bcrypt, as (hash, digest): a reconnect storm costs no second check.
         self._passed: dict[str, bytes] = {} if before is None else before._passed
         self._salt: bytes = bcrypt.gensalt(4) if before is None else before._salt
@@ -85,7 +86,7 @@ class Authenticator:
     @property
     def no_auth_identity(self) -> Identity | None:
         """Who a connection is that says nothing at all; None: it must say something."""
-        if not self.is_required:
+        if not self.is_required or self._is_open_besides_system:
             return Identity()
         user = self._users.get(self._no_auth_user) if self._no_auth_user else None
         return self._identity(user) if user is not None else None

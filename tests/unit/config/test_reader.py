@@ -157,6 +157,47 @@ def test_users_of_accounts_still_have_to_log_in() -> None:
     assert "share one account" in o.warnings[0]
 
 
+SYSTEM = "accounts { $SYS { users [{user: admin, password: b}] } }"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [
+        (SYSTEM, True),
+        (SYSTEM.replace("$SYS", "S") + ", system_account: S", True),
+        (SYSTEM.replace("$SYS", "S"), False),
+        (SYSTEM + ", system_account: S", False),
+        (SYSTEM + ", authorization { timeout: 1 }", False),
+        (SYSTEM + ", operator: /etc/o.jwt", False),
+        (SYSTEM[:-1] + ", A {} }", False),
+    ],
+)
+def test_users_of_the_system_account_alone_do_not_close_the_server(
+    text: str, is_open: bool
+) -> None:
+    """`accounts { $SYS { users [...] } }` is how monitoring is let in to a server without logins:
+    nats-server takes clients that show no credentials as before. Here they were refused."""
+    o = options(text)
+    assert o.is_auth_required  # who shows credentials is still judged by them
+    assert o.is_open_besides_system == is_open
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no_sublist_cache: true",
+        "no_sys_acc: true",
+        "account_resolver: MEMORY",
+        "root_operators: /etc/o.jwt",
+        "authorization { auth_hook { issuer: A } }",
+        "jetstream { limits { default_max_consumers: 5 } }",
+        "cluster { tls { cert_file: c, key_file: k, first: true, cert_match_skip_invalid: true } }",
+    ],
+)
+def test_keys_that_nats_server_knows_by_other_names_are_no_errors(text: str) -> None:
+    assert "is not served by this version" in options(text).warnings[0]
+
+
 @pytest.mark.parametrize(
     "text",
     [
