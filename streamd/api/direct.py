@@ -120,7 +120,8 @@ def _get_batch(request: Request, handle: StreamHandle, wanted: dict[str, Any]) -
 
 
 def _get_last_of_many(request: Request, handle: StreamHandle, wanted: dict[str, Any]) -> None:
-    """The last message of each subject that matches, not after `up_to_*`, in stream order."""
+    """The last message of each subject that matches, in stream order: not after `up_to_seq`, and
+    before `up_to_time`."""
     index = handle.machine.index
     up_to, up_to_time = wanted.get("up_to_seq", 0), wanted.get("up_to_time")
     if (
@@ -131,7 +132,7 @@ def _get_last_of_many(request: Request, handle: StreamHandle, wanted: dict[str, 
         request.status(_BAD)
         return
     if up_to_time:
-        up_to = index.seq_at_time(times.parse_ns(up_to_time) + 1) - 1
+        up_to = index.seq_at_time(times.parse_ns(up_to_time)) - 1
     elif not up_to:
         up_to = index.last_seq
     up_to = min(up_to, index.last_seq)

@@ -102,6 +102,15 @@ def direct_by_subject(at: Recorder) -> None:
 
 
 @scenario
+def direct_up_to_the_time_of_a_message(at: Recorder) -> None:
+    """Of that very moment nothing is given."""
+    stream(at)
+    for seq in (1, 2, 3):
+        time = at.api("STREAM.MSG.GET.S", {"seq": seq}, is_quiet=True)["message"]["time"]
+        at.direct("S", {"multi_last": ["s.>"], "up_to_time": time})
+
+
+@scenario
 def direct_disabled(at: Recorder) -> None:
     stream(at, allow_direct=False)
     at.direct("S", {"seq": 1})

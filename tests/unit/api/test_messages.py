@@ -197,6 +197,9 @@ def test_direct_last_of_many(bed: Bed) -> None:
 
     assert lasts() == [(1, 1, 0), (6, 0, 1), (0, 0, 6)]
     assert lasts(up_to_seq=4) == [(1, 1, 0), (2, 0, 1), (0, 0, 2)]
+    times = {seq: bed.ask("STREAM.MSG.GET.T", {"seq": seq})["message"]["time"] for seq in (2, 6)}
+    assert lasts(up_to_time=times[6]) == lasts(up_to_seq=5)  # nothing of that very moment
+    assert lasts(up_to_time=times[2]) == [(1, 0, 0), (0, 0, 1)]
     assert lasts(batch=1) == [(1, 1, 0), (0, 1, 1)]
     assert lasts(seq=2) == [(6, 0, 0), (0, 0, 6)]
     assert lasts(seq=7) == [(0, 0, 0)]
