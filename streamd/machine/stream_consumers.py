@@ -60,7 +60,11 @@ class StreamConsumers(StreamContent):
         )
         self.consumers[name] = self.consumers_by_uid[entry.index] = consumer
         self._note_consumer(consumer)
-        out.events.append(("consumer_created", {"stream": self.name, "consumer": name}))
+        fields = {"stream": self.name, "consumer": name}
+        out.events.append(("consumer_created", fields))
+        if consumer.paused_until_ns > ts:
+            until = {"until_ns": consumer.paused_until_ns}
+            out.events.append(("consumer_paused", fields | until))
         return consumer
 
     def _apply_delete_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
@@ -94,6 +98,8 @@ class StreamConsumers(StreamContent):
             return consumer  # nothing to tell
         consumer.pause(until_ns if until_ns > now_ns else 0)
         if not until_ns and was_until_ns <= now_ns:
+            if was_until_ns <= consumer.created_ns:
+                return consumer  # it was over from the start
             until_ns = was_until_ns  # nobody resumed it: its time has come
         fields = {"stream": self.name, "consumer": name, "until_ns": until_ns}
         out.events.append(("consumer_paused", fields))

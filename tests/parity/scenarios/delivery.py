@@ -481,3 +481,7 @@ def pauses_are_told_when_they_change(at: Recorder) -> None:
         at.api("CONSUMER.PAUSE.S.C", {"pause_until": until} if until else {})
         found = _advisories(wire.collect(count=1, within_s=SILENCE_S))
         at.note(f"advisory of {until}", [one | {"timestamp": ""} for one in found])
+    for until in ("2020-01-01T00:00:00Z", later):  # from the start
+        consumer(at, f"C{until[:4]}", pause_until=until)
+        found = _advisories(wire.collect(count=1, within_s=SILENCE_S))
+        at.note(f"advisory of {until}", [one | {"timestamp": ""} for one in found])

@@ -77,6 +77,22 @@ def test_a_consumer_that_runs_is_not_resumed(bed: Bed) -> None:
     assert heard(bed) == [("ADVISORY.CONSUMER.PAUSE.T.c", told)]
 
 
+def test_a_consumer_may_be_paused_from_the_start(bed: Bed) -> None:
+    """It is told like a later pause; only the resumption was."""
+    bed.make("T")
+    bed.make_consumer("T", "past", pause_until="1980-01-01T00:00:00Z")
+    heard(bed)
+    bed.make_consumer("T", "c", pause_until="2030-01-01T00:00:00Z")
+    paused = {"stream": "T", "consumer": "c", "paused": True, "pause_until": "2030-01-01T00:00:00Z"}
+    created = {"stream": "T", "consumer": "c", "action": "create"}
+    assert heard(bed) == [
+        ("ADVISORY.CONSUMER.CREATED.T.c", created),
+        ("ADVISORY.CONSUMER.PAUSE.T.c", paused),
+    ]
+    bed.make_consumer("T", "c", description="x")
+    assert heard(bed) == []
+
+
 def test_audit_holds_request_and_response(bed: Bed) -> None:
     bed.ask("STREAM.NAMES", b'{"subject":"x"}')
     (audit,) = [json.loads(payload) for _, _, _, payload in bed.wires.sent]
