@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import sys
+from contextlib import suppress
 
 from streamd import limits
 
@@ -37,7 +38,11 @@ def memory_share() -> int:
 
 
 def storage_share(directory: str) -> int:
-    """Three quarters of what is free where the store is (or will be); 1 TB if unknown."""
+    """What the store directory holds, and three quarters of what is free where it is (or will be);
+    1 TB if unknown.
+
+    Of the free space alone it would be less at each start, and less than is stored some day.
+    """
     path = os.path.abspath(directory)
     while not os.path.isdir(path) and path != "/":
         path = os.path.dirname(path)
@@ -45,4 +50,14 @@ def storage_share(directory: str) -> int:
         free = os.statvfs(path)
     except OSError:
         return 1 << 40
-    return free.f_bavail * free.f_frsize * 3 // 4
+    return _held_bytes(directory) + free.f_bavail * free.f_frsize * 3 // 4
+
+
+def _held_bytes(directory: str) -> int:
+    """The disk space of all files below `directory`."""
+    count = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):  # it went meanwhile: another server runs there
+                count += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    return count
