@@ -194,6 +194,7 @@ class RaftCore(Member):
                 self._become_follower(self.term, None)
                 return
             leadership.quorum_at_ms = now_ms + self._election_ms
+            self._look_at_own_disk(leadership)
         if leadership.transfer_to and now_ms >= leadership.transfer_by_ms:
             leadership.transfer_to = ""  # it did not take over in time: lead on
         if now_ms >= leadership.heartbeat_at_ms:
@@ -205,6 +206,15 @@ class RaftCore(Member):
             leadership.send_heartbeats()
             leadership.heartbeat_at_ms = now_ms + self._heartbeat_ms
         self._arm_leader()
+
+    def _look_at_own_disk(self, leadership: Leadership) -> None:
+        """Hand over if our disk still lacks what a majority of disks had an election timeout ago:
+        it hangs, or is slow, and nothing is applied and answered here before it has it as well."""
+        if leadership.commit_seen > self.log.stable and not leadership.transfer_to:
+            target = self.transfer_target()
+            if target:
+                leadership.start_transfer(target, by_ms=self.now_ms + self._election_ms)
+        leadership.commit_seen = self.log.commit
 
     def excuse_silence(self, now_ms: int) -> None:
         """Told before a `tick` that comes much too late: this process stood still, so what others

@@ -42,6 +42,7 @@ class Leadership:
         "_round_no",
         "commit_at_ms",
         "commit_delay_ms",
+        "commit_seen",
         "eager_to",
         "has_doubts",
         "heartbeat_at_ms",
@@ -71,6 +72,7 @@ class Leadership:
         self.node_id = node_id
         self.commit_delay_ms = commit_delay_ms
         self.commit_at_ms = 0  # until then a mere commit index waits for entries to ride with
+        self.commit_seen: Index = 0  # an election timeout ago or longer
         self.eager_to: Index = 0  # a commit up to here waits for nothing
         self.log = log
         self._outbox = outbox

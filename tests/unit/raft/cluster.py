@@ -127,6 +127,7 @@ class Cluster:
         self.members: dict[NodeId, Member] = {}
         self.wire: list[tuple[NodeId, NodeId, Message]] = []
         self.cuts: set[tuple[NodeId, NodeId]] = set()
+        self.hung: set[NodeId] = set()  # whose writes do not come to an end
         self.has_links = False  # tell cores of links, so that they rest and notice the dead
         self.leaders: dict[Term, NodeId] = {}
         self.committed: dict[Index, tuple[Term, bytes]] = {}
@@ -344,7 +345,7 @@ class Cluster:
             is_busy = False
             for node_id, member in list(self.members.items()):
                 is_busy |= self.take(node_id) is not None
-                while member.disk.writes:
+                while member.disk.writes and node_id not in self.hung:
                     is_busy = True
                     self.persist(node_id)
                 if installs and member.wanted is not None:
