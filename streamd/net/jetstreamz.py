@@ -20,7 +20,12 @@ from streamd.net.query import BadQuery, Query, flag, page
 from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, NodeId, Uid
 
 _META_GROUP = "_meta_"
-_ROLES = {"leader": "LEADER", "candidate": "CANDIDATE", "pre-candidate": "CANDIDATE"}
+_ROLES = {
+    "leader": "LEADER",
+    "candidate": "CANDIDATE",
+    "pre-candidate": "CANDIDATE",
+    "stopped": "CLOSED",
+}
 Document = dict[str, Any]
 
 

@@ -23,7 +23,7 @@ def group_info(node: Node, uid: Uid) -> dict[str, Any] | None:
         "raft_group": _group_name(node, uid, group),
         "leader": node.leader_of(uid),
         "leader_since_ns": node.replicas.led_since_ns(uid),
-        "role": status["role"],
+        "role": "stopped" if group.failure else status["role"],
         "term": status["term"],
         "commit": status["commit"],
         "applied": group.machine.applied,

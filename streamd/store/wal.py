@@ -52,6 +52,7 @@ class Wal:
         self._directory = directory
         self._thread = thread
         self._on_error = on_error
+        self._is_error_told = False
         self._groups = recovered.groups
         self.dropped_bytes = recovered.dropped_bytes
         self.dropped_at = recovered.dropped_at
@@ -184,7 +185,7 @@ class Wal:
     def append(self, writes: list[WalWrite], done: Callable[[], None]) -> None:
         """Log `writes` and call `done` on the loop when they are safe. In the order of calls."""
         if self._writer.failure is not None:
-            self._on_error(self._writer.failure)
+            self._tell(self._writer.failure)
             return
         lazy = _NO_LAZY
         if self._lazy:
@@ -241,7 +242,7 @@ class Wal:
         up a log that may have been acknowledged says there that it is uncertain (I12).
         """
         if self._writer.failure is not None:
-            self._on_error(self._writer.failure)
+            self._tell(self._writer.failure)
             return
         log = self._groups.get(group)
         if log is None:
@@ -327,6 +328,11 @@ class Wal:
             self._segment.close()
             self._spares.close()
 
+    def _tell(self, err: Exception) -> None:
+        if not self._is_error_told:
+            self._is_error_told = True
+            self._on_error(err)
+
     def _complete(self, result: Batch | BaseException | None) -> None:
         """A write is safe: note where its entries are and tell who waits."""
         if result is None:
@@ -334,7 +340,7 @@ class Wal:
         if isinstance(result, BaseException):
             if not isinstance(result, DiskError):
                 result = DiskError(f"{self._directory}: the log cannot be written: {result!r}")
-            self._on_error(result)
+            self._tell(result)
             return
         if result.batch_no:
             # In the order of the log, or entries would be noted as released that are not.

@@ -586,6 +586,8 @@ def test_s3_11_an_operator_hears_of_a_disk_that_runs_full_and_what_to_do(cluster
     assert cluster.events("disk is almost full") == 1
     assert any("make room" in line for line in cluster.world.recent)
     assert "No space left" in cluster.health(name).text
+    groups = cluster.documents(name).raftz({"acc": "$G"}) or {}
+    assert [group["state"] for group in groups["$G"].values()] == ["CLOSED"]
     disk.capacity = 1 << 40
     cluster.until("room", lambda: cluster.events("disk has room again"), 5)
     cluster.stop(name)
