@@ -136,7 +136,9 @@ def parse_size(name: str, text: str) -> int:
 def parse_time(name: str, text: str) -> int:
     """Nanoseconds since the epoch of an RFC 3339 text (UTC if it says nothing) or such a number.
 
-    Raises OptionError, also for a number that looks like seconds, milli- or microseconds.
+    What no message can have is the nearest time that one can: 1 ns after 1970 (0 is no bound), or
+    the end of 2^63 ns in 2262. Raises OptionError, also for a number that looks like seconds,
+    milli- or microseconds.
     """
     text = text.strip()
     if text.isdigit():
@@ -157,7 +159,8 @@ def parse_time(name: str, text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     nanos = int(fraction[1].ljust(9, "0")) if fraction else 0
-    return round(moment.timestamp()) * 1_000_000_000 + nanos
+    value = round(moment.timestamp()) * 1_000_000_000 + nanos
+    return min(max(1, value), SEQ_MAX - 1)  # whoever looks for what is behind it adds 1
 
 
 def _servers(text: str) -> tuple[tuple[str, ...], str, str]:

@@ -108,6 +108,16 @@ def test_times_keep_their_nanoseconds(text: str, seconds: int, nanos: int) -> No
     assert parse(startTime=text).start_time_ns == seconds * 1_000_000_000 + nanos
 
 
+def test_times_that_no_message_has_bound_as_the_nearest_one_does() -> None:
+    """0 would be no bound: endTime 1970-01-01 read all there is."""
+    for text in ("1970-01-01T00:00:00Z", "1960-06-01", "0001-01-01"):
+        assert parse(startTime=text).start_time_ns == 1
+        assert parse(endTime=text).end_time_ns == 1
+    assert parse(endTime="9999-12-31").end_time_ns == (1 << 63) - 2
+    with pytest.raises(OptionError, match="startTime 2026-01-01 is after endTime 1960-01-01"):
+        parse(startTime="2026-01-01", endTime="1960-01-01")
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [("1024", 1024), ("64MiB", 64 << 20), ("2 g", 2 << 30), ("5kB", 5 << 10)]
 )
