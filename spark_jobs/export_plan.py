@@ -78,7 +78,7 @@ def plan_of(
     last = facts.last_seq
     if args.as_of:
         last = _as_of(args.as_of, origin, facts)
-        if last < first - 1:
+        if last < ledger.last_seq:
             raise JobError(
                 f"--as-of {args.as_of} is seq {last}, {args.to} already goes to "
                 f"{ledger.last_seq}; export into another directory"
@@ -129,7 +129,10 @@ def _check_same(
             f"{args.to} holds subjects {','.join(known.subjects) or '(all)'}, not "
             f"{','.join(subjects) or '(all)'}; give the same --subjects or export elsewhere"
         )
-    if args.start_seq and args.start_seq != known.first_seq:
+    # The directory begins where the stream began, if that was behind the --start-seq of its first
+    # run: the same again is no other beginning.
+    start = args.start_seq or known.first_seq
+    if start > known.first_seq or max(start, facts.first_seq) < known.first_seq:
         raise JobError(
             f"{args.to} begins at seq {known.first_seq}, --start-seq says {args.start_seq}; "
             "leave it out or export elsewhere"

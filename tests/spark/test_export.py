@@ -130,6 +130,27 @@ def test_as_of_cuts_by_seq_and_by_time_and_never_goes_back(
     check_content(pq.read_table(target), 1, last)
 
 
+def test_the_same_beginning_again_is_no_other_one(
+    spark: Any, orders: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--start-seq before the stream's first message, again; and a cut before its first message."""
+    target = tmp_path / "out"
+    orders.purge("ORDERS", seq=101)
+    arguments = ("--partition-by", "none", "--start-seq", "50")
+    assert run(orders, target, *arguments, "--as-of", "80") == EXIT_OK
+    assert ledger_of(target).commits == []
+    assert run(orders, target, *arguments, "--as-of", "200") == EXIT_OK
+    assert run(orders, target, *arguments) == EXIT_OK
+    check_content(pq.read_table(target), 101, 600)
+    for start in ("102", "300"):
+        capsys.readouterr()
+        assert run(orders, target, "--start-seq", start) == EXIT_FAILED
+        assert f"begins at seq 101, --start-seq says {start}" in capsys.readouterr().err
+    other = tmp_path / "later"
+    assert run(orders, other, "--start-seq", "500") == EXIT_OK
+    assert run(orders, other, "--start-seq", "400") == EXIT_FAILED
+
+
 def test_what_is_not_the_same_stream_is_refused(
     spark: Any, orders: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
