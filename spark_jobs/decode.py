@@ -6,7 +6,7 @@ become a `binary_view` array over the block's own bytes, whose cast to `binary` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any
@@ -21,9 +21,11 @@ from spark_jobs.replica import BlockView
 from spark_jobs.schema import COLUMNS, LEDGER_PREFIX, arrow_schema
 from streamd.errors import CorruptionError
 from streamd.machine.base import HAS_HEADERS, LENGTH_MASK
+from streamd.machine.seqset import as_ranges
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
 from streamd.store.footer import TRAILER_BYTES, decode_footer, footer_length
+from streamd.store.salvage import whole_records
 from streamd.subjects import Matcher
 from streamd.types import Seq
 
@@ -40,6 +42,7 @@ _SUBJECT_AT = 28
 _unpack_length_and_type = Struct("<IB").unpack_from
 
 Array = np.ndarray[Any, Any]
+OnDamage = Callable[[CorruptionError], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class BlockColumns:
     live: Array  # bool
     is_from_footer: bool
     damaged_at: int = 0  # the walk ended here, before the block's end; 0: it did not
+
+    def pick(self, keep: Array) -> BlockColumns:
+        """The rows where `keep` is true; all are taken to be dead."""
+        rows = ("seqs", "offsets", "lengths", "ts_ns", "crcs", "subject_ids", "header_lengths")
+        return replace(self, **{name: getattr(self, name)[keep] for name in rows})
 
     def __len__(self) -> int:
         return len(self.seqs)
@@ -124,6 +132,73 @@ def columns_of(blob: Blob, block: BlockView) -> BlockColumns:
     return replace(made, live=_live_mask(made.seqs, block.dead))
 
 
+def checked_columns(
+    blob: Blob, block: BlockView, selection: Selection, on_damage: OnDamage | None
+) -> BlockColumns:
+    """As `columns_of`, with every live message that is wanted.
+
+    Raises CorruptionError if there is no record of one; with `on_damage` it is called with the
+    error, which names the seqs that are lost, and what is whole behind the damage is found too.
+    """
+    try:
+        found = columns_of(blob, block)
+    except CorruptionError as err:
+        if on_damage is None:
+            raise
+        on_damage(err)
+        is_foreign = crc32c(blob[:HEADER_BYTES]) == fmt.RESIDUE  # a whole header, not this block's
+        found = _salvaged(b"" if is_foreign else bytes(blob), block)
+    else:
+        if _lacks_any(block, found):
+            found = replace(_salvaged(bytes(blob), block), damaged_at=found.damaged_at)
+    if _lacks_any(block, found):
+        _tell_lost(block, found, selection, on_damage)
+    return found
+
+
+def _lacks_any(block: BlockView, found: BlockColumns) -> bool:
+    return found.damaged_at > 0 or int(np.count_nonzero(found.live)) < block.live
+
+
+def _tell_lost(
+    block: BlockView, found: BlockColumns, selection: Selection, on_damage: OnDamage | None
+) -> None:
+    """Raise, or tell, what is lost of what is wanted; nothing if that is nothing."""
+    lost = lost_seqs(block, found, low=selection.start_seq, high=selection.end_seq)
+    if not lost:
+        return
+    count = block.live - int(np.count_nonzero(found.live))
+    is_exact = count == sum(last - first + 1 for first, last in lost_seqs(block, found))
+    damage = f"offset {found.damaged_at}: a record is damaged, " if found.damaged_at else ""
+    err = CorruptionError(
+        f"{block.path}: {damage}no whole record of {'' if is_exact else f'{count} of '}"
+        f"seqs {ranges_text(lost)}"
+    )
+    if on_damage is None:
+        raise err
+    on_damage(err)
+
+
+def lost_seqs(
+    block: BlockView, found: BlockColumns, *, low: Seq = 0, high: Seq = 0
+) -> list[tuple[Seq, Seq]]:
+    """Ranges (inclusive) of the seqs of `block` in `low`..`high` that are neither in `found` nor
+    dead. Seqs that a block in which nothing is dead never had are among them."""
+    at, high = max(block.first_seq, low), min(block.last_seq, high or block.last_seq)
+    there = as_ranges(found.seqs.tolist())
+    lost = []
+    for first, last in sorted([*block.dead, *there, (high + 1, high + 1)]):
+        if at < first and at <= high:
+            lost.append((at, min(high, first - 1)))
+        at = max(at, last + 1)
+    return lost
+
+
+def ranges_text(ranges: Sequence[tuple[Seq, Seq]]) -> str:
+    """5, 7..9"""
+    return ", ".join(str(low) if low == high else f"{low}..{high}" for low, high in ranges)
+
+
 def _from_footer(blob: Blob, block: BlockView) -> BlockColumns | None:
     size = footer_length(bytes(blob[-TRAILER_BYTES:]))
     if not size or len(blob) - size != block.end_offset:
@@ -175,9 +250,17 @@ def _walk(blob: Blob, end_offset: int) -> BlockColumns:
     too_long = subject_lengths + header_lengths > lengths - fmt.RECORD_OVERHEAD_BYTES
     if too_long.any():
         pos = int(offsets[np.flatnonzero(too_long)[0]])
-    rows = np.flatnonzero((ints_at(blob, offsets + _TYPE_AT, "u1") == fmt.MSG) & (offsets < pos))
+    kept = offsets < pos
+    made = _columns(blob, offsets[kept], lengths[kept])
+    return replace(made, damaged_at=pos if pos < end_offset else 0)
+
+
+def _columns(blob: Blob, offsets: Array, lengths: Array) -> BlockColumns:
+    """Columns of the messages among these records, whose lengths are possible."""
+    rows = np.flatnonzero(ints_at(blob, offsets + _TYPE_AT, "u1") == fmt.MSG)
     offsets, lengths = offsets[rows], lengths[rows]
-    subjects = slices_of(blob, offsets + _SUBJECT_AT, subject_lengths[rows]).dictionary_encode()
+    subject_lengths = ints_at(blob, offsets + _SUBJECT_LENGTH_AT, "<u2")
+    subjects = slices_of(blob, offsets + _SUBJECT_AT, subject_lengths).dictionary_encode()
     return BlockColumns(
         seqs=ints_at(blob, offsets + _SEQ_AT, "<u8"),
         offsets=offsets,
@@ -186,11 +269,19 @@ def _walk(blob: Blob, end_offset: int) -> BlockColumns:
         crcs=u32_at(blob, offsets + lengths - 4).astype(np.uint32),
         subject_ids=subjects.indices.to_numpy(),
         subjects=subjects.dictionary.to_pylist(),
-        header_lengths=header_lengths[rows],
+        header_lengths=ints_at(blob, offsets + _HEADERS_LENGTH_AT, "<u4"),
         live=np.zeros(0, bool),
         is_from_footer=False,
-        damaged_at=pos if pos < end_offset else 0,
     )
+
+
+def _salvaged(blob: bytes, block: BlockView) -> BlockColumns:
+    """Columns of the whole message records, wherever they stand, whose seqs ascend."""
+    records = np.array(list(whole_records(blob[: block.end_offset])), np.int64).reshape(-1, 2)
+    made = _columns(blob, records[:, 0], records[:, 1])
+    before = np.maximum.accumulate(np.append(block.first_seq - 1, made.seqs))[:-1]
+    made = made.pick((before < made.seqs) & (made.seqs <= block.last_seq))
+    return replace(made, live=_live_mask(made.seqs, block.dead))
 
 
 def _live_mask(seqs: Array, dead: Sequence[tuple[Seq, Seq]]) -> Array:
@@ -258,17 +349,17 @@ def batches_of(
     columns: Sequence[str] = COLUMNS,
     batch_rows: int = BATCH_ROWS,
     verify: bool = True,
-    on_damage: Any = None,
+    on_damage: OnDamage | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The wanted messages of a block in seq order, at most `batch_rows` in a batch.
 
     Damaged records (and, without `verify`, only what cannot be found at all) raise
-    CorruptionError; with `on_damage` it is called with the error instead, and the record is left
-    out.
+    CorruptionError; with `on_damage` it is called with the error instead, and what is lost is
+    left out.
     """
-    found = columns_of(blob, block)
-    rows = (selection or Selection()).rows_of(found)
-    _check_whole(block, found, selection, on_damage)
+    selection = selection or Selection()
+    found = checked_columns(blob, block, selection, on_damage)
+    rows = selection.rows_of(found)
     if not len(rows):
         return
     inside = found.offsets[rows] + found.lengths[rows] <= len(blob)
@@ -284,24 +375,6 @@ def batches_of(
     maker = _Maker(blob, block, stream, found, columns)
     for start in range(0, len(rows), batch_rows):
         yield maker.batch(rows[start : start + batch_rows])
-
-
-def _check_whole(
-    block: BlockView, found: BlockColumns, selection: Selection | None, on_damage: Any
-) -> None:
-    """Complain if the walk ended early and what it did not reach may be wanted."""
-    if not found.damaged_at:
-        return
-    last = int(found.seqs[-1]) if len(found) else block.first_seq - 1
-    if selection is not None and selection.end_seq and last >= selection.end_seq:
-        return
-    err = CorruptionError(
-        f"{block.path}: offset {found.damaged_at}: the record after seq {last} is damaged, the "
-        f"block goes on to offset {block.end_offset} and seq {block.last_seq}"
-    )
-    if on_damage is None:
-        raise err
-    on_damage(err)
 
 
 def slices_of(blob: Blob, starts: Array, sizes: Array) -> pa.Array:

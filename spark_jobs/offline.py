@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from spark_jobs.decode import Selection, batches_of, columns_of
+from spark_jobs.decode import OnDamage, Selection, batches_of, checked_columns
 from spark_jobs.online import split
 from spark_jobs.options import LATEST, OptionError, ReadOptions
 from spark_jobs.replica import (
@@ -159,11 +159,15 @@ class OfflineReader(DataSourceReader):
         with open_best(self._options) as view:
             for torn in view.torn:
                 log.warning("torn tail, taken from the log instead: %s", torn)
+            for text in view.log_damage:
+                log.warning(
+                    "read up to seq %d, as far as the log is whole: %s", view.last_seq, text
+                )
             self._check_start(view)
             blocks = [block for block in view.blocks if self._bounds.may_want(block)]
             if not self._options.last_per_subject:
                 return list(_partitions(blocks, [None] * len(blocks), self._bounds, self._options))
-            chosen = _last_per_subject(blocks, self._bounds)
+            chosen = _last_per_subject(blocks, self._bounds, self._on_damage)
             kept = [(block, seqs) for block, seqs in zip(blocks, chosen, strict=True) if seqs]
             return list(
                 _partitions(
@@ -215,8 +219,12 @@ class OfflineReader(DataSourceReader):
                     columns=options.columns,
                     batch_rows=options.batch_rows,
                     verify=options.verify,
-                    on_damage=None if options.fail_on_data_loss else _warn,
+                    on_damage=self._on_damage,
                 )
+
+    @property
+    def _on_damage(self) -> OnDamage | None:
+        return None if self._options.fail_on_data_loss else _warn
 
 
 def _warn(err: CorruptionError) -> None:
@@ -446,15 +454,25 @@ def _partition(
     return OfflinePartition(tuple(blocks[at] for at in run), bounds, tuple(seqs[at] for at in run))
 
 
-def _last_per_subject(blocks: list[BlockView], bounds: Bounds) -> list[bytes | None]:
+def _last_per_subject(
+    blocks: list[BlockView], bounds: Bounds, on_damage: OnDamage | None
+) -> list[bytes | None]:
     """For each block the seqs of the messages that are the newest of their subject, of those that
-    `bounds` select. From the newest block on, so each subject is decided once."""
+    `bounds` select. From the newest block on, so each subject is decided once.
+
+    Raises as `read_block` and `checked_columns`: in the place of what is lost an older message
+    would be taken for the newest.
+    """
     seen: set[bytes] = set()
     found: list[bytes | None] = []
     selection = bounds.selection()
     with block_room() as room:
         for block in reversed(blocks):
-            columns = columns_of(block.read(room), block)
+            blob = read_block(block, fail_on_data_loss=on_damage is None, room=room)
+            if blob is None:
+                found.append(None)
+                continue
+            columns = checked_columns(blob, block, selection, on_damage)
             rows = selection.rows_of(columns)[::-1]
             ids, firsts = np.unique(columns.subject_ids[rows], return_index=True)
             seqs: list[int] = []
@@ -492,8 +510,14 @@ def read_block(
             if fail_on_data_loss:
                 raise DataLoss(f"{text}; read again, or failOnDataLoss=false") from None
             log.warning("%s", text)
-            return None
+            return memoryview(block.read_left()) if block.tail else None
+        except OSError as err:
+            text = f"{block.path}: the disk does not give all of it: {err.strerror}"
+            if fail_on_data_loss:
+                raise CorruptionError(text) from err
+            log.warning("%s", text)
+            blob = memoryview(block.read_left())
         if len(blob) >= block.end_offset or block.is_sealed:
-            break
+            return blob
         time.sleep(_PAUSE_S)
-    return blob
+    return blob if fail_on_data_loss else memoryview(block.read_left())

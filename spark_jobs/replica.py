@@ -89,6 +89,7 @@ class StreamView:
         self.snapshot_index = snapshot_index
         self.commit_hint = commit_hint
         self.log_last_index = max(log.last_index(files.uid), snapshot_index)
+        self.log_damage = log.damage  # what is damaged in the log, if that is tolerated
         self._log = log
 
     @property

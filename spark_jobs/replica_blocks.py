@@ -21,6 +21,7 @@ from streamd.machine.stream import StreamMachine
 from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES, BlockFiles
 from streamd.store.footer import decode_footer, footer_length
+from streamd.store.salvage import read_left
 from streamd.types import Seq, Uid
 
 SPARE_BYTES_MAX = 32 * 1024 * 1024  # of a room that is kept for the next reader
@@ -109,6 +110,15 @@ class BlockView:
             return blob[:done]
         blob[done : done + len(self.tail)] = self.tail
         return blob[: done + len(self.tail)]
+
+    def read_left(self) -> bytes:
+        """As `read`, with zeros for what the disk does not give."""
+        blob = read_left(ReadOnlyDisk(), self.path)
+        return (
+            blob[: self.tail_offset].ljust(self.tail_offset, b"\0") + self.tail
+            if self.tail
+            else blob
+        )
 
     def _read_part(self, fd: int, blob: memoryview, first_seq: Seq, last_seq: Seq) -> bool:
         """Read the header, the footer and the records that it has from `first_seq` to `last_seq`.
@@ -280,7 +290,10 @@ class ReplayedBlocks:
                 self._open = (block_no, self.disk.open(self.files.path(block_no)))
             except FileNotFoundError:
                 return b""
-        return self.disk.pread(self._open[1], size, offset)
+        try:
+            return self.disk.pread(self._open[1], size, offset)
+        except OSError:
+            return b""  # the disk does not give it, the log has it
 
     def close(self) -> None:
         if self._open[1] >= 0:

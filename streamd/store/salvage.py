@@ -39,21 +39,28 @@ def read_left(disk: Disk, path: str) -> bytes:
     return b"".join(parts)
 
 
-def whole_messages(blob: bytes) -> Iterator[tuple[Seq, int, bytes]]:
-    """(seq, time, record) of each whole message record, in the order in which they stand."""
+def whole_records(blob: bytes) -> Iterator[tuple[int, int]]:
+    """(offset, length) of each whole record, in the order in which they stand; what is between
+    them is damaged."""
     pos = min(HEADER_BYTES, len(blob))
     while pos < len(blob):
         length = fmt.verify_at(blob, pos)
-        if not length:
+        if length:
+            yield pos, length
+            pos += length
+        else:
             mark = blob.find(_MESSAGE_MARK, pos + 5)
             if mark < 0:
                 return
             pos = mark - 4
-        else:
-            if blob[pos + 4] == fmt.MSG:
-                seq, ts, _, _, _ = fmt.decode_fields(blob, pos)
-                yield seq, ts, blob[pos : pos + length]
-            pos += length
+
+
+def whole_messages(blob: bytes) -> Iterator[tuple[Seq, int, bytes]]:
+    """(seq, time, record) of each whole message record, in the order in which they stand."""
+    for pos, length in whole_records(blob):
+        if blob[pos + 4] == fmt.MSG:
+            seq, ts, _, _, _ = fmt.decode_fields(blob, pos)
+            yield seq, ts, blob[pos : pos + length]
 
 
 def block_of(blob: bytes, uid: Uid, block_no: int, is_wanted: Callable[[Seq, int], bool]) -> bytes:

@@ -55,5 +55,5 @@ def test_a_block_cut_between_two_records_is_not_read_as_if_it_were_whole(tmp_pat
         with open_stream(find_stores(tmp_path)[0], "S") as view:
             last = view.blocks[-1]
     assert last.tail and last.last_seq == 220
-    with pytest.raises(CorruptionError, match="the record after seq 197 is damaged"):
+    with pytest.raises(CorruptionError, match="a record is damaged, no whole record of seqs 198"):
         list(batches_of(last.read(), last, stream="S", selection=Selection(end_seq=220)))
