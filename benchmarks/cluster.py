@@ -23,7 +23,7 @@ POLL_S = 0.01
 class ClusterProcess:
     """Some servers named n1, n2, ... with routes to each other.
 
-    Each may be stopped, killed and started again by itself. `sync` and `env` are as for a
+    Each may be stopped, killed and started again by itself. `sync` is as for a
     `ServerProcess`; `secret` and `extra` go into every configuration.
     """
 
@@ -36,7 +36,6 @@ class ClusterProcess:
         sync: str = "",
         secret: str = "bench",
         extra: str = "",
-        env: dict[str, str] | None = None,
     ) -> None:
         self._is_temporary = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="streamd-cluster-"))
@@ -49,7 +48,6 @@ class ClusterProcess:
                 binary,
                 directory=self.directory / name,
                 sync=sync,
-                env=env,
                 extra=f"{self.cluster_block(name, port)}\n{extra}",
             )
 

@@ -87,14 +87,12 @@ class ServerProcess:
         directory: str | Path | None = None,
         sync: str = "",
         extra: str = "",
-        env: dict[str, str] | None = None,
         is_jetstream: bool = True,
     ) -> None:
         self.binary = str(binary)
         self.sync = sync
         self.port = free_port()
         self.http_port = free_port()
-        self.env = {**os.environ, **(env or {})}
         self._is_temporary = directory is None
         self._directory = Path(directory or tempfile.mkdtemp(prefix="streamd-bench-"))
         self._extra = extra
@@ -144,7 +142,7 @@ class ServerProcess:
         config.write_text("\n".join([*lines, self._extra]) + "\n")
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_launcher, self.binary, "-c", str(config)], stdout=log, stderr=log, env=self.env
+                [*_launcher, self.binary, "-c", str(config)], stdout=log, stderr=log
             )
 
     def wait(self, within_s: float = STARTED_WITHIN_S) -> None:

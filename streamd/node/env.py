@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from streamd.node.clock import SystemClock
 from streamd.node.monitor import Loop, Monitor
 from streamd.node.ports import Clock
-from streamd.store.disk import Disk, DiskThread, Thread, default_disk
+from streamd.store.disk import Disk, DiskThread, OsDisk, Thread
 
 
 class NodeThread(Thread, Protocol):
@@ -36,7 +36,7 @@ class SystemEnv:
         self._asyncio_loop = asyncio.get_running_loop()
         self.loop: Loop = self._asyncio_loop
         self.clock: Clock = clock or SystemClock()
-        self.disk: Any = disk or default_disk()
+        self.disk: Any = disk or OsDisk()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def make_thread(self, name: str) -> NodeThread:

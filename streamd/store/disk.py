@@ -27,7 +27,6 @@ Buffer = bytes | bytearray | memoryview
 Post = Callable[[Callable[[], None]], Any]
 _Job = tuple[Callable[[], Any], Callable[[Any], None] | None]  # (job, done)
 
-UNSYNCED_PREFIX = ".unsynced-"  # names that an OverlayDisk hides; see overlay.py
 _NO_MEMORY = frozenset((errno.ENOMEM, errno.EAGAIN))  # after a write it is open what became of it
 _IOV_MAX = 1024
 _ZEROS = bytes(1 << 20)
@@ -170,10 +169,9 @@ class OsDisk:
 
     def listdir(self, path: str) -> list[str]:
         try:
-            names = os.listdir(path)
+            return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
-        return sorted(name for name in names if not name.startswith(UNSYNCED_PREFIX))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -215,15 +213,6 @@ class OsDisk:
 
     def crash_point(self, name: str) -> None:
         """Nothing: a real disk needs no help to fail."""
-
-
-def default_disk() -> OsDisk:
-    """The disk of this process: `OverlayDisk` if STREAMD_DROP_UNSYNCED=1, for crash tests."""
-    if os.environ.get("STREAMD_DROP_UNSYNCED") == "1":
-        from streamd.store.overlay import OverlayDisk
-
-        return OverlayDisk()
-    return OsDisk()
 
 
 def disk_error(what: str, path: str, err: OSError) -> DiskError:

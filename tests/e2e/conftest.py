@@ -6,6 +6,8 @@ STREAMD_BINARY chooses another binary: most of these tests hold for a real nats-
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,18 @@ from tests.parity.runner import ours_binary
 
 Start = Callable[..., ServerProcess]
 Run = Callable[[Coroutine[Any, Any, None]], None]
+_LOSSY = """#!{python}
+import sys
+
+sys.path.insert(0, {root!r})
+from streamd.cli.server import main
+from streamd.node import env
+from tests.sim.overlay import OverlayDisk
+
+assert env.OsDisk
+env.OsDisk = OverlayDisk
+sys.exit(main())
+"""
 
 
 @pytest.fixture
@@ -29,12 +43,24 @@ def make_server(tmp_path: Path) -> Iterator[Start]:
 
     def make(**options: Any) -> ServerProcess:
         directory = options.pop("directory", tmp_path / f"server{len(made)}")
-        made.append(ServerProcess(binary, directory=directory, **options))
+        options.setdefault("binary", binary)
+        made.append(ServerProcess(directory=directory, **options))
         return made[-1]
 
     yield make
     for server in made:
         server.close()
+
+
+@pytest.fixture
+def lossy_binary(tmp_path: Path) -> str:
+    """A streamd that loses, when it is killed, all that it did not sync: with an `OverlayDisk`."""
+    if "STREAMD_BINARY" in os.environ:
+        return ours_binary()
+    program = tmp_path / "lossy-streamd"
+    program.write_text(_LOSSY.format(python=sys.executable, root=str(Path(__file__).parents[2])))
+    program.chmod(0o755)
+    return str(program)
 
 
 @pytest.fixture

@@ -37,7 +37,8 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     made: list[ClusterProcess] = []
 
     def make(**options: Any) -> ClusterProcess:
-        made.append(ClusterProcess(binary, directory=tmp_path / f"c{len(made)}", **options))
+        options.setdefault("binary", binary)
+        made.append(ClusterProcess(directory=tmp_path / f"c{len(made)}", **options))
         made[-1].start()
         return made[-1]
 
@@ -144,9 +145,11 @@ def test_monitoring_shows_the_cluster(make_cluster: MakeCluster) -> None:
     assert leaders <= set(cluster.nodes)
 
 
-def test_kills_of_leaders_and_followers_lose_nothing(make_cluster: MakeCluster) -> None:
+def test_kills_of_leaders_and_followers_lose_nothing(
+    make_cluster: MakeCluster, lossy_binary: str
+) -> None:
     """Four rounds of SIGKILL under four publishers and two consumers, un-synced bytes dropped."""
-    campaign = Campaign(make_cluster(env={"STREAMD_DROP_UNSYNCED": "1"}), pause_s=0.02)
+    campaign = Campaign(make_cluster(binary=lossy_binary), pause_s=0.02)
     with campaign.load():
         load.kill_rounds(campaign, 4, acked_between=100)
     check(campaign)
@@ -160,9 +163,9 @@ def test_a_paused_leader_does_no_harm(make_cluster: MakeCluster) -> None:
     check(campaign)
 
 
-def test_all_killed_at_once_lose_nothing(make_cluster: MakeCluster) -> None:
+def test_all_killed_at_once_lose_nothing(make_cluster: MakeCluster, lossy_binary: str) -> None:
     """A power failure of all three, un-synced bytes dropped."""
-    campaign = Campaign(make_cluster(env={"STREAMD_DROP_UNSYNCED": "1"}), pause_s=0.02)
+    campaign = Campaign(make_cluster(binary=lossy_binary), pause_s=0.02)
     with campaign.load():
         outages = load.blackout_rounds(campaign, 2)
     print(f"outages: {outages}")
@@ -231,10 +234,10 @@ def test_a_node_that_does_not_belong_stays_out(
 @pytest.mark.campaign
 @campaign_only
 @pytest.mark.timeout(3600)
-def test_campaign_hundred_kills(make_cluster: MakeCluster) -> None:
+def test_campaign_hundred_kills(make_cluster: MakeCluster, lossy_binary: str) -> None:
     seed = int(os.environ.get("STREAMD_SEED", "0")) or int(time.time())
     rounds = int(os.environ.get("STREAMD_ROUNDS", "100"))
-    cluster = make_cluster(env={"STREAMD_DROP_UNSYNCED": "1"})
+    cluster = make_cluster(binary=lossy_binary)
     campaign = Campaign(cluster, seed=seed, pause_s=0.02)
     with campaign.load():
         load.kill_rounds(campaign, rounds, acked_between=100)
@@ -256,8 +259,8 @@ def test_campaign_twenty_pauses(make_cluster: MakeCluster) -> None:
 @pytest.mark.campaign
 @campaign_only
 @pytest.mark.timeout(3600)
-def test_campaign_twenty_blackouts(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(env={"STREAMD_DROP_UNSYNCED": "1"})
+def test_campaign_twenty_blackouts(make_cluster: MakeCluster, lossy_binary: str) -> None:
+    cluster = make_cluster(binary=lossy_binary)
     campaign = Campaign(cluster, seed=int(time.time()), pause_s=0.02)
     with campaign.load():
         outages = load.blackout_rounds(campaign, 20)

@@ -237,9 +237,11 @@ def crash_rounds(server: ServerProcess, rounds: int, seed: int) -> tuple[int, in
     return len(acked), sum(stored.get(seq) != body for seq, body in acked.items())
 
 
-def test_no_acked_message_is_lost_when_unsynced_bytes_are(make_server: Start) -> None:
-    """SIGKILL with every un-fsynced byte dropped (STREAMD_DROP_UNSYNCED), a few rounds."""
-    server = make_server(env={"STREAMD_DROP_UNSYNCED": "1"})
+def test_no_acked_message_is_lost_when_unsynced_bytes_are(
+    make_server: Start, lossy_binary: str
+) -> None:
+    """SIGKILL with every un-fsynced byte dropped, a few rounds."""
+    server = make_server(binary=lossy_binary)
     acked, lost = crash_rounds(server, rounds=6, seed=1)
     assert acked > 300
     assert lost == 0
@@ -248,8 +250,8 @@ def test_no_acked_message_is_lost_when_unsynced_bytes_are(make_server: Start) ->
 @pytest.mark.campaign
 @pytest.mark.skipif("STREAMD_CAMPAIGN" not in os.environ, reason="STREAMD_CAMPAIGN=1 runs it")
 @pytest.mark.timeout(900)
-def test_no_acked_message_is_lost_in_fifty_rounds(make_server: Start) -> None:
-    server = make_server(env={"STREAMD_DROP_UNSYNCED": "1"})
+def test_no_acked_message_is_lost_in_fifty_rounds(make_server: Start, lossy_binary: str) -> None:
+    server = make_server(binary=lossy_binary)
     acked, lost = crash_rounds(server, rounds=50, seed=int(time.time()))
     print(f"{acked} acked, {lost} lost")
     assert lost == 0

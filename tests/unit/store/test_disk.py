@@ -11,9 +11,9 @@ import pytest
 
 from streamd.errors import DiskError
 from streamd.limits import LOOP_SHARE_S
-from streamd.store.disk import Disk, DiskThread, OsDisk, default_disk, disk_error
-from streamd.store.overlay import OverlayDisk
+from streamd.store.disk import Disk, DiskThread, OsDisk, disk_error
 from tests.sim.disk import SimDisk
+from tests.sim.overlay import OverlayDisk
 
 
 @pytest.mark.parametrize("make", [OsDisk, OverlayDisk, SimDisk])
@@ -102,14 +102,6 @@ def test_names_of_an_abandoned_overlay_are_not_seen(tmp_path: Path) -> None:
     disk = OverlayDisk()
     disk.close(disk.open(f"{tmp_path}/f", create=True))
     assert OverlayDisk().listdir(str(tmp_path)) == []
-    assert OsDisk().listdir(str(tmp_path)) == []
-
-
-def test_the_overlay_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STREAMD_DROP_UNSYNCED", "1")
-    assert isinstance(default_disk(), OverlayDisk)
-    monkeypatch.delenv("STREAMD_DROP_UNSYNCED")
-    assert type(default_disk()) is OsDisk
 
 
 def test_jobs_run_in_order_and_completions_come_in_order_in_one_post() -> None:

@@ -11,10 +11,10 @@ import pytest
 from streamd.errors import CorruptionError, DiskError
 from streamd.store import wal_format as wf
 from streamd.store.disk import OsDisk
-from streamd.store.overlay import OverlayDisk
 from streamd.store.wal import Wal
 from streamd.types import Entry, HardState, LogState
 from tests.sim.disk import SimDisk, SimThread
+from tests.sim.overlay import OverlayDisk
 
 
 class Bed:

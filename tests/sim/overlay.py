@@ -2,7 +2,7 @@
 
 The page cache survives a killed process, so killing alone proves little. Here writes stay in this
 process until `fdatasync`, and new, renamed or removed names until `sync_dir`; then they reach the
-real files. Chosen by STREAMD_DROP_UNSYNCED=1 (see `disk.default_disk`).
+real files. `tests/e2e/conftest.py` starts servers with it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import os
 import threading
 from collections.abc import Sequence
 
-from streamd.store.disk import UNSYNCED_PREFIX, Buffer, OsDisk
+from streamd.store.disk import Buffer, OsDisk
 
+_HIDDEN = ".unsynced-"  # how the names of files begin whose own are not synced
 _PAGE = 4096
 
 
@@ -62,9 +63,7 @@ class OverlayDisk(OsDisk):
                     raise FileNotFoundError(2, "No such file or directory", path)
                 directory = os.path.dirname(os.path.abspath(path))
                 self._hidden_count += 1
-                real = os.path.join(
-                    directory, f"{UNSYNCED_PREFIX}{os.getpid()}-{self._hidden_count}"
-                )
+                real = os.path.join(directory, f"{_HIDDEN}{os.getpid()}-{self._hidden_count}")
                 fd = super().open(real, create=True)
                 self._set(path, real)
                 return fd
@@ -76,7 +75,7 @@ class OverlayDisk(OsDisk):
 
     def listdir(self, path: str) -> list[str]:
         with self._lock:
-            found = set(super().listdir(path))
+            found = {name for name in super().listdir(path) if not name.startswith(_HIDDEN)}
             for name, real in self._names.get(os.path.abspath(path), {}).items():
                 found.discard(name)
                 if real is not None:
@@ -118,9 +117,7 @@ class OverlayDisk(OsDisk):
             for name, real in names.items():
                 if real is not None and os.path.abspath(real) != os.path.join(directory, name):
                     self._hidden_count += 1
-                    aside = os.path.join(
-                        directory, f"{UNSYNCED_PREFIX}{os.getpid()}-{self._hidden_count}"
-                    )
+                    aside = os.path.join(directory, f"{_HIDDEN}{os.getpid()}-{self._hidden_count}")
                     os.replace(real, aside)
                     moved.append((aside, os.path.join(directory, name)))
             for name, real in names.items():
