@@ -42,7 +42,7 @@ pipeline: $(SPARK)
 
 # The same flights through one node, killed and started again.
 run-single: $(STAMP)
-	$(BIN)/python -m streamd.cli.demo $(ARGS)
+	$(BIN)/python -m streamd.cli.cluster_demo --single $(ARGS)
 
 # As many processes as there are cores, but four at most: each may start a JVM.
 test: $(SPARK)

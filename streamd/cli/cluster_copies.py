@@ -27,11 +27,11 @@ class Replica:
     is_current: bool = False
 
 
-def are_equal(replicas: list[Replica]) -> bool:
-    """True if all copies are current and have the same content."""
+def are_equal(replicas: list[Replica], count: int) -> bool:
+    """True if there are `count` copies, all current and with the same content."""
     contents = {(one.last_seq, one.messages, one.digest) for one in replicas}
     return (
-        len(replicas) == 3
+        len(replicas) == count
         and len(contents) == 1
         and all(one.digest and one.is_current for one in replicas)
         and sum(one.role == "leader" for one in replicas) == 1
@@ -41,7 +41,8 @@ def are_equal(replicas: list[Replica]) -> bool:
 def compared(cluster: LocalCluster) -> list[Replica]:
     """The copies as soon as they are equal, or as they are when the time is up; blocks."""
     deadline = time.monotonic() + EQUAL_WITHIN_S
-    while not are_equal(found := _replicas(cluster)) and time.monotonic() < deadline:
+    count = len(cluster.nodes)
+    while not are_equal(found := _replicas(cluster), count) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     return found
 
@@ -61,7 +62,7 @@ def stream_detail(node: LocalNode) -> dict[str, Any]:
 
 def copies_table(found: list[Replica]) -> Table:
     """Side by side, for people."""
-    table = Table(title="The three copies")
+    table = Table(title="The copies")
     for column in ("node", "role", "last_seq", "messages", "digest", "current"):
         table.add_column(column, justify="right" if column in ("last_seq", "messages") else "left")
     for one in found:

@@ -1,4 +1,4 @@
-"""Three servers on loopback, from configurations made here: what `streamctl` and the demo run.
+"""Servers on loopback, from configurations made here: what `streamctl` and the demo run.
 
 The processes outlive whoever started them. What is needed to find them again is in the cluster's
 directory: `cluster.json` (names, ports, the nodes' common secret) and a pid file per node.
@@ -161,7 +161,7 @@ class LocalNode:
 
 
 class LocalCluster:
-    """The three nodes of one directory."""
+    """The nodes of one directory: three, or a single server."""
 
     def __init__(self, directory: Path, addresses: list[NodeAddress], secret: str) -> None:
         self.directory = directory
@@ -169,7 +169,7 @@ class LocalCluster:
         self._secret = secret
 
     @classmethod
-    def create(cls, directory: Path, ports: Ports) -> LocalCluster:
+    def create(cls, directory: Path, ports: Ports, names: tuple[str, ...] = NAMES) -> LocalCluster:
         """Write the configurations; a cluster that is there already keeps its data and secret."""
         # Absolute: the path on the servers' command lines tells them from other processes.
         directory = directory.resolve()
@@ -178,7 +178,7 @@ class LocalCluster:
             secret = cls.load(directory)._secret
         addresses = [
             NodeAddress(name, ports.client + at, ports.http + at, ports.cluster + at)
-            for at, name in enumerate(NAMES)
+            for at, name in enumerate(names)
         ]
         cluster = cls(directory, addresses, secret)
         directory.mkdir(parents=True, exist_ok=True)
@@ -234,11 +234,7 @@ class LocalCluster:
 
     def _config(self, node: LocalNode) -> str:
         address = node.address
-        routes = "\n".join(
-            f"    nats://streamd:{self._secret}@127.0.0.1:{other.address.cluster_port}"
-            for other in self.nodes
-        )
-        return f"""\
+        alone = f"""\
 # Written by `streamctl cluster up`; the next `up` writes it again.
 server_name: {address.name}
 listen: 127.0.0.1:{address.port}
@@ -248,7 +244,14 @@ jetstream {{
   store_dir: "{node.store_dir}"
   sync_interval: always
 }}
-
+"""
+        if len(self.nodes) == 1:
+            return alone
+        routes = "\n".join(
+            f"    nats://streamd:{self._secret}@127.0.0.1:{other.address.cluster_port}"
+            for other in self.nodes
+        )
+        return f"""{alone}
 cluster {{
   name: local
   listen: 127.0.0.1:{address.cluster_port}

@@ -1,8 +1,7 @@
-"""What both main jobs share: the flights, what is counted of them, and how that is shown."""
+"""The input of the main job: the flights, what is counted of them, and how that is shown."""
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib.util
 import socket
@@ -130,21 +129,6 @@ class Report:
 def progress_bars() -> Progress:
     columns: tuple[Any, ...] = (TextColumn("{task.description:23}"), BarColumn())
     return Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=console)
-
-
-def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """The options that both jobs have."""
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--exit", action="store_true", help="stop after the report")
-    parser.add_argument("--flights", type=int, default=0, help="only the first N (default: all)")
-    parser.add_argument(
-        "--directory", default="data/demo", help="emptied at the start (default: %(default)s)"
-    )
-    parser.add_argument("--port", type=int, default=4222, help="(default: %(default)s)")
-    parser.add_argument("--http-port", type=int, default=8222, help="(default: %(default)s)")
-    return parser
 
 
 def freeze_garbage() -> None:
