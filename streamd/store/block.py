@@ -6,7 +6,7 @@ import os
 
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
-from streamd.store.disk import Buffer, Disk, is_shortage
+from streamd.store.disk import Buffer, Disk, is_shortage, opened
 from streamd.store.footer import TRAILER_BYTES, footer_length
 from streamd.types import Index, Pieces, Uid
 
@@ -35,19 +35,15 @@ class BlockFiles:
         for name in self._disk.listdir(self._directory):
             block_no = fmt.block_number(name)
             if block_no is not None:
-                fd = self._disk.open(os.path.join(self._directory, name))
-                found[block_no] = self._disk.size(fd)
-                self._disk.close(fd)
+                with opened(self._disk, os.path.join(self._directory, name)) as fd:
+                    found[block_no] = self._disk.size(fd)
         return found
 
     def last_frame(self, block_no: int) -> Index:
         """The log index of the frame that the block ends with; 0: it ends with something else."""
-        fd = self._disk.open(self.path(block_no))
-        try:
+        with opened(self._disk, self.path(block_no)) as fd:
             at = max(0, self._disk.size(fd) - fmt.RECORD_OVERHEAD_BYTES)
             blob = self._disk.pread(fd, fmt.RECORD_OVERHEAD_BYTES, at)
-        finally:
-            self._disk.close(fd)
         record = next(fmt.scan(blob), None)
         return record.seq if record is not None and record.type == fmt.FRAME else 0
 
@@ -91,8 +87,7 @@ class BlockFiles:
     def read(self, block_no: int, offset: int, size: int) -> bytes:
         """Read about `size` bytes and return the whole, valid records they begin with: at least
         one, however long it is."""
-        fd = self._disk.open(self.path(block_no))
-        try:
+        with opened(self._disk, self.path(block_no)) as fd:
             try:
                 blob = self._disk.pread(fd, size, offset)
             except OSError:  # a part of it may be well
@@ -103,8 +98,6 @@ class BlockFiles:
                 if len(blob) < length <= self._disk.size(fd) - offset:
                     blob = self._disk.pread(fd, length, offset)
                     valid = fmt.verified_length(blob)
-        finally:
-            self._disk.close(fd)
         if not valid:
             raise CorruptionError(
                 f"{self.path(block_no)}: offset {offset}: the record there is damaged"
@@ -115,8 +108,7 @@ class BlockFiles:
         """Return the records at `spans`, (offset, length) in ascending order, one behind another,
         each verified; reads about `step` bytes at a time."""
         pieces: list[bytes] = []
-        fd = self._disk.open(self.path(block_no))
-        try:
+        with opened(self._disk, self.path(block_no)) as fd:
             base, blob = 0, b""
             for at, (offset, length) in enumerate(spans):
                 if offset + length > base + len(blob):
@@ -132,8 +124,6 @@ class BlockFiles:
                         f"{self.path(block_no)}: offset {offset}: a record there is damaged"
                     )
                 pieces.append(piece)
-        finally:
-            self._disk.close(fd)
         return b"".join(pieces)
 
     def damaged_records(self, block_no: int, places: list[tuple[int, int, int]]) -> list[int]:
@@ -163,11 +153,8 @@ class BlockFiles:
 
     def read_all(self, block_no: int, end_offset: int) -> bytes:
         """Return the block up to `end_offset` (0: all of it), its header checked and included."""
-        fd = self._disk.open(self.path(block_no))
-        try:
+        with opened(self._disk, self.path(block_no)) as fd:
             blob = self._disk.pread(fd, end_offset or self._disk.size(fd), 0)
-        finally:
-            self._disk.close(fd)
         fmt.check_block_header(blob, self._uid, block_no)
         if len(blob) < end_offset:
             raise CorruptionError(
@@ -177,21 +164,17 @@ class BlockFiles:
 
     def read_footer(self, block_no: int) -> bytes:
         """Return the footer of a sealed block, unchecked but for its frame."""
-        fd = self._disk.open(self.path(block_no))
-        try:
+        with opened(self._disk, self.path(block_no)) as fd:
             size = self._disk.size(fd)
             trailer_at = max(0, size - TRAILER_BYTES)
             length = footer_length(self._disk.pread(fd, TRAILER_BYTES, trailer_at))
             if not HEADER_BYTES <= size - length < size:
                 raise CorruptionError(f"{self.path(block_no)}: offset {trailer_at}: no footer")
             return self._disk.pread(fd, length, size - length)
-        finally:
-            self._disk.close(fd)
 
     def truncate(self, block_no: int, offset: int) -> None:
         """Cut the block at `offset`; CorruptionError if it does not reach that far."""
-        fd = self._disk.open(self.path(block_no))
-        try:
+        with opened(self._disk, self.path(block_no)) as fd:
             size = self._disk.size(fd)
             if size < offset:
                 raise CorruptionError(
@@ -199,8 +182,6 @@ class BlockFiles:
                 )
             if size > offset:
                 self._disk.truncate(fd, offset)
-        finally:
-            self._disk.close(fd)
 
     def remove(self, block_no: int) -> None:
         """Remove the file, if it is there."""

@@ -14,7 +14,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
@@ -213,6 +214,16 @@ class OsDisk:
 
     def crash_point(self, name: str) -> None:
         """Nothing: a real disk needs no help to fail."""
+
+
+@contextmanager
+def opened(disk: Disk, path: str, *, create: bool = False) -> Iterator[int]:
+    """The file at `path`, closed at the end of the block."""
+    fd = disk.open(path, create=create)
+    try:
+        yield fd
+    finally:
+        disk.close(fd)
 
 
 def disk_error(what: str, path: str, err: OSError) -> DiskError:

@@ -7,7 +7,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from streamd.store.disk import Disk
+from streamd.store.disk import Disk, opened
 from streamd.store.snapshots import read_file
 from streamd.types import Index, Uid
 
@@ -21,12 +21,9 @@ def write_index(disk: Disk, directory: str, uid: Uid, index: Index, index_db: by
     is told by its header."""
     header = _HEADER.pack(_MAGIC, uid, index, len(index_db), crc32c(index_db), 0)
     path = os.path.join(directory, _NAME)
-    fd = disk.open(path + ".tmp", create=True)
-    try:
+    with opened(disk, path + ".tmp", create=True) as fd:
         disk.truncate(fd, 0)
         disk.writev(fd, [header, index_db], 0)
-    finally:
-        disk.close(fd)
     disk.replace(path + ".tmp", path)
     disk.crash_point("INDEX_RENAMED")
 

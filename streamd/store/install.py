@@ -17,7 +17,7 @@ from typing import Any
 from crc32c import crc32c
 
 from streamd.errors import CorruptionError, DiskError, IncarnationError
-from streamd.store.disk import Disk, Thread
+from streamd.store.disk import Disk, Thread, opened
 from streamd.store.format import block_name
 from streamd.store.index_db import write_index
 from streamd.store.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
@@ -179,11 +179,8 @@ class FileInstall:
 
         def job() -> None:
             self._need_room(len(data))  # others have written since `begin`
-            fd = self._disk.open(self._part(no), create=True)
-            try:
+            with opened(self._disk, self._part(no), create=True) as fd:
                 self._disk.pwrite(fd, data, offset)
-            finally:
-                self._disk.close(fd)
 
         self._submit("writing a fetched block", job, done)
 
@@ -268,11 +265,8 @@ class FileInstall:
         if blob is None:
             return None
         self._need_room(len(blob))
-        fd = self._disk.open(self._part(fact.no), create=True)
-        try:
+        with opened(self._disk, self._part(fact.no), create=True) as fd:
             self._disk.pwrite(fd, blob, 0)
-        finally:
-            self._disk.close(fd)
         self._settle(fact.no)
         return fact.no
 
@@ -296,11 +290,8 @@ class FileInstall:
             if not directory or not self._disk.exists(path):
                 continue
             try:
-                fd = self._disk.open(path)
-                try:
+                with opened(self._disk, path) as fd:
                     blob = self._disk.pread(fd, fact.length, 0)
-                finally:
-                    self._disk.close(fd)
                 check_file(blob, self._uid, fact)
             except (CorruptionError, OSError):
                 continue  # what the disk does not give is fetched, as what is damaged
@@ -309,11 +300,8 @@ class FileInstall:
 
     def _settle(self, no: int) -> None:
         part = self._part(no)
-        fd = self._disk.open(part)
-        try:
+        with opened(self._disk, part) as fd:
             self._disk.fdatasync(fd)
-        finally:
-            self._disk.close(fd)
         # Synced before it has its name: a file under its final name is never torn.
         self._disk.crash_point("INSTALL_BLOCK_SYNCED")
         self._disk.replace(part, os.path.join(self._folder, self._name_of(no)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 
-from streamd.store.disk import Disk
+from streamd.store.disk import Disk, opened
 from streamd.store.format import REWRITTEN, block_number
 from streamd.types import Uid
 
@@ -72,12 +72,9 @@ def keep_ends(disk: Disk, root: str, uid: Uid, tail: tuple[int, int]) -> str:
     for name, number in sorted(numbers.items()):
         if number is None or not tail[0] <= number < REWRITTEN:
             continue
-        fd = disk.open(os.path.join(source, name))
-        try:
+        with opened(disk, os.path.join(source, name)) as fd:
             if number > tail[0] or disk.size(fd) > tail[1]:
                 names.append(name)
-        finally:
-            disk.close(fd)
     if not names:
         return ""
     target = free_name(disk, trash, f"{uid}-end")
@@ -116,13 +113,8 @@ def kept_block(disk: Disk, root: str, uid: Uid, name: str) -> str:
 
 
 def _copy(disk: Disk, source: str, target: str) -> None:
-    reads = disk.open(source)
-    writes = disk.open(target, create=True)
-    try:
+    with opened(disk, source) as reads, opened(disk, target, create=True) as writes:
         size = disk.size(reads)
         for offset in range(0, size, _COPY_BYTES):
             disk.pwrite(writes, disk.pread(reads, min(_COPY_BYTES, size - offset), offset), offset)
         disk.fdatasync(writes)
-    finally:
-        disk.close(reads)
-        disk.close(writes)

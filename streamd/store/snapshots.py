@@ -17,7 +17,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from streamd.errors import CorruptionError, IncarnationError
-from streamd.store.disk import Disk, is_shortage, read_error
+from streamd.store.disk import Disk, is_shortage, opened, read_error
 from streamd.types import Index, Term, Uid
 
 _MAGIC = b"STRDSNP1"
@@ -106,14 +106,11 @@ def write_file(disk: Disk, directory: str, name: str, parts: list[bytes], *, poi
 
 def write_tmp(disk: Disk, directory: str, tmp: str, parts: list[bytes], *, point: str) -> None:
     """The first half of `write_file`, and what of it needs room: a synced file of no account."""
-    fd = disk.open(os.path.join(directory, tmp), create=True)
-    try:
+    with opened(disk, os.path.join(directory, tmp), create=True) as fd:
         disk.truncate(fd, 0)
         disk.writev(fd, parts, 0)
         disk.crash_point(f"{point}_TMP_WRITTEN")
         disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
     # On disk now: what was there before, and a complete tmp. A crash here leaves a stray tmp.
     disk.crash_point(f"{point}_TMP_SYNCED")
 
@@ -128,11 +125,8 @@ def put_in_place(disk: Disk, directory: str, tmp: str, name: str, *, point: str)
 
 def read_file(disk: Disk, path: str) -> bytes:
     """The whole of a file."""
-    fd = disk.open(path)
-    try:
+    with opened(disk, path) as fd:
         return disk.pread(fd, disk.size(fd), 0)
-    finally:
-        disk.close(fd)
 
 
 class SnapshotFile:

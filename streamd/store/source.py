@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from crc32c import crc32c
 
 from streamd.errors import CorruptionError, StreamdError
-from streamd.store.disk import Disk, Thread, disk_error
+from streamd.store.disk import Disk, Thread, disk_error, opened
 from streamd.store.format import block_name
 from streamd.store.index_db import read_index
 from streamd.store.manifest import FileFact
@@ -93,12 +93,9 @@ class FileSource:
         path = os.path.join(self._directory, block_name(block_no))
 
         def job() -> FileFact:
-            fd = self._disk.open(path)
-            try:
+            with opened(self._disk, path) as fd:
                 size = self._disk.size(fd) if is_sealed else end_offset
                 blob = self._disk.pread(fd, size, 0)
-            finally:
-                self._disk.close(fd)
             return _fact_of(blob, self._uid, block_no, end_offset, is_sealed)
 
         self._submit("checking a block", path, job, done)
@@ -109,11 +106,8 @@ class FileSource:
         path = os.path.join(self._directory, block_name(block_no))
 
         def job() -> bytes:
-            fd = self._disk.open(path)
-            try:
+            with opened(self._disk, path) as fd:
                 return self._disk.pread(fd, size, offset)
-            finally:
-                self._disk.close(fd)
 
         self._submit("reading a block to send", path, job, done)
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from streamd.errors import CorruptionError
 from streamd.store import wal_format as wf
-from streamd.store.disk import Disk, read_error
+from streamd.store.disk import Disk, opened, read_error
 from streamd.store.wal_manifest import NAME, read_manifest
 from streamd.store.wal_reader import BatchReader
 from streamd.store.wal_recovery import segment_name
@@ -58,10 +58,7 @@ def check(disk: Disk, directory: str, segments: range, *, wal_id: int, least: in
 def _pread(disk: Disk, path: str, size: int, offset: int) -> bytes:
     # Opened anew each time: those who read entries may close the segment's file meanwhile.
     try:
-        fd = disk.open(path)
-        try:
+        with opened(disk, path) as fd:
             return disk.pread(fd, size, offset)
-        finally:
-            disk.close(fd)
     except OSError as err:
         raise read_error("reading the log", path, err) from err

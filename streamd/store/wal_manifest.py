@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from streamd.store import wal_format as wf
-from streamd.store.disk import Disk
+from streamd.store.disk import Disk, opened
 
 NAME = "manifest"
 
@@ -60,8 +60,5 @@ def read_manifest(disk: Disk, directory: str) -> tuple[bool, wf.Manifest | None]
     path = os.path.join(directory, NAME)
     if not disk.exists(path):
         return False, None
-    fd = disk.open(path)
-    try:
+    with opened(disk, path) as fd:
         return True, wf.decode_manifest(disk.pread(fd, 2 * wf.MANIFEST_COPY_BYTES, 0))
-    finally:
-        disk.close(fd)
