@@ -21,7 +21,8 @@ from streamd.node.snapshot_state import unwrap
 from streamd.raft.membership import Membership
 from streamd.store.block import HEADER_BYTES
 from streamd.store.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
-from streamd.store.source import SavedSnapshot, SnapshotSource
+from streamd.store.source import SnapshotSource
+from streamd.store.stream_store import LoadedSnapshot
 from streamd.types import META_UID, Index, Uid
 
 Answer = Callable[[Any], None]
@@ -77,7 +78,7 @@ class _Request:
 
     def __init__(self) -> None:
         self.answers: list[tuple[Index, Answer]] = []  # the least index each can use
-        self.saved: SavedSnapshot | None = None
+        self.saved: LoadedSnapshot | None = None
         self.is_waiting = False  # for a snapshot to be taken
         self.turns = 0
 
@@ -151,7 +152,7 @@ class CatchUpSource:
             return
 
         def loaded(result: Any) -> None:
-            if isinstance(result, SavedSnapshot) and result.index == index:
+            if isinstance(result, LoadedSnapshot) and result.index == index:
                 self._remember(uid, result)
                 answer(self._states[uid, index].get(no, b"")[offset : offset + size])
             else:
@@ -279,7 +280,7 @@ class CatchUpSource:
 
         def loaded(newest: Any) -> None:
             assert request.saved is not None
-            if isinstance(newest, SavedSnapshot) and newest.index > request.saved.index:
+            if isinstance(newest, LoadedSnapshot) and newest.index > request.saved.index:
                 self._load(uid, request)
             else:
                 self._damaged(uid, request, result, key[0])
@@ -287,7 +288,7 @@ class CatchUpSource:
         group.source.load(loaded)
 
     def _manifest(
-        self, uid: Uid, saved: SavedSnapshot, facts: StateFacts, blocks: list[FileFact]
+        self, uid: Uid, saved: LoadedSnapshot, facts: StateFacts, blocks: list[FileFact]
     ) -> dict[str, Any]:
         files = self._remember(uid, saved)
         members = facts.members or Membership(())
@@ -304,7 +305,7 @@ class CatchUpSource:
             (*(FileFact(no, len(blob), crc32c(blob)) for no, blob in files.items()), *blocks),
         ).to_wire()
 
-    def _remember(self, uid: Uid, saved: SavedSnapshot) -> dict[int, bytes]:
+    def _remember(self, uid: Uid, saved: LoadedSnapshot) -> dict[int, bytes]:
         files = {STATE_NO: saved.state}
         if saved.index_db:
             files[INDEX_NO] = saved.index_db

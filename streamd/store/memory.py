@@ -31,31 +31,23 @@ class MemoryStreamStore:
         self._offsets: dict[int, list[int]] = {}
         self._blobs: dict[int, list[bytes]] = {}
         self._footers: dict[int, bytes] = {}
-        self._bytes = 0
         self._saved: LoadedSnapshot | None = None
         # Of the blocks that the saved snapshot names: (blobs, how many of them, footer). The
         # lists are the live ones, which only grow; a block dropped since stays here.
         self._saved_blocks: dict[int, tuple[list[bytes], int, bytes]] = {}
-
-    @property
-    def byte_count(self) -> int:
-        """Bytes of all records held."""
-        return self._bytes
 
     def apply(self, ops: list[tuple[Any, ...]]) -> None:
         """Carry out block operations, in order."""
         for op in ops:
             kind, block_no = op[0], op[1]
             if kind == APPEND:
-                blob = bytes(op[3])
                 self._offsets.setdefault(block_no, []).append(op[2])
-                self._blobs.setdefault(block_no, []).append(blob)
-                self._bytes += len(blob)
+                self._blobs.setdefault(block_no, []).append(bytes(op[3]))
             elif kind == SEAL:
                 self._footers[block_no] = op[3]
             else:
                 assert kind == DROP, op
-                self._bytes -= sum(map(len, self._blobs.pop(block_no, [])))
+                self._blobs.pop(block_no, None)
                 self._offsets.pop(block_no, None)
                 self._footers.pop(block_no, None)
 
@@ -119,12 +111,15 @@ class MemoryStreamStore:
         if self.keeps_snapshots:
             made = state() if callable(state) else state
             made_index = index_db() if callable(index_db) else index_db
-            self._saved = LoadedSnapshot(index, term, chain, made, made_index, tail)
-            self._saved_blocks = {
-                block_no: (blobs, len(blobs), self._footers.get(block_no, b""))
-                for block_no, blobs in self._blobs.items()
-            }
+            self._keep(LoadedSnapshot(index, term, chain, made, made_index, tail))
         done()
+
+    def _keep(self, snapshot: LoadedSnapshot) -> None:
+        self._saved = snapshot
+        self._saved_blocks = {
+            block_no: (blobs, len(blobs), self._footers.get(block_no, b""))
+            for block_no, blobs in self._blobs.items()
+        }
 
     def load_snapshot(self) -> LoadedSnapshot | None:
         """The newest one that is kept, which may be one that was installed."""
@@ -151,15 +146,10 @@ class MemoryStreamStore:
             end = HEADER_BYTES + fmt.verified_length(image[HEADER_BYTES:])
             self._offsets[block_no] = [HEADER_BYTES]
             self._blobs[block_no] = [image[HEADER_BYTES:end]]
-            self._bytes += end - HEADER_BYTES
             if end < len(image):
                 self._footers[block_no] = image[end:]
         # Always kept, even by a node without peers: the machine is restored from it.
-        self._saved = snapshot
-        self._saved_blocks = {
-            block_no: (blobs, len(blobs), self._footers.get(block_no, b""))
-            for block_no, blobs in self._blobs.items()
-        }
+        self._keep(snapshot)
 
     def verify(self, block_no: int, *, end_offset: int, is_sealed: bool) -> BlockRows:
         """See StreamStore; of the live blocks."""
@@ -184,8 +174,6 @@ class MemoryStreamStore:
             if found <= block_no:
                 offsets = self._offsets[found]
                 keep = len(offsets) if found < block_no else bisect_right(offsets, offset - 1)
-            removed = self._blobs[found][keep:]
-            self._bytes -= sum(map(len, removed))
             del self._blobs[found][keep:], self._offsets[found][keep:]
             if found >= block_no:
                 self._footers.pop(found, None)
@@ -195,7 +183,6 @@ class MemoryStreamStore:
         self._offsets.clear()
         self._blobs.clear()
         self._footers.clear()
-        self._bytes = 0
         self._saved = None
         self._saved_blocks = {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from crc32c import crc32c
 
@@ -19,29 +19,19 @@ from streamd.store.index_db import read_index
 from streamd.store.manifest import FileFact
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.snapshots import SnapshotFile
+from streamd.store.stream_store import LoadedSnapshot
 from streamd.store.verify import check_block
-from streamd.types import Index, Term, Uid
+from streamd.types import Index, Uid
 
 Result = Callable[[Any], None]
 """Called on the loop with what was asked for, or with a StreamdError."""
-
-
-class SavedSnapshot(NamedTuple):
-    """A snapshot as it was saved."""
-
-    index: Index  # type: ignore[assignment]
-    term: Term
-    chain: int
-    state: bytes
-    index_db: bytes  # empty: there is none
-    tail: tuple[int, int]
 
 
 class SnapshotSource(Protocol):
     """Where a group's saved snapshot and its blocks are read."""
 
     def load(self, done: Result) -> None:
-        """`done(SavedSnapshot)` of the newest one, or `done(None)` if nothing was saved yet."""
+        """`done(LoadedSnapshot)` of the newest one, or `done(None)` if nothing was saved yet."""
 
     def check(self, block_no: int, end_offset: int, is_sealed: bool, done: Result) -> None:
         """`done(FileFact)` of a verified block: all of a sealed one, else up to `end_offset`."""
@@ -77,13 +67,13 @@ class FileSource:
     def load(self, done: Result) -> None:
         """See SnapshotSource."""
 
-        def job() -> SavedSnapshot | None:
+        def job() -> LoadedSnapshot | None:
             found = SnapshotFile.load(self._disk, self._directory, self._name, group=self._uid)
             if found is None:
                 return None
             cached = read_index(self._disk, self._directory, self._uid, found.index)
-            return SavedSnapshot(
-                found.index, found.term, found.chain, found.state, cached or b"", found.tail
+            return LoadedSnapshot(
+                found.index, found.term, found.chain, found.state, cached, found.tail
             )
 
         self._submit("loading a snapshot to send", self._directory, job, done)
@@ -125,20 +115,7 @@ class MemorySource:
 
     def load(self, done: Result) -> None:
         """See SnapshotSource."""
-        found = self._store.load_snapshot()
-        if found is None:
-            done(None)
-        else:
-            done(
-                SavedSnapshot(
-                    found.index,
-                    found.term,
-                    found.chain,
-                    found.state,
-                    found.index_db or b"",
-                    found.tail,
-                )
-            )
+        done(self._store.load_snapshot())
 
     def check(self, block_no: int, end_offset: int, is_sealed: bool, done: Result) -> None:
         """See SnapshotSource."""

@@ -23,7 +23,7 @@ Bytes = bytes | Callable[[], bytes]
 
 
 class LoadedSnapshot(NamedTuple):
-    """What recovery starts from."""
+    """A saved snapshot: what recovery starts from, and what peers fetch."""
 
     index: Index  # type: ignore[assignment]
     term: Term
@@ -226,7 +226,6 @@ class StreamStore(Blocks):
             raise disk_error("truncating blocks", self.directory, err) from err
         for doomed in self._doomed:
             self._note_unneeded(doomed, self._sizes.pop(doomed, 0))
-        self._bytes = sum(self._sizes.values())
         self._disk.crash_point("BLOCKS_TRUNCATED")
 
     def disown(self, known: Iterable[int]) -> None:
@@ -238,7 +237,6 @@ class StreamStore(Blocks):
         """
         for block_no in sorted(self._sizes.keys() - set(known)):
             size = self._sizes.pop(block_no)
-            self._bytes -= size
             if block_no >= REWRITTEN:
                 self._remove_now(block_no)
             else:
