@@ -125,7 +125,6 @@ class ServerProcess:
             self._cluster = Cluster(
                 options,
                 server_name=self._server_name,
-                handler=None,
                 log=log,
                 clock=SystemClock(),
                 loop=asyncio.get_running_loop(),

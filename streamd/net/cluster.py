@@ -1,7 +1,7 @@
 """The links to the other servers of the cluster: one to each, whoever dialed it.
 
-`node.ports.Peers` for the node; for core NATS also what is needed to pass messages on. Without
-a handler (a server without streams) links carry notes only.
+`node.ports.Peers` for the node; for core NATS also what is needed to pass messages on. Until
+`handler` is a node (a server without streams has none) links carry notes only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class Cluster:
         options: Options,
         *,
         server_name: NodeId,
-        handler: PeerHandler | None,
         log: Log,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
@@ -57,7 +56,7 @@ class Cluster:
         self.options = options.cluster
         self.server_name = server_name
         self.name = options.cluster.name
-        self.handler: PeerHandler = handler if handler is not None else _NoNode()
+        self.handler: PeerHandler = _NoNode()
         self.log = log
         self.clock = clock
         self.loop = loop
@@ -83,7 +82,6 @@ class Cluster:
         self._on_up: list[OnNode] = []
         self._on_down: list[OnNode] = []
         self._on_drained: list[OnNode] = []
-        self._on_size: list[Callable[[], None]] = []
         self._on_urls: list[Callable[[list[str]], None]] = []
         self._own_urls: list[str] = []
         self._urls: dict[NodeId, list[str]] = {}  # of other servers' clients
@@ -196,10 +194,6 @@ class Cluster:
     def on_drained(self, on_change: OnNode) -> None:
         """Call when a link that was behind has nearly caught up."""
         self._on_drained.append(on_change)
-
-    def on_size(self, on_change: Callable[[], None]) -> None:
-        """Call when `expected_size` may have changed."""
-        self._on_size.append(on_change)
 
     def on_urls(self, on_change: Callable[[list[str]], None]) -> None:
         """Call with all addresses clients can connect to, whenever they change."""
@@ -417,11 +411,6 @@ class Cluster:
         """`link` was behind and has nearly caught up."""
         for on_change in self._on_drained:
             on_change(link.name)
-
-    def size_changed(self) -> None:
-        """`expected_size` may be another."""
-        for on_change in self._on_size:
-            on_change()
 
     def on_note(self, link: PeerLink, kind: str, args: list[Any]) -> None:
         """Give a note to whom it is for."""

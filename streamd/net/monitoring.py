@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL, __version__
 from streamd.api.times import format_ns
@@ -29,42 +29,11 @@ from streamd.net.jetstreamz import (
 from streamd.net.query import BadQuery, Query, flag
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
+if TYPE_CHECKING:  # a server alone does not load them
+    from streamd.net.cluster import Cluster
+    from streamd.net.peer_link import RouteFacts
+
 _NO_STATS = {"clients": 0, "routes": 0, "gateways": 0, "leafs": 0}
-
-
-class RouteView(Protocol):
-    """What is shown of one link to another server."""
-
-    rid: int
-    remote_id: str
-    remote_name: str
-    did_solicit: bool
-    is_configured: bool
-    ip: str
-    port: int
-    start_ns: int
-    last_activity_ns: int
-    rtt_ns: int
-    pending_bytes: int
-    in_msgs: int
-    out_msgs: int
-    in_bytes: int
-    out_bytes: int
-
-
-class ClusterSources(Protocol):
-    """The links to other servers: net/cluster.py."""
-
-    name: str
-    host: str
-    port: int
-    auth_timeout_s: float
-
-    def routes(self) -> Sequence[Any]:
-        """`RouteView`s of the links that are up, oldest first."""
-
-    @property
-    def configured_urls(self) -> list[str]: ...
 
 
 class Monitoring:
@@ -79,7 +48,7 @@ class Monitoring:
         self._server_id = server_id
         self._server_name = server_name
         self._js: JetStreamz | None = None
-        self._cluster: ClusterSources | None = None
+        self._cluster: Cluster | None = None
         self._start_ns = time.time_ns()
         self._config_ns = self._start_ns
         self._requests: dict[str, int] = {}
@@ -94,7 +63,7 @@ class Monitoring:
             js, self._options, server_id=self._server_id, server_name=self._server_name
         )
 
-    def attach_cluster(self, cluster: ClusterSources) -> None:
+    def attach_cluster(self, cluster: Cluster) -> None:
         """There are links to other servers, or will be."""
         self._cluster = cluster
 
@@ -318,7 +287,7 @@ class Monitoring:
             "routes": routes,
         }
 
-    def _routes(self) -> Sequence[RouteView]:
+    def _routes(self) -> Sequence[RouteFacts]:
         return self._cluster.routes() if self._cluster is not None else ()
 
     def gatewayz(self, query: Query) -> dict[str, Any]:
@@ -338,7 +307,7 @@ class Monitoring:
         }
 
 
-def _route(facts: RouteView, now: int) -> dict[str, Any]:
+def _route(facts: RouteFacts, now: int) -> dict[str, Any]:
     return {
         "rid": facts.rid,
         "remote_id": facts.remote_id,

@@ -77,7 +77,6 @@ class PeerRoutes:
             self.explicit.append(route)
             if address not in known:
                 self._begin(route)
-        self._cluster.size_changed()
 
     def close(self) -> None:
         """Dial no more."""
@@ -115,15 +114,12 @@ class PeerRoutes:
             if known is not None:
                 known.is_dropped = True
                 known.wake.set()
-            self._cluster.size_changed()
 
     def is_ours(self, route: Route) -> None:
         """`route` leads back to this server: it is not dialed again."""
         route.is_self = True
         route.wake.set()
-        if route.is_explicit:
-            self._cluster.size_changed()
-        else:
+        if not route.is_explicit:
             self._implicit.pop(route.name, None)
 
     def lost(self, name: NodeId) -> None:

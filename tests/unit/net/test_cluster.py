@@ -96,12 +96,12 @@ class Server:
         self.cluster = Cluster(
             Options(server_name=name, cluster=ClusterOptions(**settings)),
             server_name=name,
-            handler=self.handler,
             log=self.log,
             clock=SystemClock(),
             loop=asyncio.get_running_loop(),
             server_id=f"N{name}",
         )
+        self.cluster.handler = self.handler
 
     @property
     def url(self) -> RouteUrl:
@@ -113,6 +113,16 @@ class Server:
 
     async def until_up(self, *names: str) -> None:
         await self.handler.until(lambda: self.cluster.nodes() == sorted(names))
+
+    def wake_at_each_hello(self) -> None:
+        """Whoever waits looks again when another server has said who it is."""
+        judge = self.cluster.why_not
+
+        def why_not(*about: Any) -> str:
+            self.handler.changed.set()
+            return judge(*about)
+
+        self.cluster.why_not = why_not  # type: ignore[method-assign]
 
     async def until_logged(self, words: str) -> None:
         await self.handler.until(lambda: words in self.log.text)
@@ -331,7 +341,7 @@ def test_two_routes_to_one_server_count_once_it_was_met() -> None:
         async with bed() as make:
             a = await make("a").start()
             b = make("b", routes=(a.url, RouteUrl("localhost", a.cluster.port)))
-            b.cluster.on_size(b.handler.changed.set)
+            b.wake_at_each_hello()
             assert b.cluster.expected_size() == 1  # nothing is known before the start
             await b.start()
             assert b.cluster.expected_size() == 3
@@ -409,7 +419,7 @@ def test_a_route_to_oneself_is_forgotten() -> None:
             # That 127.0.0.2 is its own address too is found out by dialing.
             routes = (own, RouteUrl("127.0.0.2", port))
             b = make("b", host="0.0.0.0", port=port, routes=routes)
-            b.cluster.on_size(b.handler.changed.set)
+            b.wake_at_each_hello()
             await b.start()
             assert b.cluster.expected_size() == 2
             await b.handler.until(lambda: b.cluster.expected_size() == 1)
