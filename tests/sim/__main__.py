@@ -1,8 +1,9 @@
-"""Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace] [--harsh]
+"""Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace]
+[--harsh | --varied]
 
 The last line says how many seeds ran, how many promises were broken, how many publishes were
 acked, and how often each kind of fault struck. A broken promise prints the command that replays
-it. A campaign of 100 seeds or more also fails if a fault or a named point never happened,
+it. A campaign of 100 seeds or more also fails if a fault, a deed or a named point never happened,
 unless it is a harsh one: those have few kinds of faults each.
 """
 
@@ -75,6 +76,34 @@ DEEDS = (
 )
 
 
+# The same in varied worlds.
+VARIED_DEEDS = (
+    "acked",
+    "ages looked at",
+    "batches",
+    "blocks rewritten",
+    "consumers",
+    "consumers changed",
+    "consumers deleted",
+    "consumers drained",
+    "deletes",
+    "double acked",
+    "duplicates found",
+    "markers",
+    "pauses",
+    "peers removed",
+    "purges",
+    "pushed",
+    "removals in steps",
+    "resets",
+    "retentions checked",
+    "single servers",
+    "stream updates",
+    "unpins",
+)
+PLAIN, HARSH, VARIED = "plain", "harsh", "varied"  # kinds of worlds
+
+
 class Outcome(NamedTuple):
     """What became of one seed."""
 
@@ -86,9 +115,15 @@ class Outcome(NamedTuple):
     recent: list[str]
 
 
-def run_seed(seed: int, *, is_verbose: bool = False, world: DirectedWorld | None = None) -> Outcome:
+def run_seed(
+    seed: int,
+    *,
+    is_verbose: bool = False,
+    world: DirectedWorld | None = None,
+    is_varied: bool = False,
+) -> Outcome:
     """Run one seed from birth to examination; in a `world` with chosen faults, if there is one."""
-    cluster = SimCluster(seed, is_verbose=is_verbose, directed=world)
+    cluster = SimCluster(seed, is_verbose=is_verbose, directed=world, is_varied=is_varied)
     violation = ""
     try:
         cluster.run()
@@ -105,11 +140,16 @@ def run_harsh_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
     return run_seed(seed, is_verbose=is_verbose, world=harsh_world(seed))
 
 
+def run_varied_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_seed`, with streams and consumers of many kinds."""
+    return run_seed(seed, is_verbose=is_verbose, is_varied=True)
+
+
 class Campaign:
     """Outcomes of many seeds."""
 
-    def __init__(self, *, is_harsh: bool = False) -> None:
-        self.is_harsh = is_harsh
+    def __init__(self, kind: str = PLAIN) -> None:
+        self.kind = kind
         self.counts: Counter[str] = Counter()
         self.seeds = 0
         self.violations = 0
@@ -125,14 +165,18 @@ class Campaign:
             for line in outcome.recent[-SHOWN_LINES:]:
                 print(line)
             print(f"VIOLATION in seed {outcome.seed}: {outcome.violation}")
-            harsh = " --harsh" if self.is_harsh else ""
+            kind = f" --{self.kind}" if self.kind != PLAIN else ""
             print(
-                f"replay: python -m tests.sim --seeds 1 --first-seed {outcome.seed} --trace{harsh}"
+                f"replay: python -m tests.sim --seeds 1 --first-seed {outcome.seed} --trace{kind}"
             )
             sys.stdout.flush()
 
     def missing(self) -> list[str]:
         """Faults, deeds and points that never happened."""
+        if self.kind == HARSH:
+            return []
+        if self.kind == VARIED:
+            return [name for name in VARIED_DEEDS if not self.counts[name]]
         faults = [kind for kind in (*KINDS, *SINGLE) if not self.counts[f"fault {kind}"]]
         deeds = [name for name in DEEDS if not self.counts[name]]
         return faults + deeds + [name for name in POINTS if not self.counts[f"point {name}"]]
@@ -166,6 +210,7 @@ def main() -> int:
     parser.add_argument(
         "--harsh", action="store_true", help="few kinds of faults, but fast, and copies are lost"
     )
+    parser.add_argument("--varied", action="store_true", help="streams and consumers of many kinds")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     args = parser.parse_args()
@@ -174,12 +219,12 @@ def main() -> int:
     campaign = run_seeds(
         seeds,
         jobs=args.jobs,
-        is_harsh=args.harsh,
+        kind=HARSH if args.harsh else VARIED if args.varied else PLAIN,
         is_verbose=args.trace,
         shows_hashes=args.hashes,
     )
     campaign.report()
-    missing = campaign.missing() if args.seeds >= CAMPAIGN_SEEDS and not args.harsh else []
+    missing = campaign.missing() if args.seeds >= CAMPAIGN_SEEDS else []
     if missing:
         print(f"never happened: {', '.join(missing)}")
     print(f"{time.monotonic() - began:.0f} s")
@@ -191,13 +236,13 @@ def run_seeds(
     seeds: range,
     *,
     jobs: int = 1,
-    is_harsh: bool = False,
+    kind: str = PLAIN,
     is_verbose: bool = False,
     shows_hashes: bool = False,
 ) -> Campaign:
     """Run many seeds, in `jobs` processes; what breaks a promise is printed as it is found."""
-    campaign = Campaign(is_harsh=is_harsh)
-    run = run_harsh_seed if is_harsh else run_seed
+    campaign = Campaign(kind)
+    run = {PLAIN: run_seed, HARSH: run_harsh_seed, VARIED: run_varied_seed}[kind]
     if jobs > 1:
         with multiprocessing.Pool(jobs) as pool:
             _collect(campaign, pool.imap_unordered(run, seeds), shows_hashes)

@@ -11,9 +11,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 from streamd.machine import commands
-from streamd.machine.base import Effects
+from streamd.machine.base import APPEND, Effects
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.stream import StreamMachine
 from streamd.node.group import Group
@@ -21,11 +22,13 @@ from streamd.raft.core import RaftCore
 from streamd.raft.messages import AppendReply, Certify, Message, VoteReply
 from streamd.raft.ready import Ready
 from streamd.store.block_codec import BlockCodec
+from streamd.store.format import MSG, scan
 from streamd.store.wal import Wal
 from streamd.types import META_UID, Entry, Index, Msg, NodeId, Seq, Term, Uid
 from tests.sim.disk import SimDisk
 from tests.sim.durability import Durability
 from tests.sim.node import FoldColumns
+from tests.sim.owed import Owed
 from tests.sim.world import Violation, World, need
 
 
@@ -35,11 +38,13 @@ class Truth:
     def __init__(self, machine: Any, columns: FoldColumns | None) -> None:
         self.machine: Any = machine
         self.entries: list[tuple[Term, int]] = [(0, 0)]  # by index: (term, chain)
-        self.prints: list[tuple[int, int]] = [_print_of(machine)]  # by index
+        self.prints: list[tuple[int, int, int]] = [_print_of(machine)]  # by index
         self._known_in: list[Term] = [0]  # by index: the term of whoever committed it first
         self.content: dict[Seq, Msg] = {}  # every message ever stored
         self.rewrites = 0  # how often a block took the place of others
         self.removals = 0  # how often messages left in steps
+        self.markers = 0  # of subjects that age has emptied
+        self.owed: Owed | None = None  # who wants what, if that is looked at
         self._columns = columns
 
     @property
@@ -63,6 +68,10 @@ class Truth:
             for op in out.block_ops:
                 self._columns.note(op)
             self._note_content(copy, out)
+            if self.owed is not None:
+                self.owed.note(copy)
+                wrong = self.owed.differences() if entry.index % 4 == 0 else ""
+                need(not wrong, wrong)
         return out.events
 
     def _note_content(self, entry: Entry, out: Effects) -> None:
@@ -84,10 +93,20 @@ class Truth:
             self.rewrites += 1
         elif command[0] == commands.REMOVE:
             self.removals += 1
+        elif command[0] == commands.EXPIRE:  # it may leave markers
+            for op in out.block_ops:
+                if op[0] == APPEND:
+                    self._note_records(bytes(op[3]))
+
+    def _note_records(self, blob: bytes) -> None:
+        for record in scan(blob):
+            if record.type == MSG:
+                self.content[record.seq] = (record.subject, record.headers, record.payload)
+                self.markers += 1
 
 
-def _print_of(machine: Any) -> tuple[int, int]:
-    return machine.digest, machine.fingerprint()
+def _print_of(machine: Any) -> tuple[int, int, int]:
+    return machine.digest, machine.fingerprint(), crc32(machine.snapshot())
 
 
 class Checkers:
@@ -99,6 +118,7 @@ class Checkers:
         self.assets: dict[Uid, StreamAsset] = {}  # every stream there ever was
         self.durability = Durability(world, disks, self.assets)
         self.on_asset: list[Callable[[str, StreamAsset], None]] = []
+        self.sees_owed = False
         self._leaders: dict[tuple[Uid, Term], NodeId] = {}
         self._votes: dict[tuple[Uid, Term, NodeId], NodeId] = {}
         # Streams in memory whose copies were lost on a majority: nothing can be said of them.
@@ -113,12 +133,12 @@ class Checkers:
         for uid, asset in self.truths[META_UID].machine.streams_by_uid.items():
             if asset.config["storage"] != "memory" or uid in self.forfeited:
                 continue
-            if name not in (*asset.peers, *asset.members):
+            if asset.peers and name not in (*asset.peers, *asset.members):
                 continue
             forgot = self._forgot.setdefault(uid, set())
             forgot.add(name)
             # Who was in the group when meta last heard of it may be all who vote in it.
-            if any(
+            if not asset.peers or any(
                 2 * len(forgot.intersection(who)) > len(who) for who in (asset.peers, asset.members)
             ):
                 self.forfeited.add(uid)
@@ -188,10 +208,13 @@ class Checkers:
         need(index == truth.last + 1, f"{_who(core)} commits {index} after {truth.last}")
         self.world.counts["entries"] += 1
         self.world.note(f"{_who(core)} commits {index} of {entry.term} {entry.chain:08x}")
-        rewrites, removals = truth.rewrites, truth.removals
+        rewrites, removals, markers = truth.rewrites, truth.removals, truth.markers
         events = truth.add(entry, core.term)
         self.world.counts["blocks rewritten"] += truth.rewrites - rewrites
         self.world.counts["removals in steps"] += truth.removals - removals
+        self.world.counts["markers"] += truth.markers - markers
+        if truth.owed is not None:
+            self.world.counts["retentions checked"] += 1
         for kind, fields in events:
             if core.group == META_UID and "asset" in fields:
                 asset = fields["asset"]
@@ -211,6 +234,8 @@ class Checkers:
             columns=columns,
         )  # fmt: skip
         truth = self.truths[uid] = Truth(machine, columns)
+        if self.sees_owed:
+            truth.owed = Owed(machine)
         return truth
 
     def on_send(self, sender: NodeId, receiver: NodeId, uid: Uid, messages: list[Message]) -> None:

@@ -8,8 +8,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from streamd import limits
+from streamd.errors import JsError
+from streamd.machine import stream_consumers
+from streamd.machine.base import IS_NEVER
 from streamd.machine.meta import StreamAsset
 from streamd.machine.stream import StreamMachine
+from streamd.node import stream_group
 from streamd.node.monitor import Monitor
 from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
@@ -18,11 +22,16 @@ from tests.sim.faults import DirectedWorld, Faults
 from tests.sim.host import Host, SimProcess
 from tests.sim.ledger import Ledger
 from tests.sim.net import SimNet
-from tests.sim.plan import ACTIONS, draw
+from tests.sim.plan import draw as draw_plain
+from tests.sim.varied import VariedClient, draw_varied
 from tests.sim.workload import Client
 from tests.sim.world import MS, SECOND, Violation, World, need
 
 LIVENESS_US = 10 * SECOND
+ALONE_SHARE = 0.2  # of the varied worlds: a single server
+FEW = (1, 2, 16)  # so many consumers are asked one by one: a stream here has up to four
+LATE_NS = 2 * 10**9
+STORE_FAILED = 10077  # a stream that discards new messages is full
 QUIET_US = 3 * SECOND  # long enough for groups to come to rest
 BORN_US = 20 * SECOND
 DRAINED_SHARE = 0.3
@@ -33,23 +42,34 @@ class SimCluster:
     """All of one run."""
 
     def __init__(
-        self, seed: int, *, is_verbose: bool = False, directed: DirectedWorld | None = None
+        self,
+        seed: int,
+        *,
+        is_verbose: bool = False,
+        directed: DirectedWorld | None = None,
+        is_varied: bool = False,
     ) -> None:
         self.world = World(seed, is_verbose=is_verbose)
         rng = self.rng = self.world.rng("cluster")
         self.net = SimNet(self.world)
         node_count = rng.choice((3, 3, 3, 5))
+        if is_varied and self.world.rng("alone").random() < ALONE_SHARE:
+            node_count = 1
         if directed is not None and directed.node_count:
             node_count = directed.node_count
         self.names: list[NodeId] = [f"n{at}" for at in range(1, 1 + node_count)]
         self.hosts = {name: Host(name, self.world, self.net, self.names) for name in self.names}
         self.checkers = Checkers(self.world, {name: h.disk for name, h in self.hosts.items()})
+        self.is_varied = is_varied
+        draw = draw_varied if is_varied else draw_plain
         self.plan = draw(self.world.rng("plan"), len(self.names))
+        self.checkers.sees_owed = is_varied
         self.ledger = Ledger(self.world, self.checkers)
+        self.ledger.has_deletions = is_varied
         self.clients: dict[bytes, Client] = {}
         for at in range(rng.randint(2, 4)):
             name = b"c%d" % at
-            self.clients[name] = Client(name, self, self.ledger)
+            self.clients[name] = self.make_client(name)
         self.faults = Faults(self, directed)
         self.duration_us = rng.choice((6, 10, 15)) * SECOND
         for host in self.hosts.values():
@@ -61,7 +81,12 @@ class SimCluster:
     # --- what others ask --------------------------------------------------------------------
 
     def choose_action(self, rng: random.Random) -> str:
-        return rng.choices(list(ACTIONS), self.plan.weights)[0]
+        actions = self.plan.actions
+        return rng.choices(list(actions), list(actions.values()))[0]
+
+    def make_client(self, name: bytes) -> Client:
+        kind = VariedClient if self.is_varied else Client
+        return kind(name, self, self.ledger)
 
     def is_asset(self, name: str, uid: Uid) -> bool:
         """True if the stream of this name is the one with this uid, by what is committed."""
@@ -71,6 +96,10 @@ class SimCluster:
     def assets(self) -> list[StreamAsset]:
         """Streams that exist, by what is committed."""
         return list(self.checkers.truths[META_UID].machine.streams_by_uid.values())
+
+    def homes(self, asset: StreamAsset) -> tuple[NodeId, ...]:
+        """Where a stream is wanted: a single server has no names for it."""
+        return tuple(asset.peers) if len(self.names) > 1 else tuple(self.names)
 
     def uids(self) -> list[Uid]:
         return sorted(asset.uid for asset in self.assets())
@@ -107,7 +136,7 @@ class SimCluster:
             return "stopping"
         for asset in (None, *self.assets()):
             uid = asset.uid if asset is not None else META_UID
-            if asset is not None and host.name not in asset.peers:
+            if asset is not None and host.name not in self.homes(asset):
                 continue
             if asset is not None and on_disk and asset.config["storage"] == "memory":
                 continue
@@ -150,7 +179,10 @@ class SimCluster:
     def run(self) -> None:
         """Everything. Raises Violation."""
         scrub_every_s = self.world.rng("scrub").choice(SCRUB_EVERY_S)
-        with Probes(self.checkers), small_limits(), scrubbing(scrub_every_s):
+        if len(self.names) == 1:
+            self.world.counts["single servers"] += 1
+        few = self.world.rng("few").choice(FEW) if self.is_varied else 16
+        with Probes(self.checkers), small_limits(), scrubbing(scrub_every_s), few_are(few):
             self._be_born()
             for client in self.clients.values():
                 client.start()
@@ -163,7 +195,8 @@ class SimCluster:
             self._recover()
             if self.rng.random() < 0.35:
                 self._lose_one()
-            if self.world.rng("drain").random() < DRAINED_SHARE:
+            share = 2 * DRAINED_SHARE if self.is_varied else DRAINED_SHARE
+            if self.world.rng("drain").random() < share:
                 Drain(self).run()
             self._examine()
         for host in self.hosts.values():
@@ -173,7 +206,7 @@ class SimCluster:
         for host in self.hosts.values():
             host.boot_later(self.rng.randint(0, 1500) * MS)
         self._await("a meta leader", BORN_US, lambda: self._leader(META_UID) is not None)
-        operator = Client(b"op", self, self.ledger)
+        operator = self.make_client(b"op")
         self.clients[operator.name] = operator
         for name in self.plan.lasting:
             self._create(operator, name)
@@ -270,12 +303,30 @@ class SimCluster:
     def _examine(self) -> None:
         """Read everything back from every node."""
         for asset in self.assets():
-            for name in asset.peers:
+            self._examine_ages(asset)
+            for name in self.homes(asset):
                 self._examine_replica(self.hosts[name], asset.uid)
             self.ledger.examine(asset.uid)
         for host in self.hosts.values():
             assert host.node is not None and host.node.meta_member.group is not None
             self.checkers.check_equal(host.name, host.node.meta_member.group)
+
+    def _examine_ages(self, asset: StreamAsset) -> None:
+        """Nothing is there whose time has long been over, by the clock of who leads."""
+        host = self._leader(asset.uid)
+        group = host.node.group_of(asset.uid) if host is not None and host.node else None
+        if host is None or group is None or asset.uid in self.checkers.forfeited:
+            return
+        machine = group.machine
+        index, age_ns = machine.index, machine.limits.max_age_ns
+        before_ns = host.clock.now_ns() - age_ns - LATE_NS
+        for seq in index.live_seqs(index.first_seq, index.last_seq) if age_ns else ():
+            if index.ts_at(seq) < before_ns and not index.flags_at(seq) & IS_NEVER:
+                text = f"{before_ns - index.ts_at(seq) + LATE_NS} ns too old at {host.name}"
+                raise Violation(f"stream {asset.uid}: {seq} is {text}")
+        plan = machine.plan_expiry(host.clock.now_ns() - LATE_NS)
+        need(plan is None, f"stream {asset.uid}: {host.name} has yet to do {plan}")
+        self.world.counts["ages looked at"] += 1
 
     def _examine_replica(self, host: Host, uid: Uid) -> None:
         truth = self.checkers.truths.get(uid)
@@ -306,6 +357,8 @@ class SimCluster:
 
         self._await(f"answer to a read of {uid} at {host.name}", LIVENESS_US, is_answered)
         for seq, message in zip(seqs, found[0], strict=True):
+            if message is None and truth.machine.index.locate(seq) is None:
+                continue  # its time was over, or it was acked, while it was being read
             need(message is not None, f"{host.name}/{uid}: seq {seq} is gone")
             assert message is not None
             have = (message.subject, message.headers, message.payload)
@@ -352,7 +405,8 @@ class _Probes:
 
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
         for reply, outcome in zip(replies, outcomes, strict=True):
-            if type(outcome) is int:
+            is_full = isinstance(outcome, JsError) and outcome.err_code == STORE_FAILED
+            if type(outcome) is int or is_full:
                 node_name, name = reply.decode().split("/")
                 self._open.discard((node_name, name))
 
@@ -444,6 +498,16 @@ def scrubbing(every_s: float) -> Iterator[None]:
             ("SCRUB_BYTES_PER_S", 1 << 30),
         ):
             stack.enter_context(_set(limits, name, value))
+        yield
+
+
+@contextmanager
+def few_are(count: int) -> Iterator[None]:
+    """Have no more consumers than so many asked one by one who wants a message."""
+    with (
+        _set(stream_consumers, "_FEW_CONSUMERS", count),
+        _set(stream_group, "_FEW_CURSORS", count),
+    ):
         yield
 
 

@@ -68,6 +68,11 @@ COSTLY = [
     "fsync error", "read error",
 ]  # fmt: skip
 ROUGH = [*STORMY, "power loss of all", "stop", "partition", "crash at a point", "disk full"]
+# What may happen to a single server that is to lose nothing.
+LONELY = [
+    "kill", "power loss", "crash within an operation", "crash at a point", "pause", "stop",
+    "fsync error", "slow disk", "disk full", "clock jump",
+]  # fmt: skip
 # Replicas a stream has by its config -> how many a change of membership leaves it with.
 MOVED_TO = {1: (1, 1, 1, 3), 3: (2, 3, 3, 3), 5: (3, 5)}
 # Counted one by one as they happen; a campaign must have seen each.
@@ -126,6 +131,8 @@ class Faults:
             self.kinds = storm.sample(STORMY, storm.randint(1, 4))
             self._pace = 0.15
             self._rest_ms = (5, 120)
+        if len(cluster.names) == 1:
+            self.kinds = [kind for kind in LONELY if storm.random() < 0.6]
         if directed is not None:
             self.kinds = list(directed.kinds)
             self._pace, self._rest_ms = directed.pace, directed.rest_ms

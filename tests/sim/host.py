@@ -217,7 +217,7 @@ class SimProcess:
             server_id=f"ID-{self.name}",
             server_name=self.name,
             env=self,
-            cluster_name="sim",
+            cluster_name="sim" if len(host.names) > 1 else "",
             log=HostLog(self),
             on_fatal=self._on_fatal,
         )
@@ -282,7 +282,8 @@ class SimProcess:
     def start(self) -> None:
         """Begin to run the node."""
         self.peers.on_send = self.host.on_send(self)
-        self.node.attach_peers(self.peers, lambda: len(self.host.names))
+        if self.node.is_clustered:
+            self.node.attach_peers(self.peers, lambda: len(self.host.names))
         self.router = Router(
             self.node,
             self.wires,
@@ -305,7 +306,8 @@ class SimProcess:
         except (StreamdError, OSError) as err:
             self.host.start_failed(err)
             return
-        self.peers.start(self.node)
+        if self.node.is_clustered:
+            self.peers.start(self.node)
 
     def pause(self) -> None:
         self.is_paused = self.peers.is_deaf = True

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from tests.sim.checkers import Checkers, Truth
 
 
+LONG_NS = 3600 * 10**9
+Key = tuple[Uid, str, Uid, int]
+"""A consumer from one beginning to the next: stream, name, its uid, how often it was reset."""
+
+
 class Ledger:
     """Promises of one run. Streams in memory whose copies are all gone are forgiven."""
 
@@ -20,11 +25,13 @@ class Ledger:
         self.checkers = checkers
         self.acked: dict[Uid, dict[Seq, Msg]] = {}
         self.last_acked: dict[Uid, Seq] = {}
-        self.double_acked: dict[tuple[Uid, str], set[Seq]] = {}  # by stream and consumer
-        self.acks_asked: dict[tuple[Uid, str], set[Seq]] = {}  # likewise; confirmed or not
+        self.double_acked: dict[Key, set[Seq]] = {}
+        self.acks_asked: dict[Key, set[Seq]] = {}  # confirmed or not
+        self.asked: dict[tuple[Uid, str], set[Seq]] = {}  # whatever the consumer was then
         self.refused: set[bytes] = set()  # bodies that were definitely not stored
         self.ids: dict[tuple[Uid, bytes], Seq] = {}  # message id -> where it is
         self.bodies = count(1)
+        self.has_deletions = False  # of consumers
 
     def _truth(self, uid: Uid) -> Truth | None:
         """What is committed, unless nothing can be said of it."""
@@ -46,7 +53,8 @@ class Ledger:
 
     def on_id(self, uid: Uid, msg_id: bytes, seq: Seq) -> None:
         """A message with this id is stored as `seq`."""
-        if uid not in self.checkers.forfeited:
+        window_ns = self.checkers.assets[uid].created_config["duplicate_window"]
+        if uid not in self.checkers.forfeited and window_ns > LONG_NS:
             known = self.ids.setdefault((uid, msg_id), seq)
             need(known == seq, f"id {msg_id!r} is stored as {known} and as {seq}")
 
@@ -83,27 +91,40 @@ class Ledger:
             need(not is_live, f"stream {uid}: acked seq {seq} is said not to be there")
             self.world.counts["messages gone"] += 1
 
+    def key(self, uid: Uid, consumer: str) -> Key:
+        """That consumer as it is committed now."""
+        truth = self.checkers.truths.get(uid)
+        held = truth.machine.consumers.get(consumer) if truth is not None else None
+        return (uid, consumer, held.uid, held.resets) if held is not None else (uid, consumer, 0, 0)
+
     def on_ack_asked(self, uid: Uid, consumer: str, seq: Seq) -> None:
         """A client acks what a consumer gave it."""
-        self.acks_asked.setdefault((uid, consumer), set()).add(seq)
+        self.acks_asked.setdefault(self.key(uid, consumer), set()).add(seq)
+        self.asked.setdefault((uid, consumer), set()).add(seq)
 
-    def on_double_ack(self, uid: Uid, consumer: str, seq: Seq) -> None:
-        """The cluster confirmed a consumer's ack."""
+    def on_double_ack(self, key: Key, seq: Seq) -> None:
+        """The cluster confirmed an ack, asked for when the consumer was `key`."""
         self.world.counts["double acked"] += 1
-        self.double_acked.setdefault((uid, consumer), set()).add(seq)
+        if key[2] and self.key(key[0], key[1]) == key:  # else: did the one or the other take it?
+            self.double_acked.setdefault(key, set()).add(seq)
 
     def examine(self, uid: Uid) -> None:
         """At the end: every promise about this stream is kept."""
         truth = self._truth(uid)
         if truth is None:
             return
+        if truth.owed is not None:
+            for name, acked in truth.owed.acked.items():
+                odd = sorted(acked - self.asked.get((uid, name), set()))
+                need(not odd, f"{name} of {uid} has acks of {odd[:5]}, which nobody acked")
         for seq, msg in self.acked.get(uid, {}).items():
             need(truth.content.get(seq) == msg, f"stream {uid}: acked seq {seq} is lost")
         bodies = {msg[2] for msg in truth.content.values()}
         for body in sorted(self.refused & bodies):
             need(False, f"stream {uid} holds {body[:20]!r}, which was refused")
-        for (of, name), seqs in sorted(self.double_acked.items()):
-            if of != uid:
+        for key, seqs in sorted(self.double_acked.items()):
+            of, name, *_ = key
+            if of != uid or (self.has_deletions and self.key(uid, name) != key):
                 continue
             consumer = truth.machine.consumers.get(name)
             need(consumer is not None, f"consumer {name} of {uid} is lost")

@@ -37,6 +37,7 @@ from streamd.store.wal import Wal
 from streamd.store.wal_recovery import _SegmentScan
 from tests.sim.disk import SimDisk
 from tests.sim.faults import DirectedWorld
+from tests.sim.mutants_varied import VARIED
 
 SEEDS_MAX = 500  # within as many each variant must be caught
 
@@ -52,7 +53,7 @@ def broken(name: str) -> Iterator[None]:
         undo.append((owner, attribute, owner.__dict__[attribute]))
         setattr(owner, attribute, value)
 
-    (MUTANTS | _RARE)[name](replace)
+    (MUTANTS | _RARE | VARIED)[name](replace)
     try:
         yield
     finally:
@@ -503,7 +504,7 @@ def hunt(
 
     with broken(name):
         for seed in range(first_seed, first_seed + seeds):
-            outcome = run_seed(seed, world=world)
+            outcome = run_seed(seed, world=world, is_varied=name in VARIED)
             if outcome.violation:
                 return seed, outcome.violation.split("\n")[0]
     return 0, ""
@@ -517,12 +518,13 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1)
     args = parser.parse_args()
     escaped = 0
-    for name in args.names or MUTANTS:
+    names = args.names or [*MUTANTS, *VARIED]
+    for name in names:
         world = RARE.get(name)
         seed, text = hunt(name, first_seed=args.first_seed, seeds=args.seeds, world=world)
         escaped += not seed
         print(f"{name:32} {f'seed {seed}: {text[:150]}' if seed else 'ESCAPED'}", flush=True)
-    print(f"{len(args.names or MUTANTS)} variants, {escaped} escaped")
+    print(f"{len(names)} variants, {escaped} escaped")
     return 1 if escaped else 0
 
 

@@ -43,7 +43,7 @@ class Plan(NamedTuple):
     """What was drawn."""
 
     configs: dict[str, Document]  # by name, as a client asks for them
-    weights: list[float]  # of ACTIONS, in order
+    actions: dict[str, float]  # what clients do -> how often, relative to the others
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,11 +65,11 @@ def draw(rng: random.Random, node_count: int) -> Plan:
     if rng.random() < 0.4:
         sizes[IN_MEMORY] = rng.choice((3, 3, 1))
     configs = {name: stream_config(rng, name, size) for name, size in sizes.items()}
-    weights = [
-        weight * rng.choice((0.0, 1.0, 1.0, 2.0)) if action != "publish" else weight
+    actions = {
+        action: weight * rng.choice((0.0, 1.0, 1.0, 2.0)) if action != "publish" else weight
         for action, weight in ACTIONS.items()
-    ]
-    return Plan(configs, weights)
+    }
+    return Plan(configs, actions)
 
 
 def stream_config(rng: random.Random, name: str, replica_count: int) -> Document:

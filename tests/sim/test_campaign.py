@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.sim.__main__ import run_seed, run_seeds
+from tests.sim.__main__ import HARSH, VARIED, run_seed, run_seeds
 
 SEEDS = int(os.environ.get("STREAMD_SEEDS", "300"))
 
@@ -40,11 +40,25 @@ def test_no_promise_is_broken_whatever_fails() -> None:
 @pytest.mark.timeout(600)
 def test_no_promise_is_broken_where_loss_follows_loss() -> None:
     """Few kinds of faults, but fast; one copy after the other is destroyed."""
-    campaign = run_seeds(range(1, SEEDS // 6 + 2), jobs=min(2, os.cpu_count() or 1), is_harsh=True)
+    campaign = run_seeds(range(1, SEEDS // 6 + 2), jobs=min(2, os.cpu_count() or 1), kind=HARSH)
     campaign.report()
     print(campaign.last_line())
     assert campaign.violations == 0, "see the output for the command that replays it"
     assert campaign.counts["acked"] > 40 * campaign.seeds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_promise_is_broken_whatever_is_asked_for() -> None:
+    """Streams and consumers of many kinds, single servers among the clusters, and the same faults;
+    what retention rests on is followed by sets, entry by entry."""
+    campaign = run_seeds(range(1, SEEDS // 3 + 2), jobs=min(2, os.cpu_count() or 1), kind=VARIED)
+    campaign.report()
+    print(campaign.last_line())
+    assert campaign.violations == 0, "see the output for the command that replays it"
+    assert campaign.counts["acked"] > 80 * campaign.seeds
+    if SEEDS >= 300:
+        assert not campaign.missing()
 
 
 @pytest.mark.slow

@@ -6,11 +6,12 @@ import pytest
 
 from tests.sim.__main__ import run_seed
 from tests.sim.mutants import MUTANTS, RARE, hunt
+from tests.sim.mutants_varied import VARIED
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", [*MUTANTS, *VARIED])
 def test_a_broken_server_is_caught(name: str) -> None:
     """Each deliberately broken variant breaks a promise that the simulator notices."""
     seed, text = hunt(name)

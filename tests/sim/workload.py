@@ -293,19 +293,25 @@ class Client(Requester):
             self.finish()
             return
         if self.rng.random() < 0.3:
-            verb = self.rng.choice((b"+ACK", b"-NAK", b"+WPI"))
-            if verb == b"+ACK":
+            verb = self.some_verb()
+            if verb.startswith((b"+ACK", b"+TERM", b"+NXT")):
                 self.ledger.on_ack_asked(uid, name, seq)
             handle.acks([subject], None, [verb])
             self.finish()
             return
 
+        key = self.ledger.key(uid, name)
+
         def confirmed(headers: bytes, payload: bytes) -> None:
-            self.ledger.on_double_ack(uid, name, seq)
+            self.ledger.on_double_ack(key, seq)
             self.finish()
 
         self.ledger.on_ack_asked(uid, name, seq)
         handle.acks([subject], [self.await_reply(confirmed)], [b"+ACK"])
+
+    def some_verb(self) -> bytes:
+        """What it says of a delivery without asking for an answer."""
+        return self.rng.choice((b"+ACK", b"-NAK", b"+WPI"))
 
     def on_message(
         self, to: bytes, subject: bytes, reply: bytes, headers: bytes, payload: bytes
