@@ -28,13 +28,16 @@ In both cases the member then holds all that was committed before (leader comple
 vote protects that again. It records the leader as its vote of the term: of that term's election
 it has forgotten the rest, and the leader did win it. It acts as certain only when this is durable.
 
+A member whose data an older copy replaced does not know that it has forgotten. Its leader sees it,
+and doubts it until it holds all again; in the meantime it may vote, which nobody can help.
+
 A broken link may mean that it forgot once more: the leader then starts over with a new entry.
 """
 
 from __future__ import annotations
 
 from streamd.raft.messages import AppendReply
-from streamd.raft.peer import Peer
+from streamd.raft.peer import PROBE, Peer
 from streamd.raft.replication import Leadership
 from streamd.types import Index, NodeId
 
@@ -59,8 +62,17 @@ def doubt(leadership: Leadership, peer: Peer, certain_from: Index) -> None:
 
 
 def has_lost_more(peer: Peer, reply: AppendReply) -> bool:
-    """True if an uncertain peer refuses what it has acknowledged meanwhile."""
+    """True if a peer refuses what it has acknowledged."""
     return not reply.is_ok and not reply.is_diverged and 0 < reply.index <= peer.match
+
+
+def has_put_back(peer: Peer, reply: AppendReply) -> bool:
+    """True if a peer that says it is certain refuses the last entry that it has acknowledged: an
+    older copy of its data was put back. It is asked twice: once may be an old answer."""
+    if peer.state != PROBE or reply.index != peer.next - 1 or not has_lost_more(peer, reply):
+        return False
+    was_refused, peer.is_match_refused = peer.is_match_refused, True
+    return was_refused
 
 
 def trust(leadership: Leadership, peer: Peer) -> None:

@@ -186,7 +186,12 @@ class Member(Roles):
             text = f"{sender} acks index {reply.index}, our log ends at {self.log.last_index}"
             self._alert(Alert(text, sender, reply.index, self.term))
             return
-        is_news = (reply.is_uncertain or peer.is_uncertain) and self._weigh(leadership, peer, reply)
+        has_put_back = not peer.is_uncertain and doubt.has_put_back(peer, reply)
+        if has_put_back:
+            text = f"{sender} lacks entry {reply.index}, which it had: is its data of a backup?"
+            self._alert(Alert(text, sender, reply.index, self.term))
+        is_doubtful = reply.is_uncertain or peer.is_uncertain or has_put_back
+        is_news = is_doubtful and self._weigh(leadership, peer, reply)
         if leadership.on_append_reply(sender, reply) or is_news:
             self._advance_commit()
             if self._leadership is None:

@@ -34,6 +34,7 @@ class Peer:
         "inflight",
         "is_certain_at_once",
         "is_commit_due",
+        "is_match_refused",
         "is_paused",
         "is_uncertain",
         "match",
@@ -48,6 +49,7 @@ class Peer:
     def __init__(self, next_index: Index, now_ms: int) -> None:
         self.state = PROBE
         self.match: Index = 0
+        self.is_match_refused = False  # by the last answer, as if it did not hold it
         self.next: Index = next_index
         self.commit_sent: Index = 0
         self.is_commit_due = False  # it waits for what the commit index tells
@@ -69,14 +71,14 @@ class Peer:
         self.next = self.match + 1
         self.commit_sent = 0
         self.inflight.clear()
-        self.is_paused = False
+        self.is_paused = self.is_match_refused = False
 
     def replicate(self) -> None:
         """A common entry is known: stream what follows it."""
         self.state = REPLICATE
         self.next = self.match + 1
         self.inflight.clear()
-        self.is_paused = False
+        self.is_paused = self.is_match_refused = False
 
     def __repr__(self) -> str:
         return f"{STATE_NAMES[self.state]} match={self.match} next={self.next}"

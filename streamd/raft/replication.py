@@ -244,7 +244,7 @@ class Leadership:
             if reply.hint_index < self.log.base_index:
                 hint = reply.hint_index  # what it has is compacted here: a snapshot follows
             peer.next = max(peer.match + 1, min(reply.index, hint + 1))
-            # Refused what it acked: an old answer, or it forgot and does not say so. No hurry.
+            # Refused what it acked: an old answer, or it forgot (`doubt`). It is asked again.
             peer.is_paused = 0 < reply.index <= peer.match
         return False
 

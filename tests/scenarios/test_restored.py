@@ -13,6 +13,7 @@ import pytest
 from streamd.types import Seq
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import copy_of, put_back
+from tests.sim.disk import SimDisk
 from tests.sim.world import Violation
 
 Files = dict[str, bytes]
@@ -67,10 +68,45 @@ def test_the_directory_of_another_node_is_refused(cluster: Cluster) -> None:
     forget(cluster, lambda backup: backup)
     one, other = (cluster.hosts[name].disk for name in ("n2", "n3"))
     files = copy_of(other, ROOT)
-    one.wipe(ROOT)
-    for directory in sorted({f"{ROOT}/{name}".rpartition("/")[0] for name in files}):
-        mine = {name: blob for name, blob in copy_of(other, directory).items() if "/" not in name}
-        put_back(one, directory, mine)
+    put_all_back(one, files)
     with pytest.raises(Violation, match=r"ConfigError: .* belongs to node 'n3' of the cluster"):
         cluster.boot("n2")
         cluster.run_ms(1000)
+
+
+def test_a_node_put_back_from_its_own_backup_is_whole_again(cluster: Cluster) -> None:
+    """All of n2's directory is of an earlier day, n1 leads all the time. n2 can't know; n1 sees it,
+    says so, and tells it what it lacks. It was behind for as long as n1 led."""
+    cluster.create()
+    cluster.publish(20)
+    cluster.lead("S", "n1")
+    cluster.until_whole()
+    cluster.stop("n2")
+    backup = copy_of(cluster.hosts["n2"].disk, ROOT)
+    cluster.boot("n2")
+    cluster.until_whole()
+    cluster.publish(20)
+    cluster.until_whole()
+    cluster.stop("n2")
+    put_all_back(cluster.hosts["n2"].disk, backup)
+    cluster.publish(5)
+    cluster.boot("n2")
+    cluster.until_whole()
+    assert cluster.leader("S") == "n1"
+    assert cluster.read("n2") == cluster.read("n1")
+    assert cluster.events("error: replicas disagree")
+    cluster.publish(5)
+
+
+def put_all_back(disk: SimDisk, files: Files) -> None:
+    """`files` are all there is below ROOT."""
+    disk.wipe(ROOT)
+    for directory in sorted({f"{ROOT}/{name}".rpartition("/")[0] for name in files}):
+        below = directory.removeprefix(ROOT).lstrip("/")
+        start = f"{below}/" if below else ""
+        mine = {
+            name.removeprefix(start): blob
+            for name, blob in files.items()
+            if name.startswith(start) and "/" not in name.removeprefix(start)
+        }
+        put_back(disk, directory, mine)

@@ -1,0 +1,61 @@
+"""A member whose data was replaced by an older copy: nothing is damaged, and it does not know."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+
+from streamd.raft.messages import AppendReply
+from tests.unit.raft.cluster import Cluster
+
+
+def led_by_a() -> Cluster:
+    cluster = Cluster(list("abc"))
+    cluster.elect("a")
+    return cluster
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_an_older_copy_of_a_members_data_is_noticed_and_brought_up_to_date(
+    is_compacted: bool,
+) -> None:
+    """b is stopped, and all its disk has is of an earlier day: it does not know, its leader does.
+    Asked for the last entry that it acked, it refuses twice; then its acks count for nothing until
+    it has all again. It used to be asked for that entry for ever."""
+    cluster = led_by_a()
+    cluster.has_links = True
+    cluster.tell_links()
+    cluster.pass_time(500)
+    backup = deepcopy(cluster.members["b"].disk)
+    for number in range(3):
+        cluster.core("a").propose(b"%d" % number)
+        cluster.pass_time(100)
+    if is_compacted:
+        cluster.compact("a", cluster.core("a").applied)
+    cluster.crash("b")
+    cluster.pass_time(100)
+    cluster.boot("b", backup)
+    cluster.pass_time(3000)
+    assert cluster.core("a").is_leader
+    last = cluster.core("a").last_index
+    assert [cluster.core(name).applied for name in "abc"] == [last] * 3
+    assert cluster.core("a").status()["peers"]["b"]["is_uncertain"] is False
+    assert len(cluster.members["a"].alerts) == 1
+    assert "is its data of a backup?" in cluster.members["a"].alerts[0]
+
+
+def test_one_old_answer_is_no_reason_to_doubt() -> None:
+    """The link broke, and a refusal of before comes late: nothing is thought of it."""
+    cluster = led_by_a()
+    cluster.run()
+    core = cluster.core("a")
+    core.peer_down("b")
+    refusal = AppendReply(core.term, False, core.last_index)
+    core.step("b", refusal)
+    cluster.pass_time(1000)
+    core.peer_down("b")
+    core.step("b", refusal)
+    cluster.pass_time(1000)
+    assert cluster.members["a"].alerts == []
+    assert core.last_index == cluster.core("b").applied == 1
