@@ -49,7 +49,7 @@ class Listener:
         self.port = options.port
         self._log = log
         self._connections_max = connections_max
-        self._is_shortage_told = False
+        self._refused_at = 0  # with how many connections, as the log was told
         self._server: asyncio.Server | None = None
         self._is_lame_duck = False
         self._all_gone = asyncio.Event()
@@ -187,22 +187,20 @@ class Listener:
         self._open.add(conn)
         count = len(self.pubsub.conns)
         if 0 < self._connections_max <= count:
-            self._tell_shortage(count)
-            return b"maximum connections exceeded"
-        if count < self._connections_max // 2:
-            self._is_shortage_told = False
+            return self._refuse(count, "the process may not open enough files (ulimit -n)")
         if 0 < self.options.max_connections <= count:
-            return b"maximum connections exceeded"
+            return self._refuse(count, "maximum connections exceeded (max_connections)")
+        if count < self._refused_at // 2:
+            self._refused_at = 0
         self.pubsub.conns[conn.cid] = conn
         return b""
 
-    def _tell_shortage(self, count: int) -> None:
-        if self._log is not None and not self._is_shortage_told:
-            self._is_shortage_told = True
-            self._log.warning(
-                "clients are refused: the process may not open enough files (ulimit -n)",
-                connections=count,
-            )
+    def _refuse(self, count: int, reason: str) -> bytes:
+        """Have the log say it, once until half of the connections are gone."""
+        if self._log is not None and not self._refused_at:
+            self._refused_at = count
+            self._log.warning(f"clients are refused: {reason}", connections=count)
+        return b"maximum connections exceeded"
 
     def closing(self, conn: ClientConn) -> None:
         """A connection ends; its subscriptions are still there to be looked at."""

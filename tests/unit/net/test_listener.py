@@ -4,6 +4,8 @@ import asyncio
 import json
 from types import SimpleNamespace
 
+import pytest
+
 from streamd.config.cluster import ClusterOptions
 from streamd.config.options import Options
 from streamd.net.listener import Listener
@@ -113,15 +115,19 @@ def test_advertised_address_is_what_clients_see():
     asyncio.run(main())
 
 
-def test_the_process_affords_fewer_than_the_options_allow():
-    """Refused by name, told once; those who are here stay, and who goes makes room."""
+@pytest.mark.parametrize(
+    ("allowed", "afforded", "reason"), [(65536, 2, "ulimit -n"), (2, 100, "max_connections")]
+)
+def test_too_many_clients_are_refused(allowed, afforded, reason):
+    """More than the options allow, or than the process affords: refused by name, told once; those
+    who are here stay, and who goes makes room."""
 
     async def main():
-        options = Options(host="127.0.0.1", port=-1)
+        options = Options(host="127.0.0.1", port=-1, max_connections=allowed)
         pubsub = PubSub(options, server_id="N" + "A" * 55, server_name="one")
         told = []
-        log = SimpleNamespace(warning=lambda text, **facts: told.append(facts))
-        listener = Listener(options, pubsub, None, log=log, connections_max=2)
+        log = SimpleNamespace(warning=lambda text, **facts: told.append((text, facts)))
+        listener = Listener(options, pubsub, None, log=log, connections_max=afforded)
         await listener.start()
         reader, writer, _ = await connected(listener)
         _, second, _ = await connected(listener)
@@ -129,7 +135,9 @@ def test_the_process_affords_fewer_than_the_options_allow():
             refused, refused_writer = await asyncio.open_connection(listener.host, listener.port)
             assert await refused.read() == b"-ERR 'maximum connections exceeded'\r\n"
             refused_writer.close()
-        assert told == [{"connections": 2}]
+        [(text, facts)] = told
+        assert reason in text
+        assert facts == {"connections": 2}
         writer.write(b"PING\r\n")
         assert await reader.readline() == b"PONG\r\n"
         writer.write(b"nonsense\r\n")
