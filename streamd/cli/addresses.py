@@ -8,13 +8,14 @@ import struct
 
 from streamd.config.cluster import client_address, join_address
 from streamd.config.options import Options
+from streamd.net.sockets import WILDCARDS
 
 
 def client_urls(options: Options, port: int) -> list[str]:
     """Where clients can connect: what is advertised, else every address that is listened on."""
     if options.client_advertise:
         return [join_address(*client_address(options.client_advertise, port))]
-    hosts = _reachable() if options.host in ("0.0.0.0", "::") else [options.host]
+    hosts = _reachable() if options.host in WILDCARDS else [options.host]
     return [join_address(host, port) for host in hosts]
 
 
@@ -31,7 +32,7 @@ def listen_error(what: str, host: str, port: int, err: BaseException) -> str:
 
 def addresses_of(host: str) -> list[str]:
     """Addresses by which `host` can be reached: every interface's for a wildcard."""
-    if host not in ("", "0.0.0.0", "::"):
+    if host not in WILDCARDS:
         return [host]
     loopback, others = ["127.0.0.1"], []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -39,13 +40,15 @@ def addresses_of(host: str) -> list[str]:
             address = _interface_address(probe, name)
             if address and address not in loopback:
                 others.append(address)
+    for address in _ipv6_addresses():
+        (loopback if address == "::1" else others).append(address)
     return loopback + others
 
 
 def _reachable() -> list[str]:
     """The addresses by which other machines may reach this one; loopback if there are none."""
-    found = [ip for ip in addresses_of("") if not ip.startswith(("127.", "169.254."))]
-    return sorted(found) or ["127.0.0.1"]
+    near = ("127.", "169.254.", "::1", "fe80:")
+    return sorted(ip for ip in addresses_of("") if not ip.startswith(near)) or ["127.0.0.1"]
 
 
 def _interface_address(probe: socket.socket, name: str) -> str:
@@ -58,3 +61,13 @@ def _interface_address(probe: socket.socket, name: str) -> str:
     except (OSError, ImportError):
         return ""
     return socket.inet_ntoa(answer[20:24])
+
+
+def _ipv6_addresses() -> list[str]:
+    """IPv6 addresses of all interfaces, none where the system can't say."""
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as file:
+            words = [line.split()[0] for line in file]
+    except OSError:
+        return []
+    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(word)) for word in words]

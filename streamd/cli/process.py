@@ -20,14 +20,15 @@ from streamd.config.cluster import join_address
 from streamd.config.options import Options
 from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError
-from streamd.limits import SHUTDOWN_S
+from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S
 from streamd.net import facts
 from streamd.net.facts import Sources
-from streamd.net.http import HttpServer, listening_socket
+from streamd.net.http import HttpServer
 from streamd.net.jetstreamz import JetStreamSources
 from streamd.net.listener import Listener
 from streamd.net.monitoring import Monitoring
 from streamd.net.pubsub import PubSub
+from streamd.net.sockets import listening_socket
 from streamd.net.user_info import UserInfo
 from streamd.node.clock import SystemClock
 from streamd.obs.log import Log
@@ -162,7 +163,7 @@ class ServerProcess:
         options = self._options
         host = options.http_host or options.host
         try:
-            listening = listening_socket(host, options.http_port)
+            listening = listening_socket(host, options.http_port, HTTP_BACKLOG)
         except (OSError, OverflowError) as err:
             text = addresses.listen_error("monitoring port", host, options.http_port, err)
             raise StartError(f"Can't start monitoring: {text}") from err

@@ -15,6 +15,7 @@ from streamd.limits import CONGESTED_BYTES
 from streamd.net.client_output import Discard
 from streamd.net.client_session import ClientSession
 from streamd.net.pubsub import RESERVED_REPLIES
+from streamd.net.sockets import peer_address
 from streamd.net.sublist import Subscription
 from streamd.protocol import client as protocol
 from streamd.protocol.client import ClientParser, Event
@@ -43,8 +44,7 @@ class ClientConn(ClientSession):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         transport.set_write_buffer_limits(high=CONGESTED_BYTES, low=CONGESTED_BYTES // 4)
-        peer = transport.get_extra_info("peername") or ("", 0)
-        self.ip, self.port = peer[0], peer[1]
+        self.ip, self.port = peer_address(transport)
         refusal = self._listener.register(self)
         if refusal:
             self.close("Maximum Connections Exceeded", refusal)

@@ -31,6 +31,7 @@ from streamd.net.peer_link import (
     RouteFacts,
 )
 from streamd.net.peer_routes import PeerRoutes, Route, advertised, is_loopback, server_tls
+from streamd.net.sockets import serve
 from streamd.node.ports import Clock, Done, PeerHandler
 from streamd.obs.log import Log
 from streamd.protocol.peer import RaftMessage
@@ -95,8 +96,8 @@ class Cluster:
             raise OverflowError(options.port)
         tls = server_tls(options.tls) if options.tls is not None else None
         self._routes = PeerRoutes(self)
-        self._server = await self.loop.create_server(
-            lambda: PeerLink(self, None), options.host or None, max(options.port, 0), ssl=tls
+        self._server = await serve(
+            self.loop, lambda: PeerLink(self, None), options.host, options.port, ssl=tls
         )
         self.port = self._server.sockets[0].getsockname()[1]
         if not options.password and not is_loopback(options.host):

@@ -34,21 +34,6 @@ Handler = Callable[["web.Request"], "web.StreamResponse | Awaitable[web.StreamRe
 _CALLBACK = re.compile(r"[\w.$]+\Z", re.ASCII)
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Bind and listen on `host:port` (port -1: any free one). Raises OSError, OverflowError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, max(port, 0)))
-        bound.listen(HTTP_BACKLOG)
-        bound.setblocking(False)
-    except BaseException:
-        bound.close()
-        raise
-    return bound
-
-
 class HttpServer:
     """Serves the monitoring documents on a listening socket."""
 

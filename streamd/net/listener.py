@@ -21,6 +21,7 @@ from streamd.net.client_output import ClientOutput
 from streamd.net.client_session import ClientSession
 from streamd.net.pubsub import PubSub
 from streamd.net.recheck import Recheck
+from streamd.net.sockets import serve
 from streamd.net.tracing import TracedConn
 from streamd.obs.log import Log
 from streamd.types import ACCOUNT
@@ -80,10 +81,9 @@ class Listener:
     async def start(self) -> None:
         """Listen. Raises OSError. `port` is the real one afterwards."""
         loop = asyncio.get_running_loop()
-        port = 0 if self.options.port < 0 else self.options.port
-        # The empty host means all interfaces, of both families.
-        self._server = await loop.create_server(
-            self.make_connection, self.options.host or None, port, backlog=1024
+        options = self.options
+        self._server = await serve(
+            loop, self.make_connection, options.host, options.port, backlog=1024
         )
         self.port = self._server.sockets[0].getsockname()[1]
         self._info["host"], self._info["port"] = self._shown_address()

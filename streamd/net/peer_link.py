@@ -29,6 +29,7 @@ from streamd.limits import (
     PEER_SILENT_BEATS_MAX,
     REMOTE_CONGESTED_BYTES,
 )
+from streamd.net.sockets import peer_address
 from streamd.protocol import peer
 from streamd.protocol.peer import Frame, ProtocolError, RaftMessage
 from streamd.types import NodeId, Uid
@@ -112,9 +113,7 @@ class PeerLink(asyncio.Protocol):
         # uvloop's transport does what asyncio's does, but is no subclass of it.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
-        peername = transport.get_extra_info("peername")
-        if peername:
-            self.ip, self.port = peername[0], peername[1]
+        self.ip, self.port = peer_address(transport)
         transport.set_write_buffer_limits(
             high=REMOTE_CONGESTED_BYTES, low=REMOTE_CONGESTED_BYTES // 4
         )

@@ -92,6 +92,11 @@ def test_clients_are_sent_to_the_addresses_of_interfaces(monkeypatch: pytest.Mon
     monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(found)))
     monkeypatch.setattr(addresses, "_interface_address", lambda probe, name: found[name])
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
-    assert client_urls(Options(), 5) == ["192.0.2.7:5"]
+    found6 = ["fe80::1", "::1", "2001:db8::7"]
+    monkeypatch.setattr(addresses, "_ipv6_addresses", lambda: found6)
+    assert client_urls(Options(), 5) == ["192.0.2.7:5", "[2001:db8::7]:5"]
+    everywhere = ["127.0.0.1", "::1", "192.0.2.7", "169.254.3.4", "fe80::1", "2001:db8::7"]
+    assert addresses.addresses_of("::") == everywhere
     found.pop("eth0")
+    found6.pop()
     assert client_urls(Options(), 5) == ["127.0.0.1:5"]

@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamd import limits
 from streamd.net import http
-from streamd.net.http import HttpServer, listening_socket, to_text
+from streamd.net.http import HttpServer, to_text
+from streamd.net.sockets import listening_socket
 from streamd.obs.log import Log
 from tests.unit.net.test_monitoring import monitoring, with_streams
 
@@ -26,7 +27,7 @@ def serve(check: Callable[[Get, HttpServer], Awaitable[None]], **changes: str) -
     """Run `check` against a server that stops afterwards."""
 
     async def main() -> None:
-        listening = listening_socket("127.0.0.1", -1)
+        listening = listening_socket("127.0.0.1", -1, backlog=9)
         log = Log(stream=io.StringIO())
         async with asyncio.TaskGroup() as tasks:
             m = with_streams() if not changes.pop("plain", "") else monitoring()
