@@ -19,6 +19,8 @@ from streamd.types import Seq
 EXPIRE_MAX: Final = 20_000  # the oldest leave cheaply, 15 ms for these, and must leave as they come
 EXPIRE_NAMED_MAX: Final = 4096  # seqs named one by one in an EXPIRE
 _SECOND: Final = 1_000_000_000
+_FEW_DUE: Final = 64  # so many may be there for nothing
+_LOOKS: Final = 4  # at what may be dead, for each one that comes
 
 Due = tuple[int, Seq]
 """(ns since the epoch, the message that leaves then)"""
@@ -29,17 +31,36 @@ class Expiry:
 
     Kept by the second, so that the order within one matters only when it comes: a snapshot of a
     million of them copies lists, and sorts each apart, in another thread.
+
+    Those of messages that left before their time are forgotten by and by, when there are as many
+    of them as of others: a key with a long life may be written anew each second.
     """
 
-    __slots__ = ("_age_from", "_index", "_later", "_seconds", "_soon", "_soon_second", "fresh_ns")
+    __slots__ = (
+        "_age_from",
+        "_count",
+        "_index",
+        "_later",
+        "_looks",
+        "_many",
+        "_seconds",
+        "_soon",
+        "_soon_second",
+        "_unswept",
+        "fresh_ns",
+    )
 
     def __init__(self, index: IndexLookup) -> None:
         self._index = index
-        # Dead seqs fall out late: in both, when their time has come.
+        # Dead seqs fall out late: in both, when their time has come, or by `_sweep`.
         self._soon: list[Due] = []  # heap: all that is due up to `_soon_second`
         self._soon_second = 0
         self._later: dict[int, list[Due]] = {}  # by second
-        self._seconds: list[int] = []  # heap: those of `_later`
+        self._seconds: list[int] = []  # heap: those of `_later`, and of what was swept from it
+        self._count = 0  # of all in `_soon` and `_later`
+        self._many = _FEW_DUE  # as many are swept: more than twice what was left the last time
+        self._unswept: list[int] = []  # seconds, while a sweep goes on
+        self._looks = 0  # that it may still take
         self._age_from: Seq = 0  # all below it are dead or never expire: only a hint
         self.fresh_ns = 0  # the soonest of those that came since `next_due_ns` was asked; 0: none
 
@@ -50,13 +71,47 @@ class Expiry:
         second = due_ns // _SECOND
         if second <= self._soon_second:
             heapq.heappush(self._soon, (due_ns, seq))
-            return
-        bucket = self._later.get(second)
-        if bucket is None:
-            self._later[second] = [(due_ns, seq)]
-            heapq.heappush(self._seconds, second)
         else:
-            bucket.append((due_ns, seq))
+            bucket = self._later.get(second)
+            if bucket is None:
+                self._later[second] = [(due_ns, seq)]
+                heapq.heappush(self._seconds, second)
+            else:
+                bucket.append((due_ns, seq))
+        self._count += 1
+        many = min(self._many, _FEW_DUE + 2 * self._index.count)
+        if self._unswept or self._count > many:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget some of those that are dead: second by second, so that it takes no time to speak
+        of when a message comes."""
+        later, unswept = self._later, self._unswept
+        if not unswept:
+            self._soon = self._live(self._soon)
+            heapq.heapify(self._soon)
+            unswept += later
+        self._looks += _LOOKS
+        while unswept and len(later.get(unswept[-1], ())) < self._looks:
+            second = unswept.pop()
+            bucket = later.get(second, [])
+            self._looks -= len(bucket) + 1
+            kept = self._live(bucket)
+            if kept:
+                later[second] = kept
+            else:
+                later.pop(second, None)
+        if not unswept:
+            self._looks = 0
+            self._many = _FEW_DUE + 2 * self._count
+            if len(self._seconds) > _FEW_DUE + 2 * len(later):
+                self._seconds = sorted(later)
+
+    def _live(self, dues: list[Due]) -> list[Due]:
+        is_live, last = self._index.is_live, self._index.last_seq
+        kept = [due for due in dues if due[1] > last or is_live(due[1])]  # some are stored soon
+        self._count -= len(dues) - len(kept)
+        return kept
 
     def forget_hint(self) -> None:
         """The rules of age have changed."""
@@ -111,13 +166,14 @@ class Expiry:
                 if dead >= EXPIRE_MAX:
                     return None
                 heapq.heappop(soon)
+                self._count -= 1
                 dead += 1
             if soon:
                 return soon[0]
             if not self._seconds:
                 return None
             self._soon_second = heapq.heappop(self._seconds)
-            soon = self._soon = self._later.pop(self._soon_second)
+            soon = self._soon = self._later.pop(self._soon_second, [])
             heapq.heapify(soon)
 
     def _first_aging(self, limits: Limits) -> Seq:

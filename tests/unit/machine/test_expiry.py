@@ -11,6 +11,7 @@ import pytest
 from streamd.machine import commands, expiry
 from streamd.machine.expiry import Expiry
 from streamd.machine.retention import Limits
+from tests.holdings import sizes
 from tests.unit.machine.box import SECOND, START_NS, Box
 
 NO_LIMITS = Limits({"allow_msg_ttl": True})
@@ -26,6 +27,7 @@ def test_all_leave_in_their_time_whatever_order_they_came_in(
 ) -> None:
     """Against a list of everything. One replica plans, one does not, one was restored."""
     monkeypatch.setattr(expiry, "EXPIRE_NAMED_MAX", 3)
+    monkeypatch.setattr(expiry, "_FEW_DUE", 1 if seed % 2 else 64)  # are swept all the time, never
     rng = random.Random(seed)
     box = Box()
     index = box.machine.index
@@ -109,3 +111,34 @@ def test_what_left_before_its_time_is_not_searched_for_the_first_that_did_not(
             assert plan[3] == [last] and turn > 1
             return
     raise AssertionError("never found")
+
+
+@pytest.mark.parametrize("first_life", ["1h", "9000h"])
+def test_what_left_before_its_time_is_not_kept_until_then(first_life: str) -> None:
+    """A key that is written anew every second, to live for 30 days, left 2.6 million entries that
+    waited for their time."""
+    box = Box(allow_msg_ttl=True, max_msgs_per_subject=1)
+    machine = box.machine
+    box.put(b"a.first", TTL=first_life)
+    machine.next_expiry_ns()  # all that is due before that one is in one heap from here on
+    box.put(b"a.second", TTL="700h")
+    most = 0
+    for number in range(3000):
+        last = int(box.put(b"a.%d" % (number % 5), seconds=number % 2, TTL="720h"))
+        if number % 50 == 0:
+            held = sizes(machine.expiry)
+            most = max(most, sum(held[name] for name in held if name.startswith("Expiry._")))
+    assert most < 600, held
+    box.do(commands.PURGE, b"", last, 0)
+    now = box.now + 721 * 3600 * SECOND
+    assert machine.plan_expiry(now)[2:] == [0, [last]]
+
+
+def test_those_of_one_entry_are_kept_while_others_are_forgotten() -> None:
+    """They are noted before they are stored."""
+    box = Box(allow_msg_ttl=True, max_msgs_per_subject=1)
+    headers = b"NATS/1.0\r\nNats-TTL: 60s\r\n\r\n"
+    for _ in range(10):
+        box.store(*[(b"a.%d" % number, headers, b"") for number in range(100)])
+    assert box.machine.index.count == 100
+    assert len(joined(box.machine.expiry)) == 100
