@@ -35,6 +35,7 @@ class StreamStoring(StreamRemoval):
                 if headers or len(payload) > size_max:
                     break
             else:
+                self.dedupe.forget_before(ts)  # there may be no other messages any more
                 first = self._write(ts, msgs, None)
                 self.last_msg_id = b""
                 self._enforce(msgs)

@@ -120,6 +120,17 @@ def test_dedupe_comes_after_expectations() -> None:
     assert code(box.put(b"a.1", Msg_Id="m1", Expected_Last_Sequence=9)) == 10071
 
 
+def test_ids_are_forgotten_when_no_message_has_one_any_more() -> None:
+    """Messages without headers looked at no id: those of the last window stayed for ever."""
+    box = Box()
+    for number in range(50):
+        box.put(b"a.1", Msg_Id=f"m{number}")
+    box.put(b"a.1", seconds=110)
+    assert len(box.machine.dedupe) == 50
+    box.put(b"a.1", seconds=11)
+    assert len(box.machine.dedupe) == 0
+
+
 def test_sizes() -> None:
     box = Box(max_msg_size=10)
     assert code(box.put(b"a.1", b"x" * 11)) == 10054
