@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from streamd.protocol import headers as wire_headers
-
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -118,10 +116,11 @@ def parse_headers(block: bytes) -> list[tuple[str, list[str]]]:
     Bytes that are not UTF-8 become U+FFFD. The status line is not among them.
     """
     found: dict[str, list[str]] = {}
-    for key, value in wire_headers.parse(block):
-        found.setdefault(key.decode("utf-8", "replace"), []).append(
-            value.decode("utf-8", "replace")
-        )
+    for line in block.split(b"\r\n")[1:]:
+        key, colon, value = line.partition(b":")
+        if colon and key:
+            text = value.strip(b" \t").decode("utf-8", "replace")
+            found.setdefault(key.decode("utf-8", "replace"), []).append(text)
     return list(found.items())
 
 

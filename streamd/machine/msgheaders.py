@@ -1,7 +1,7 @@
 """The few things a stream machine must know about a message's headers.
 
 A header block is `NATS/1.0\\r\\nKey: value\\r\\n...\\r\\n\\r\\n`. Keys of the server's own headers
-are compared with their case, as nats-server does. The full parser lives in the protocol room.
+are compared with their case, as nats-server does.
 """
 
 from __future__ import annotations

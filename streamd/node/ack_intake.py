@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamd import limits
-from streamd.machine import commands
+from streamd.machine import commands, msgheaders
 from streamd.machine.msgheaders import parse_number
 from streamd.node.priority import priority_refusal
 from streamd.node.pulls import (
@@ -21,11 +21,9 @@ from streamd.node.pulls import (
 )
 from streamd.node.receivers import Receivers
 from streamd.protocol import acks
-from streamd.protocol import headers as msg_headers
 from streamd.types import Seq
 
 _MS = 1_000_000  # ns
-_PLAIN_ACKS = (b"", b"+ACK", b"+OK")
 
 
 class AckIntake(Receivers):
@@ -44,7 +42,7 @@ class AckIntake(Receivers):
             sink.status(PUSH_BASED)
             return
         if headers:
-            wanted = msg_headers.get(headers, b"Nats-Required-Api-Level")
+            wanted = msgheaders.get(headers, b"Nats-Required-Api-Level")
             if wanted is not None and not _is_level_served(wanted):
                 sink.status(API_LEVEL)
                 return
@@ -95,9 +93,9 @@ class AckIntake(Receivers):
             sseqs = [sseq for sseq in sseqs if sseq <= sent]
         self._acked += sseqs
 
-    def on_ack(self, sseq: Seq, cseq: int, delivered: int, payload: bytes, reply: bytes) -> None:
+    def on_ack(self, sseq: Seq, payload: bytes, reply: bytes) -> None:
         """An ack of any kind. Of what was never delivered: ignored, and so is its reply."""
-        if payload in _PLAIN_ACKS:
+        if payload in acks.PLAIN:
             if sseq <= self._sent_sseq and self._has_acks:
                 self._acked.append(sseq)
                 if reply:
@@ -131,7 +129,7 @@ class AckIntake(Receivers):
         if self._window is None or not self._window.answered(subject):
             return
         if self._is_acked_by_flow and headers:
-            last = msg_headers.get(headers, b"Nats-Last-Stream")
+            last = msgheaders.get(headers, b"Nats-Last-Stream")
             seq = -1 if last is None else parse_number(last)
             if 0 <= seq <= self._sent_sseq:
                 self._acked.append(seq)

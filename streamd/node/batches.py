@@ -38,10 +38,10 @@ class BatchBudget:
 class _Batch:
     __slots__ = ("byte_count", "due_ms", "msgs")
 
-    def __init__(self, due_ms: int) -> None:
+    def __init__(self) -> None:
         self.msgs: list[Msg] = []
         self.byte_count = 0
-        self.due_ms = due_ms
+        self.due_ms = 0
 
 
 class BatchStager:
@@ -195,7 +195,7 @@ class BatchStager:
     # --- the table ------------------------------------------------------------------------------
 
     def _open(self, batch_id: bytes) -> _Batch:
-        batch = _Batch(0)
+        batch = _Batch()
         self._batches[batch_id] = batch
         self._budget.left -= 1
         return batch

@@ -58,11 +58,6 @@ class Relay:
         """Before anything is sent: a number of 31 bits that differs from process to process."""
         self.count = nonce << 32
 
-    @property
-    def waiting_count(self) -> int:
-        """Chunks that are not answered, or not wholly."""
-        return len(self._waiting)
-
     def expect(self, row: Relayed) -> int:
         """Return the token under which the leader will answer; 0 if nobody wants an ack."""
         chunk = row.chunk

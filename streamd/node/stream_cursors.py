@@ -28,7 +28,6 @@ from streamd.store.format import decode_fields
 from streamd.types import Index, Seq, Uid
 
 _FEW_WAKES = 64  # so many may be there for nothing
-_PLAIN_ACKS = frozenset((b"", b"+ACK", b"+OK"))
 
 Fields = tuple[Seq, int, bytes, bytes, bytes]
 
@@ -196,7 +195,7 @@ class StreamCursors(StreamMaintenance):
             return
         self._dirty[cursor] = None
         self._acked[cursor] = None
-        if replies is None and _PLAIN_ACKS.issuperset(payloads):
+        if replies is None and acks.PLAIN.issuperset(payloads):
             try:
                 cursor.on_acks([int(subject.split(b".", 6)[5]) for subject in subjects])
                 return
@@ -206,7 +205,7 @@ class StreamCursors(StreamMaintenance):
             target = acks.parse_target(subject)
             if target is not None:
                 reply = replies[at] if replies is not None else b""
-                cursor.on_ack(target[1], 0, 0, payloads[at], reply)
+                cursor.on_ack(target[1], payloads[at], reply)
 
     def _on_pull(self, name: bytes, reply: bytes, request: tuple[bytes, bytes]) -> None:
         cursor = self._by_name.get(name)

@@ -21,17 +21,7 @@ _ARGUMENT_BYTES_MAX = 4096  # of a -NAK: what is longer is no delay
 
 ACK, NAK, PROGRESS, TERM, NEXT = range(5)
 
-_ACKS = frozenset((b"", b"+ACK", b"+OK"))
-
-
-class AckSubject(NamedTuple):
-    """Whose message is acked, and which delivery of it."""
-
-    stream: bytes
-    consumer: bytes
-    delivered: int  # how often it had been delivered then, this time included
-    sseq: int
-    cseq: int
+PLAIN = frozenset((b"", b"+ACK", b"+OK"))  # payloads of a positive ack
 
 
 class AckVerb(NamedTuple):
@@ -42,44 +32,24 @@ class AckVerb(NamedTuple):
     argument: bytes = b""  # TERM: the reason; NEXT: the pull request
 
 
-def parse_subject(subject: bytes) -> AckSubject | None:
-    """Return what an ack subject names; None for anything that is no ack subject."""
-    tokens = subject.split(b".")
-    count = len(tokens)
-    if count == 9:
-        start = 2
-    elif count >= 11:
-        start = 4
-    else:
-        return None
-    try:
-        return AckSubject(
-            tokens[start],
-            tokens[start + 1],
-            int(tokens[start + 2]),
-            int(tokens[start + 3]),
-            int(tokens[start + 4]),
-        )
-    except ValueError:
-        return None
-
-
 def parse_target(subject: bytes) -> tuple[bytes, int] | None:
-    """Return (consumer, sseq), which is all that an ack needs, in a third of the time of
-    `parse_subject`; None for anything that is no ack subject."""
+    """Return (consumer, sseq) of an ack subject; None for anything that is none."""
     tokens = subject.split(b".", 7)
-    if len(tokens) == 8 and tokens[7].count(b".") == 1:
-        try:
+    try:
+        if len(tokens) == 8 and tokens[7].count(b".") == 1:
             return tokens[3], int(tokens[5])
-        except ValueError:
-            return None
-    parsed = parse_subject(subject)
-    return None if parsed is None else (parsed.consumer, parsed.sseq)
+        tokens = subject.split(b".")
+        if len(tokens) >= 11:
+            _, sseq, _ = map(int, tokens[6:9])
+            return tokens[5], sseq
+    except ValueError:
+        pass
+    return None
 
 
 def parse_payload(payload: bytes) -> AckVerb | None:
     """Return what the payload of an ack asks for; None for what no server knows (ignored)."""
-    if payload in _ACKS:
+    if payload in PLAIN:
         return _PLAIN_ACK
     if payload.startswith(b"-NAK"):
         return AckVerb(NAK, _nak_delay_ns(payload[4:].strip()))

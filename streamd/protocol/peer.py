@@ -155,11 +155,6 @@ class FrameReader:
         self.frame_bytes_max = frame_bytes_max
         self._buffer = bytearray()
 
-    @property
-    def has_partial(self) -> bool:
-        """True if a frame has begun and not ended."""
-        return bool(self._buffer)
-
     def feed(self, chunk: bytes) -> list[Frame]:
         """Take a chunk and return the frames that are complete now, in order."""
         buffer = self._buffer
@@ -190,15 +185,6 @@ class FrameReader:
         elif at < end:
             buffer += chunk[at:] if at else chunk
         return frames
-
-
-def decode_frames(data: bytes) -> list[Frame]:
-    """Decode bytes that hold whole frames only."""
-    reader = FrameReader()
-    frames = reader.feed(data)
-    if reader.has_partial:
-        raise ProtocolError(f"{len(data)} bytes end within a frame")
-    return frames
 
 
 def raft_of(received: Frame) -> tuple[Uid, list[Message]]:

@@ -181,7 +181,7 @@ class SimNet:
             link.held[receiver].append(data)  # until the direction is free again, then in order
             return
         link.heard_us[receiver] = self.world.now_us
-        for frame in peer.decode_frames(data):
+        for frame in peer.FrameReader().feed(data):
             if not link.is_open[receiver]:
                 return
             link.ends[receiver].on_frame(link, sender, frame)

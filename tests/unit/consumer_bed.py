@@ -261,7 +261,7 @@ class Bed:
         return box
 
     def ack(self, sseq: int, payload: bytes = b"", reply: bytes = b"", name: str = "C") -> None:
-        self.cursors[name].on_ack(sseq, sseq, 1, payload, reply)
+        self.cursors[name].on_ack(sseq, payload, reply)
         self.turn()
 
     def interest(self, has: bool = True, name: str = "C") -> Inbox:

@@ -12,7 +12,6 @@ V2 = b"$JS.ACK._.hash.S.C.3.17.21.1795230598127858266.4.rest"
 
 @pytest.mark.parametrize("subject", [V1, V2])
 def test_both_layouts(subject: bytes) -> None:
-    assert acks.parse_subject(subject) == (b"S", b"C", 3, 17, 21)
     assert acks.parse_target(subject) == (b"C", 17)
 
 
@@ -21,7 +20,6 @@ def test_both_layouts(subject: bytes) -> None:
     [b"", b"$JS.ACK.S.C", b"$JS.ACK.S.C.x.y.z.1.2", V1 + b".9", b"$JS.ACK.S.C.1.2.3.4", b"." * 8],
 )
 def test_what_is_no_ack_is_none(subject: bytes) -> None:
-    assert acks.parse_subject(subject) is None
     assert acks.parse_target(subject) is None
 
 

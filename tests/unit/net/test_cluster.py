@@ -499,7 +499,7 @@ def test_the_handler_may_refuse_a_node() -> None:
 async def _read_close(reader: asyncio.StreamReader) -> str:
     """The reason with which the server closed."""
     async with asyncio.timeout(5):
-        frames = peer.decode_frames(await reader.read())
+        frames = peer.FrameReader().feed(await reader.read())
     assert frames[-1][0] == peer.CLOSE
     return str(frames[-1][1])
 
