@@ -19,8 +19,8 @@ from streamd.api import (
     times,
 )
 from streamd.api.cluster_infos import Document, led_stream, short_hash
-from streamd.api.decoding import decode
-from streamd.api.paging import page, page_offset
+from streamd.api.decoding import decode, decode_optional
+from streamd.api.paging import paged
 from streamd.api.request import ApiContext, Request
 from streamd.errors import JsError
 from streamd.machine import commands
@@ -201,32 +201,21 @@ def matching(context: ApiContext, subject: str) -> list[StreamAsset]:
     ]
 
 
-def stream_names(context: ApiContext, subject: str) -> list[str]:
-    """Return the names of all streams, or of those that capture `subject`."""
-    return [asset.name for asset in matching(context, subject)]
-
-
 def list_streams(request: Request, wanted: Document) -> None:
     """Answer `STREAM.LIST` with what the leaders say; who does not leaves its streams missing."""
     context = request.context
     assets = matching(context, wanted.get("subject", ""))
-    offset = page_offset(wanted.get("offset", 0), len(assets))
-    shown = page(assets, offset, limits.LIST_PAGE)
+    shown, place = paged(assets, wanted, limits.LIST_PAGE)
 
     def got(found: dict[int, Document]) -> None:
-        answer: Document = {
-            "total": len(assets),
-            "offset": offset,
-            "limit": limits.LIST_PAGE,
-            "streams": [found[asset.uid] for asset in shown if asset.uid in found],
-        }
+        rows = [found[asset.uid] for asset in shown if asset.uid in found]
         missing = [asset for asset in shown if asset.uid not in found]
-        request.answer(answer | what_is_missing(context, missing))
+        request.answer(place | {"streams": rows} | _what_is_missing(context, missing))
 
     gather_infos(context, shown, True, got)
 
 
-def what_is_missing(context: ApiContext, assets: list[StreamAsset]) -> Document:
+def _what_is_missing(context: ApiContext, assets: list[StreamAsset]) -> Document:
     """Return the fields of a list for streams whose infos nobody gave: `missing`, all names, and
     `offline`, by name why, as far as this node can tell."""
     if not assets:
@@ -394,9 +383,7 @@ def step_down_meta(request: Request) -> None:
 def _step_down(request: Request, uid: int) -> None:
     context = request.context
     node = context.node
-    wanted: Document = {}
-    if decoding.is_json_document(request.payload):
-        wanted = decode(request.payload, shapes.STEP_DOWN).get("placement") or {}
+    wanted = decode_optional(request.payload, shapes.STEP_DOWN).get("placement") or {}
     members = (node.group_info(uid) or {}).get("peers") or ()
     others = [peer for peer in members if peer["name"] != node.server_name]
     if not others:

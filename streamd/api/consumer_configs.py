@@ -34,14 +34,6 @@ _NO_LIMITS: Final = AssetLimits()
 _GROUP_NAME = re.compile(rf"[a-zA-Z0-9/_=-]{{1,{limits.PRIORITY_GROUP_NAME_MAX}}}")
 _LIMIT_NOT_GIVEN: Final = "{} must be set if it's configured in stream limits"
 _NAME_REFUSAL: Final = "consumer name can not contain '.', '*', '>', '\\', '/'"
-_POLICY_WORDS: Final = {
-    "all": "all",
-    "last": "last",
-    "new": "new",
-    "by_start_sequence": "by start sequence",
-    "by_start_time": "by start time",
-    "last_per_subject": "last per subject",
-}
 
 
 def new_name() -> str:
@@ -84,11 +76,7 @@ def normalise(
     _check_priority(config)
     metadata = static_metadata(config.get("metadata", {}), required_level(config))
     config["metadata"] = metadata
-    return {
-        field: config[field]
-        for field in CONSUMER_CONFIG_FIELDS
-        if field in config and (field in _ALWAYS_SHOWN or config[field])
-    }
+    return shown(config)
 
 
 def shown(config: Config) -> Config:
@@ -327,7 +315,7 @@ def _check_filters(config: Config) -> None:
 
 def _check_start(config: Config) -> None:
     policy = config["deliver_policy"]
-    words = _POLICY_WORDS[policy]
+    words = policy.replace("_", " ")
     has_seq, has_time = bool(config.get("opt_start_seq")), bool(config.get("opt_start_time"))
 
     def refusal(what: str, state: str) -> JsError:

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from streamd import errors, limits
 from streamd.api import consumer_configs, decoding, infos, shapes, times
-from streamd.api.decoding import Shape, decode
-from streamd.api.paging import page, page_offset
+from streamd.api.decoding import Shape, decode, decode_optional
+from streamd.api.paging import paged
 from streamd.api.request import Request
 from streamd.api.stream_configs import static_metadata
 from streamd.machine import commands
@@ -142,42 +142,23 @@ def info(request: Request) -> None:
 
 def names(request: Request) -> None:
     """`CONSUMER.NAMES.<stream>`."""
-    found, offset = _found(request)
-    shown = page(found, offset, limits.STREAM_NAME_PAGE)
-    request.answer(
-        {
-            "total": len(found),
-            "offset": offset,
-            "limit": limits.STREAM_NAME_PAGE,
-            "consumers": [consumer.name for consumer in shown],
-        }
-    )
+    shown, place = _page(request, limits.STREAM_NAME_PAGE)
+    request.answer(place | {"consumers": [consumer.name for consumer in shown]})
 
 
 def list_infos(request: Request) -> None:
     """`CONSUMER.LIST.<stream>`."""
-    found, offset = _found(request)
-    handle = request.stream()
-    request.answer(
-        {
-            "total": len(found),
-            "offset": offset,
-            "limit": limits.LIST_PAGE,
-            "consumers": [
-                infos.consumer_info(request.context, handle, consumer, is_listed=True)
-                for consumer in page(found, offset, limits.LIST_PAGE)
-            ],
-        }
-    )
+    shown, place = _page(request, limits.LIST_PAGE)
+    context, handle = request.context, request.stream()
+    rows = [infos.consumer_info(context, handle, consumer, is_listed=True) for consumer in shown]
+    request.answer(place | {"consumers": rows})
 
 
-def _found(request: Request) -> tuple[list[Consumer], int]:
-    wanted: dict[str, Any] = {}
-    if decoding.is_json_document(request.payload):
-        wanted = decode(request.payload, shapes.CONSUMERS)
+def _page(request: Request, size: int) -> tuple[list[Consumer], dict[str, Any]]:
+    wanted = decode_optional(request.payload, shapes.CONSUMERS)
     by_name = request.stream().machine.consumers
     found = [by_name[name] for name in sorted(by_name) if not by_name[name].config.get("direct")]
-    return found, page_offset(wanted.get("offset", 0), len(found))
+    return paged(found, wanted, size)
 
 
 def delete(request: Request) -> None:
@@ -196,9 +177,7 @@ def delete(request: Request) -> None:
 
 def pause(request: Request) -> None:
     """`CONSUMER.PAUSE.<stream>.<consumer>`: pause until a time, or resume."""
-    wanted: dict[str, Any] = {}
-    if decoding.is_json_document(request.payload):
-        wanted = decode(request.payload, shapes.CONSUMER_PAUSE)
+    wanted = decode_optional(request.payload, shapes.CONSUMER_PAUSE)
     handle, consumer = _consumer(request)
     until_ns = max(0, times.parse_ns(wanted.get("pause_until", "")))
 

@@ -115,9 +115,9 @@ def is_empty_request(body: bytes) -> bool:
     )
 
 
-def is_json_document(body: bytes) -> bool:
-    """True if `body` begins as a JSON object or array; other bodies are ignored where optional."""
-    return body.lstrip()[:1] in (b"{", b"[")
+def decode_optional(body: bytes, shape: Shape) -> dict[str, Any]:
+    """`decode` of a body that begins as a JSON object or array; any other asks for nothing."""
+    return decode(body, shape) if body.lstrip()[:1] in (b"{", b"[") else {}
 
 
 # --- values -------------------------------------------------------------------------------------

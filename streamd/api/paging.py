@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 
-def page_offset(asked: int, total: int) -> int:
-    """Return where a page really begins: within the list, or right behind it."""
-    return min(max(asked, 0), total)
-
-
-def page(items: list[Item], offset: int, size: int) -> list[Item]:
-    """Return the page of `items` that begins at `offset`."""
-    return items[offset : offset + size]
+def paged(
+    items: list[Item], wanted: dict[str, Any], size: int
+) -> tuple[list[Item], dict[str, Any]]:
+    """Return the page of `items` that begins at the request's `offset`, or right behind the last,
+    and the fields of the answer that say which page it is."""
+    offset = min(max(wanted.get("offset", 0), 0), len(items))
+    return items[offset : offset + size], {"total": len(items), "offset": offset, "limit": size}

@@ -6,8 +6,8 @@ from typing import Any
 
 from streamd import errors, limits
 from streamd.api import cluster, decoding, infos, shapes, stream_configs
-from streamd.api.decoding import decode
-from streamd.api.paging import page, page_offset
+from streamd.api.decoding import decode, decode_optional
+from streamd.api.paging import paged
 from streamd.api.request import ApiContext, Request
 from streamd.machine import commands
 from streamd.node.ports import StreamHandle
@@ -112,9 +112,7 @@ def _check_consumers(handle: StreamHandle, config: dict[str, Any]) -> None:
 
 def info(request: Request) -> None:
     """`STREAM.INFO.<stream>`: config and state, on demand with deleted seqs or subject counts."""
-    wanted: dict[str, Any] = {}
-    if decoding.is_json_document(request.payload):
-        wanted = decode(request.payload, shapes.STREAM_INFO)
+    wanted = decode_optional(request.payload, shapes.STREAM_INFO)
     request.when_current(request.stream(), _show_info, request, wanted)
 
 
@@ -137,7 +135,7 @@ def _show_info(request: Request, wanted: dict[str, Any]) -> None:
             offset, limit = max(0, wanted.get("offset", 0)), limits.SUBJECT_DETAIL_PAGE
         shown_counts = {
             subject.decode("utf-8", "replace"): counts[subject]
-            for subject in page(sorted(counts), offset, limit)
+            for subject in sorted(counts)[offset : offset + limit]
         }
         if shown_counts:
             shown["state"]["subjects"] = shown_counts
@@ -155,48 +153,15 @@ def deleted_seqs(handle: StreamHandle) -> list[int]:
 
 def names(request: Request) -> None:
     """`STREAM.NAMES`: names of streams, on demand of those that capture a subject."""
-    wanted: dict[str, Any] = {}
-    if decoding.is_json_document(request.payload):
-        wanted = decode(request.payload, shapes.STREAM_NAMES)
-    subject = wanted.get("subject", "")
-    found = cluster.stream_names(request.context, subject)
-    offset = page_offset(wanted.get("offset", 0), len(found))
-    shown = page(found, offset, limits.STREAM_NAME_PAGE)
-    request.answer(
-        {
-            "total": len(found),
-            "offset": offset,
-            "limit": limits.STREAM_NAME_PAGE,
-            "streams": shown or None,
-        }
-    )
+    wanted = decode_optional(request.payload, shapes.STREAM_NAMES)
+    found = cluster.matching(request.context, wanted.get("subject", ""))
+    shown, place = paged(found, wanted, limits.STREAM_NAME_PAGE)
+    request.answer(place | {"streams": [asset.name for asset in shown] or None})
 
 
 def list_infos(request: Request) -> None:
     """`STREAM.LIST`: as NAMES, with their infos."""
-    wanted: dict[str, Any] = {}
-    if decoding.is_json_document(request.payload):
-        wanted = decode(request.payload, shapes.STREAM_LIST)
-    if request.context.is_clustered:
-        cluster.list_streams(request, wanted)
-        return
-    context = request.context
-    assets = cluster.matching(context, wanted.get("subject", ""))
-    offset = page_offset(wanted.get("offset", 0), len(assets))
-    shown = page(assets, offset, limits.LIST_PAGE)
-    handles = [context.node.stream(asset.name) for asset in shown]
-    answer = {
-        "total": len(assets),
-        "offset": offset,
-        "limit": limits.LIST_PAGE,
-        "streams": [
-            infos.stream_info(context, handle, is_listed=True)
-            for handle in handles
-            if handle is not None
-        ],
-    }
-    missing = [asset for asset, handle in zip(shown, handles, strict=True) if handle is None]
-    request.answer(answer | cluster.what_is_missing(context, missing))
+    cluster.list_streams(request, decode_optional(request.payload, shapes.STREAM_LIST))
 
 
 def delete(request: Request) -> None:
@@ -219,9 +184,7 @@ def delete(request: Request) -> None:
 
 def purge(request: Request) -> None:
     """`STREAM.PURGE.<stream>`: remove messages: all, of a filter, below a seq, all but some."""
-    wanted: dict[str, Any] = {}
-    if decoding.is_json_document(request.payload):
-        wanted = decode(request.payload, shapes.STREAM_PURGE)
+    wanted = decode_optional(request.payload, shapes.STREAM_PURGE)
     seq, keep = wanted.get("seq", 0), wanted.get("keep", 0)
     if seq and keep:
         raise errors.BAD_REQUEST()

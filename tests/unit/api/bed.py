@@ -78,6 +78,8 @@ class View:
 class Stream:
     """ports.StreamHandle over a machine whose blocks are bytearrays."""
 
+    is_local = True
+
     def __init__(self, node: Node, asset: StreamAsset) -> None:
         self._node = node
         self._codec = BlockCodec()
@@ -162,6 +164,7 @@ class Node:
     """ports.NodeHandle whose groups decide at once."""
 
     is_clustered = False
+    peers = None
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -198,6 +201,9 @@ class Node:
 
     def streams(self) -> list[Stream]:
         return [self._streams[name] for name in sorted(self._streams)]
+
+    def leader_of(self, uid: int) -> str:
+        return self.server_name
 
     def memory_bytes(self) -> int:
         return 0
