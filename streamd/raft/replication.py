@@ -195,7 +195,10 @@ class Leadership:
             )
         except CorruptionError as err:
             if is_passing(err):
-                return False  # it is tried again with the next heartbeat
+                # Not in this turn again: the answer to the next heartbeat ends the pause.
+                peer.probe()
+                peer.is_paused, peer.probe_round = True, self._round_no
+                return False
             if not log.lose_stored():
                 raise
             self._offer_snapshot(node_id, peer, now_ms)

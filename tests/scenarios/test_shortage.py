@@ -69,6 +69,27 @@ def test_a_reader_waits_until_files_can_be_opened(cluster: Cluster, code: int) -
     check_unharmed(cluster, name)
 
 
+def test_a_leader_without_memory_to_read_its_log_goes_on_with_its_turn(cluster: Cluster) -> None:
+    """A follower lacks what is no longer in memory. The leader asked its disk for it again and
+    again within one turn, and did nothing else until it was given."""
+    cluster.create(replicas=3)
+    name = cluster.leader("S")
+    away = next(each for each in cluster.running() if each != name)
+    cluster.stop(away)
+    for _ in range(300):  # entries; 64 stay in memory
+        cluster.publish(1)
+    disk = cluster.hosts[name].disk
+    disk.fail("pread", errno.ENOMEM, under=f"{ROOT}/wal", count=5000)
+    cluster.boot(away)
+    cluster.run_ms(2000)
+    assert 0 < disk.fault_counts["pread"] < 200
+    assert cluster.leader("S") == name
+    assert cluster.publish(1)[-1] == 301
+    disk.heal()
+    cluster.until_whole()
+    check_unharmed(cluster, name)
+
+
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_stream_that_could_not_write_for_want_of_files_is_opened_again(
     cluster: Cluster, replicas: int
