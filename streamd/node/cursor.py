@@ -116,9 +116,8 @@ class Cursor(CursorSending):
                 self._take_position()
         elif kind == commands.CREATE_CONSUMER:
             self._configure()
-            if not self.consumer.initial:
-                # The scan may have run past what the new filter wants.
-                self._next_sseq = max(self._sent_sseq + 1, self.consumer.next_sseq)
+            # The scan may have run past what the new filter wants.
+            self._next_sseq = max(self._sent_sseq + 1, self.consumer.next_sseq)
         elif kind == commands.PAUSE_CONSUMER:
             self._is_resume_proposed = False
         if tag:

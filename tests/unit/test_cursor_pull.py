@@ -739,6 +739,46 @@ def test_another_ack_wait_holds_for_what_was_delivered_before(
     assert box.seqs() == [1, 2, 3, 4, 1, 2]
 
 
+def test_another_filter_finds_what_was_looked_at_while_the_first_messages_went_out() -> None:
+    """Last per subject: the cursor has sent those, and looked at what came after, before any of it
+    is applied. What did not match then may match by the filter that is applied now."""
+    bed = Bed()
+    bed.store(b"a", b"b")
+    cursor = bed.create(deliver_policy="last_per_subject", filter_subject="a")
+    bed.is_auto = False
+    box = bed.pull(req(batch=9, expires=SECOND))
+    bed.store(b"b", b"a")
+    assert box.seqs() == [1, 4]
+    consumer = bed.consumers["C"]
+    assert consumer.initial == [1]
+    changed = {key: consumer.config[key] for key in consumer.config if key != "filter_subject"}
+    consumer.update(changed)
+    cursor.on_applied([commands.CREATE_CONSUMER, 0, "C"])
+    bed.store(b"b")
+    bed.is_auto = True
+    bed.turn()
+    assert box.seqs() == [1, 4, 5]
+    assert consumer.num_pending == 0
+
+
+def test_another_filter_finds_what_no_first_message_followed() -> None:
+    """The same, where nothing that matches came after them."""
+    bed = Bed()
+    bed.store(b"a", b"b")
+    cursor = bed.create(deliver_policy="last_per_subject", filter_subject="a")
+    bed.is_auto = False
+    box = bed.pull(req(batch=9, expires=SECOND))
+    bed.store(b"b")
+    consumer = bed.consumers["C"]
+    changed = {key: consumer.config[key] for key in consumer.config if key != "filter_subject"}
+    consumer.update(changed)
+    cursor.on_applied([commands.CREATE_CONSUMER, 0, "C"])
+    bed.is_auto = True
+    bed.turn()
+    assert box.seqs() == [1, 3]
+    assert consumer.num_pending == 0
+
+
 def test_an_ack_counts_while_its_message_is_being_given_up() -> None:
     """The last ack wait is over and DEAD is proposed; then the ack comes, and is answered."""
     bed = Bed(retention="workqueue")
