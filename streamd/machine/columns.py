@@ -9,9 +9,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import compress, count
 from typing import Any, Final, Self
 
 from streamd import limits
@@ -53,7 +53,7 @@ class Columns:
         self.subjects: Any = []  # bytes; of a sealed block whatever sequence its footer gave
         self.end_offset = BLOCK_HEADER_BYTES
         self.has_flags = False  # any length with flag bits
-        self._wanted: dict[Matcher, tuple[int, frozenset[int]]] = {}
+        self._wanted: dict[Matcher, Wanted] = {}
 
     @classmethod
     def from_view(cls, view: ColumnsView) -> Self:
@@ -112,28 +112,74 @@ class Columns:
             first = self.first_seq
             self.seqs = array("Q", range(first, first + len(self.offsets)))
 
-    def wanted(self, matcher: Matcher) -> frozenset[int]:
-        """The ids of this block's subjects that `matcher` matches."""
-        known = self._wanted.get(matcher)
-        count = len(self.subjects)
-        if known is not None and known[0] == count:
-            return known[1]
-        if known is None:
+    def wanted(self, matcher: Matcher) -> Wanted:
+        """Which of this block's subjects `matcher` matches."""
+        found = self._wanted.get(matcher)
+        if found is None:
             if len(self._wanted) >= _WANTED_CACHE_MAX:
                 self._wanted.clear()
-            start, ids = 0, frozenset[int]()
-        else:
-            start, ids = known
-        subjects = self.subjects
-        if matcher.literal is None:
-            test = matcher.test
-            rest = subjects if not start else subjects[start:]
-            ids |= {local for local, name in enumerate(rest, start) if test(name)}
-        elif not ids:
-            with suppress(ValueError):  # each subject is there once
-                ids = frozenset((subjects.index(matcher.literal, start),))
-        self._wanted[matcher] = (count, ids)
-        return ids
+            found = self._wanted[matcher] = Wanted()
+        if found.known < len(self.subjects):
+            found.look_at(self.subjects, matcher)
+        return found
+
+
+class Wanted:
+    """Which of a block's subjects a matcher matches: a byte for each. A set of the ids of those
+    that do takes seventy, and there is one for each block and each consumer that came through."""
+
+    __slots__ = ("_flags", "_only", "count", "known")
+
+    def __init__(self) -> None:
+        self.count = 0  # that match
+        self.known = 0  # that were looked at
+        self._only = -1  # the one that matches, if it is the only one
+        self._flags = bytearray()  # by id; none for a literal, which is there once
+
+    def look_at(self, subjects: Any, matcher: Matcher) -> None:
+        """Take in those that are new."""
+        start, self.known = self.known, len(subjects)
+        if matcher.literal is not None:
+            if not self.count:
+                with suppress(ValueError):
+                    self._only = subjects.index(matcher.literal, start)
+                    self.count = 1
+            return
+        new = bytes(map(bool, map(matcher.test, subjects[start:] if start else subjects)))
+        self._flags += new
+        self.count += new.count(1)
+        if self.count == 1:
+            self._only = self._flags.index(1)
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __contains__(self, local: int) -> bool:
+        return local == self._only if self.count < 2 else bool(self._flags[local])
+
+    def count_of(self, ids: Any) -> int:
+        """How many rows with these ids match."""
+        if self.count < 2:
+            return int(ids.count(self._only)) if self.count else 0
+        return sum(map(self._flags.__getitem__, ids))
+
+    def rows(self, ids: Any, low: int, high: int) -> Iterable[int]:
+        """Rows of low..high-1 that match; `ids`: of all rows."""
+        if self.count < 2:
+            return self._rows_of_one(ids, low, high) if self.count else ()
+        if self.count == self.known:
+            return range(low, high)
+        return compress(range(low, high), map(self._flags.__getitem__, ids[low:high]))
+
+    def _rows_of_one(self, ids: Any, low: int, high: int) -> Iterator[int]:
+        at = low
+        while True:
+            try:
+                at = ids.index(self._only, at, high)
+            except ValueError:
+                return
+            yield at
+            at += 1
 
 
 class ColumnsCache:

@@ -74,7 +74,7 @@ class IndexLookup(IndexPlaces):
         after the last one looked at."""
         rows: Iterable[int] = range(low, high)
         if matcher is not None:
-            rows = _matching_rows(columns, columns.wanted(matcher), low, high)
+            rows = columns.wanted(matcher).rows(columns.subject_ids, low, high)
         offsets, lengths = columns.offsets, columns.lengths
         first_seq, deleted = self.first_seq, self.deleted
         has_deleted = len(deleted) > 0
@@ -250,15 +250,11 @@ class IndexLookup(IndexPlaces):
             if not wanted:
                 continue
             if not self._has_deleted(columns, low, high):
-                ids = columns.subject_ids[low:high]
-                if len(wanted) == 1:
-                    total += ids.count(next(iter(wanted)))
-                else:
-                    total += sum(map(wanted.__contains__, ids))
+                total += wanted.count_of(columns.subject_ids[low:high])
             else:
                 total += sum(
                     self.is_live(columns.seq_at(at))
-                    for at in _matching_rows(columns, wanted, low, high)
+                    for at in wanted.rows(columns.subject_ids, low, high)
                 )
         return total
 
@@ -323,26 +319,3 @@ def _run(columns: Columns, block_no: int, low: int, high: int) -> Iterable[Loc]:
         lengths,
         strict=False,
     )
-
-
-def _matching_rows(columns: Columns, wanted: frozenset[int], low: int, high: int) -> Iterator[int]:
-    """Rows of low..high-1 whose subject id is in `wanted`."""
-    ids = columns.subject_ids
-    if not wanted:
-        return
-    if len(wanted) == 1:
-        (local,) = wanted
-        at = low
-        while True:
-            try:
-                at = ids.index(local, at, high)
-            except ValueError:
-                return
-            yield at
-            at += 1
-    if len(wanted) == len(columns.subjects):
-        yield from range(low, high)
-        return
-    for at, local in enumerate(ids[low:high], low):
-        if local in wanted:
-            yield at

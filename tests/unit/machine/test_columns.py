@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
+
 from streamd.machine.columns import Columns, ColumnsCache
+from streamd.subjects import Matcher
 from tests.unit.machine.box import Box
 
 
@@ -82,3 +87,37 @@ def test_streams_may_share_a_cache_once_they_are_in_one_thread() -> None:
             assert message is not None and message.payload == b"%d" % number
             box.put(b"a.%d" % key, b"%d" % number)
     assert cache.byte_count > 0
+
+
+@pytest.mark.parametrize(
+    "patterns", [[b"a.*.x"], [b"a.5.x"], [b"a.7.x", b"b.>"], [b"none.*"], [b"a.>"]]
+)
+def test_what_matches_is_known_also_when_subjects_come(patterns: list[bytes]) -> None:
+    matcher = Matcher(patterns)
+    made = Columns()
+    for number in range(40):
+        made.subjects.append(b"%c.%d.%c" % (b"ab"[number % 9 == 8], number, b"xy"[number > 30]))
+        made.subject_ids.extend((number, number // 2))
+        if number % 3 == 0:
+            continue
+        expected = {local for local, name in enumerate(made.subjects) if matcher.matches(name)}
+        wanted, ids = made.wanted(matcher), made.subject_ids
+        assert bool(wanted) is bool(expected)
+        assert {local for local in range(number + 1) if local in wanted} == expected
+        rows = [row for row in range(5, len(ids) - 1) if ids[row] in expected]
+        assert list(wanted.rows(ids, 5, len(ids) - 1)) == rows
+        assert wanted.count_of(ids[5:-1]) == len(rows)
+
+
+def test_what_matches_takes_little() -> None:
+    """It was a set of numbers for each filter: half a gigabyte for one block with many subjects
+    and 64 consumers, beside the bound of all blocks of a node."""
+    made = Columns()
+    made.subjects += [b"s.%d.x" % number for number in range(20_000)]
+    matcher = Matcher([b"s.*.x"])
+    tracemalloc.start()
+    try:
+        made.wanted(matcher)
+        assert tracemalloc.get_traced_memory()[0] < 3 * 20_000
+    finally:
+        tracemalloc.stop()
