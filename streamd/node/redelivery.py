@@ -116,9 +116,14 @@ class Redelivery:
 
     def _is_needed(self, due_ms: int, first: Seq, last: Seq, stamp: int) -> bool:
         """False if `ring` would find nothing to do for a timer, whenever it rings."""
-        if stamp == _NAK:
-            return self._nak_due_ms.get(first) == due_ms
         consumer = self._consumer
+        if stamp == _NAK:
+            if self._nak_due_ms.get(first) != due_ms:
+                return False
+            if first in consumer.pending or first > consumer.delivered_sseq:
+                return True
+            del self._nak_due_ms[first]  # acked all the same, or it left the stream
+            return False
         if last <= consumer.floor_sseq:
             return False
         if last > consumer.delivered_sseq:

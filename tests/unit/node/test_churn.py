@@ -78,6 +78,33 @@ def test_acked_messages_leave_no_timers() -> None:
     assert "Redelivery._timers" not in grown(before, deliver_and_ack(200), 50)
 
 
+def test_messages_that_left_are_not_waited_for_to_be_delivered_again() -> None:
+    """They were remembered until the delay of their -NAK was over, a day perhaps."""
+    leader = Leader(max_msgs=3)
+    create(leader, "C")
+
+    def deliver_and_nak(count: int) -> dict[str, int]:
+        for _ in range(count):
+            publish(leader, b"s.1")
+            pull(leader, "C", 1)
+            leader.pass_time(20)
+            ack = leader.wires.delivered[-1][1]
+            leader.post(g.ACKS, [ack], None, [b'-NAK {"delay": 86400000000000}'])
+            leader.pass_time(20)
+        return sizes(leader.node.group)
+
+    before = deliver_and_nak(100)
+    assert len(leader.machine.consumers["C"].naked) == 3
+    kept = grown(before, deliver_and_nak(200), 50)
+    assert not {what for what in kept if what.startswith("Redelivery.")}
+    leader.pass_time(86_400_000)
+    for _ in range(4):
+        pull(leader, "C", 1)
+        leader.pass_time(20)
+    again = [int(ack.split(b".")[5]) for _, ack, *_ in leader.wires.delivered[300:] if ack]
+    assert again == [298, 299, 300]
+
+
 def test_consumers_that_are_gone_are_woken_no_more() -> None:
     leader = Leader()
     publish(leader, b"s.1")
