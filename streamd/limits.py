@@ -72,6 +72,7 @@ CONFIG_DEPTH_MAX: Final = 64
 
 TURN_ENTRIES_MAX: Final = 256  # entries applied in one turn; then the loop serves others
 LOOP_SHARE_S: Final = 0.002  # a group with more to do has the loop so long; then others go first
+LOOP_TURNS_MAX: Final = 64  # of all groups in one round of the loop, about 6 ms; then sockets again
 TURN_BYTES_MAX: Final = 4 * 1024 * 1024  # of entries taken from the log at once
 ENTRY_OVERHEAD_BYTES: Final = 64  # what an entry costs in the log beside its payload
 SNAPSHOT_EVERY_BYTES: Final = 96 * 1024 * 1024  # bounds what a restart replays: about a second;

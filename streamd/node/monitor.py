@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamd import limits
 from streamd.node import group as g
-from streamd.node.wakeup import Wakeup
+from streamd.node.wakeup import DueTurns, Wakeup
 from streamd.raft.messages import Message
 from streamd.types import Entry, HardState, Index, NodeId, Uid
 
@@ -61,15 +61,6 @@ class SnapshotWriter(Protocol):
         done: Callable[[], None],
     ) -> None:
         """`is_last`: the group stops then, so that it may take its time."""
-
-
-class DueTurns:
-    """How many groups of a node have a turn due in this round of the loop."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
 
 
 class Monitor:
@@ -124,13 +115,11 @@ class Monitor:
 
     def _ring(self) -> None:
         if not self._wake.is_rung and not self._is_done:
-            self._due.count += 1
-            self._wake.ring()
+            self._due.ring(self._wake)
 
     def _answer(self) -> None:
         if self._wake.is_rung:
-            self._due.count -= 1
-            self._wake.clear()
+            self._due.answer(self._wake)
 
     def stop(self) -> None:
         """Ask the loop to end; it takes a last snapshot itself, or none. Await `stopped`."""

@@ -34,7 +34,7 @@ from streamd.node.hand_over import HandOver
 from streamd.node.leaders import Leaders
 from streamd.node.memory_log import MemoryLog
 from streamd.node.meta_member import MetaMember
-from streamd.node.monitor import DueTurns, Monitor
+from streamd.node.monitor import Monitor
 from streamd.node.moves import Moves
 from streamd.node.peering import Peering
 from streamd.node.ports import Done, Peers, Wires
@@ -48,6 +48,7 @@ from streamd.node.stragglers import Stragglers
 from streamd.node.stream_handle import LocalStream
 from streamd.node.timers import Timers
 from streamd.node.trash import Trash
+from streamd.node.wakeup import DueTurns
 from streamd.raft.messages import Message
 from streamd.store.disk import disk_error
 from streamd.store.wal import Wal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 
 from streamd import limits
 
@@ -12,19 +13,26 @@ class Wakeup:
     """Rung by anybody on the loop, waited for by one. For hot paths: what is asked most often,
     `is_rung`, is a plain attribute."""
 
-    __slots__ = ("_since", "_waiter", "is_rung")
+    __slots__ = ("_since", "_waiter", "is_next", "is_rung")
 
     def __init__(self) -> None:
         self.is_rung = False
+        self.is_next = False  # of many (see DueTurns), its turn is one of the next
         self._since = 0.0  # when the loop last came here; monotonic, s
         self._waiter: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
         """Wake who waits, or who is about to."""
         self.is_rung = True
+        self.release()
+
+    def release(self) -> bool:
+        """Let who waits go on; False if nobody does, or may already."""
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if waiter is None or waiter.done():
+            return False
+        waiter.set_result(None)
+        return True
 
     def clear(self) -> None:
         """What it rang for is seen to."""
@@ -45,3 +53,45 @@ class Wakeup:
         finally:
             self._waiter = None
         self._since = time.monotonic()
+
+
+class DueTurns:
+    """The groups of a node that have a turn due: some in this round of the loop, the rest later.
+
+    Of ten thousand groups each may have one at once, as after an election timeout. All of them in
+    one round would keep the loop for seconds: no socket is read meanwhile, peers take this node
+    for dead, and their links, once cut, give every group a turn again.
+    """
+
+    __slots__ = ("_next_count", "_waiting", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._next_count = 0
+        self._waiting: deque[Wakeup] = deque()
+
+    def ring(self, wakeup: Wakeup) -> None:
+        """Have who waits for `wakeup`, which is not rung, take its turn soon."""
+        self.count += 1
+        if self._next_count < limits.LOOP_TURNS_MAX:
+            self._next_count += 1
+            wakeup.is_next = True
+            wakeup.ring()
+        else:
+            wakeup.is_rung = True  # who comes by without having waited goes on, as ever
+            self._waiting.append(wakeup)
+
+    def answer(self, wakeup: Wakeup) -> None:
+        """It takes the turn for which `wakeup` rang, or none ever: one that waits is next."""
+        self.count -= 1
+        wakeup.is_rung = False
+        if not wakeup.is_next:
+            return
+        wakeup.is_next = False
+        waiting = self._waiting
+        while waiting:
+            other = waiting.popleft()
+            if other.is_rung and not other.is_next and other.release():
+                other.is_next = True
+                return
+        self._next_count -= 1

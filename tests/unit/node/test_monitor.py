@@ -13,7 +13,7 @@ from streamd.errors import DiskError, JsError
 from streamd.machine import commands
 from streamd.node import group as g
 from streamd.node.monitor import Monitor
-from streamd.node.wakeup import Wakeup
+from streamd.node.wakeup import DueTurns, Wakeup
 from streamd.raft.messages import Heartbeat
 from tests.unit.node.test_accepted_loss import contents, create, make, publish
 
@@ -103,6 +103,83 @@ def test_who_waits_may_be_cancelled() -> None:
             await waiting
         wakeup.ring()
         await wakeup.wait()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_the_turns_of_many_groups_leave_the_loop_to_others_in_between(
+    monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """All groups are rung at once, and some again by their own turn. In no round of the loop do
+    more than the bound take a turn, the others follow in order, and none is left out."""
+    monkeypatch.setattr(limits, "LOOP_TURNS_MAX", 4)
+    monkeypatch.setattr(limits, "LOOP_SHARE_S", 60.0)
+    rounds = 0
+    seen: list[tuple[int, int]] = []  # (round of the loop, group)
+
+    async def run() -> None:
+        nonlocal rounds
+        due = DueTurns()
+        wakeups = [Wakeup() for _ in range(50)]
+
+        async def take_turns(number: int) -> None:
+            again = more if number % 5 == 0 else 0
+            for left in range(again, -1, -1):
+                await wakeups[number].wait()
+                due.answer(wakeups[number])
+                seen.append((rounds, number))
+                if left:
+                    due.ring(wakeups[number])
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(50):
+                tasks.create_task(take_turns(number))
+            await asyncio.sleep(0)
+            for wakeup in wakeups:
+                due.ring(wakeup)
+            while len(seen) < 50 + 10 * more:
+                rounds += 1
+                await asyncio.sleep(0)
+        assert due.count == 0
+        assert not any(wakeup.is_rung for wakeup in wakeups)
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+    first = list(dict.fromkeys(number for _, number in seen))
+    assert first == list(range(50))
+    for each in {each for each, _ in seen}:
+        assert len({number for at, number in seen if at == each}) <= 4
+
+
+def test_a_group_that_is_due_and_ends_takes_nobody_the_turn() -> None:
+    """Groups that end while their turn is due, one of the next or a later one, and one that is
+    rung again meanwhile: all others have theirs."""
+
+    async def run() -> None:
+        due = DueTurns()
+        bound = limits.LOOP_TURNS_MAX
+        wakeups = [Wakeup() for _ in range(3 * bound)]
+        loop = asyncio.get_running_loop()
+        had: list[int] = []
+
+        async def take_turn(number: int) -> None:
+            await wakeups[number].wait()
+            had.append(number)
+            due.answer(wakeups[number])
+
+        waiting = [loop.create_task(take_turn(number)) for number in range(len(wakeups))]
+        await asyncio.sleep(0)
+        for wakeup in wakeups:
+            due.ring(wakeup)
+        ended = [0, 1, bound, bound + 1]
+        for number in ended:
+            waiting[number].cancel()
+            due.answer(wakeups[number])
+        due.ring(wakeups[bound])
+        due.answer(wakeups[bound])
+        await asyncio.wait(waiting)
+        assert had == [number for number in range(len(wakeups)) if number not in ended]
+        assert due.count == 0
 
     asyncio.run(asyncio.wait_for(run(), 10))
 
