@@ -220,7 +220,16 @@ class StreamMachine(StreamStoring):
         """Where to read a block's records if its footer turns out bad."""
         self._scan = scan
 
+    def let_go(self) -> None:
+        """Nothing is applied any more: nothing that this holds leads back to it."""
+        self._handlers = {}
+        self.index.rescan = _no_way
+
     def _rescan(self, block_no: int, end_offset: int) -> Columns:
         if self._scan is None:
-            raise errors.CorruptionError(f"block {block_no}: no way to read it again")
+            return _no_way(block_no, end_offset)
         return snapshot.columns_from(self._scan(block_no, end_offset))
+
+
+def _no_way(block_no: int, end_offset: int) -> Columns:
+    raise errors.CorruptionError(f"block {block_no}: no way to read it again")

@@ -501,6 +501,13 @@ class Group:
         """Take nothing of what peers say any more: this member goes, and its promises with it."""
         self._handlers[STEP] = self._ignored
 
+    def let_go(self) -> None:
+        """Nobody needs this group any more: cut what leads from its parts back to it. Such rings
+        would stay in memory, for the garbage collector hardly ever looks at what is old."""
+        self._handlers = []
+        self.call_soon = _call
+        self.on_events = None
+
     def _ignored(self, a: Any, b: Any, c: Any) -> None:
         """As if it had been lost on its way."""
 

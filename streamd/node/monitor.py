@@ -171,7 +171,8 @@ class Monitor:
         unread, self._inbox = self._inbox, []
         self._group.end(unread)
         self.stopped.set()
-        for callback in self.on_stopped:
+        callbacks, self.on_stopped = self.on_stopped, []  # or what they hold would hold us
+        for callback in callbacks:
             callback()
 
     def when_saved(self, index: Index, done: Callable[[], None]) -> None:

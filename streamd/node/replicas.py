@@ -345,6 +345,7 @@ class Replicas:
             replica.store.close()
             if self._replicas.get(uid) is replica:
                 del self._replicas[uid]
+            replica.let_go()
             # Writes of this group that are under way end before its log is looked at again.
             self._node.wal.append([], done)
 
@@ -500,6 +501,7 @@ class Replicas:
             if replica.is_file:
                 node.trash.destroy(uid)
             self._replicas.pop(uid, None)
+            replica.let_go()
             self._gone(uid)
             self._no_longer_busy(asset)
 

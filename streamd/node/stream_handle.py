@@ -38,6 +38,12 @@ class LocalStream:
         self._post = monitor.post
         self._raft = group.raft
 
+    def let_go(self) -> None:
+        """The group has stopped, and this is no stream of the node any more; see Group.let_go."""
+        self.store.on_error = lambda err: None
+        self.machine.let_go()
+        self.group.let_go()
+
     @property
     def config(self) -> dict[str, Any]:
         return self.machine.config

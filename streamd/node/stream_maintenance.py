@@ -78,6 +78,13 @@ class StreamMaintenance(Group):
         handlers[g.UNREADABLE] = self.unreadable.note
         handlers[g.READABLE] = self._on_readable
 
+    def let_go(self) -> None:
+        super().let_go()
+        self.post = lambda message: None
+        self.on_damaged = self.on_mended = lambda *_: None
+        self.unreadable.let_go()
+        del self._rewriter, self._trimmer
+
     def _on_leader_ready(self) -> None:
         self._rewriter.restart()
         self._trimmer.sweep()  # the leader before may not have come to it

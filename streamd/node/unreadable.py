@@ -41,6 +41,12 @@ class Unreadable:
         self._reason = ""  # of the latest
         self._gone = -1  # how many messages were removed before the last look
 
+    def let_go(self) -> None:
+        """Tell nobody any more; see Group.let_go."""
+        self._on_found = lambda err, is_new: None
+        self._on_over = lambda: None
+        self._renew = lambda block_no: None
+
     def __bool__(self) -> bool:
         return bool(self._seqs)
 
