@@ -59,6 +59,7 @@ def create_durable(request: Request) -> None:
         raise errors.CONSUMER_DURABLE_NAME_NOT_SET()
     if config["durable_name"] != name:
         raise errors.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT()
+    config["name"] = name  # whatever else it was to be called
     _create(request, given, config)
 
 
@@ -66,13 +67,9 @@ def _create(request: Request, given: dict[str, Any], config: dict[str, Any]) -> 
     handle = request.stream()
     is_pedantic = given.get("pedantic", False)
     action = given.get("action", "")
-    durable, name = config.get("durable_name", ""), config.get("name", "")
-    if durable and name and durable != name:
-        raise errors.CONSUMER_CREATE_DURABLE_AND_NAME_MISMATCH()
-    name = name or durable
+    name = config.get("name", "")
     if name:
         consumer_configs.check_name(name)
-        config["name"] = name
     else:
         name = _unused_name(handle)  # shown as the consumer's name, but not as part of its config
     existing = handle.machine.consumers.get(name)

@@ -155,6 +155,7 @@ FORMS: dict[str, tuple[str, Any]] = {
     "durable_form_differs": (
         "CONSUMER.DURABLE.CREATE.S.C", request({"durable_name": "D", "ack_policy": "explicit"}),
     ),
+    "durable_form_named": ("CONSUMER.DURABLE.CREATE.S.C", request(DURABLE | {"name": "D"})),
     "other_stream_name": ("CONSUMER.CREATE.S.C", {"stream_name": "T", "config": DURABLE}),
     "no_stream_name": ("CONSUMER.CREATE.S.C", {"config": DURABLE}),
     "no_config": ("CONSUMER.CREATE.S.C", {"stream_name": "S"}),

@@ -70,11 +70,11 @@ def test_names_in_subject_and_request_must_agree(bed: Bed) -> None:
     assert refused("DURABLE.CREATE.T." + "x" * 256, durable_name="x" * 256)[0] == 10102
     assert create(bed, "T.d.t.1", filter_subject="t.1")["num_pending"] == 1
     assert create(bed, "T.e", name="other")["config"]["name"] == "e"
-    answer = bed.ask(
-        "CONSUMER.DURABLE.CREATE.T.f", {"stream_name": "T", "config": {"durable_name": "f"}}
-    )
-    assert answer["config"]["durable_name"] == answer["config"]["name"] == "f"
-    assert "inactive_threshold" not in answer["config"]
+    for named in ({}, {"name": "other"}):
+        asked = {"stream_name": "T", "config": {"durable_name": "f"} | named}
+        answer = bed.ask("CONSUMER.DURABLE.CREATE.T.f", asked)
+        assert answer["config"]["durable_name"] == answer["config"]["name"] == "f"
+        assert "inactive_threshold" not in answer["config"]
 
 
 START = "2024-01-01T00:00:00Z"
