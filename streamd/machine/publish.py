@@ -29,11 +29,13 @@ EXPECTED_SUBJECT: Final = b"Nats-Expected-Last-Subject-Sequence-Subject"
 EXPECTED_MSG_ID: Final = b"Nats-Expected-Last-Msg-Id"
 ROLLUP: Final = b"Nats-Rollup"
 TTL: Final = b"Nats-TTL"
+INCR: Final = b"Nats-Incr"
 MARKER_REASON: Final = b"Nats-Marker-Reason"
 HEADERS_BYTES_MAX: Final = 65535  # what one message's headers may be: NATS' own limit
 RECORD_BYTES_MAX: Final = 32 * 1024 * 1024  # a record must fit its length field and a block read
 
 Fields = dict[bytes, bytes]
+_match_integer = re.compile(rb"[+-]?[0-9]+").fullmatch
 
 
 class Admitted:
@@ -160,14 +162,14 @@ def check(
         refused = _check_rollup(machine, fields, admitted)
         if refused is not None:
             return refused
-    if TTL in fields:
+    if TTL in fields and needs_room:
         refused = _check_ttl(machine, fields, admitted)
         if refused is not None:
             return refused
     if headers:
         admitted.flags |= marker_flags(headers)
     if needs_room and limits.checks_room:
-        refused = check_room(machine, msg)
+        refused = check_room(machine, msg, is_rollup=bool(admitted.rollup))
         if refused is not None:
             return refused
     return admitted
@@ -176,13 +178,15 @@ def check(
 def _check_expectations(
     machine: StreamContent, subject: bytes, fields: Fields, last_seq: Seq
 ) -> JsError | None:
-    if b"Nats-Incr" in fields:
-        return errors.MESSAGE_INCR_DISABLED()
+    refused = _check_incr(fields)
+    if refused is not None:
+        return refused
     expected = fields.get(EXPECTED_STREAM)
     if expected and expected != machine.name_bytes:
         return errors.STREAM_NOT_MATCH()
-    if TTL in fields and not machine.limits.allows_ttl:
-        return errors.MESSAGE_TTL_DISABLED()
+    ttl = fields.get(TTL)
+    if ttl and not machine.limits.allows_ttl and msgheaders.parse_ttl(ttl) is not None:
+        return errors.MESSAGE_TTL_DISABLED()  # one that makes no sense is refused behind the rest
     refused = check_subject_seq(machine, subject, fields)
     if refused is not None:
         return refused
@@ -194,6 +198,15 @@ def _check_expectations(
     if b"Nats-Stream-Source" in fields:
         return errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
     return None
+
+
+def _check_incr(fields: Fields) -> JsError | None:
+    value = fields.get(INCR)
+    if not value:
+        return None
+    if not _match_integer(value):
+        return errors.MESSAGE_INCR_INVALID()
+    return errors.MESSAGE_INCR_DISABLED()
 
 
 def check_subject_seq(machine: StreamContent, subject: bytes, fields: Fields) -> JsError | None:
@@ -275,18 +288,25 @@ def flags_from(headers: bytes) -> int:
 
 
 def check_room(
-    machine: StreamContent, msg: Msg, *, count: int = 0, more_bytes: int = 0, same: int = 0
+    machine: StreamContent,
+    msg: Msg,
+    *,
+    count: int = 0,
+    more_bytes: int = 0,
+    same: int = 0,
+    is_rollup: bool = False,
 ) -> JsError | None:
     """Discard new: is there room for one more message, when `count` messages of `more_bytes` are
     already promised theirs, `same` of them on its subject? What is stored here never pushes out
     another subject's message; one that replaces an older one of its own subject needs no more
-    room than that has."""
+    room than that has. One that takes the place of all of them is none too many of its subject."""
     limits, index = machine.limits, machine.index
     subject = msg[0]
     size = index.size_as_stored(msg)
     stored = index.count_of(subject)
     replaces = 0 < limits.max_per_subject <= stored
-    if limits.is_discard_new_per_subject and 0 < limits.max_per_subject <= stored + same:
+    is_full = 0 < limits.max_per_subject <= stored + same
+    if is_full and limits.is_discard_new_per_subject and not is_rollup:
         return errors.STREAM_STORE_FAILED(err="maximum messages per subject exceeded")
     if 0 < limits.max_msgs <= index.count + count and not replaces:
         return errors.STREAM_STORE_FAILED(err="maximum messages exceeded")
@@ -342,7 +362,14 @@ def check_batch(
             refused = errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
         if refused is None and machine.limits.checks_room:
             same = written[subject]
-            refused = check_room(machine, msg, count=position, more_bytes=more_bytes, same=same)
+            refused = check_room(
+                machine,
+                msg,
+                count=position,
+                more_bytes=more_bytes,
+                same=same,
+                is_rollup=bool(one.rollup),
+            )
         if refused is not None:
             return [], [], refused
         more_bytes += index.size_as_stored(msg)
@@ -367,18 +394,24 @@ def _check_in_batch(
         return errors.STREAM_STORE_FAILED(err="message too large")
     if machine.limits.is_sealed:
         return errors.STREAM_SEALED()
-    if b"Nats-Incr" in fields:
-        return errors.MESSAGE_INCR_DISABLED()
+    if fields.get(EXPECTED_MSG_ID):
+        return errors.ATOMIC_PUBLISH_UNSUPPORTED_HEADER_BATCH(header=EXPECTED_MSG_ID.decode())
+    refused = _check_incr(fields)
+    if refused is not None:
+        return refused
     expected = fields.get(EXPECTED_STREAM)
     if expected and expected != machine.name_bytes:
         return errors.STREAM_NOT_MATCH()
-    if fields.get(EXPECTED_MSG_ID):
-        return errors.ATOMIC_PUBLISH_UNSUPPORTED_HEADER_BATCH(header=EXPECTED_MSG_ID.decode())
-    if TTL in fields and not machine.limits.allows_ttl:
+    ttl = fields.get(TTL)
+    if ttl and not machine.limits.allows_ttl:
         return errors.MESSAGE_TTL_DISABLED()
+    if ttl and msgheaders.parse_ttl(ttl) is None:
+        return errors.MESSAGE_TTL_INVALID()
     msg_id = fields.get(MSG_ID)
     if msg_id and (msg_id in ids or machine.dedupe.find(msg_id)):
         return errors.ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE()
+    if b"Nats-Stream-Source" in fields:
+        return errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
     expected = fields.get(EXPECTED_LAST_SEQ)
     if expected:
         last_seq = machine.index.last_seq + position
@@ -399,6 +432,4 @@ def _check_in_batch(
         return refused
     if b"Nats-Schedule" in fields:
         return errors.MESSAGE_SCHEDULES_DISABLED()
-    if b"Nats-Stream-Source" in fields:
-        return errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
     return None

@@ -66,24 +66,31 @@ class BatchStager:
         batch_id = get(headers, b"Nats-Batch-Id")
         if not batch_id:
             return "", [msg]  # a plain message, whatever other batch headers say
-        refusal = self._check_framing(msg, batch_id, config, advices)
+        refusal = self._check_framing(msg, batch_id, config)
         if refusal is not None:
             return refusal
         seq = _parse_seq(get(headers, b"Nats-Batch-Sequence"))
         batch = self._batches.get(batch_id)
         commit = get(headers, _COMMIT)
         is_too_many = seq > limits.BATCH_MSGS_MAX and commit != b"eob"  # that one is not stored
-        if batch is None and is_too_many:
-            return _too_large()
-        if seq == 1 and batch is None:
-            if commit == b"eob":
-                return errors.ATOMIC_PUBLISH_INCOMPLETE_BATCH()  # a batch of nothing
+        if batch is None:
+            if is_too_many:
+                return _too_large()
+            if seq != 1:
+                return errors.ATOMIC_PUBLISH_INCOMPLETE_BATCH()
             if (
                 len(self._batches) >= limits.BATCHES_PER_STREAM_MAX or self._budget.left <= 0
             ) and not commit:
                 return errors.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT()
             batch = self._open(batch_id)
-        elif batch is None or seq != len(batch.msgs) + 1:
+        if commit is not None and commit not in (b"1", b"eob"):
+            self._close(batch_id)  # by its own client's word: nobody is told
+            return errors.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT()
+        level = get(headers, b"Nats-Required-Api-Level")
+        if level is not None and not 0 <= parse_number(level) <= limits.API_LEVEL:
+            self._give_up(batch_id, "unsupported", advices)
+            return errors.REQUIRED_API_LEVEL()
+        if seq != len(batch.msgs) + 1 or (seq == 1 and commit == b"eob"):  # a batch of nothing
             self._give_up(batch_id, "incomplete", advices)
             return errors.ATOMIC_PUBLISH_INCOMPLETE_BATCH()
         if is_too_many:
@@ -168,28 +175,17 @@ class BatchStager:
 
     # --- checks ---------------------------------------------------------------------------------
 
-    def _check_framing(
-        self, msg: Msg, batch_id: bytes, config: dict[str, Any], advices: Advices
-    ) -> JsError | None:
+    def _check_framing(self, msg: Msg, batch_id: bytes, config: dict[str, Any]) -> JsError | None:
         headers = msg[1]
-        if not config.get("allow_atomic"):
-            return errors.ATOMIC_PUBLISH_DISABLED()
         size_max = config.get("max_msg_size", -1)
         if 0 <= size_max < len(headers) + len(msg[2]):
             return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
+        if not config.get("allow_atomic"):
+            return errors.ATOMIC_PUBLISH_DISABLED()
         if len(batch_id) > limits.BATCH_ID_BYTES_MAX:
             return errors.ATOMIC_PUBLISH_INVALID_BATCH_ID()
         if _parse_seq(get(headers, b"Nats-Batch-Sequence")) < 0:
             return errors.ATOMIC_PUBLISH_MISSING_SEQ()
-        commit = get(headers, _COMMIT)
-        if commit is not None and commit not in (b"1", b"eob"):
-            if batch_id in self._batches:
-                self._close(batch_id)  # by its own client's word: nobody is told
-            return errors.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT()
-        level = get(headers, b"Nats-Required-Api-Level")
-        if level is not None and not 0 <= parse_number(level) <= limits.API_LEVEL:
-            self._give_up(batch_id, "unsupported", advices)
-            return errors.REQUIRED_API_LEVEL()
         return None
 
     # --- the table ------------------------------------------------------------------------------
@@ -231,7 +227,10 @@ def _too_large() -> JsError:
 
 def _parse_seq(text: bytes | None) -> int:
     """Return the sequence, or -1 if there is none."""
-    return int(text) if text is not None and text.isdigit() and len(text) < 20 else -1
+    if text is None or not text.isdigit() or len(text) > 20:
+        return -1
+    seq = int(text)
+    return seq if seq < 1 << 64 else -1
 
 
 def _mark_last(headers: bytes) -> bytes:

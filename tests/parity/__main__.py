@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.cluster import ClusterProcess
 from benchmarks.servers import ServerProcess
-from tests.parity import random_push, random_scenarios
+from tests.parity import random_publish, random_push, random_scenarios
 from tests.parity.compare import Difference
 from tests.parity.differences import reason
 from tests.parity.disturbed import Clustered, Restarted
@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--random", type=int, default=0, help="instead: so many random stories")
     parser.add_argument("--first-seed", type=int, default=1, help="of the random stories")
     parser.add_argument("--push", action="store_true", help="of push consumers, undisturbed")
+    parser.add_argument("--publish", action="store_true", help="of publishers, undisturbed")
     parser.add_argument("--disturb", type=int, default=0, help="ours about N times in a story")
     parser.add_argument("--cluster", action="store_true", help="ours is a cluster of three nodes")
     options = parser.parse_args()
@@ -44,6 +45,8 @@ def main() -> int:
         told = partial(random_scenarios.scenario, disturbances=options.disturb)
         if options.push:
             told = random_push.scenario
+        if options.publish:
+            told = random_publish.scenario
         scenarios = {f"random.{seed}": told(seed) for seed in seeds}
     count = failed = 0
     recorder: Callable[[Any], Recorder] = Clustered if options.cluster else Restarted

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
-from tests.parity.recorder import Recorder
+from tests.parity.recorder import ANSWER_S, Recorder
 from tests.parity.registry import scenario
 
 
@@ -190,3 +191,71 @@ def required_level(at: Recorder) -> None:
     stream(at)
     at.pub("s.a", headers=part("b", 1, Nats_Required_Api_Level="99"))
     at.pub("s.a", headers=part("b", 1, Nats_Required_Api_Level="2"))
+
+
+@scenario
+def order_of_checks(at: Recorder) -> None:
+    """Two things wrong with one message: which of them is said."""
+    wrong = {
+        "Nats-Msg-Id": "seen",
+        "Nats-Expected-Last-Sequence": "9",
+        "Nats-Expected-Last-Subject-Sequence": "9",
+        "Nats-Expected-Last-Msg-Id": "x",
+        "Nats-Expected-Stream": "T",
+        "Nats-Rollup": "zzz",
+        "Nats-TTL": "x",
+        "Nats-Incr": "x",
+        "Nats-Schedule": "@every 1s",
+        "Nats-Stream-Source": "x",
+        "Nats-Required-Api-Level": "99",
+        "Nats-Batch-Sequence": "7",
+        "Nats-Batch-Commit": "zzz",
+    }
+    for has_ttl in (True, False):
+        stream(at, allow_msg_ttl=has_ttl, allow_rollup_hdrs=True)
+        at.pub("s.a", headers={"Nats-Msg-Id": "seen"})
+        for first, second in combinations(wrong, 2):
+            headers = {first: wrong[first], second: wrong[second]}
+            at.pub("s.a", headers=part("b", 1, "1") | headers)
+            at.pub("s.a", headers=part("b", 1))
+            at.pub("s.a", headers=part("b", 2, "1") | headers)
+        at.api("STREAM.INFO.S")
+        at.api("STREAM.DELETE.S", is_quiet=True)
+
+
+@scenario
+def too_large_where_disabled(at: Recorder) -> None:
+    stream(at, allow_atomic=False, max_msg_size=100)
+    at.pub("s.a", b"x" * 200, headers=part("b", 1))
+
+
+@scenario
+def huge_sequences(at: Recorder) -> None:
+    stream(at)
+    for seq in (2**63, 2**64 - 1, 2**64, 10**30):
+        at.pub("s.a", headers=part("b", seq))
+        at.pub("s.a", headers=part("c", 1))
+        at.pub("s.a", headers=part("c", seq))
+
+
+@scenario
+def what_is_told_of_abandoned_ones(at: Recorder) -> None:
+    stream(at)
+    listener = at.connect()
+    listener.subscribe("$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.>")
+    listener.fence()
+    level = {"Nats_Required_Api_Level": "99"}
+    for name, *parts in (
+        ("first-level", part("first-level", 1, **level)),
+        ("later-level", part("later-level", 1), part("later-level", 2, **level)),
+        ("first-commit", part("first-commit", 1, "x")),
+        ("nothing", part("nothing", 1, "eob")),
+        ("gap", part("gap", 1), part("gap", 3)),
+        ("unknown", part("unknown", 2)),
+        ("again", part("again", 1), part("again", 1)),
+    ):
+        for headers in parts:
+            at.pub("s.a", headers=headers)
+        at.pub("s.a", headers=part(name, 2, "1"))
+    for frame in listener.collect(count=5, within_s=ANSWER_S):
+        at.note(frame.subject, frame.json() | {"id": "<id>"})

@@ -266,6 +266,22 @@ def rollup_of_a_pattern(at: Recorder) -> None:
 
 
 @scenario
+def rollup_of_a_full_subject(at: Recorder) -> None:
+    """What takes the place of all messages of its subject is none too many."""
+    for limit in (1, 2):
+        config = {"max_msgs_per_subject": limit, "discard": "new", "discard_new_per_subject": True}
+        for kind in ("sub", "all"):
+            stream(at, allow_rollup_hdrs=True, allow_atomic=True, **config)
+            at.fill("s.a", "s.b", "s.a")
+            at.pub("s.a", b"one more")
+            at.pub("s.a", headers={"Nats-Rollup": kind})
+            batch = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1", "Nats-Batch-Commit": "1"}
+            at.pub("s.b", headers={"Nats-Rollup": kind} | batch)
+            at.api("STREAM.INFO.S", {"subjects_filter": ">", "deleted_details": True})
+            at.api("STREAM.DELETE.S", is_quiet=True)
+
+
+@scenario
 def rollup_denied(at: Recorder) -> None:
     stream(at)
     at.pub("s.a", headers={"Nats-Rollup": "sub"})
@@ -314,8 +330,27 @@ for _value in TTLS:
 
 @scenario
 def ttl_disabled(at: Recorder) -> None:
-    stream(at)
-    at.pub("s.a", headers={"Nats-TTL": "1s"})
+    """Only one that makes sense is refused before all else; none is asked for by an empty one."""
+    wrong = {"Nats-Expected-Last-Sequence": "9"}
+    for value in ("1s", "never", "0", "1ms", "x", "-1", ""):
+        stream(at)
+        at.pub("s.a", headers={"Nats-TTL": value})
+        at.pub("s.a", headers={"Nats-TTL": value} | wrong)
+        at.pub("s.a", headers={"Nats-TTL": value, "Nats-Rollup": "sub"})
+        at.pub("s.a", headers={"Nats-TTL": value, "Nats-Schedule": "@every 1s"})
+        at.api("STREAM.INFO.S")
+        at.api("STREAM.DELETE.S", is_quiet=True)
+
+
+@scenario
+def ttl_of_what_nobody_wants(at: Recorder) -> None:
+    """It is not stored, so it may ask for a life that makes no sense."""
+    for is_allowed in (True, False):
+        stream(at, retention="interest", allow_msg_ttl=is_allowed)
+        for value in ("1s", "x", "1ms", ""):
+            at.pub("s.a", headers={"Nats-TTL": value})
+        at.api("STREAM.INFO.S")
+        at.api("STREAM.DELETE.S", is_quiet=True)
 
 
 @scenario
@@ -344,7 +379,9 @@ def marker_after_age(at: Recorder) -> None:
 @scenario
 def counter_headers_without_counters(at: Recorder) -> None:
     stream(at)
-    at.pub("s.a", b"", headers={"Nats-Incr": "1"})
+    for value in ("1", "+1", "-12", "x", "1.5", "1_0", "0x1", ""):
+        at.pub("s.a", b"", headers={"Nats-Incr": value})
+        at.pub("s.a", b"", headers={"Nats-Incr": value, "Nats-Expected-Stream": "T"})
 
 
 @scenario

@@ -225,6 +225,22 @@ def test_replacing_needs_no_room() -> None:
     assert box.live() == [2, 3]
 
 
+def test_rollup_is_none_too_many_of_its_subject() -> None:
+    limits = {"discard": "new", "max_msgs_per_subject": 1, "discard_new_per_subject": True}
+    box = Box(allow_rollup_hdrs=True, **limits)
+    assert box.put(b"a.1") == 1
+    assert code(box.put(b"a.1")) == 10077
+    assert box.put(b"a.1", Rollup="sub") == 2
+    assert box.machine.index.count == 1
+
+
+def test_ttl_that_makes_no_sense_is_no_ttl_where_none_is_allowed() -> None:
+    box = Box()
+    assert code(box.put(b"a.1", TTL="x")) == 10165
+    assert code(box.put(b"a.1", TTL="x", Expected_Last_Sequence=9)) == 10071
+    assert box.put(b"a.1", TTL="") == 1
+
+
 def test_rollup_rules() -> None:
     for box in (Box(), Box(allow_rollup_hdrs=True, deny_purge=True)):
         refused = box.put(b"a.1", Rollup="sub")

@@ -101,6 +101,18 @@ def test_framing_is_checked(publisher: Publisher) -> None:
     assert publisher.stager.deadline_ms == 0
 
 
+def test_first_message_that_is_refused_may_be_told_as_a_batch_given_up(
+    publisher: Publisher,
+) -> None:
+    assert publisher.refused("a", 1, Nats_Required_Api_Level="99") == 10185
+    assert publisher.refused("b", 1, "zzz") == 10200  # by its client's own word
+    assert publisher.refused("c", 1, "eob") == 10176
+    assert publisher.refused("d", 2, "zzz") == 10176
+    told = [(advice["batch"], advice["reason"]) for _, advice in publisher.advices]
+    assert told == [("a", "unsupported"), ("c", "incomplete")]
+    assert publisher.stager.deadline_ms == 0
+
+
 def test_batch_without_id_is_a_plain_message(publisher: Publisher) -> None:
     for batch_id in (None, ""):
         found, msgs = publisher.send(batch_id, 1)
