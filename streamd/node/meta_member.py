@@ -25,7 +25,7 @@ from streamd.node.snapshot_state import unwrap
 from streamd.node.snapshot_writers import MetaSnapshots
 from streamd.raft.membership import Membership
 from streamd.store.snapshots import SnapshotFile
-from streamd.types import META_UID, HardState
+from streamd.types import META_UID, HardState, NodeId
 
 if TYPE_CHECKING:
     from streamd.node.node import Node
@@ -39,6 +39,9 @@ class MetaMember:
         self.group: Group | None = None
         self.monitor: Monitor | None = None  # None: it does not run
         self.is_fresh = False  # it has what was committed when this process began
+        self._leader: NodeId = ""  # as the log was told
+        if node.is_clustered:
+            node.leaders.watch(self._on_leaders)
 
     @property
     def machine(self) -> MetaMachine:
@@ -168,6 +171,19 @@ class MetaMember:
                 node.failed.pop(asset.name, None)
             node.replicas.reconcile_one(asset.uid, asset.name)
         node.catalog.changed()
+
+    def _on_leaders(self) -> None:
+        """Have the log name each new leader, in nats-server's words: tools wait for them."""
+        node = self._node
+        if node.meta_leader == self._leader or node.is_stopping:
+            return
+        self._leader = leader = node.meta_leader
+        if leader == node.server_name:
+            node.info("Self is new JetStream cluster metadata leader")
+        elif leader:
+            node.info(f"JetStream cluster new metadata leader: {leader}/{node.cluster_name}")
+        else:
+            node.info("JetStream cluster no metadata leader")
 
     def _on_turn(self, turn: g.Turn) -> None:
         node = self._node

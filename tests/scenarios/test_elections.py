@@ -75,3 +75,24 @@ def test_a_machine_that_stood_still_keeps_its_leaders(cluster: Cluster, frozen_m
     assert cluster.leader("S") == leader
     groups: list[Any] = [cluster.node(name).group_of(uid) for name in cluster.names]
     assert {group.raft.term for group in groups} == {1}
+
+
+def test_the_log_names_each_leader_of_the_meta_group(cluster: Cluster) -> None:
+    """The first one; that it is gone, and the next; each at every node, in nats-server's words."""
+    own, none = "Self is new JetStream cluster metadata leader", "cluster no metadata leader"
+    first = cluster.node("n1").meta_leader
+    assert cluster.events(own) == 1
+    assert told(cluster, first) == 2
+    assert cluster.events(none) == 0
+    cluster.kill(first)
+    other = next(name for name in cluster.names if name != first)
+    cluster.until("another", lambda: cluster.events(own) == 2, 5)
+    leader = cluster.node(other).meta_leader
+    cluster.until("known", lambda: told(cluster, leader) == 1, 1)
+    assert cluster.events(none) == 2
+
+
+def told(cluster: Cluster, leader: str) -> int:
+    """How often the nodes' logs named another node as the leader."""
+    name = cluster.node(leader).cluster_name
+    return cluster.events(f"JetStream cluster new metadata leader: {leader}/{name}")
