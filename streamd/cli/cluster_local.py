@@ -208,6 +208,11 @@ class LocalCluster:
         """What a client connects to."""
         return [node.url for node in self.nodes]
 
+    @property
+    def ports(self) -> Ports:
+        first = self.nodes[0].address
+        return Ports(first.port, first.http_port, first.cluster_port)
+
     def node(self, name: str) -> LocalNode:
         return next(node for node in self.nodes if node.name == name)
 

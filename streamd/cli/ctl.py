@@ -80,7 +80,7 @@ def _up(options: argparse.Namespace) -> int:
     if (directory / "cluster.json").exists():
         there = LocalCluster.load(directory)
         running = [node.name for node in there.nodes if node.pid()]
-        if running and there.nodes[0].address.port != wanted.client:
+        if running and there.ports != wanted:
             raise ClusterError(f"{', '.join(running)} run on other ports: `down` comes first")
     cluster = LocalCluster.create(directory, wanted)
     cluster.start(options.binary or server_binary())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from streamd.cli import ctl
-from streamd.cli.cluster_local import ClusterError, LocalCluster, Ports
+from streamd.cli.cluster_local import ClusterError, LocalCluster, LocalNode, Ports
 from streamd.config import flags
 
 
@@ -57,6 +57,19 @@ def test_a_foreign_pid_is_not_ours(tmp_path: Path) -> None:
     assert node.pid() == 0
     assert node.health() == "not running"
     assert node.end() is False
+
+
+@pytest.mark.parametrize("flag", ["--port", "--http-port", "--cluster-port"])
+def test_up_with_other_ports_leaves_a_running_cluster_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    """Any of the three ports: `status` and `down` would not find the nodes any more."""
+    before = _described(tmp_path, Ports())
+    monkeypatch.setattr(LocalNode, "pid", lambda node: 1)
+    monkeypatch.setattr(LocalCluster, "start", lambda cluster, binary: None)
+    assert ctl.main(["cluster", "up", "--dir", str(tmp_path), flag, "9000"]) == 1
+    assert "run on other ports: `down` comes first" in capsys.readouterr().err
+    assert (tmp_path / "cluster.json").read_text() == before
 
 
 def test_no_cluster_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
