@@ -79,6 +79,7 @@ class Store:
             )
         except _RECOVERY_ERRORS as err:
             self.problem = f"{type(err).__name__}: {err}"
+            self.assets = place.assets_of_snapshots()
 
     def close(self) -> None:
         self.log.close()

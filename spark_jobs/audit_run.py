@@ -172,7 +172,7 @@ class _Round:
             for view in self.opened.views:
                 self.findings += audit_state.view_findings(view)
             self._check_blocks()
-            self._explain_views(stores)
+            self._explain_views()
             if self.request.expect:
                 self._check_expected()
             self.findings = audit_evidence.with_records(self.findings, self.opened.views)
@@ -391,7 +391,7 @@ class _Round:
         self.findings += found
         self.notes += notes
 
-    def _explain_views(self, stores: Sequence[Store]) -> None:
+    def _explain_views(self) -> None:
         """A state that could not be brought up to date, and nothing else says why."""
         for view in self.opened.views:
             if not view.problem or not view.is_known:
@@ -412,9 +412,6 @@ class _Round:
                     got=f"only that at {view.applied}: {view.problem}",
                 )
             )
-        for store in stores:
-            if store.problem and store.assets:
-                self.notes.append(f"{store.label}: {store.problem}")
 
 
 def _size_of(task: BlockTask) -> int:

@@ -159,9 +159,11 @@ class OfflineReader(DataSourceReader):
         with open_best(self._options) as view:
             for torn in view.torn:
                 log.warning("torn tail, taken from the log instead: %s", torn)
-            for text in view.log_damage:
+            if view.log_damage:
                 log.warning(
-                    "read up to seq %d, as far as the log is whole: %s", view.last_seq, text
+                    "read up to seq %d, as far as the log is whole: %s",
+                    view.last_seq,
+                    view.log_damage,
                 )
             self._check_start(view)
             blocks = [block for block in view.blocks if self._bounds.may_want(block)]

@@ -89,7 +89,7 @@ class StreamView:
         self.snapshot_index = snapshot_index
         self.commit_hint = commit_hint
         self.log_last_index = max(log.last_index(files.uid), snapshot_index)
-        self.log_damage = log.damage  # what is damaged in the log, if that is tolerated
+        self.log_damage = log.damage_of(files.uid)  # if that is tolerated
         self._log = log
 
     @property
@@ -142,14 +142,16 @@ def open_stream(
     alone; else up to what the log or a block says was committed (`survey` finds more
     with the other nodes' logs). With it, all up to that index, as far as there is a log.
 
-    `tolerate_damage`: a damaged log is read as far as it is proven, instead of an error.
+    `tolerate_damage`: a damaged log is read as far as it is proven, and a stream is found by its
+    own snapshot where the meta group's is damaged, instead of an error.
     Raises StreamMissing, CorruptionError naming file and offset, or StoreBusy.
     """
 
     def work() -> StreamView:
         log = store.open_log(tolerate_damage=tolerate_damage)
         try:
-            return _open(store, log, find_stream(store, name, log), up_to)
+            files = find_stream(store, name, log, tolerate_damage=tolerate_damage)
+            return _open(store, log, files, up_to)
         except BaseException:
             log.close()
             raise

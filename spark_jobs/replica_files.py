@@ -14,6 +14,7 @@ from spark_jobs.replica_log import LogReader, ReadOnlyDisk
 from streamd.errors import CorruptionError, StreamdError
 from streamd.machine.base import Effects
 from streamd.machine.meta import MetaMachine, StreamAsset
+from streamd.machine.snapshot import decode_stream
 from streamd.node.snapshot_state import unwrap
 from streamd.raft.membership import MARK
 from streamd.store.snapshots import SnapshotFile
@@ -144,11 +145,18 @@ class StoreDir:
 
         return self.read(work)
 
-    def streams_by(self, log: LogReader) -> list[StreamFiles]:
-        """As `streams`, by a log that is open already; reads once."""
+    def streams_by(self, log: LogReader, *, tolerate_damage: bool = False) -> list[StreamFiles]:
+        """As `streams`, by a log that is open already; reads once. `tolerate_damage`: where the
+        meta group can't be read, those that have a snapshot of their own."""
+        try:
+            assets = list(self.meta(log).streams_by_name.values())
+        except CorruptionError:
+            if not tolerate_damage:
+                raise
+            assets = self.assets_of_snapshots()
         found = [
             StreamFiles(asset.uid, asset.name, asset, self.path / "streams" / str(asset.uid))
-            for asset in self.meta(log).streams_by_name.values()
+            for asset in assets
         ]
         here = [
             files
@@ -156,6 +164,26 @@ class StoreDir:
             if files.directory.is_dir() or files.uid in log.groups or not files.is_file
         ]
         return sorted(here, key=lambda files: files.name)
+
+    def assets_of_snapshots(self) -> list[StreamAsset]:
+        """The streams that have a whole snapshot of their own, as that tells them, by name."""
+        disk, found = ReadOnlyDisk(), []
+        folders = [each for each in (self.path / "streams").glob("*") if each.name.isdigit()]
+        for folder in folders:
+            uid = int(folder.name)
+            try:
+                snapshot = SnapshotFile.load(disk, str(folder), "stream", group=uid)
+                members, blob = unwrap(snapshot.state) if snapshot is not None else (None, b"")
+                state = decode_stream(blob) if blob else None
+            except CorruptionError:
+                continue
+            if state is not None:
+                peers = members.members() if members is not None else ()
+                config, known = state.config, state.config_meta_index
+                found.append(
+                    StreamAsset(uid, config["name"], config, state.created_ns, known, config, peers)
+                )
+        return sorted(found, key=lambda asset: asset.name)
 
 
 def find_stores(path: str | Path) -> list[StoreDir]:
@@ -216,13 +244,16 @@ def without_membership(entry: Entry) -> Entry:
     return entry
 
 
-def find_stream(store: StoreDir, name: str, log: LogReader) -> StreamFiles:
+def find_stream(
+    store: StoreDir, name: str, log: LogReader, *, tolerate_damage: bool = False
+) -> StreamFiles:
     """The files of stream `name`. Raises StreamMissing."""
-    streams = {files.name: files for files in store.streams_by(log)}
+    there = store.streams_by(log, tolerate_damage=tolerate_damage)
+    streams = {files.name: files for files in there}
     found = streams.get(name)
     if found is None:
-        there = ", ".join(streams) or "none"
-        raise StreamMissing(f"{store.path}: no stream {name!r}; streams there are: {there}")
+        known = ", ".join(streams) or "none"
+        raise StreamMissing(f"{store.path}: no stream {name!r}; streams there are: {known}")
     if not found.is_file:
         raise StreamMissing(f"{store.path}: stream {name!r} is kept in memory, it has no files")
     return found

@@ -94,6 +94,12 @@ class LogReader:
         group = self.groups.get(uid)
         return group.last if group is not None else 0
 
+    def damage_of(self, uid: Uid) -> str:
+        """Why entries of a group may be lost; "" if none are."""
+        if uid in self.groups:
+            return self.damaged_groups.get(uid, "")
+        return "; ".join(self.damage)
+
     def commit_hint(self, uid: Uid) -> Index:
         """An index that was known to be committed; it may lag far behind."""
         group = self.groups.get(uid)

@@ -219,11 +219,14 @@ class Replica:
         )
         self.thread.run()
         if releases:
-            self.wal.release(self.uid, index, 1, self.chains[self.uid])
-            self.wal.append([(META_UID, [], HardState(1, self.node, self.indexes[0]), 0)], _nothing)
-            self.thread.run()
+            self._release(self.uid, index)
 
-    def meta_snapshot(self) -> None:
+    def _release(self, uid: int, index: int) -> None:
+        self.wal.release(uid, index, 1, self.chains[uid])
+        self.wal.append([(META_UID, [], HardState(1, self.node, self.indexes[0]), 0)], _nothing)
+        self.thread.run()
+
+    def meta_snapshot(self, *, releases: bool = False) -> None:
         machine = MetaMachine()
         for index in range(1, self.uid):
             machine.apply(Entry(1, index, b""), Effects())
@@ -239,6 +242,8 @@ class Replica:
             chain=self.chains[META_UID],
             state=machine.snapshot(),
         )
+        if releases:
+            self._release(META_UID, self.uid)
 
     def flush(self) -> None:
         """Write blocks that wait."""

@@ -360,6 +360,23 @@ def flipped_meta_snapshot(directory: Path, stream: str) -> Found:
 
 
 @case
+def no_meta_snapshot_that_is_whole(directory: Path, stream: str) -> Found:
+    """Which streams there are is not known, but for what their own snapshots say."""
+    replica = filled(directory, stream)
+    replica.meta_snapshot(releases=True)
+    replica.close()
+    (path,) = (replica.root / "meta").glob("*.snap")
+    damage.flip(path, 200)
+    record = damage.record_of(replica.block(2), 60)
+    damage.flip(replica.block(2), record.offset + 50)
+    return {
+        ("snapshot-damaged", f"n1-{stream}", None, None),
+        ("stream-unreadable", f"n1-{stream}", None, None),
+        ("record-crc", "n1", 60, 60),
+    }
+
+
+@case
 def wrong_digest_in_a_snapshot(directory: Path, stream: str) -> Found:
     replica = Replica(directory / "n1", name=stream)
     replica.fill(200)

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+from spark_jobs.replica import StreamMissing
 from streamd.errors import CorruptionError
 from tests.spark.audit_damage import flip, record_of
 from tests.spark.audit_stores import Replica, small_blocks
@@ -111,6 +112,23 @@ def test_what_only_the_log_has_is_read_although_the_file_lacks_what_is_before_it
         path.unlink()
         found = [row["seq"] for row in read_rows(tmp_path, "S", failOnDataLoss=False)]
         assert found[-20:] == list(range(201, 221))
+
+
+def test_a_stream_is_found_without_the_list_of_streams(tmp_path: Path) -> None:
+    """The meta group's only snapshot is damaged, and its log was released."""
+    replica = Replica(tmp_path)
+    replica.fill(20)
+    replica.snapshot()
+    replica.meta_snapshot(releases=True)
+    replica.close()
+    (path,) = (replica.root / "meta").glob("*.snap")
+    flip(path, 200)
+    with pytest.raises(CorruptionError, match=path.name):
+        read_rows(tmp_path, "S")
+    found = [row["seq"] for row in read_rows(tmp_path, "S", failOnDataLoss=False)]
+    assert found == list(range(1, 21))
+    with pytest.raises(StreamMissing, match="no stream 'T'; streams there are: S"):
+        read_rows(tmp_path, "T", failOnDataLoss=False)
 
 
 def test_a_block_that_is_gone_is_named_with_its_seqs(stored: Stored, caplog: Any) -> None:
