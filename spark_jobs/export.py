@@ -9,7 +9,8 @@ A second run adds what has come since. `_streamd_ledger/` in the directory says 
 which rows; a run that was killed is finished by the next one, without a row lost or twice. What a
 file holds is read back and compared with what the stream gave before the file counts.
 
-Exit status: 0 done, 2 --verify found a difference, 3 could not run or not to the end.
+Exit status: 0 done, 1 --accept-damage and messages were lost, 2 --verify found a difference, 3
+could not run or not to the end.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from spark_jobs.export_plan import Plan, partitioning, plan_of
 from spark_jobs.jobs import (
     EXIT_DIFFERENT,
     EXIT_OK,
+    EXIT_WARNINGS,
     JobError,
     job_parser,
     run_job,
@@ -85,6 +87,11 @@ def _parser() -> argparse.ArgumentParser:
         help="go on where messages have left the stream before they were exported",
     )
     group.add_argument(
+        "--accept-damage",
+        action="store_true",
+        help="with --path: leave out messages that are damaged; the ledger says which",
+    )
+    group.add_argument(
         "--commit-rows",
         type=_positive,
         default=COMMIT_ROWS,
@@ -112,6 +119,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _work(args: argparse.Namespace) -> int:
     origin = origin_from(args)
+    if args.accept_damage:
+        if not origin.is_offline:
+            raise JobError("--accept-damage is for files: give --path")
+        origin = origin.with_options(failOnDataLoss="false")
     wanted = partitioning(args.partition_by) if args.partition_by else None
     spark = session_from(args, f"streamd export {args.stream}")
     files = open_files(args.to, spark)
@@ -119,13 +130,32 @@ def _work(args: argparse.Namespace) -> int:
         ledger = Ledger.open(files)
         for line in ledger.recover():
             print(line, file=sys.stderr)
-        run = Export(spark, origin, ledger, file_rows=args.file_rows, is_quiet=args.quiet)
+        run = Export(
+            spark,
+            origin,
+            ledger,
+            file_rows=args.file_rows,
+            is_quiet=args.quiet,
+            accepts_damage=args.accept_damage,
+        )
         plan = plan_of(origin, ledger, wanted, args)
+        lost_before = ledger.lost_count
         rows = run.export(plan)
+        lost = ledger.lost_count - lost_before
+        if plan.log_damage:
+            print(
+                f"nothing is known of what is behind seq {plan.last_seq}: {plan.log_damage}",
+                file=sys.stderr,
+            )
         print(
             f"{origin}: {rows:,} rows exported to {args.to}"
             + (f", seqs {plan.first_seq}..{plan.last_seq}" if rows else "")
             + f"; {ledger.rows:,} rows in {len(ledger.live)} files, digest {ledger.digest}"
+            + (
+                f"; {lost:,} messages are damaged and left out, the ledger names them"
+                if lost
+                else ""
+            )
         )
         if args.compact:
             before, after = run.compact()
@@ -135,8 +165,9 @@ def _work(args: argparse.Namespace) -> int:
 
             report = verify(spark, origin, ledger)
             print(report.text)
-            return EXIT_OK if report.is_good else EXIT_DIFFERENT
-    return EXIT_OK
+            if not report.is_good:
+                return EXIT_DIFFERENT
+    return EXIT_WARNINGS if lost or plan.log_damage else EXIT_OK
 
 
 @contextmanager
@@ -166,12 +197,14 @@ class Export:
         *,
         file_rows: int = FILE_ROWS,
         is_quiet: bool = True,
+        accepts_damage: bool = False,
     ) -> None:
         self.spark = spark
         self.origin = origin
         self.ledger = ledger
         self.file_rows = file_rows
         self.is_quiet = is_quiet
+        self.accepts_damage = accepts_damage
 
     def export(self, plan: Plan) -> int:
         """Commit by commit; returns how many rows came new."""
@@ -213,6 +246,13 @@ class Export:
         # Spark may leave out a part of a plan that has no rows, and what observes it with it.
         if not rows.isEmpty():
             commit = self._write(rows, commit)
+        if self.accepts_damage:
+            from spark_jobs.export_lost import lost_of, ranges_text
+
+            lost = lost_of(self.spark, self.origin, first, last, rows=commit.rows)
+            commit = replace(commit, lost=lost)
+            if lost:
+                print(f"lost to damage: seqs {ranges_text(lost)}", file=sys.stderr)
         self.ledger.commit(commit)
         return commit
 

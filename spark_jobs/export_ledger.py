@@ -75,6 +75,7 @@ class Commit:
     as_of: str = ""
     created_at: str = ""
     until_ns: int = 0  # no message that the stream held then is younger; 0: not known
+    lost: tuple[tuple[int, int], ...] = ()  # seqs of messages that were stored and damaged
     v: int = VERSION
 
     @property
@@ -98,6 +99,7 @@ class Commit:
                 "files": tuple(DataFile(**each) for each in found["files"]),
                 "removed": tuple(found["removed"]),
                 "gap": tuple(found["gap"]) if found["gap"] else None,
+                "lost": tuple(map(tuple, found.get("lost", ()))),
             }
             return cls(**found)
         except (ValueError, KeyError, TypeError) as err:
@@ -148,6 +150,11 @@ class Ledger:
     def digest(self) -> str:
         """The digest of all rows in all live files."""
         return add_digests(each.digest for each in self.live.values())
+
+    @property
+    def lost_count(self) -> int:
+        """How many messages could not be read when they were exported."""
+        return sum(last - first + 1 for each in self.commits for first, last in each.lost)
 
     def recover(self) -> list[str]:
         """Finish the newest commit and remove the staging of unfinished ones; say what was done.

@@ -26,6 +26,7 @@ class Plan:
     gap: tuple[int, int] | None
     as_of: str
     until_ns: int  # see Commit
+    log_damage: str = ""  # see Facts
 
 
 def partitioning(text: str) -> tuple[str, ...]:
@@ -86,7 +87,9 @@ def plan_of(
     seqs = max(1, facts.last_seq - facts.first_seq + 1)
     spread = max(1.0, seqs / max(1, facts.messages))  # seqs per message that is still there
     per_commit = int(args.commit_rows * spread)
-    return Plan(known, first, last, per_commit, gap, args.as_of or "", facts.until_ns)
+    return Plan(
+        known, first, last, per_commit, gap, args.as_of or "", facts.until_ns, facts.log_damage
+    )
 
 
 def _check_same(

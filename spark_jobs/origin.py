@@ -11,6 +11,8 @@ from spark_jobs.jobs import JobError, connect_arguments, connect_options
 from streamd.machine import rfc3339
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_jobs.replica import StreamView
@@ -31,6 +33,7 @@ class Facts:
     bytes: int
     first_ns: int = 0  # as of StreamFacts; 0: not known, or empty
     until_ns: int = 0
+    log_damage: str = ""  # of files, if that is tolerated: there may be more messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,14 @@ class Origin:
 
         return self._ask(ask)
 
+    def live_seqs(self, first_seq: int, last_seq: int) -> NDArray[np.int64]:
+        """The seqs in first_seq..last_seq of which files (option path) have to hold a message,
+        whole or not, ascending."""
+        import numpy as np
+
+        with self._view() as view:
+            return np.fromiter(view.machine.index.live_seqs(first_seq, last_seq), np.int64)
+
     def _view(self) -> StreamView:
         """The replica that the data source reads. Raises JobError."""
         from spark_jobs.offline import open_best
@@ -146,6 +157,7 @@ class Origin:
                 last_seq=view.last_seq,
                 messages=view.messages,
                 bytes=view.bytes,
+                log_damage=view.log_damage,
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -18,8 +19,12 @@ import pytest
 from spark_jobs import export
 from spark_jobs.export_files import LocalFiles
 from spark_jobs.export_ledger import Ledger
-from spark_jobs.jobs import EXIT_DIFFERENT, EXIT_FAILED, EXIT_OK
+from spark_jobs.jobs import EXIT_DIFFERENT, EXIT_FAILED, EXIT_OK, EXIT_WARNINGS
 from spark_jobs.options import parse_time
+from streamd.machine import commands
+from tests.spark import audit_damage as damage
+from tests.spark.audit_stores import Replica, small_blocks
+from tests.spark.reads import read_rows
 from tests.spark.servers import SparkTestServer
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -252,6 +257,82 @@ def _accept_sizes(target: Path) -> None:
         for each in found["files"]:
             each["bytes"] = (target / each["path"]).stat().st_size
         record.write_text(json.dumps(found))
+
+
+def test_damage_ends_an_export_unless_it_is_accepted_and_then_it_is_named(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some records, a whole block file, and messages deleted before: the ledger says which seqs
+    were lost, whatever their subjects."""
+    target = tmp_path / "out"
+    with small_blocks():
+        replica = Replica(tmp_path / "n1", name="ORDERS")
+        for first in range(1, 301, 10):
+            replica.publish(*[(b"orders.%d" % (n % 5), b"", b"%d" % n * 20) for n in
+                              range(first, first + 10)])  # fmt: skip
+        replica.delete(20)
+        replica.delete(150)
+        replica.snapshot()
+        replica.close()
+    blocks = [block for block in replica.machine.index.blocks if block.live]
+    for seq in (290, 23, 22, 20):
+        block = next(each for each in blocks if each.first_seq <= seq <= each.last_seq)
+        path = replica.block(block.block_no)
+        damage.flip(path, damage.record_of(path, seq).offset + 60)
+    gone = next(each for each in blocks if each.first_seq <= 150 <= each.last_seq)
+    replica.block(gone.block_no).unlink()
+    missing = {22, 23, 290, *range(gone.first_seq, gone.last_seq + 1)} - {150}
+    where = ("--path", str(tmp_path / "n1"), "--stream", "ORDERS", "--quiet")
+
+    def run_at(target: Path, *more: str) -> int:
+        return export.main([*where, "--to", str(target), *more])
+
+    assert run_at(target) == EXIT_FAILED
+    assert ledger_of(target).commits == []
+    capsys.readouterr()
+    assert run_at(target, "--accept-damage", "--commit-rows", "130", "--verify") == EXIT_WARNINGS
+    said = capsys.readouterr()
+    assert f"{len(missing)} messages are damaged and left out" in said.out
+    assert "lost to damage: seqs 22..23" in said.err
+    ledger = ledger_of(target)
+    assert {n for each in ledger.commits for a, b in each.lost for n in range(a, b + 1)} == missing
+    seqs = pq.read_table(target, columns=["seq"]).column("seq").to_pylist()
+    assert sorted(seqs) == [n for n in range(1, 301) if n not in {20, 150, *missing}]
+    assert run_at(target, "--accept-damage") == EXIT_OK, "nothing more was lost"
+    some = tmp_path / "some"
+    assert run_at(some, "--accept-damage", "--subjects", "orders.1") == EXIT_WARNINGS
+    assert ledger_of(some).lost_count == len(missing)
+    assert ledger_of(some).rows == sum(1 for n in seqs if n % 5 == 1)
+    capsys.readouterr()
+    assert export.main(["--stream", "S", "--to", str(target), "--accept-damage"]) == EXIT_FAILED
+    assert "give --path" in capsys.readouterr().err
+
+
+def test_a_log_that_is_damaged_behind_the_export_is_told(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: Any
+) -> None:
+    """What it held is not known, so an export of the rest is not a success without a word."""
+    replica = Replica(tmp_path / "n1", name="ORDERS")
+    replica.propose([commands.STORE, replica.tick(), [[b"orders.1", b"", b"x"]] * 100])
+    replica.snapshot()
+    for _ in range(20):
+        replica.propose([commands.STORE, replica.tick(), [[b"orders.1", b"", b"x" * 9000]]])
+    replica.close()
+    segments = sorted((replica.root / "wal").glob("*.wal"))
+    damage.flip(segments[1], segments[1].stat().st_size // 2)
+    arguments = ["--path", str(tmp_path / "n1"), "--stream", "ORDERS", "--quiet", "--to"]
+    with caplog.at_level(logging.WARNING, "streamd.spark"):
+        rows = read_rows(tmp_path / "n1", "ORDERS", failOnDataLoss=False)
+    assert f"read up to seq {rows[-1]['seq']}, as far as the log is whole: {segments[1]}" in (
+        caplog.text
+    )
+    assert export.main([*arguments, str(tmp_path / "a")]) == EXIT_FAILED
+    capsys.readouterr()
+    assert export.main([*arguments, str(tmp_path / "b"), "--accept-damage"]) == EXIT_WARNINGS
+    last = ledger_of(tmp_path / "b").last_seq
+    assert 100 <= last == rows[-1]["seq"] < 120
+    said = f"nothing is known of what is behind seq {last}: {segments[1]}"
+    assert said in capsys.readouterr().err
 
 
 def test_a_killed_export_goes_on_where_it_was(
