@@ -19,6 +19,16 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def put_on(target: object, attribute: str, convert: Callable[[Value], Any]) -> Setter:
+    """Sets an attribute of `target`."""
+    return lambda v: setattr(target, attribute, convert(v))
+
+
+def put_in(target: dict[str, Any], key: str, convert: Callable[[Value], Any]) -> Setter:
+    """Sets a member of `target`."""
+    return lambda v: target.__setitem__(key, convert(v))
+
+
 class BlockReader:
     """Carries values into `Options`. The base of those who know what the blocks hold."""
 
@@ -42,34 +52,29 @@ class BlockReader:
     def _warn(self, value: Value, text: str) -> None:
         self._options.warnings.append(f"{value.file}:{value.line}:{value.col}: {text}")
 
-    def _set_on(self, target: object, attribute: str, value: Any) -> None:
-        setattr(target, attribute, value)
-
     def _text(self, attribute: str) -> Setter:
-        return lambda v: setattr(self._options, attribute, as_text(v))
+        return put_on(self._options, attribute, as_text)
 
     def _flag(self, attribute: str) -> Setter:
-        return lambda v: setattr(self._options, attribute, as_flag(v))
+        return put_on(self._options, attribute, as_flag)
 
     def _integer(self, attribute: str) -> Setter:
-        return lambda v: setattr(self._options, attribute, as_integer(v))
+        return put_on(self._options, attribute, as_integer)
 
     def _bound(self, attribute: str, *, highest: int = 0x7FFFFFFF) -> Setter:
         """A bound that must exist: nobody gets an unlimited one. 0 stands for the default."""
 
-        def set_(value: Value) -> None:
+        def as_bound(value: Value) -> int:
             number = as_integer(value)
             if not 0 <= number <= highest:
                 raise value.error(f"{number} is out of range: 1 to {highest}")
-            setattr(self._options, attribute, number)
+            return number
 
-        return set_
+        return put_on(self._options, attribute, as_bound)
 
     def _duration(self, attribute: str) -> Setter:
-        def set_(value: Value) -> None:
-            setattr(self._options, attribute, self._duration_of(value, attribute[:-3]))
-
-        return set_
+        name = attribute.removesuffix("_ns")
+        return put_on(self._options, attribute, lambda v: self._duration_of(v, name))
 
     def _duration_of(self, value: Value, name: str) -> int:
         if isinstance(value.raw, int) and not isinstance(value.raw, bool):

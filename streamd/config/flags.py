@@ -94,57 +94,91 @@ class CommandLine:
     rest: list[str] = field(default_factory=list)
 
 
-# canonical name -> (aliases, kind); a kind converts the text or is None for a boolean.
+def _set(*attributes: str) -> Callable[[Options, Any], None]:
+    def apply(options: Options, value: Any) -> None:
+        for attribute in attributes:
+            setattr(options, attribute, value)
+
+    return apply
+
+
+def _set_jetstream(attribute: str) -> Callable[[Options, Any], None]:
+    return lambda options, value: setattr(options.jetstream, attribute, value)
+
+
+def _set_cluster(attribute: str, convert: Callable[[Any], Any]) -> Callable[[Options, Any], None]:
+    def apply(options: Options, value: Any) -> None:
+        options.cluster = replace(options.cluster, **{attribute: convert(value)})
+
+    return apply
+
+
+def _set_cluster_url(options: Options, url: str) -> None:
+    """Lay the command line's address over the file's; its credentials replace the file's."""
+    if not url:
+        options.cluster = replace(options.cluster, port=0)
+        return
+    host, port, username, password = parse_cluster_url(url)
+    options.cluster = replace(
+        options.cluster, host=host, port=port, username=username, password=password
+    )
+
+
+# name -> (aliases, kind, what it does to the options). None: it is not about them, or not served.
 _TEXT, _NUMBER, _BOOLEAN = "text", "number", "boolean"
-_FLAGS: dict[str, tuple[str, str]] = {
-    "addr": ("a addr net host", _TEXT),
-    "port": ("p port", _NUMBER),
-    "server_name": ("n name server_name", _TEXT),
-    "pid": ("P pid", _TEXT),
-    "http_port": ("m http_port", _NUMBER),
-    "config": ("c config", _TEXT),
-    "t": ("t", _BOOLEAN),
-    "signal": ("sl signal", _TEXT),
-    "client_advertise": ("client_advertise", _TEXT),
-    "ports_file_dir": ("ports_file_dir", _TEXT),
-    "log": ("l log", _TEXT),
-    "logtime": ("T logtime", _BOOLEAN),
-    "logtime_utc": ("logtime_utc", _BOOLEAN),
-    "debug": ("D debug", _BOOLEAN),
-    "trace": ("V trace", _BOOLEAN),
-    "VV": ("VV", _BOOLEAN),
-    "DV": ("DV", _BOOLEAN),
-    "DVV": ("DVV", _BOOLEAN),
-    "log_size_limit": ("log_size_limit", _NUMBER),
-    "max_traced_msg_len": ("max_traced_msg_len", _NUMBER),
-    "jetstream": ("js jetstream", _BOOLEAN),
-    "store_dir": ("sd store_dir", _TEXT),
-    "accept_loss": ("accept-loss accept_loss", _BOOLEAN),
-    "user": ("user", _TEXT),
-    "pass": ("pass", _TEXT),
-    "auth": ("auth", _TEXT),
-    "routes": ("routes", _TEXT),
-    "cluster": ("cluster cluster_listen", _TEXT),
-    "cluster_name": ("cluster_name", _TEXT),
-    "cluster_advertise": ("cluster_advertise", _TEXT),
-    "no_advertise": ("no_advertise", _BOOLEAN),
-    "connect_retries": ("connect_retries", _NUMBER),
-    "help": ("h help", _BOOLEAN),
-    "help_tls": ("help_tls", _BOOLEAN),
-    "version": ("v version", _BOOLEAN),
+_FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
+    "addr": ("a addr net host", _TEXT, _set("host")),
+    "port": ("p port", _NUMBER, _set("port")),
+    "server_name": ("n name server_name", _TEXT, _set("server_name")),
+    "pid": ("P pid", _TEXT, _set("pid_file")),
+    "http_port": ("m http_port", _NUMBER, _set("http_port")),
+    "config": ("c config", _TEXT, None),
+    "t": ("t", _BOOLEAN, None),
+    "signal": ("sl signal", _TEXT, None),
+    "client_advertise": ("client_advertise", _TEXT, _set("client_advertise")),
+    "ports_file_dir": ("ports_file_dir", _TEXT, _set("ports_file_dir")),
+    "log": ("l log", _TEXT, _set("log_file")),
+    "logtime": ("T logtime", _BOOLEAN, _set("has_logtime")),
+    "logtime_utc": ("logtime_utc", _BOOLEAN, _set("is_logtime_utc")),
+    "debug": ("D debug", _BOOLEAN, _set("is_debug")),
+    "trace": ("V trace", _BOOLEAN, _set("is_trace")),
+    "VV": ("VV", _BOOLEAN, _set("is_trace", "is_trace_verbose")),
+    "DV": ("DV", _BOOLEAN, _set("is_debug", "is_trace")),
+    "DVV": ("DVV", _BOOLEAN, _set("is_debug", "is_trace", "is_trace_verbose")),
+    "log_size_limit": ("log_size_limit", _NUMBER, _set("log_size_limit")),
+    "max_traced_msg_len": ("max_traced_msg_len", _NUMBER, _set("max_traced_msg_len")),
+    "jetstream": ("js jetstream", _BOOLEAN, _set_jetstream("is_enabled")),
+    "store_dir": ("sd store_dir", _TEXT, _set_jetstream("store_dir")),
+    "accept_loss": ("accept-loss accept_loss", _BOOLEAN, _set("accepts_loss")),
+    "user": ("user", _TEXT, _set("username")),
+    "pass": ("pass", _TEXT, _set("password")),
+    "auth": ("auth", _TEXT, _set("token")),
+    "routes": ("routes", _TEXT, _set_cluster("routes", parse_routes)),
+    "cluster": ("cluster cluster_listen", _TEXT, _set_cluster_url),
+    "cluster_name": ("cluster_name", _TEXT, _set_cluster("name", str)),
+    "cluster_advertise": ("cluster_advertise", _TEXT, _set_cluster("advertise", str)),
+    "no_advertise": (
+        "no_advertise",
+        _BOOLEAN,
+        _set_cluster("has_advertise", lambda is_silent: not is_silent),
+    ),
+    "connect_retries": ("connect_retries", _NUMBER, _set_cluster("connect_retries", int)),
+    "help": ("h help", _BOOLEAN, None),
+    "help_tls": ("help_tls", _BOOLEAN, None),
+    "version": ("v version", _BOOLEAN, None),
     # Known to nats-server, not served here yet.
-    "https_port": ("ms https_port", _NUMBER),
-    "syslog": ("s syslog", _BOOLEAN),
-    "remote_syslog": ("r remote_syslog", _TEXT),
-    "tls": ("tls", _BOOLEAN),
-    "tlscert": ("tlscert", _TEXT),
-    "tlskey": ("tlskey", _TEXT),
-    "tlsverify": ("tlsverify", _BOOLEAN),
-    "tlscacert": ("tlscacert", _TEXT),
-    "profile": ("profile", _NUMBER),
+    "https_port": ("ms https_port", _NUMBER, None),
+    "syslog": ("s syslog", _BOOLEAN, None),
+    "remote_syslog": ("r remote_syslog", _TEXT, None),
+    "tls": ("tls", _BOOLEAN, None),
+    "tlscert": ("tlscert", _TEXT, None),
+    "tlskey": ("tlskey", _TEXT, None),
+    "tlsverify": ("tlsverify", _BOOLEAN, None),
+    "tlscacert": ("tlscacert", _TEXT, None),
+    "profile": ("profile", _NUMBER, None),
 }
 _BY_NAME = {
-    alias: (name, kind) for name, (aliases, kind) in _FLAGS.items() for alias in aliases.split()
+    alias: (name, kind) for name, (aliases, kind, _) in _FLAGS.items() for alias in aliases.split()
 }
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE = ("0", "f", "F", "FALSE", "false", "False")
@@ -205,69 +239,6 @@ def _take(line: CommandLine, name: str, value: Any) -> None:
         line.settings.append((name, value))
 
 
-def _set(*attributes: str) -> Callable[[Options, Any], None]:
-    def apply(options: Options, value: Any) -> None:
-        for attribute in attributes:
-            setattr(options, attribute, value)
-
-    return apply
-
-
-def _set_jetstream(attribute: str) -> Callable[[Options, Any], None]:
-    return lambda options, value: setattr(options.jetstream, attribute, value)
-
-
-def _set_cluster(attribute: str, convert: Callable[[Any], Any]) -> Callable[[Options, Any], None]:
-    def apply(options: Options, value: Any) -> None:
-        options.cluster = replace(options.cluster, **{attribute: convert(value)})
-
-    return apply
-
-
-def _set_cluster_url(options: Options, url: str) -> None:
-    """Lay the command line's address over the file's; its credentials replace the file's."""
-    if not url:
-        options.cluster = replace(options.cluster, port=0)
-        return
-    host, port, username, password = parse_cluster_url(url)
-    options.cluster = replace(
-        options.cluster, host=host, port=port, username=username, password=password
-    )
-
-
-_APPLY: dict[str, Callable[[Options, Any], None]] = {
-    "addr": _set("host"),
-    "port": _set("port"),
-    "server_name": _set("server_name"),
-    "pid": _set("pid_file"),
-    "http_port": _set("http_port"),
-    "client_advertise": _set("client_advertise"),
-    "ports_file_dir": _set("ports_file_dir"),
-    "log": _set("log_file"),
-    "logtime": _set("has_logtime"),
-    "logtime_utc": _set("is_logtime_utc"),
-    "debug": _set("is_debug"),
-    "trace": _set("is_trace"),
-    "VV": _set("is_trace", "is_trace_verbose"),
-    "DV": _set("is_debug", "is_trace"),
-    "DVV": _set("is_debug", "is_trace", "is_trace_verbose"),
-    "log_size_limit": _set("log_size_limit"),
-    "max_traced_msg_len": _set("max_traced_msg_len"),
-    "jetstream": _set_jetstream("is_enabled"),
-    "store_dir": _set_jetstream("store_dir"),
-    "accept_loss": _set("accepts_loss"),
-    "user": _set("username"),
-    "pass": _set("password"),
-    "auth": _set("token"),
-    "routes": _set_cluster("routes", parse_routes),
-    "cluster": _set_cluster_url,
-    "cluster_name": _set_cluster("name", str),
-    "cluster_advertise": _set_cluster("advertise", str),
-    "no_advertise": _set_cluster("has_advertise", lambda is_silent: not is_silent),
-    "connect_retries": _set_cluster("connect_retries", int),
-}
-
-
 def options_from(line: CommandLine) -> Options:
     """Return the finished options: defaults, then the configuration file, then the flags."""
     options = reader.load(line.config_file) if line.config_file else Options()
@@ -277,8 +248,9 @@ def options_from(line: CommandLine) -> Options:
         options.users, options.has_unserved_users = [], False
         options.is_open_besides_system = False
     for name, value in line.settings:
-        if name in _APPLY:
-            _APPLY[name](options, value)
+        apply = _FLAGS[name][2]
+        if apply is not None:
+            apply(options, value)
         else:
             options.warnings.append(f"flag -{name} is not served by this version and is ignored")
     if any(name == "routes" for name, _ in line.settings) and not options.cluster.is_enabled:

@@ -7,10 +7,10 @@ warning that names it; a key nobody knows is an error with its place.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from streamd.config.block_reader import Setter, words
+from streamd.config.block_reader import Setter, put_in, put_on, words
 from streamd.config.cluster import ClusterOptions, ClusterTls
 from streamd.config.grammar import Value, digest, parse_file
 from streamd.config.options import Options
@@ -134,7 +134,7 @@ class _Reader(UsersReader):
                 "no_auth_user": self._text("no_auth_user"),
                 "jetstream": self._jetstream,
                 "cluster": self._cluster,
-                "store_dir|storedir": lambda v: self._set_on(o.jetstream, "store_dir", as_text(v)),
+                "store_dir|storedir": put_on(o.jetstream, "store_dir", as_text),
             },
             _UNSERVED_TOP,
         )
@@ -205,9 +205,7 @@ class _Reader(UsersReader):
 
     def _cluster(self, block: Value) -> None:
         settings: dict[str, Any] = {}
-
-        def put(attribute: str, convert: Callable[[Value], Any]) -> Setter:
-            return lambda v: settings.__setitem__(attribute, convert(v))
+        put = partial(put_in, settings)
 
         def listen(value: Value) -> None:
             host, port = as_host_port(value)
@@ -223,10 +221,7 @@ class _Reader(UsersReader):
 
         def tls(value: Value) -> None:
             found: dict[str, Any] = {}
-
-            def keep(key: str, convert: Callable[[Value], Any]) -> Setter:
-                return lambda v: found.__setitem__(key, convert(v))
-
+            keep = partial(put_in, found)
             self._block(
                 value,
                 {
@@ -264,9 +259,7 @@ class _Reader(UsersReader):
 
     def _cluster_authorization(self, block: Value) -> dict[str, Any]:
         settings: dict[str, Any] = {}
-
-        def put(attribute: str, convert: Callable[[Value], Any]) -> Setter:
-            return lambda v: settings.__setitem__(attribute, convert(v))
+        put = partial(put_in, settings)
 
         def refuse(text: str) -> Setter:
             def set_(value: Value) -> None:
@@ -312,10 +305,7 @@ class _Reader(UsersReader):
                 f"Expected map, bool or string to define JetStream, got {kind_of(value)}"
             )
         js.is_enabled = True
-
-        def put(attribute: str, convert: Callable[[Value], Any]) -> Setter:
-            return lambda v: setattr(js, attribute, convert(v))
-
+        put = partial(put_on, js)
         self._block(
             value,
             {
@@ -342,10 +332,7 @@ class _Reader(UsersReader):
         return interval
 
     def _jetstream_limits(self, block: Value) -> None:
-        js = self._options.jetstream
-
-        def put(attribute: str, convert: Callable[[Value], Any]) -> Setter:
-            return lambda v: setattr(js, attribute, convert(v))
+        put = partial(put_on, self._options.jetstream)
 
         def batch(inner: Value) -> None:
             self._block(

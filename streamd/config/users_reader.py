@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.config.block_reader import BlockReader, Setter, words
+from streamd.config.block_reader import BlockReader, Setter, put_on, words
 from streamd.config.grammar import Value
 from streamd.config.options import Permissions, ResponsePermission, User
 from streamd.config.values import (
@@ -122,15 +122,14 @@ class UsersReader(BlockReader):
         nkeys: list[str] = []
         ways: list[str] = []  # by which the user may connect; there is only STANDARD here
 
-        def set_permissions(value: Value) -> None:
-            user.permissions = self._permissions(value)
-
         self._block(
             entry,
             {
-                "user|username": lambda v: self._set_on(user, "name", as_text(v)),
-                "pass|password": lambda v: self._set_on(user, "password", as_text(v)),
-                "permission|permissions|authorization": set_permissions,
+                "user|username": put_on(user, "name", as_text),
+                "pass|password": put_on(user, "password", as_text),
+                "permission|permissions|authorization": put_on(
+                    user, "permissions", self._permissions
+                ),
                 "nkey": lambda v: nkeys.append(as_text(v)),
                 "allowed_connection_types|connection_types|clients": lambda v: ways.extend(
                     as_text(way).upper() for way in (as_list(v) if type(v.raw) is list else [v])
@@ -162,15 +161,14 @@ class UsersReader(BlockReader):
         def subscribe(value: Value) -> None:
             permissions.subscribe_allow, permissions.subscribe_deny = as_allow_deny(value, True)
 
-        def responses(value: Value) -> None:
-            permissions.allow_responses = self._responses(value)
-
         self._block(
             block,
             {
                 "pub|publish|import": publish,
                 "sub|subscribe|export": subscribe,
-                "allow_responses|publish_allow_responses": responses,
+                "allow_responses|publish_allow_responses": put_on(
+                    permissions, "allow_responses", self._responses
+                ),
             },
             [],
             "permissions.",
@@ -186,11 +184,13 @@ class UsersReader(BlockReader):
         self._block(
             value,
             {
-                "max|max_msgs|max_messages|max_responses": lambda v: self._set_on(
-                    response, "max_msgs", as_integer(v) or 1
+                "max|max_msgs|max_messages|max_responses": put_on(
+                    response, "max_msgs", lambda v: as_integer(v) or 1
                 ),
-                "expires|expiration|ttl": lambda v: self._set_on(
-                    response, "ttl_ns", self._duration_of(v, "expires") or 120 * SECOND_NS
+                "expires|expiration|ttl": put_on(
+                    response,
+                    "ttl_ns",
+                    lambda v: self._duration_of(v, "expires") or 120 * SECOND_NS,
                 ),
             },
             [],

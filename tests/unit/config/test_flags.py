@@ -114,5 +114,5 @@ def test_every_flag_of_the_usage_text_is_understood() -> None:
     """The help never promises what the parser refuses."""
     words = flags.USAGE.replace(",", " ").split()
     named = {word.lstrip("-").split("=")[0] for word in words if word.startswith("-")}
-    known = {alias for aliases, _ in flags._FLAGS.values() for alias in aliases.split()}
+    known = {alias for aliases, *_ in flags._FLAGS.values() for alias in aliases.split()}
     assert {name.rstrip("]") for name in named if name and name != "1:"} <= known
