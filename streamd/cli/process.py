@@ -10,7 +10,6 @@ import signal
 import socket
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL
@@ -21,7 +20,6 @@ from streamd.config.options import Options
 from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S
-from streamd.net import facts
 from streamd.net.facts import Sources
 from streamd.net.http import HttpServer
 from streamd.net.jetstreamz import JetStreamSources
@@ -114,7 +112,7 @@ class ServerProcess:
         UserInfo(pubsub, has_jetstream=options.jetstream.is_enabled)
         self._monitoring = Monitoring(
             options,
-            sources=_sources(pubsub),
+            sources=Sources(pubsub),
             server_id=self._server_id,
             server_name=self._server_name,
         )
@@ -424,17 +422,6 @@ class ServerProcess:
     async def _drain(self, listener: Listener) -> None:
         await listener.lame_duck()
         self._stop_wanted.set()
-
-
-def _sources(pubsub: PubSub) -> Sources:
-    return Sources(
-        traffic=partial(facts.traffic, pubsub),
-        open_connections=partial(facts.open_connections, pubsub),
-        closed_connections=partial(facts.closed_connections, pubsub),
-        sublist=partial(facts.sublist_facts, pubsub),
-        subscriptions=partial(facts.subscriptions, pubsub),
-        matches=facts.matches,
-    )
 
 
 def _serve_domain(domain: str, router: Any, pubsub: PubSub) -> None:

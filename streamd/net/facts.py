@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
-
-from streamd.subjects import matches
 
 if TYPE_CHECKING:
     from streamd.net.client_conn import ClientConn
     from streamd.net.pubsub import PubSub
     from streamd.net.sublist import Subscription
-
-__all__ = [
-    "ConnectionFacts",
-    "Sources",
-    "SublistFacts",
-    "SubscriptionFacts",
-    "Traffic",
-    "closed_connections",
-    "connection_facts",
-    "matches",
-    "open_connections",
-    "sublist_facts",
-    "subscriptions",
-    "traffic",
-]
 
 
 class ConnectionFacts(NamedTuple):
@@ -85,21 +68,8 @@ class SublistFacts(NamedTuple):
     cache_entries: int
     inserts: int
     removes: int
-    matches: int
-    cache_hits: int
     max_fanout: int
     avg_fanout: float
-
-
-class Sources(NamedTuple):
-    """Where the facts come from. All may be called at any time."""
-
-    traffic: Callable[[], Traffic]
-    open_connections: Callable[[], Iterable[ConnectionFacts]]
-    closed_connections: Callable[[], Iterable[ConnectionFacts]]
-    sublist: Callable[[], SublistFacts]
-    subscriptions: Callable[[], Iterable[SubscriptionFacts]]
-    matches: Callable[[bytes, bytes], bool]
 
 
 def connection_facts(conn: ClientConn) -> ConnectionFacts:
@@ -127,54 +97,6 @@ def connection_facts(conn: ClientConn) -> ConnectionFacts:
     )
 
 
-def open_connections(pubsub: PubSub) -> list[ConnectionFacts]:
-    """All connections there are now."""
-    return [connection_facts(conn) for conn in pubsub.conns.values()]
-
-
-def closed_connections(pubsub: PubSub) -> list[ConnectionFacts]:
-    """The last ones that ended, oldest first."""
-    return list(pubsub.closed)
-
-
-def traffic(pubsub: PubSub) -> Traffic:
-    """Return the counters since the start."""
-    return Traffic(
-        in_msgs=pubsub.in_msgs,
-        in_bytes=pubsub.in_bytes,
-        out_msgs=pubsub.out_msgs,
-        out_bytes=pubsub.out_bytes,
-        connections=len(pubsub.conns),
-        total_connections=pubsub.connections_total,
-        subscriptions=pubsub.sublist.count,
-        slow_consumers=pubsub.slow_consumers_count,
-        stale_connections=pubsub.stale_connections_count,
-        stalled_clients=pubsub.stalled_count,
-    )
-
-
-def sublist_facts(pubsub: PubSub) -> SublistFacts:
-    """Return how big the registry is. Lookups are not counted: they are the hot path."""
-    sublist = pubsub.sublist
-    routes = pubsub.table.routes.values()
-    fanouts = [len(route.plain) + len(route.queues) for route in routes]
-    return SublistFacts(
-        subscriptions=sublist.count,
-        cache_entries=len(fanouts),
-        inserts=sublist.insert_count,
-        removes=sublist.remove_count,
-        matches=0,
-        cache_hits=0,
-        max_fanout=max(fanouts, default=0),
-        avg_fanout=sum(fanouts) / len(fanouts) if fanouts else 0.0,
-    )
-
-
-def subscriptions(pubsub: PubSub) -> Iterator[SubscriptionFacts]:
-    """All subscriptions, those of the server itself included."""
-    return (_subscription_facts(sub) for sub in pubsub.sublist.all())
-
-
 def _subscription_facts(sub: Subscription) -> SubscriptionFacts:
     return SubscriptionFacts(
         subject=sub.pattern.decode(errors="replace"),
@@ -184,3 +106,51 @@ def _subscription_facts(sub: Subscription) -> SubscriptionFacts:
         max_msgs=sub.max_msgs,
         cid=0 if sub.callback is not None else sub.conn.cid,
     )
+
+
+class Sources:
+    """Where the facts come from. All may be called at any time."""
+
+    def __init__(self, pubsub: PubSub) -> None:
+        self._pubsub = pubsub
+
+    def open_connections(self) -> list[ConnectionFacts]:
+        """All connections there are now."""
+        return [connection_facts(conn) for conn in self._pubsub.conns.values()]
+
+    def closed_connections(self) -> list[ConnectionFacts]:
+        """The last ones that ended, oldest first."""
+        return list(self._pubsub.closed)
+
+    def traffic(self) -> Traffic:
+        """Return the counters since the start."""
+        return Traffic(
+            in_msgs=self._pubsub.in_msgs,
+            in_bytes=self._pubsub.in_bytes,
+            out_msgs=self._pubsub.out_msgs,
+            out_bytes=self._pubsub.out_bytes,
+            connections=len(self._pubsub.conns),
+            total_connections=self._pubsub.connections_total,
+            subscriptions=self._pubsub.sublist.count,
+            slow_consumers=self._pubsub.slow_consumers_count,
+            stale_connections=self._pubsub.stale_connections_count,
+            stalled_clients=self._pubsub.stalled_count,
+        )
+
+    def sublist(self) -> SublistFacts:
+        """Return how big the registry is."""
+        sublist = self._pubsub.sublist
+        routes = self._pubsub.table.routes.values()
+        fanouts = [len(route.plain) + len(route.queues) for route in routes]
+        return SublistFacts(
+            subscriptions=sublist.count,
+            cache_entries=len(fanouts),
+            inserts=sublist.insert_count,
+            removes=sublist.remove_count,
+            max_fanout=max(fanouts, default=0),
+            avg_fanout=sum(fanouts) / len(fanouts) if fanouts else 0.0,
+        )
+
+    def subscriptions(self) -> Iterator[SubscriptionFacts]:
+        """All subscriptions, those of the server itself included."""
+        return (_subscription_facts(sub) for sub in self._pubsub.sublist.all())

@@ -11,14 +11,12 @@ from streamd.config.durations import format_uptime
 from streamd.config.options import JetStreamOptions, Options
 from streamd.net.facts import (
     ConnectionFacts,
-    Sources,
     SublistFacts,
     SubscriptionFacts,
     Traffic,
 )
 from streamd.net.monitoring import Monitoring
 from streamd.net.query import BadQuery
-from streamd.subjects import matches
 
 SECOND = 1_000_000_000
 
@@ -38,13 +36,12 @@ def monitoring(options: Options | None = None, **lists: Any) -> Monitoring:
     opened = lists.get("opened", [])
     return Monitoring(
         options or Options(),
-        sources=Sources(
+        sources=SimpleNamespace(  # type: ignore[arg-type]
             traffic=lambda: Traffic(1, 2, 3, 4, len(opened), 9, 5, 1, 0, 6),
             open_connections=lambda: opened,
             closed_connections=lambda: lists.get("closed", []),
-            sublist=lambda: SublistFacts(5, 2, 6, 1, 0, 0, 3, 1.5),
+            sublist=lambda: SublistFacts(5, 2, 6, 1, 3, 1.5),
             subscriptions=lambda: lists.get("subscriptions", []),
-            matches=matches,
         ),
         server_id="NID",
         server_name="n1",
