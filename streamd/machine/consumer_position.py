@@ -11,29 +11,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
+from streamd.machine.lookup import IndexLookup
 from streamd.machine.rfc3339 import parse_ns
 from streamd.subjects import Matcher
 from streamd.types import Seq, Uid
-
-
-class IndexView(Protocol):
-    """What a consumer reads of its stream's index (machine/index.py)."""
-
-    first_seq: Seq
-    last_seq: Seq
-    count: int
-
-    def is_live(self, seq: Seq) -> bool: ...
-
-    def count_from(self, seq: Seq, matcher: Matcher | None) -> int: ...
-
-    def count_between(self, first: Seq, last: Seq, matcher: Matcher | None) -> int: ...
-
-    def seq_at_time(self, ts_ns: int) -> Seq: ...
-
-    def last_match(self, matcher: Matcher | None, before: Seq | None = None) -> Seq: ...
-
-    def last_seqs(self, matcher: Matcher | None) -> list[Seq]: ...
 
 
 class StreamView(Protocol):
@@ -43,7 +24,7 @@ class StreamView(Protocol):
     config: dict[str, Any]
 
     @property
-    def index(self) -> IndexView: ...
+    def index(self) -> IndexLookup: ...
 
     def on_acked(self, consumer: ConsumerPosition, sseqs: Sequence[Seq]) -> None:
         """`consumer` needs `sseqs` no longer. Called only if retention is not "limits", after the

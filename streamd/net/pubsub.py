@@ -16,7 +16,7 @@ from streamd.config.options import Options
 from streamd.limits import CLIENT_SHARE_S
 from streamd.net.fanout import FanOut
 from streamd.net.pubacks import domain_field
-from streamd.net.remote import Links, Remotes
+from streamd.net.remote import Remotes
 from streamd.net.sinks import InboxSink, ServerSink
 from streamd.obs.log import Log
 from streamd.protocol import acks
@@ -25,6 +25,7 @@ from streamd.types import Msg
 if TYPE_CHECKING:
     from streamd.net.client_conn import ClientConn
     from streamd.net.client_session import ClientSession
+    from streamd.net.cluster import Cluster
     from streamd.node.ports import DeliverSink, NodeHandle, StreamHandle
 
 RESERVED_REPLIES: Final = (b"$JS.ACK.", b"_R_.", b"_GR_.", b"$GR.")
@@ -62,7 +63,7 @@ class PubSub(FanOut):
         self._refresh_topology()
 
     def attach_peers(
-        self, links: Links, call_soon: Callable[[Callable[[], None]], Any] | None = None
+        self, links: Cluster, call_soon: Callable[[Callable[[], None]], Any] | None = None
     ) -> None:
         """Share interest and messages with other nodes. At most once; see `Remotes`."""
         assert self.remotes is None

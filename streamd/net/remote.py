@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from streamd.limits import (
     REMOTE_CHANGES_MAX,
@@ -36,29 +36,10 @@ from streamd.net.sublist import Subscription
 from streamd.types import NodeId
 
 if TYPE_CHECKING:
+    from streamd.net.cluster import Cluster
     from streamd.net.pubsub import PubSub
 
 PREFIX: Final = "net."
-
-
-class Links(Protocol):
-    """The links to other nodes as core NATS uses them: net/cluster.py."""
-
-    def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None: ...
-
-    def nodes(self) -> list[NodeId]: ...
-
-    def buffered_bytes(self, node_id: NodeId) -> int: ...
-
-    def on_note_prefix(
-        self, prefix: str, take: Callable[[NodeId, str, list[Any]], None]
-    ) -> None: ...
-
-    def on_up(self, on_change: Callable[[NodeId], None]) -> None: ...
-
-    def on_down(self, on_change: Callable[[NodeId], None]) -> None: ...
-
-    def on_drained(self, on_change: Callable[[NodeId], None]) -> None: ...
 
 
 class RemoteNode:
@@ -76,7 +57,7 @@ class RemoteNode:
         "told_full",
     )
 
-    def __init__(self, node_id: NodeId, links: Links) -> None:
+    def __init__(self, node_id: NodeId, links: Cluster) -> None:
         self._links = links
         self.node_id = node_id
         self.outbox: list[tuple[Any, ...]] = []  # items of a net.msgs
@@ -134,7 +115,7 @@ class Remotes:
     def __init__(
         self,
         pubsub: PubSub,
-        links: Links,
+        links: Cluster,
         interest: RemoteInterest,
         call_soon: Callable[[Callable[[], None]], Any] | None,
     ) -> None:

@@ -84,16 +84,6 @@ class PublishSink(Protocol):
         """`outcomes[i]` answers `replies[i]` (see commands.STORE); an empty reply wants none."""
 
 
-class PublishRouter(Protocol):
-    """Where publishes to streams that this node does not lead go: node/publish_routes.py."""
-
-    def is_expected(self, uid: Uid) -> bool: ...
-
-    def publish(
-        self, uid: Uid, stream: bytes, msgs: list[Msg], replies: list[bytes], sink: PublishSink
-    ) -> None: ...
-
-
 class DeliverSink(Protocol):
     """Where a consumer's messages go: what a deliver subject or a pull's inbox leads to now."""
 

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from streamd import errors
 from streamd.errors import CorruptionError
 from streamd.machine.meta import StreamAsset
 from streamd.machine.stream import StreamMachine
-from streamd.node.ports import Done, Peers, PublishRouter, PublishSink
+from streamd.node.ports import Done, PublishSink
 from streamd.subjects import matches
-from streamd.types import Msg, NodeId, Seq, StoredMsg, Uid
+from streamd.types import Msg, NodeId, Seq, StoredMsg
 
-
-class Leaders(Protocol):
-    """Who leads what, as far as this node knows."""
-
-    @property
-    def peers(self) -> Peers | None: ...
-
-    def leader_of(self, uid: Uid) -> NodeId: ...
+if TYPE_CHECKING:
+    from streamd.node.node import Node
 
 
 class RemoteStream:
@@ -28,13 +22,13 @@ class RemoteStream:
 
     is_local = False
 
-    def __init__(self, asset: StreamAsset, leaders: Leaders, router: PublishRouter) -> None:
+    def __init__(self, asset: StreamAsset, node: Node) -> None:
         self.asset = asset
         self.uid = asset.uid
         self.name = asset.name
         self.name_bytes = asset.name.encode()
-        self._leaders = leaders
-        self._router = router
+        self._node = node
+        self._routes = node.publish_routes
 
     @property
     def config(self) -> dict[str, Any]:
@@ -46,12 +40,12 @@ class RemoteStream:
 
     @property
     def leader(self) -> NodeId:
-        return self._leaders.leader_of(self.uid)
+        return self._node.leader_of(self.uid)
 
     @property
     def is_expected(self) -> bool:
         """True if somebody leads it, or will in a moment."""
-        return self._router.is_expected(self.uid)
+        return self._routes.is_expected(self.uid)
 
     def captures(self, subject: bytes) -> bool:
         """True if a publish on `subject` belongs in this stream."""
@@ -61,7 +55,7 @@ class RemoteStream:
         return True  # only the leader knows
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
-        self._router.publish(self.uid, self.name_bytes, msgs, replies, sink)
+        self._routes.publish(self.uid, self.name_bytes, msgs, replies, sink)
 
     def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
         return self._note("pull", [self.uid, consumer, reply, headers, payload])
@@ -96,7 +90,7 @@ class RemoteStream:
 
     def _note(self, kind: str, args: list[Any]) -> bool:
         leader = self.leader
-        peers = self._leaders.peers
+        peers = self._node.peers
         if not leader or peers is None:
             return False
         peers.note(leader, kind, args)

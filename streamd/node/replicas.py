@@ -172,7 +172,7 @@ class Replicas:
             known = node.catalog.stream(name)
             if known is None or known.uid != asset.uid:
                 node.leaders.expect(asset.uid)
-            node.catalog.place(name, RemoteStream(asset, node, node.publish_routes))
+            node.catalog.place(name, RemoteStream(asset, node))
         else:
             node.catalog.place(name, None)
 
