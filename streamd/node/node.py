@@ -10,9 +10,7 @@ it their links, `bootstrap` decides which cluster it is, and every group may hav
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +18,7 @@ from streamd import errors, limits
 from streamd.errors import ConfigError, CorruptionError
 from streamd.machine.meta import MetaMachine
 from streamd.node import group as g
-from streamd.node import storedir
+from streamd.node import ownership, storedir
 from streamd.node.accepted_loss import AcceptedLoss
 from streamd.node.amnesia import Amnesia
 from streamd.node.bootstrap import Bootstrap
@@ -51,8 +49,6 @@ from streamd.node.trash import Trash
 from streamd.node.wakeup import DueTurns
 from streamd.raft.messages import Message
 from streamd.store.disk import disk_error
-from streamd.store.wal import Wal
-from streamd.store.wal_recovery import Expected
 from streamd.types import META_UID, NodeId, Uid
 
 
@@ -144,7 +140,7 @@ class Node:
         opened = storedir.prepare(self.store_dir, self._disk)
         self.root, self._lock, self.identity = opened
         if self.is_clustered:
-            self._check_name()
+            ownership.check_name(self)
         else:
             self.accepted_loss.begin()
         self.room = StorageRoom(
@@ -157,7 +153,7 @@ class Node:
         self.memory_room = MemoryRoom(memory_max=self.memory_max, used=self.memory_bytes)
         self._log_thread = env.make_thread("log")
         self.block_thread = env.make_thread("block")
-        self.wal = self._open_wal()
+        self.wal, self.is_log_lost = ownership.open_log(self, self._log_thread, self._on_log_error)
         self.memory_log = MemoryLog(env.loop.call_soon)
         self.due_turns = DueTurns()
         self.rafts = Rafts(self)
@@ -170,21 +166,13 @@ class Node:
         self.scrubber.start()
         self.damages.start()
         if not self.is_clustered:
-            if self.identity.get("cluster_id"):
-                raise ConfigError(
-                    f"store directory {self.root!r} belongs to a node of cluster id "
-                    f"{self.identity['cluster_id']}: give this server its cluster configuration"
-                )
+            ownership.check_kind(self)
             self.meta_member.start()
             self.meta_member.when_ready(partial(self._meta_recovered, done))
             return
         assert self.peering.peers is not None, "a clustered node needs its peers first"
         self.removals.check_directory()
-        if not self.identity.get("cluster_id") and self.wal.groups:
-            raise ConfigError(
-                f"store directory {self.root!r} holds the data of a single server, which can't "
-                "join a cluster: give this node an empty directory"
-            )
+        ownership.check_kind(self)
         self._bootstrap = Bootstrap(
             name=self.server_name,
             identity=self.identity,
@@ -210,61 +198,6 @@ class Node:
         await event.wait()
         if results[0] is not None:
             raise results[0]
-
-    def _open_wal(self) -> Wal:
-        is_known = "log_id" in self.identity
-        expected = Expected()
-        if is_known:
-            expected = Expected(
-                int(self.identity["log_id"], 16), self.identity.get("log_segment", 0)
-            )
-        wal = Wal.open(
-            self._disk,
-            os.path.join(self.root, "wal"),
-            self._log_thread,
-            segment_bytes=self.room.segment_bytes,
-            sync="always" if self.sync == "always" else float(self.sync),
-            on_error=self._on_log_error,
-            helper=self.block_thread,
-            tolerate_damage=self.is_clustered or self.accepts_loss,
-            expected=expected,
-            on_groups_lost=self.amnesia.groups_lost if self.is_clustered else lambda: None,
-        )
-        self.is_log_lost = is_known and self.identity["log_id"] != wal.log_id
-        if self.is_log_lost and not (self.is_clustered or self.accepts_loss):
-            raise CorruptionError(
-                f"{self.root}/wal: log {self.identity['log_id']} of this store is gone"
-            )
-        # Each start begins a segment: of a copy of the log from before this start that tells.
-        self.identity["log_segment"] = wal.segment_no
-        if not is_known or self.is_log_lost:
-            self.identity["log_id"] = wal.log_id
-            if self.is_log_lost and self.is_clustered:
-                self.identity["is_rejoined"] = True
-            self.save_identity()
-        else:
-            self._save_segment()
-        for text in wal.damage:
-            self.warn("the log is damaged", reason=text)
-        return wal
-
-    def _check_name(self) -> None:
-        """Raise ConfigError if the directory is another node's: a copy of it has that node's votes
-        and acks, and knows nothing of what this one promised (I12)."""
-        name = self.identity.setdefault("name", self.server_name)
-        if name == self.server_name:
-            return
-        if self.cluster_id:
-            raise ConfigError(
-                f"store directory {self.root!r} belongs to node {name!r} of the cluster: give "
-                f"{self.server_name!r} its own directory or an empty one"
-            )
-        self.identity["name"] = self.server_name
-
-    def _save_segment(self) -> None:
-        """An earlier number is as true, so a full disk is no reason not to start."""
-        with suppress(OSError):
-            storedir.save_identity(self.root, self._disk, self.identity)
 
     def save_identity(self) -> bool:
         """Make what this node knows of itself what the next start finds. False: that failed, and
