@@ -12,7 +12,7 @@ from streamd.node.group import Group
 from streamd.node.snapshot_state import wrap
 from streamd.raft.membership import Membership
 from streamd.store.disk import Disk, Thread
-from streamd.store.snapshots import SnapshotFile
+from streamd.store.snapshots import Snapshot, SnapshotFile
 from streamd.types import META_UID, Index
 
 
@@ -42,16 +42,8 @@ class MetaSnapshots:
             state = wrap(group.raft.log.membership_at(index), state)
 
         def job() -> None:
-            SnapshotFile.save(
-                self._disk,
-                self._directory,
-                "meta",
-                group=META_UID,
-                index=index,
-                term=term,
-                chain=chain,
-                state=state,
-            )
+            snapshot = Snapshot(META_UID, index, term, chain, state)
+            SnapshotFile.save(self._disk, self._directory, "meta", snapshot)
 
         def saved(result: Any) -> None:
             if isinstance(result, BaseException):

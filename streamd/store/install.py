@@ -22,7 +22,7 @@ from streamd.store.format import block_name
 from streamd.store.index_db import write_index
 from streamd.store.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
 from streamd.store.quarantine import free_name, newest_quarantine
-from streamd.store.snapshots import SnapshotFile, read_file, write_file
+from streamd.store.snapshots import Snapshot, SnapshotFile, read_file, write_file
 from streamd.store.source import Result, submit
 from streamd.store.verify import check_block
 from streamd.types import Index, Uid
@@ -212,17 +212,9 @@ class FileInstall:
                 if not disk.exists(path):
                     raise CorruptionError(f"{path}: was whole and is gone")
             state = read_file(disk, os.path.join(folder, _NAMES[STATE_NO]))
-            SnapshotFile.save(
-                disk,
-                folder,
-                "stream",
-                group=self._uid,
-                index=manifest.index,
-                term=manifest.term,
-                chain=manifest.chain,
-                state=state,
-                tail=manifest.tail,
-            )
+            place = (manifest.index, manifest.term, manifest.chain)
+            snapshot = Snapshot(self._uid, *place, state, manifest.tail)
+            SnapshotFile.save(disk, folder, "stream", snapshot)
             index_path = os.path.join(folder, _NAMES[INDEX_NO])
             if disk.exists(index_path):
                 index_db = read_file(disk, index_path)

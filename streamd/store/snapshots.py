@@ -28,7 +28,7 @@ TMP_SUFFIX = ".tmp"
 
 
 class Snapshot(NamedTuple):
-    """A snapshot as read back."""
+    """What a snapshot file holds."""
 
     group: Uid
     index: Index  # type: ignore[assignment]
@@ -135,25 +135,11 @@ class SnapshotFile:
     SUFFIX = ".snap"
 
     @classmethod
-    def save(
-        cls,
-        disk: Disk,
-        directory: str,
-        name: str,
-        *,
-        group: Uid,
-        index: Index,
-        term: Term,
-        chain: int,
-        state: bytes,
-        tail: tuple[int, int] = (0, 0),
-        doomed: tuple[int, ...] = (),
-    ) -> None:
+    def save(cls, disk: Disk, directory: str, name: str, snapshot: Snapshot) -> None:
         """Write the snapshot durably; then remove all but it and the one before it."""
-        tmp = f"{name}-{index:016x}{cls.SUFFIX}{TMP_SUFFIX}"
-        snapshot = Snapshot(group, index, term, chain, state, tail, doomed)
+        tmp = f"{name}-{snapshot.index:016x}{cls.SUFFIX}{TMP_SUFFIX}"
         cls.prepare(disk, directory, tmp, snapshot)
-        cls.adopt(disk, directory, tmp, name, index=index)
+        cls.adopt(disk, directory, tmp, name, index=snapshot.index)
 
     @classmethod
     def prepare(cls, disk: Disk, directory: str, tmp: str, snapshot: Snapshot) -> None:

@@ -13,7 +13,7 @@ from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.format import REWRITTEN
 from streamd.store.hot_tail import HotBudget
 from streamd.store.index_db import read_index, write_index
-from streamd.store.snapshots import SnapshotCheck, SnapshotFile
+from streamd.store.snapshots import Snapshot, SnapshotCheck, SnapshotFile
 from streamd.store.trash import move_to_trash
 from streamd.types import Index, Term, Uid
 
@@ -110,18 +110,9 @@ class StreamStore(Blocks):
                 raise self.failure
             try:
                 files.sync()  # I2: what the snapshot's tail names is durable before it is
-                SnapshotFile.save(
-                    disk,
-                    directory,
-                    _NAME,
-                    group=self.uid,
-                    index=index,
-                    term=term,
-                    chain=chain,
-                    state=state() if callable(state) else state,
-                    tail=tail,
-                    doomed=kept,
-                )
+                made = state() if callable(state) else state
+                snapshot = Snapshot(self.uid, index, term, chain, made, tail, kept)
+                SnapshotFile.save(disk, directory, _NAME, snapshot)
                 if index_db is not None:
                     blob = index_db() if callable(index_db) else index_db
                     write_index(disk, directory, self.uid, index, blob)

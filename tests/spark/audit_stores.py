@@ -29,7 +29,7 @@ from streamd.raft.log import next_chain
 from streamd.raft.membership import simple
 from streamd.store.block_codec import BlockCodec
 from streamd.store.disk import OsDisk
-from streamd.store.snapshots import SnapshotFile
+from streamd.store.snapshots import Snapshot, SnapshotFile
 from streamd.store.stream_store import StreamStore
 from streamd.store.wal import Wal
 from streamd.types import META_UID, Entry, HardState, Msg
@@ -232,16 +232,9 @@ class Replica:
             machine.apply(Entry(1, index, b""), Effects())
         create = [commands.CREATE_STREAM, T0, self.config]
         machine.apply(Entry(1, self.uid, commands.encode(create)), Effects())
-        SnapshotFile.save(
-            self.disk,
-            str(self.root / "meta"),
-            "meta",
-            group=META_UID,
-            index=self.uid,
-            term=1,
-            chain=self.chains[META_UID],
-            state=machine.snapshot(),
-        )
+        chain, state = self.chains[META_UID], machine.snapshot()
+        snapshot = Snapshot(META_UID, self.uid, 1, chain, state)
+        SnapshotFile.save(self.disk, str(self.root / "meta"), "meta", snapshot)
         if releases:
             self._release(META_UID, self.uid)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from streamd.store.snapshots import SnapshotFile
+from streamd.store.snapshots import Snapshot, SnapshotFile
 from tests.sim.disk import SimDisk
 
 
 def save(disk: SimDisk, index: int) -> None:
-    SnapshotFile.save(
-        disk, "/s", "stream", group=7, index=index, term=1, chain=1, state=b"%d" % index
-    )
+    SnapshotFile.save(disk, "/s", "stream", Snapshot(7, index, 1, 1, b"%d" % index))
 
 
 def test_a_file_with_a_name_like_theirs_is_no_generation() -> None:
