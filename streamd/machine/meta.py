@@ -57,6 +57,11 @@ class StreamAsset(NamedTuple):
         joining = tuple(name for name in self.peers if name not in self.members)
         return self._replace(peers=tuple(peers), members=self.members + joining)
 
+    @property
+    def is_file(self) -> bool:
+        """False: it lives in memory."""
+        return bool(self.config.get("storage", "file") == "file")
+
     def may_be_dropped_by(self, node_id: NodeId) -> bool:
         """True if `node_id` is neither a member of the group nor wanted as one."""
         is_placed = bool(self.peers or self.members)

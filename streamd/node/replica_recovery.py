@@ -74,7 +74,7 @@ class ReplicaRecovery:
         """Open what there is of the stream, be it nothing yet. Raises one of OPENING_ERRORS if it
         can't be used and nobody else has it."""
         node = self._node
-        if asset.config.get("storage", "file") != "file":
+        if not asset.is_file:
             installed = self._catch_ups.take_memory_store(asset.uid)
             if installed is not None:
                 return self._recover_store(asset, installed)
@@ -187,7 +187,7 @@ class ReplicaRecovery:
         log does not bring back what comes after a snapshot. If that loss is accepted, keep it."""
         node, uid = self._node, asset.uid
         is_alone = not node.is_clustered or node.amnesia.is_alone(asset)
-        if not is_alone or asset.config.get("storage", "file") != "file":
+        if not is_alone or not asset.is_file:
             return
         damage = node.wal.damaged_groups.get(uid, "")
         try:

@@ -81,17 +81,7 @@ class Replicas:
 
     def open_all(self, assets: list[StreamAsset], done: Ready) -> None:
         """Open `assets`; call `done` when each leads or has failed."""
-        left = len(assets)
-        if not left:
-            done()
-            return
-
-        def one_ready() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                done()
-
+        one_ready = _after(len(assets), done)
         for asset in assets:
             self._ready_waiters.setdefault(asset.uid, []).append(one_ready)
             self._open(asset)
@@ -152,8 +142,7 @@ class Replicas:
         """True of a stream in memory while the meta group may have news of it. Who belongs to it
         is known there alone: its own log, which would stop a replica that has moved, is gone."""
         node = self._node
-        is_file = asset.config.get("storage", "file") == "file"
-        return node.is_clustered and not is_file and not node.meta_member.is_fresh
+        return node.is_clustered and not asset.is_file and not node.meta_member.is_fresh
 
     def _is_foreign(self, asset: StreamAsset) -> bool:
         return self._node.is_clustered and asset.may_be_dropped_by(self._node.server_name)
@@ -472,7 +461,7 @@ class Replicas:
         replica = self._replicas.get(uid)
         if replica is None:
             # Not open: being begun anew, or failed.
-            if node.meta.is_deleted(uid) and asset.config.get("storage", "file") == "file":
+            if node.meta.is_deleted(uid) and asset.is_file:
                 self.leftovers.remove(uid)
             self._gone(uid)
             return
@@ -517,17 +506,7 @@ class Replicas:
     def stop_all(self, done: Ready) -> None:
         """Stop every group; waiting pulls hear of it."""
         self.catch_ups.stop_all()
-        left = len(self._replicas)
-        if not left:
-            done()
-            return
-
-        def stopped() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                done()
-
+        stopped = _after(len(self._replicas), done)
         for replica in self:
             replica.group.shut_down()
         for replica in self:
@@ -542,3 +521,18 @@ class Replicas:
     def close_stores(self) -> None:
         for replica in self:
             replica.store.close()
+
+
+def _after(count: int, done: Ready) -> Ready:
+    """What calls `done` when it has been called `count` times; nothing to wait for: at once."""
+    left = count
+
+    def one() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            done()
+
+    if not count:
+        done()
+    return one
