@@ -21,10 +21,10 @@ class Wakeup:
         self._since = 0.0  # when the loop last came here; monotonic, s
         self._waiter: asyncio.Future[None] | None = None
 
-    def ring(self) -> None:
-        """Wake who waits, or who is about to."""
+    def ring(self) -> bool:
+        """Wake who waits, or who is about to; True if somebody waits."""
         self.is_rung = True
-        self.release()
+        return self.release()
 
     def release(self) -> bool:
         """Let who waits go on; False if nobody does, or may already."""
@@ -73,13 +73,12 @@ class DueTurns:
     def ring(self, wakeup: Wakeup) -> None:
         """Have who waits for `wakeup`, which is not rung, take its turn soon."""
         self.count += 1
-        if self._next_count < limits.LOOP_TURNS_MAX:
-            self._next_count += 1
-            wakeup.is_next = True
-            wakeup.ring()
-        else:
+        if self._next_count >= limits.LOOP_TURNS_MAX:
             wakeup.is_rung = True  # who comes by without having waited goes on, as ever
             self._waiting.append(wakeup)
+        elif wakeup.ring():  # who does not wait yet keeps nobody from going on
+            self._next_count += 1
+            wakeup.is_next = True
 
     def answer(self, wakeup: Wakeup) -> None:
         """It takes the turn for which `wakeup` rang, or none ever: one that waits is next."""

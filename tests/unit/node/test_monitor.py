@@ -184,6 +184,31 @@ def test_a_group_that_is_due_and_ends_takes_nobody_the_turn() -> None:
     asyncio.run(asyncio.wait_for(run(), 10))
 
 
+def test_a_group_that_does_not_run_yet_keeps_nobody_from_going_on() -> None:
+    """More of them are rung than may have a turn in one round, and nobody waits for any."""
+
+    async def run() -> None:
+        due = DueTurns()
+        early = [Wakeup() for _ in range(limits.LOOP_TURNS_MAX)]
+        other = Wakeup()
+
+        async def wait(wakeup: Wakeup) -> None:
+            await wakeup.wait()
+            due.answer(wakeup)
+
+        for wakeup in early:
+            due.ring(wakeup)
+        waiting = asyncio.create_task(wait(other))
+        await asyncio.sleep(0)
+        due.ring(other)
+        await waiting
+        for wakeup in early:
+            await wait(wakeup)
+        assert due.count == 0
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
 def test_who_has_stopped_keeps_nothing_of_what_still_comes(tmp_path: Path) -> None:
     """Peers send to a replica that failed as if it lived: appends until the window is full, and a
     heartbeat four times a second. It kept them all, for nobody."""
