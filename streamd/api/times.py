@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
-from functools import lru_cache
 from typing import Final
 
-ZERO_TIME: Final = "0001-01-01T00:00:00Z"
+from streamd.machine.rfc3339 import UNSET as ZERO_TIME
+from streamd.machine.rfc3339 import format_ns
+
+__all__ = ["ZERO_TIME", "bounded", "format_ns", "parse_ns", "parse_time"]
+
 _LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
 _SECOND: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,25 +35,6 @@ _PIECES: Final = (
     (r"\d\d", "05"),
     (r"(?:[.,]\d+)?(?:Z|[+-]\d\d:\d\d)", "Z07:00"),
 )
-
-
-def format_ns(ns: int) -> str:
-    """Return `ns` since the epoch as RFC 3339 UTC, trailing zeros of the fraction cut off."""
-    if ns == 0:
-        return ZERO_TIME
-    second, fraction = divmod(ns, _SECOND)
-    if not fraction:
-        return _second_text(second) + "Z"
-    digits = f"{fraction:09d}"
-    if fraction % 10 == 0:
-        digits = digits.rstrip("0")
-    return f"{_second_text(second)}.{digits}Z"
-
-
-@lru_cache(maxsize=1024)  # messages of one reply are often of one second
-def _second_text(second: int) -> str:
-    moment = _EPOCH + timedelta(seconds=second)
-    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}"
 
 
 def parse_time(text: str) -> tuple[str, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 UNSET = "0001-01-01T00:00:00Z"
 """How Go writes a time that was never set; `parse_ns` gives 0 for it."""
@@ -30,8 +31,18 @@ def parse_ns(text: str) -> int:
 
 def format_ns(ns: int) -> str:
     """Return `ns` since the epoch as Go prints it: UTC, no trailing zeros; 0 is the unset time."""
-    if ns <= 0:
+    if ns == 0:
         return UNSET
-    seconds, fraction = divmod(ns, _NS)
-    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{fraction:09d}".rstrip("0").rstrip(".") + "Z"
+    second, fraction = divmod(ns, _NS)
+    if not fraction:
+        return _second_text(second) + "Z"
+    digits = f"{fraction:09d}"
+    if fraction % 10 == 0:
+        digits = digits.rstrip("0")
+    return f"{_second_text(second)}.{digits}Z"
+
+
+@lru_cache(maxsize=1024)  # messages of one reply are often of one second
+def _second_text(second: int) -> str:
+    moment = _EPOCH + timedelta(seconds=second)
+    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}"
