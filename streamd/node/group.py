@@ -15,7 +15,7 @@ from streamd.machine.commands import CHECKPOINT, Command, encode
 from streamd.node.block_port import BlockPort
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.raft.messages import SnapshotOffer
-from streamd.raft.ready import Alert, Ready
+from streamd.raft.ready import Ready
 from streamd.types import Entry, HardState, Index, NodeId, Uid
 
 # Messages of the inbox: (kind, a, b, c).
@@ -77,7 +77,7 @@ class Turn:
         self.has_role_changed = False
         # Members that were none before this turn: the core may not know of the links to them.
         self.newcomers: tuple[NodeId, ...] = ()
-        self.alerts: list[Alert] = []
+        self.alerts: list[str] = []
 
 
 class _Read(NamedTuple):

@@ -173,8 +173,8 @@ class Peering:
     def follow(self, uid: Uid, turn: g.Turn) -> None:
         """Checkpoints to compare, a snapshot to fetch, things an operator must hear."""
         node = self._node
-        for alert in turn.alerts:
-            node.error("replicas disagree", group=uid, reason=alert.text)
+        for text in turn.alerts:
+            node.error("replicas disagree", group=uid, reason=text)
         if turn.snapshot_offer is not None:
             leader, offer = turn.snapshot_offer
             node.replicas.catch_ups.start(uid, leader, offer.index)
@@ -182,7 +182,7 @@ class Peering:
         if group is None or self.peers is None:
             return
         if turn.alerts and group.raft.status()["has_diverged"]:
-            node.replicas.repair(uid, turn.alerts[0].text, is_log_void=True)
+            node.replicas.repair(uid, turn.alerts[0], is_log_void=True)
         for index, fingerprint in turn.checkpoints:
             for node_id in group.raft.members.members():
                 if node_id != node.server_name:

@@ -28,7 +28,7 @@ from streamd.raft.messages import (
     VoteReply,
 )
 from streamd.raft.peer import Peer
-from streamd.raft.ready import Alert, ProposalRejected, ReadState
+from streamd.raft.ready import ProposalRejected, ReadState
 from streamd.raft.replication import Leadership
 from streamd.raft.roles import Roles
 from streamd.raft.state import NEVER
@@ -157,7 +157,7 @@ class Member(Roles):
             if entry.index != index or entry.chain != chain:
                 # Not what the leader logged: damaged on its way, or in its memory. Not acked.
                 text = f"append from {sender}: entry {index} does not continue its hash chain"
-                self._alert(Alert(text, sender, index, entry.term))
+                self._alert(text)
                 return False
             if index <= log.last_index:
                 if log.term_at(index) == entry.term:
@@ -181,15 +181,15 @@ class Member(Roles):
         peer.heard_ms = self.now_ms
         if reply.is_diverged:
             text = f"the log of {sender} has other content than ours at index {reply.index}"
-            self._alert(Alert(text, sender, reply.index, self.term))
+            self._alert(text)
         if reply.is_ok and reply.index > self.log.last_index:
             text = f"{sender} acks index {reply.index}, our log ends at {self.log.last_index}"
-            self._alert(Alert(text, sender, reply.index, self.term))
+            self._alert(text)
             return
         has_put_back = not peer.is_uncertain and doubt.has_put_back(peer, reply)
         if has_put_back:
             text = f"{sender} lacks entry {reply.index}, which it had: is its data of a backup?"
-            self._alert(Alert(text, sender, reply.index, self.term))
+            self._alert(text)
         is_doubtful = reply.is_uncertain or peer.is_uncertain or has_put_back
         is_news = is_doubtful and self._weigh(leadership, peer, reply)
         if leadership.on_append_reply(sender, reply) or is_news:
@@ -287,7 +287,7 @@ class Member(Roles):
         """Same term at `index`, other chain: one log is rotten. Take no part until repaired."""
         self._has_diverged = True
         text = f"log chain at index {index} is {ours:#010x} here, {theirs:#010x} at {leader}"
-        self._alert(Alert(text, leader, index, self.log.term_at(index)))
+        self._alert(text)
         reply = self._append_reply(False, index)
         reply.is_diverged = True
         self._held.append((leader, reply))
@@ -316,7 +316,7 @@ class Member(Roles):
         self._has_diverged = True
         base = self.log.base_index
         text = f"{leader} has committed {commit} entries, this member in memory begins after {base}"
-        self._alert(Alert(text, leader, base, self.log.base_term))
+        self._alert(text)
         reply = self._append_reply(False, base)
         reply.is_diverged = True
         self._held.append((leader, reply))

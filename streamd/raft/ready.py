@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from streamd.errors import StreamdError
 from streamd.raft.messages import Message, SnapshotOffer
-from streamd.types import Entry, HardState, Index, NodeId, Term
+from streamd.types import Entry, HardState, Index, NodeId
 
 Token: TypeAlias = int
 """Names one write. Tokens of one core rise; completing one completes all before it, because the
@@ -34,16 +34,6 @@ class ReadState:
 
     context: int
     index: Index
-
-
-@dataclass(slots=True)
-class Alert:
-    """Something an operator must hear: this member's log is not the leader's, or vice versa."""
-
-    text: str
-    node_id: NodeId
-    index: Index
-    term: Term
 
 
 class Ready:
@@ -84,7 +74,7 @@ class Ready:
         self.is_leader_ready = False  # leader, and its term's no-op is in a `committed` by now
         self.dropped: list[Entry] = []  # tagged proposals overwritten by another leader
         self.snapshot_wanted: tuple[NodeId, SnapshotOffer] | None = None
-        self.alerts: list[Alert] = []
+        self.alerts: list[str] = []  # what an operator must hear: logs that differ
 
 
 class Write:

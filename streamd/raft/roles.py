@@ -16,7 +16,7 @@ from streamd.raft.log import pack_identity
 from streamd.raft.membership import Membership
 from streamd.raft.messages import AppendReply, Certify, Vote, VoteReply
 from streamd.raft.peer import Peer
-from streamd.raft.ready import Alert, ReadState
+from streamd.raft.ready import ReadState
 from streamd.raft.replication import Leadership
 from streamd.raft.state import NEVER, State
 from streamd.types import Entry, Index, NodeId, Term
@@ -347,8 +347,8 @@ class Roles(State):
 
     # --- what others are told ---------------------------------------------------------------------
 
-    def _alert(self, alert: Alert) -> None:
-        self._alerts.append(alert)
+    def _alert(self, text: str) -> None:
+        self._alerts.append(text)
         self._has_news = True
 
     def _append_reply(self, is_ok: bool, index: Index) -> AppendReply:

@@ -11,7 +11,7 @@ from streamd.raft.election import FOLLOWER, Ballot, Dice
 from streamd.raft.log import LogReader, RaftLog
 from streamd.raft.membership import Membership
 from streamd.raft.messages import SnapshotOffer
-from streamd.raft.ready import Alert, Outgoing, ReadState, Token, Write
+from streamd.raft.ready import Outgoing, ReadState, Token, Write
 from streamd.raft.replication import Leadership
 from streamd.types import Entry, Index, LogState, NodeId, Term, Uid
 
@@ -169,7 +169,7 @@ class State:
         self._read_states: list[ReadState] = []
         self._role_changed = False
         self._dropped: list[Entry] = []
-        self._alerts: list[Alert] = []
+        self._alerts: list[str] = []
         self._snapshot_wanted: tuple[NodeId, SnapshotOffer] | None = None
         self._has_news = False  # any of the three above
         self._begin()

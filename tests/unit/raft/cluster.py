@@ -233,7 +233,7 @@ class Cluster:
                 member.outcomes.append((entry.tag, "applied"))
         member.outcomes.extend((entry.tag, "dropped") for entry in ready.dropped)
         member.read_states.extend((state.context, state.index) for state in ready.read_states)
-        member.alerts.extend(alert.text for alert in ready.alerts)
+        member.alerts.extend(ready.alerts)
         if ready.snapshot_wanted is not None:
             member.wanted = ready.snapshot_wanted[1]
         return ready
