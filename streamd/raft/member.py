@@ -45,6 +45,8 @@ class Member(Roles):
     def step(self, sender: NodeId, message: Message) -> None:
         """Take a message of `sender`. Old terms are refused, newer ones followed."""
         term = message.term
+        if self.is_leader and type(message) in _LEADERS and self._is_of_before(sender, term):
+            return
         if self.is_quiescent and type(message) is not Quiesce:
             if type(message) is Vote and term > self.term and not message.is_transfer:
                 self._wake()  # but no help to depose a leader that only had nothing to say
@@ -304,6 +306,15 @@ class Member(Roles):
     def _may_be_outlived(self) -> bool:
         """True in memory of a member whose acks count for nothing."""
         return self.may_begin_anew and not self._is_counted()
+
+    def _is_of_before(self, sender: NodeId, term: Term) -> bool:
+        """True in memory of a leader here if `sender`, which leads in `term`, may do so of before
+        the group began anew: in our term, or without a vote here. (If it is us who lead of before,
+        nobody answers us, and we lead no more before long.)"""
+        return self.may_begin_anew and (
+            term == self.term
+            or not any(members.is_voter(sender) for members in self.log.open_memberships())
+        )
 
     def _is_counted(self) -> bool:
         """True if this member's acks commit entries."""

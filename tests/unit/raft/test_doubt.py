@@ -16,6 +16,7 @@ from streamd.raft.messages import (
     Certify,
     Heartbeat,
     HeartbeatReply,
+    Quiesce,
     SnapshotOffer,
     TimeoutNow,
     Vote,
@@ -400,6 +401,37 @@ def test_who_holds_what_all_voters_forgot_takes_no_part(
     ready = core.take(64, 1 << 20) if not late.send_now else late
     replies = [message for _, message in ready.send_now] if ready is not None else []
     assert [reply.is_diverged for reply in replies] == [is_outlived]
+
+
+@pytest.mark.parametrize("term", [1, 2])
+@pytest.mark.parametrize("kind", [Heartbeat, Append, SnapshotOffer, Quiesce])
+def test_who_led_before_a_group_began_anew_does_not_lead_it_any_more(kind: type, term: int) -> None:
+    """a led a, b and c, and was cut off when they made b the only voter. Then b forgot all, and
+    leads alone; a has not heard of any of it: simulator seed 540019, varied."""
+    core = b_in_memory(LogState(HardState(), 1, 0, 0, 0), voters="b", is_uncertain=False)
+    while (ready := core.take(64, 1 << 20)) is not None:
+        core.persisted(ready.token)
+    assert (core.is_leader, core.term, core.commit) == (True, 1, 1)
+    said = {
+        Heartbeat: Heartbeat(term, 6, 1),
+        Append: Append(term, 6, 1, 9, [], 6),
+        SnapshotOffer: SnapshotOffer(term, 6, 1, 9, simple("abc")),
+        Quiesce: Quiesce(term, 6, 6),
+    }
+    core.step("a", said[kind])
+    assert core.take(64, 1 << 20) is None
+    assert (core.is_leader, core.term) == (True, 1)
+
+
+def test_who_leads_with_others_follows_one_of_them_in_a_later_term() -> None:
+    """As on disk, and one who is no voter here may be one there by now: when we lead no more."""
+    core = b_in_memory(LogState(HardState(1), 2, 1, 1, 5), voters="b", is_uncertain=False)
+    while (ready := core.take(64, 1 << 20)) is not None:
+        core.persisted(ready.token)
+    core.propose_membership("ab")
+    assert core.is_leader
+    core.step("a", Heartbeat(core.term + 1, 0, 1))
+    assert (core.is_leader, core.leader_id) == (False, "a")
 
 
 @pytest.mark.parametrize("commit", [1, 2])
