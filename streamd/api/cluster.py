@@ -42,7 +42,7 @@ def create_stream(request: Request, config: Document) -> None:
         raise errors.STREAM_SUBJECT_OVERLAP()  # rather than that nobody would take it
     peers: list[NodeId] = []
     try:
-        peers = _cluster(context).choose(config)
+        peers = _cluster(context).choose(config, may_be_down=True)
     except JsError:
         if is_new:
             raise

@@ -59,11 +59,13 @@ class Cluster:
         keep: Sequence[NodeId] = (),
         without: Collection[NodeId] = (),
         leave_out: Uid = 0,
+        may_be_down: bool = False,
     ) -> list[NodeId]:
         """Return `num_replicas` nodes: those of `keep` first, then the best of the others.
 
-        `leave_out`: the stream itself, whose own bytes are not in its way. Raises
-        CLUSTER_NO_PEERS, saying why, when there are too few.
+        `leave_out`: the stream itself, whose own bytes are not in its way. `may_be_down`: where
+        too few nodes are up, those that are not are taken too, if a majority is up without them.
+        Raises CLUSTER_NO_PEERS, saying why, when there are too few.
         """
         chosen = list(keep)[: config["num_replicas"]]
         missing = config["num_replicas"] - len(chosen)
@@ -73,7 +75,9 @@ class Cluster:
         suitable = [
             node
             for node in sorted(self.facts)
-            if node not in keep and node not in without and self._suits(node, config, refusals)
+            if node not in keep
+            and node not in without
+            and self._suits(node, config, refusals, may_be_down=may_be_down)
         ]
         is_replicated = config["num_replicas"] > 1
         roomy = [
@@ -85,12 +89,16 @@ class Cluster:
         if len(roomy) < missing:
             raise refusals.error()
         loads = self._loads(is_replicated=is_replicated)
-        roomy.sort(key=lambda node: (loads[node], node))
+        roomy.sort(key=lambda node: (not self._is_up(node), loads[node], node))
         if self._unique_tag and not self._is_tag_wanted(config):
             roomy = self._without_shared_tags(roomy, chosen, refusals)
         if len(roomy) < missing:
             raise refusals.error()
-        return chosen + roomy[:missing]
+        chosen += roomy[:missing]
+        if may_be_down and sum(map(self._is_up, chosen)) <= len(chosen) // 2:
+            refusals.is_offline = True
+            raise refusals.error()
+        return chosen
 
     def suits(self, node: NodeId, config: Config) -> bool:
         """True if `node` is where the config's placement wants a replica, full or not."""
@@ -100,11 +108,13 @@ class Cluster:
         """True while `node` can be talked to."""
         return self._is_up(node)
 
-    def _suits(self, node: NodeId, config: Config, refusals: _Refusals) -> bool:
+    def _suits(
+        self, node: NodeId, config: Config, refusals: _Refusals, *, may_be_down: bool = False
+    ) -> bool:
         placement = config.get("placement") or {}
         if placement.get("cluster", self.name) not in ("", self.name):
             return False
-        if not self._is_up(node):
+        if not may_be_down and not self._is_up(node):
             refusals.is_offline = True
             return False
         tags = [tag.lower() for tag in self.facts[node].get("tags") or ()]

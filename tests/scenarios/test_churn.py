@@ -167,3 +167,27 @@ def test_deleted_streams_leave_nothing_whenever_the_power_goes(
             if "/trash/" in path or "/streams/" in path
         }
         assert not {str(uid) for uid in uids} & {each.split(".")[0] for each in directories}, name
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+def test_a_stream_is_made_while_a_node_is_away(cluster: Cluster, storage: str) -> None:
+    """Its replica there is opened and fed when the node is back, and counts then."""
+    leader = cluster.leader_name(META_UID)
+    away, other = (name for name in cluster.names if name != leader)
+    cluster.kill(away)
+    cluster.until("noticed", lambda: not is_up(cluster, leader, away))
+    cluster.create("S", at=leader, storage=storage)
+    cluster.consumer("S", "C", at=leader)
+    cluster.publish(20, "S", at=leader)
+    cluster.boot(away)
+    cluster.until_whole("S")
+    cluster.kill(other)
+    cluster.until("noticed", lambda: not is_up(cluster, leader, other))
+    cluster.until("led", lambda: cluster.leader("S") in (leader, away))
+    cluster.publish(5, "S", at=leader)
+    assert len(cluster.read(away)) == 25
+
+
+def is_up(cluster: Cluster, at: str, name: str) -> bool:
+    peers = cluster.node(at).peers
+    return peers is not None and peers.is_up(name)

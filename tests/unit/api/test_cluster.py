@@ -317,12 +317,23 @@ def test_too_few_nodes(world: World) -> None:
         10005,
         "no suitable peers for placement",
     )
+    world.down |= {"n2", "n3"}
+    for count in (2, 3):
+        wanted["num_replicas"] = count
+        assert world.error("n1", "STREAM.CREATE.S", wanted) == (
+            10005,
+            "no suitable peers for placement, peer offline",
+        )
+
+
+def test_a_node_that_is_down_gets_its_replica_if_a_majority_is_up(world: World) -> None:
+    """Else nothing could be made in a cluster of three while one of them is restarted."""
     world.down.add("n3")
-    wanted["num_replicas"] = 3
-    assert world.error("n1", "STREAM.CREATE.S", wanted) == (
-        10005,
-        "no suitable peers for placement, peer offline",
-    )
+    for number in range(3):
+        assert set(world.make(f"R{number}").peers) <= {"n1", "n2"}
+        assert set(world.make(f"S{number}", num_replicas=2).peers) == {"n1", "n2"}
+        peers = world.make(f"T{number}", num_replicas=3).peers
+        assert set(peers) == set(NAMES) and peers[-1] == "n3"
 
 
 def test_tags_choose_and_exclude(world: World) -> None:
