@@ -89,6 +89,7 @@ class Consumer(ConsumerAcks):
         self.initial = []
         self.initial_at = 0
         self.resets += 1
+        self.delivered_ns = self.acked_ns = 0
         self._set_start(start)
         return start
 
@@ -187,14 +188,18 @@ class Consumer(ConsumerAcks):
         kind = command[0]
         if kind == commands.DELIVERED:
             if command[4] == self.resets:
+                self.delivered_ns = command[1]
                 self.apply_delivered(command[1], command[3])
                 if command[5:] != self._filter_count():
                     self._recount()
         elif kind == commands.ACKED:
+            if command[3]:
+                self.acked_ns = command[1]
             self.apply_acked(command[1], command[3], out)
         elif kind == commands.NAKED:
             self.apply_naked(command[1], command[3], out)
         elif kind == commands.TERMED:
+            self.acked_ns = command[1]
             self.apply_termed(command[3], out)
         elif kind == commands.PROGRESS:
             self.apply_progress(command[1], command[3])
@@ -203,6 +208,7 @@ class Consumer(ConsumerAcks):
         else:
             assert kind == commands.POSITION, kind
             if command[5] == self.resets:
+                self.delivered_ns = command[1]
                 is_refiltered = command[6:] != self._filter_count()
                 self.apply_position(command[3], command[4], is_refiltered=is_refiltered)
         self._check()

@@ -40,9 +40,11 @@ class ConsumerPosition:
         "_passed",
         "_removed_ahead_to",
         "_stream",
+        "acked_ns",
         "config",
         "created_ns",
         "delivered_cseq",
+        "delivered_ns",
         "delivered_sseq",
         "initial",
         "initial_at",
@@ -72,6 +74,9 @@ class ConsumerPosition:
         self.initial: list[Seq] = []  # deliver last per subject: these first, from initial_at on
         self.initial_at = 0
         self.paused_until_ns = 0
+        # When it was last delivered to and acked, by what was applied since the process began:
+        # for who leads next to show, and no part of the state.
+        self.delivered_ns = self.acked_ns = 0
         self.needs_store_hook = False  # set by `_recount`
         self.resets = 0  # deliveries planned before a reset must not be applied after it
         self.refilters = 0  # what an earlier filter let through is not counted by this one

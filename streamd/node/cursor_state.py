@@ -140,8 +140,8 @@ class CursorState:
         self._host = host
         self._index: Any = host.machine.index
         self.is_push_bound = False
-        self.last_delivered_ns = 0
-        self.last_acked_ns = 0
+        self.last_delivered_ns = consumer.delivered_ns  # with who led before
+        self.last_acked_ns = consumer.acked_ns
         self._is_stopped = False
         self._waiting = Waiting()
         self._pin = Pin()

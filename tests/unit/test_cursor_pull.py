@@ -634,6 +634,23 @@ def test_who_no_longer_listens_claims_no_messages() -> None:
     assert box.seqs() == [2]
 
 
+def test_who_leads_next_knows_when_the_consumer_was_active() -> None:
+    """An operator reads there whether anybody still takes messages: a change of leaders is no
+    reason to forget it."""
+    bed = Bed()
+    bed.store(b"a", b"a")
+    cursor = bed.create()
+    bed.advance(10)
+    bed.pull(b"1")
+    delivered_ns = bed.now_ns()
+    bed.advance(10)
+    bed.ack(1)
+    acked_ns = bed.now_ns()
+    bed.advance(10)
+    again = type(cursor)(cursor.consumer, bed)
+    assert (again.last_delivered_ns, again.last_acked_ns) == (delivered_ns, acked_ns)
+
+
 def test_reset_starts_anew_and_voids_what_was_under_way() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 6)
