@@ -116,7 +116,8 @@ class AckIntake(Receivers):
         if verb.kind == acks.ACK:
             self._acked.append(sseq)
         elif not self._is_pending(sseq):
-            return
+            if verb.kind == acks.TERM:  # of what was given up: an ack of it, and of what it covers
+                self._acked.append(sseq)
         elif verb.kind == acks.NAK:
             self._naks.append((sseq, verb.delay_ns))
         elif verb.kind == acks.PROGRESS:

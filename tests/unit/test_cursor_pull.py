@@ -634,6 +634,20 @@ def test_who_no_longer_listens_claims_no_messages() -> None:
     assert box.seqs() == [2]
 
 
+def test_a_term_of_what_was_given_up_covers_what_came_before_it() -> None:
+    """As any ack of it would: it was dropped, and what it covers was delivered again."""
+    bed = Bed()
+    bed.store(b"a", b"a")
+    bed.create(ack_policy="all", max_deliver=2)
+    bed.pull(b"2")
+    bed.ack(2, b"-NAK")
+    bed.pull(b"1")
+    bed.advance(31_000)
+    assert (bed.info().ack_pending, bed.info().floor) == (1, (0, 0))
+    bed.ack(2, b"+TERM")
+    assert (bed.info().ack_pending, bed.info().floor) == (0, (3, 2))
+
+
 def test_who_leads_next_knows_when_the_consumer_was_active() -> None:
     """An operator reads there whether anybody still takes messages: a change of leaders is no
     reason to forget it."""
