@@ -80,7 +80,10 @@ class ServerProcess:
         except ImportError:
             return asyncio.run(self._main())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(self._main())
+            try:
+                return runner.run(self._main())
+            finally:
+                resources.leave_interpreter()
 
     async def _main(self) -> int:
         self._stop_wanted = asyncio.Event()

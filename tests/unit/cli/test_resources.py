@@ -1,8 +1,10 @@
-"""What a server takes of its machine when it is not told."""
+"""What a server takes of its machine when it is not told, and asks of its interpreter."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +13,15 @@ import pytest
 from streamd.cli import resources
 
 MIB = 1 << 20
+
+_LIVE_TO_THE_END = """
+import gc
+from streamd.cli import resources
+resources.tune_interpreter()
+living = [[number] for number in range(1000)]
+resources.leave_interpreter()
+gc.callbacks.append(lambda phase, info: print(phase, len(gc.get_objects()) < 1000))
+"""
 
 
 def test_a_store_may_hold_what_it_holds_already(
@@ -40,3 +51,11 @@ def test_files_that_go_meanwhile_count_nothing(
     """A listed file is gone when it is looked at."""
     monkeypatch.setattr(os, "walk", lambda path: [(str(tmp_path), [], ["gone"])])
     assert resources.storage_share(str(tmp_path)) > 0
+
+
+def test_at_its_end_the_process_looks_at_nothing_that_lives_once_more() -> None:
+    """By what the interpreter's own last collection finds in its three generations."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _LIVE_TO_THE_END], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == ["start", "True", "stop", "True"]
