@@ -128,17 +128,15 @@ def _show_info(request: Request, wanted: dict[str, Any]) -> None:
             shown["state"]["deleted"] = deleted
     if wanted.get("subjects_filter"):
         matcher = Matcher([wanted["subjects_filter"].encode()])
-        counts = handle.machine.index.counts_matching(matcher)
-        total = len(counts)
-        if total:
-            # Unlike elsewhere, an offset beyond the end is shown as it was asked.
-            offset, limit = max(0, wanted.get("offset", 0)), limits.SUBJECT_DETAIL_PAGE
-        shown_counts = {
-            subject.decode("utf-8", "replace"): counts[subject]
-            for subject in sorted(counts)[offset : offset + limit]
-        }
-        if shown_counts:
-            shown["state"]["subjects"] = shown_counts
+        # Unlike elsewhere, an offset beyond the end is shown as it was asked.
+        offset, limit = max(0, wanted.get("offset", 0)), limits.SUBJECT_DETAIL_PAGE
+        total, counts = handle.machine.index.counts_page(matcher, offset, limit)
+        if not total:
+            offset = limit = 0
+        if counts:
+            shown["state"]["subjects"] = {
+                subject.decode("utf-8", "replace"): count for subject, count in counts.items()
+            }
     request.answer({"total": total, "offset": offset, "limit": limit} | shown)
 
 

@@ -7,7 +7,7 @@ Everybody but the stream's machine sees only these questions.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Final
 
 from streamd.machine.base import LENGTH_MASK
@@ -197,6 +197,23 @@ class IndexLookup(IndexPlaces):
         """How many live messages each matching subject has that has any."""
         rows = self.subjects
         return {name: rows[name][COUNT] for name in self._names(matcher)}
+
+    def counts_page(
+        self, matcher: Matcher | None, offset: int, size: int
+    ) -> tuple[int, dict[bytes, int]]:
+        """How many subjects match, and of a page of them, by name, what `counts_matching` says."""
+        rows = self.subjects
+        if self._if_it_tells_apart(matcher) is None:
+            # Page after page is asked for: of a million names the order costs more than all else.
+            total = len(rows)
+            offset = min(offset, total)
+            names = self.names.in_order()
+            if len(names) > total:  # some are gone
+                names = list(islice(filter(rows.__contains__, names), offset + size))
+        else:
+            names = sorted(self._names(matcher))
+            total = len(names)
+        return total, {name: rows[name][COUNT] for name in names[offset : offset + size]}
 
     def last_seqs(self, matcher: Matcher | None) -> list[Seq]:
         """The last seq of every matching subject, ascending."""

@@ -43,6 +43,11 @@ class SubjectNames:
 
     def beginning_with(self, prefix: bytes) -> list[bytes]:
         """All names that begin with `prefix`, which ends with a dot; and some that were."""
+        names = self.in_order()
+        return names[bisect_left(names, prefix) : bisect_left(names, prefix[:-1] + b"/")]
+
+    def in_order(self) -> list[bytes]:
+        """All names, ascending; and some that were."""
         self.is_asked = True
         names, new = self._sorted, self._unsorted
         if new is None or len(names) + len(new) > 2 * len(self._subjects) + _STALE_MAX:
@@ -53,7 +58,7 @@ class SubjectNames:
             names = list(dict.fromkeys(names))
             self._unsorted = []
         self._sorted = names
-        return names[bisect_left(names, prefix) : bisect_left(names, prefix[:-1] + b"/")]
+        return names
 
 
 def _common(a: bytes, b: bytes) -> bytes:

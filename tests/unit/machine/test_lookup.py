@@ -68,6 +68,31 @@ def test_a_watcher_may_be_there_before_the_keys() -> None:
     assert everything.asked == 0
 
 
+@pytest.mark.parametrize("pattern", [b">", b"$KV.>", b"$KV.B.user.*", b"$KV.*.user.7", b"none"])
+def test_pages_of_counts_are_what_all_counts_are_cut_into(pattern: bytes) -> None:
+    """Also when subjects came and went since the last page, and beyond the end."""
+    box = bucket()
+    index = box.machine.index
+    for step in range(3):
+        whole = sorted(index.counts_matching(Matcher([pattern])).items())
+        pages = [index.counts_page(Matcher([pattern]), at, 7) for at in range(0, 140, 7)]
+        assert {total for total, _ in pages} == {len(whole)}
+        assert [item for _, page in pages for item in page.items()] == whole
+        assert index.counts_page(Matcher([pattern]), (1 << 63) - 1, 7) == (len(whole), {})
+        box.store((b"$KV.B.a%d" % step, b"", b"x"), (b"$KV.B.user.7", b"", b"y"))
+        box.do(commands.DELETE_MSG, 20 + step, False)
+        box.store((b"$KV.B.user.19", b"", b"back"))
+
+
+def test_a_page_of_all_counts_brings_no_names_in_order_that_are() -> None:
+    """The names of a million subjects, sorted anew for each of ten pages, held the loop."""
+    index = bucket().machine.index
+    index.counts_page(Matcher([b">"]), 0, 10)
+    before = index.names.in_order()
+    index.counts_page(Matcher([b">"]), 90, 10)
+    assert index.names.in_order() is before
+
+
 def test_names_with_a_prefix_follow_what_comes() -> None:
     subjects = dict.fromkeys([b"a.b.1", b"a.b.2"])
     names = SubjectNames(subjects)
