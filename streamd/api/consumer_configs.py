@@ -29,6 +29,17 @@ _ALWAYS_SHOWN: Final[Config] = {
     "max_deliver": -1,
     "num_replicas": 0,
 }
+_FLOORS: Final = (
+    ("max_deliver", -1),
+    ("max_waiting", 0),
+    ("max_ack_pending", -1),
+    ("max_batch", 0),
+    ("max_expires", 0),
+    ("max_bytes", 0),
+    ("idle_heartbeat", 0),
+    ("inactive_threshold", 0),
+    ("priority_timeout", 0),
+)
 _ALPHABET: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _NO_LIMITS: Final = AssetLimits()
 _GROUP_NAME = re.compile(rf"[a-zA-Z0-9/_=-]{{1,{limits.PRIORITY_GROUP_NAME_MAX}}}")
@@ -73,6 +84,7 @@ def normalise(
     _check_flow_control_acks(config)
     _check_filters(config)
     _check_start(config)
+    _check_sampling_and_metadata(config)
     _check_priority(config)
     metadata = static_metadata(config.get("metadata", {}), required_level(config))
     config["metadata"] = metadata
@@ -126,29 +138,18 @@ def _apply_defaults(
 ) -> None:
     is_push = bool(config.get("deliver_subject"))
     has_acks = config["ack_policy"] in ("explicit", "all")
-    if config.get("max_waiting", 0) < 0:
-        if is_pedantic:
-            raise errors.PEDANTIC(err="max_waiting must not be negative")
-        config["max_waiting"] = 0
+    _apply_floors(config, is_pedantic)
     if not is_push and not config.get("max_waiting"):
         config["max_waiting"] = limits.MAX_WAITING
     if has_acks and not config.get("ack_wait"):
         config["ack_wait"] = limits.ACK_WAIT_NS
-    if config["max_deliver"] < -1 and is_pedantic:
-        raise errors.PEDANTIC(err="max_deliver must be set to -1")
-    if config["max_deliver"] == 0 or config["max_deliver"] < -1:
-        config["max_deliver"] = -1
     backoff = config.get("backoff")
     if backoff:
         if is_pedantic and config.get("ack_wait") != backoff[0]:
             raise errors.PEDANTIC(err="first backoff value has to equal batch AckWait")
-        if min(backoff) < 0:
-            raise errors.CONSUMER_BACK_OFF_NEGATIVE()
         config["ack_wait"] = backoff[0]
     _apply_ack_pending(config, stream, allowed, is_pedantic)
     stream_limits = stream.get("consumer_limits") or {}
-    if config.get("inactive_threshold", 0) < 0:
-        config["inactive_threshold"] = 0
     if not config.get("inactive_threshold"):
         if stream_limits.get("inactive_threshold", 0) > 0:
             if is_pedantic:
@@ -160,9 +161,6 @@ def _apply_defaults(
         del config["priority_policy"]
     if config.get("priority_policy") == "pinned_client" and config.get("priority_timeout", 0) <= 0:
         config["priority_timeout"] = limits.PRIORITY_TIMEOUT_NS
-    for field in ("max_batch", "max_expires", "max_bytes", "idle_heartbeat"):
-        if config.get(field, 0) < 0:
-            config[field] = 0
     if not is_push and not config.get("max_batch") and allowed.request_batch_max:
         if is_pedantic:
             text = "max_request_batch must be set if it's JetStream limits are set"
@@ -171,6 +169,19 @@ def _apply_defaults(
     if config["ack_policy"] == "flow_control" and is_push and not is_pedantic:
         config["flow_control"] = True
         config.setdefault("idle_heartbeat", 1_000_000_000)
+
+
+def _apply_floors(config: Config, is_pedantic: bool) -> None:
+    """Put what is below the least value there: -1, which is no limit, or 0, which is not given."""
+    for field, least in _FLOORS:
+        given = config.get(field, 0)
+        if given < least:
+            if is_pedantic:
+                must = "must not be negative" if least == 0 else "must be set to -1"
+                raise errors.PEDANTIC(err=f"{field} {must}")
+            config[field] = least
+    if config["max_deliver"] == 0:
+        config["max_deliver"] = -1
 
 
 def _stays_unused(existing: Config | None) -> bool:
@@ -185,10 +196,6 @@ def _apply_ack_pending(
     config: Config, stream: Config, allowed: AssetLimits, is_pedantic: bool
 ) -> None:
     wanted = config.get("max_ack_pending", 0)
-    if wanted < -1:
-        if is_pedantic:
-            raise errors.PEDANTIC(err="max_ack_pending must be set to -1")
-        wanted = -1
     if wanted == 0:
         stream_limit = (stream.get("consumer_limits") or {}).get("max_ack_pending", 0)
         if stream_limit > 0:
@@ -217,28 +224,14 @@ def _check_replicas(config: Config, stream: Config) -> None:
 
 def _check_texts(config: Config) -> None:
     backoff = config.get("backoff")
+    if backoff and min(backoff) < 0:
+        raise errors.CONSUMER_BACK_OFF_NEGATIVE()
+    if config.get("ack_wait", 0) < 0:
+        raise errors.CONSUMER_ACK_WAIT_NEGATIVE()
     if backoff and config["max_deliver"] != -1 and len(backoff) > config["max_deliver"]:
         raise errors.CONSUMER_MAX_DELIVER_BACKOFF()
     if len(config.get("description", "").encode()) > limits.DESCRIPTION_BYTES_MAX:
         raise errors.CONSUMER_DESCRIPTION_TOO_LONG(max=limits.DESCRIPTION_BYTES_MAX)
-    if metadata_bytes(config.get("metadata", {})) > limits.METADATA_BYTES_MAX:
-        kilobytes = limits.METADATA_BYTES_MAX // 1024
-        raise errors.CONSUMER_METADATA_LENGTH(limit=f"{kilobytes}KB")
-    if config.get("ack_wait", 0) < 0:
-        raise errors.CONSUMER_ACK_WAIT_NEGATIVE()
-    sampling = config.get("sample_freq", "")
-    if sampling:
-        digits = sampling.removesuffix("%")
-        if not re.fullmatch(r"[+-]?\d+", digits, re.ASCII):
-            raise errors.CONSUMER_INVALID_SAMPLING(
-                err=f'strconv.Atoi: parsing "{digits}": invalid syntax'
-            )
-        if len(digits.lstrip("+-0")) > 18:
-            raise errors.CONSUMER_INVALID_SAMPLING(
-                err=f'strconv.Atoi: parsing "{digits}": value out of range'
-            )
-        if digits.startswith("-") and digits.strip("-0"):
-            raise errors.CONSUMER_INVALID_SAMPLING(err="<nil>")
 
 
 def _check_push(config: Config, stream: Config) -> None:
@@ -258,8 +251,6 @@ def _check_push(config: Config, stream: Config) -> None:
         raise errors.CONSUMER_SMALL_HEARTBEAT()
     if config.get("flow_control") and not heartbeat:
         raise errors.CONSUMER_WITH_FLOW_CONTROL_NEEDS_HEARTBEATS()
-    if config.get("priority_groups") or config.get("priority_policy"):
-        raise errors.CONSUMER_PUSH_WITH_PRIORITY_GROUP()
 
 
 def _check_pull(config: Config, allowed: AssetLimits) -> None:
@@ -351,9 +342,30 @@ def _check_priority(config: Config) -> None:
         if config.get("priority_timeout"):
             raise errors.CONSUMER_PINNED_TTL_WITHOUT_PRIORITY_POLICY_NONE()
         return
+    if config.get("deliver_subject"):
+        raise errors.CONSUMER_PUSH_WITH_PRIORITY_GROUP()
     if not groups:
         raise errors.CONSUMER_PRIORITY_POLICY_WITHOUT_GROUP()
     for group in groups:
         if not group:
             raise errors.CONSUMER_EMPTY_GROUP_NAME()
         check_group_name(group)
+
+
+def _check_sampling_and_metadata(config: Config) -> None:
+    sampling = config.get("sample_freq", "")
+    if sampling:
+        digits = sampling.removesuffix("%")
+        if not re.fullmatch(r"[+-]?\d+", digits, re.ASCII):
+            raise errors.CONSUMER_INVALID_SAMPLING(
+                err=f'strconv.Atoi: parsing "{digits}": invalid syntax'
+            )
+        if len(digits.lstrip("+-0")) > 18:
+            raise errors.CONSUMER_INVALID_SAMPLING(
+                err=f'strconv.Atoi: parsing "{digits}": value out of range'
+            )
+        if digits.startswith("-") and digits.strip("-0"):
+            raise errors.CONSUMER_INVALID_SAMPLING(err="<nil>")
+    if metadata_bytes(config.get("metadata", {})) > limits.METADATA_BYTES_MAX:
+        kilobytes = limits.METADATA_BYTES_MAX // 1024
+        raise errors.CONSUMER_METADATA_LENGTH(limit=f"{kilobytes}KB")

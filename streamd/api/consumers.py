@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from streamd import errors, limits
 from streamd.api import consumer_configs, decoding, infos, shapes, times
-from streamd.api.decoding import Shape, decode, decode_optional
+from streamd.api.decoding import Shape, decode, decode_one, decode_optional
 from streamd.api.paging import paged
 from streamd.api.request import Request
 from streamd.api.stream_configs import static_metadata
@@ -194,9 +194,7 @@ def pause(request: Request) -> None:
 
 def unpin(request: Request) -> None:
     """`CONSUMER.UNPIN.<stream>.<consumer>`: the pinned client of a group loses its place."""
-    if not request.payload.strip():
-        raise errors.INVALID_JSON(err=_ENDS_TOO_SOON)
-    group = _decode_plainly(request, shapes.CONSUMER_UNPIN, _ENDS_TOO_SOON).get("group", "")
+    group = _decode_plainly(request, shapes.CONSUMER_UNPIN).get("group", "")
     if not group:
         raise errors.INVALID_JSON(err="consumer group not specified")
     consumer_configs.check_group_name(group)
@@ -222,7 +220,7 @@ def reset(request: Request) -> None:
     consumer = handle.machine.consumers.get(request.names[1]) if handle is not None else None
     if handle is None or consumer is None:
         return  # this one is answered by the consumer itself; where there is none, nobody does
-    wanted = _decode_plainly(request, shapes.CONSUMER_RESET)
+    wanted = _decode_plainly(request, shapes.CONSUMER_RESET) if request.payload else {}
 
     def done(outcome: Consumer) -> None:
         shown = infos.consumer_info(request.context, handle, outcome)
@@ -233,16 +231,13 @@ def reset(request: Request) -> None:
     request.propose(handle, command, done)
 
 
-def _decode_plainly(
-    request: Request, shape: Shape, cut_off: str = "unexpected EOF"
-) -> dict[str, Any]:
-    """Decode as nats-server does for a few requests: more tolerant, and errors without offsets.
-    `cut_off` is what it says of a document without an end."""
+def _decode_plainly(request: Request, shape: Shape) -> dict[str, Any]:
+    """Decode as nats-server does for a few requests: more tolerant, and errors without offsets."""
     try:
-        return decode(request.payload, shape, is_strict=False)
+        return decode_one(request.payload, shape)
     except errors.JsError as error:
         reason = error.description.partition(" at offset ")[0].removeprefix("invalid JSON: ")
-        raise errors.INVALID_JSON(err=reason.replace("unexpected EOF", cut_off)) from None
+        raise errors.INVALID_JSON(err=reason.replace("unexpected EOF", _ENDS_TOO_SOON)) from None
 
 
 def next_msgs(request: Request) -> None:

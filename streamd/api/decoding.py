@@ -106,13 +106,10 @@ def decode_one(body: bytes, shape: Shape) -> dict[str, Any]:
 
 
 def is_empty_request(body: bytes) -> bool:
-    """True for the bodies that mean "nothing asked": none, blank, or an empty object."""
-    if not body:
-        return True
+    """True for the bodies that mean "nothing asked": none, or an empty object."""
     stripped = body.strip()
-    return stripped == b"" or (
-        stripped[:1] == b"{" and stripped[-1:] == b"}" and not stripped[1:-1].strip()
-    )
+    is_object = stripped[:1] == b"{" and stripped[-1:] == b"}"
+    return not body or (is_object and not stripped[1:-1].strip())
 
 
 def decode_optional(body: bytes, shape: Shape) -> dict[str, Any]:
@@ -165,9 +162,10 @@ def _convert(value: Any, wanted: Any, path: str, is_strict: bool) -> Any:
         if not isinstance(value, list):
             raise _Refused(_mismatch(value, path, f"[]{_type_name(wanted[0])}"))
         return [
-            _convert(item, wanted[0], f"{path}.{position}", is_strict)
+            _zero(wanted[0])
+            if item is None
+            else _convert(item, wanted[0], f"{path}.{position}", is_strict)
             for position, item in enumerate(value)
-            if item is not None
         ]
     if not isinstance(value, dict):
         raise _Refused(_mismatch(value, path, "map[string]string"))
@@ -175,6 +173,13 @@ def _convert(value: Any, wanted: Any, path: str, is_strict: bool) -> Any:
         _clean(key): "" if item is None else _convert_plain(item, "string", f"{path}.{key}")
         for key, item in value.items()
     }
+
+
+def _zero(wanted: Any) -> Any:
+    """Return what null is as an element of a list, where it can't be left out."""
+    if isinstance(wanted, Shape):
+        return {}
+    return "" if wanted == "string" else 0
 
 
 def _convert_plain(value: Any, wanted: str, path: str) -> Any:

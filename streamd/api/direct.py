@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from streamd import limits, subjects
 from streamd.api import shapes, times
-from streamd.api.decoding import decode
+from streamd.api.decoding import decode_one
 from streamd.api.messages import has_selector, is_contradictory, select
 from streamd.api.request import Request
 from streamd.errors import JsError
@@ -43,7 +43,7 @@ def get(request: Request) -> None:
         return
     if request.payload:
         try:
-            wanted = decode(request.payload, shapes.MSG_GET, is_strict=False)
+            wanted = decode_one(request.payload, shapes.MSG_GET)
         except JsError:
             request.status(_MALFORMED)
             return

@@ -37,8 +37,9 @@ def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = 
 def stream_state(state: Document, config: Document) -> Document:
     """Return the StreamState for a machine's numbers."""
     first_seq, last_seq = state["first_seq"], state["last_seq"]
-    if not state["messages"] and not last_seq and not config.get("first_seq"):
-        first_seq = 0  # nothing was ever stored, purged or skipped
+    if not state["messages"] and not last_seq:
+        # Nothing was ever stored, purged or skipped.
+        first_seq = 1 if config.get("first_seq") else 0
     shown: Document = {
         "messages": state["messages"],
         "bytes": state["bytes"],

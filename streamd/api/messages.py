@@ -20,15 +20,9 @@ if TYPE_CHECKING:
 def get(request: Request) -> None:
     """`STREAM.MSG.GET.<stream>`: one message by seq, time, or subject."""
     wanted = decode(request.payload, shapes.MSG_GET)
-    handle = request.stream()
-    if (
-        not has_selector(wanted)
-        or is_contradictory(wanted)
-        or wanted.get("batch")
-        or wanted.get("max_bytes")
-        or wanted.get("multi_last")
-    ):
+    if not has_selector(wanted) or is_contradictory(wanted) or _asks_for_many(wanted):
         raise errors.BAD_REQUEST()
+    handle = request.stream()
 
     def show(found: list[StoredMsg | None] | None) -> None:
         if found is None:
@@ -56,6 +50,10 @@ def get(request: Request) -> None:
 
     # Behind everything posted so far: a reader sees its own writes.
     request.when_current(handle, look_up)
+
+
+def _asks_for_many(wanted: dict[str, Any]) -> bool:
+    return bool(wanted.get("batch", 0) > 0 or wanted.get("max_bytes", 0) > 0)
 
 
 def has_selector(wanted: dict[str, Any]) -> bool:

@@ -13,9 +13,9 @@ def _quoted(text: str) -> str:
 
 
 def _compression(text: str) -> str:
-    if text.startswith('"'):
+    if text.startswith('"') or text == "null":
         return "unknown compression algorithm"
-    kind = "bool" if text in ("true", "false") else "number"
+    kind = {"t": "bool", "f": "bool", "[": "array", "{": "object"}.get(text[0], "number")
     return f"json: cannot unmarshal {kind} into Go value of type string"
 
 

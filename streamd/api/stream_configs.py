@@ -116,7 +116,7 @@ def normalise(
     if not config["subjects"] and not config["mirror"] and not config["sources"]:
         config["subjects"] = [config["name"]]
     _check_subjects(config)
-    _check_republish(config)
+    _check_republish(config, is_pedantic)
     _check_transform(config)
     config["consumer_limits"] = {k: v for k, v in config["consumer_limits"].items() if v}
     config["metadata"] = static_metadata(config["metadata"], required_level(config))
@@ -127,6 +127,8 @@ def check_create(config: Config) -> None:
     """Refuse what may be set later but not at creation, and what this server does not do."""
     if config["sealed"]:
         raise _invalid("stream configuration for create can not be sealed")
+    if config["mirror_direct"] and config["mirror"] is None:
+        raise _invalid("stream has no mirror but does have mirror direct")
     _check_served(config)
 
 
@@ -262,6 +264,10 @@ def _apply_number_defaults(config: Config, is_pedantic: bool) -> None:
 
 def _apply_window(config: Config, window_max_ns: int, is_pedantic: bool) -> None:
     age, window = config["max_age"], config["duplicate_window"]
+    if age < 0:
+        raise _invalid("max age can not be negative")
+    if 0 < age < limits.SHORT_DURATION_NS_MIN:
+        raise _invalid("max age needs to be >= 100ms")
     if window == 0 and not config["mirror"] and not config["sources"]:
         window = limits.DUPLICATE_WINDOW_NS
         if 0 < window_max_ns < window:
@@ -274,10 +280,6 @@ def _apply_window(config: Config, window_max_ns: int, is_pedantic: bool) -> None
                 raise errors.PEDANTIC(err="duplicate window cannot be bigger than max age")
             window = age
         config["duplicate_window"] = window
-    if age < 0:
-        raise _invalid("max age can not be negative")
-    if 0 < age < limits.SHORT_DURATION_NS_MIN:
-        raise _invalid("max age needs to be >= 100ms")
     if window < 0:
         raise _invalid("duplicates window can not be negative")
     if age and window > age:
@@ -350,10 +352,7 @@ def _check_features(config: Config, is_pedantic: bool) -> None:
 
 def _check_mirror_and_sources(config: Config) -> None:
     mirror = config["mirror"]
-    if mirror is None:
-        if config["mirror_direct"]:
-            raise _invalid("stream has no mirror but does have mirror direct")
-    else:
+    if mirror is not None:
         if config["first_seq"]:
             raise errors.MIRROR_WITH_FIRST_SEQ()
         if config["subjects"]:
@@ -417,10 +416,12 @@ def _check_reserved(subject: bytes) -> None:
             raise _invalid("subjects that overlap with system api require no-ack to be true")
 
 
-def _check_republish(config: Config) -> None:
+def _check_republish(config: Config, is_pedantic: bool) -> None:
     republish = config["republish"]
     if republish is None:
         return
+    if is_pedantic and not republish.get("src"):
+        raise errors.PEDANTIC(err="republish source can not be empty")
     source = republish.get("src") or ">"
     destination = republish.get("dest", "")
     config["republish"] = {"src": source, "dest": destination}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 from tests.parity.recorder import Recorder
@@ -122,6 +123,11 @@ CREATE: dict[str, dict[str, Any]] = {
                                      "priority_groups": ["a b"]},
     "priority_timeout_alone": DURABLE | {"priority_timeout": SECOND},
     "inactive_negative": DURABLE | {"inactive_threshold": -1},
+    "filters_null": DURABLE | {"filter_subjects": [None]},
+    "backoff_null": DURABLE | {"backoff": [None]},
+    "push_with_group": PUSH | {"priority_groups": ["a"]},
+    "push_with_policy": PUSH | {"priority_policy": "overflow"},
+    "push_with_both": PUSH | {"priority_policy": "overflow", "priority_groups": ["a"]},
     "ack_flow_control_pull": DURABLE | {"ack_policy": "flow_control"},
 }  # fmt: skip
 
@@ -389,6 +395,46 @@ def update_on_workqueue(at: Recorder) -> None:
     at.api("CONSUMER.CREATE.S.C", request(wrong))
     at.api("CONSUMER.CREATE.S.C", request(wrong | {"ack_policy": "none"}))
     at.api("CONSUMER.CREATE.S.C", request(wrong | {"deliver_policy": "all"}))
+
+
+@scenario
+def order_of_checks(at: Recorder) -> None:
+    """Two things wrong with one config: which of them is said."""
+    below = dict.fromkeys(
+        ("max_deliver", "max_waiting", "max_ack_pending", "max_batch", "max_expires", "max_bytes",
+         "idle_heartbeat", "inactive_threshold", "priority_timeout", "ack_wait", "num_replicas"),
+        -2,
+    )  # fmt: skip
+    wrong = below | {
+        "backoff": [-1],
+        "description": "d" * 5000,
+        "sample_freq": "%",
+        "metadata": {"k": "v" * 131072},
+        "filter_subject": "a..b",
+        "opt_start_seq": 1,
+        "priority_groups": [""],
+        "priority_policy": "overflow",
+        "deliver_subject": "a b",
+    }
+    stream(at)
+    for first, second in combinations(wrong, 2):
+        config = DURABLE | {first: wrong[first], second: wrong[second]}
+        at.api("CONSUMER.CREATE.S.C", request(config, pedantic=True))
+        if not {first, second} <= set(below):
+            at.api("CONSUMER.CREATE.S.C", request(config, action="create"))
+            at.api("CONSUMER.DELETE.S.C", is_quiet=True)
+
+
+@scenario
+def reset_and_unpin_with_odd_bodies(at: Recorder) -> None:
+    stream(at, "s.a", "s.b")
+    at.api("CONSUMER.CREATE.S.C", request(DURABLE), is_quiet=True)
+    for body in (b"", b" ", b"{", b"{}", b"{} x", b"{}{}", b"null", b"[]", b'{"SEQ":1,"zzz":2}'):
+        at.api("CONSUMER.RESET.S.C", body)
+        at.api("CONSUMER.UNPIN.S.C", body)
+        at.api("CONSUMER.INFO.S.C", body)
+    at.api("CONSUMER.DELETE.S.C", b" ")
+    at.api("STREAM.DELETE.S", b" ")
 
 
 @scenario

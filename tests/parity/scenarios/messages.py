@@ -39,6 +39,12 @@ GETS: dict[str, Any] = {
     "start_time_future": {"start_time": "2120-01-01T00:00:00Z"},
     "start_time_and_seq": {"start_time": "2020-01-01T00:00:00Z", "seq": 1},
     "no_hdr": {"seq": 2, "no_hdr": True},
+    "next_and_multi": {"next_by_subj": "s.a", "multi_last": ["s.b"]},
+    "negative_batch": {"seq": 2, "batch": -1},
+    "negative_bytes": {"seq": 2, "max_bytes": -1},
+    "multi_null": {"multi_last": [None]},
+    "blank": b" ",
+    "two_documents": b"{}{}",
     "empty_object": {},
     "empty": None,
     "garbage": b"garbage",
@@ -132,6 +138,8 @@ def direct_after_delete(at: Recorder) -> None:
 @scenario
 def get_missing_stream(at: Recorder) -> None:
     at.api("STREAM.MSG.GET.S", {"seq": 1})
+    at.api("STREAM.MSG.GET.S", {"seq": 1, "batch": 2})
+    at.api("STREAM.MSG.GET.S", {})
     at.api("STREAM.MSG.DELETE.S", {"seq": 1})
 
 

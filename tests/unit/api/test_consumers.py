@@ -169,6 +169,8 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 
 PEDANTIC: list[tuple[dict[str, Any], int, str]] = [
     ({"max_waiting": -1}, 10157, "pedantic mode: max_waiting must not be negative"),
+    ({"max_batch": -1}, 10157, "pedantic mode: max_batch must not be negative"),
+    ({"inactive_threshold": -1}, 10157, "pedantic mode: inactive_threshold must not be negative"),
     ({"max_deliver": -5}, 10157, "pedantic mode: max_deliver must be set to -1"),
     ({"max_ack_pending": -5}, 10157, "pedantic mode: max_ack_pending must be set to -1"),
     (

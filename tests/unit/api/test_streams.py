@@ -124,6 +124,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
         10052,
         "subject delete marker TTL must be at least 1 second",
     ),
+    ({"subjects": [""]}, 10052, "invalid subject"),
     ({"placement": {"preferred": "a"}}, 10052, "preferred server not permitted in placement"),
     (
         {"republish": {"src": "a", "dest": "r.>"}},
