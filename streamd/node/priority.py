@@ -14,7 +14,7 @@ _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 def priority_refusal(options: PullOptions, config: Mapping[str, Any]) -> bytes | None:
     """A 400 status if the pull does not fit the consumer's priority policy."""
     policy = config.get("priority_policy") or "none"
-    if policy != "overflow" and (options.min_pending > 0 or options.min_ack_pending > 0):
+    if policy != "overflow" and (options.min_pending or options.min_ack_pending):
         return bad_request("Not a Overflow Priority consumer")
     if policy != "pinned_client" and options.pin_id:
         return bad_request("Not a Pinned Client Priority consumer")

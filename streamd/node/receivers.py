@@ -142,7 +142,8 @@ class Receivers(CursorState):
         if policy == "none" or policy == "prioritized":
             return queue[0] if queue else None
         if policy == "overflow":
-            left = self.num_pending()
+            # What is to be sent again goes first, and counts as the one that waits.
+            left = self.num_pending() + self._redelivery.has_due
             unacked = self.num_ack_pending()
             for request in queue:
                 if is_eligible(request.options, num_pending=left, num_ack_pending=unacked):

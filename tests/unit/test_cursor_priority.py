@@ -42,6 +42,18 @@ def test_overflow_serves_only_when_there_is_enough() -> None:
     assert spill.seqs() == [2]
 
 
+def test_overflow_counts_what_is_to_be_sent_again() -> None:
+    """Who asks for one that waits would else never see it again where nothing new comes."""
+    bed = bed_with("overflow")
+    bed.store(b"a", b"a")
+    first = bed.pull(req(batch=2, min_pending=1), reply=b"first")
+    assert first.seqs() == [1, 2]
+    one = bed.pull(req(batch=5, min_pending=1), reply=b"one")
+    two = bed.pull(req(batch=5, min_pending=2), reply=b"two")
+    bed.ack(1, b"-NAK")
+    assert (one.seqs(), two.seqs()) == ([1], [])
+
+
 def test_lower_priority_numbers_go_first() -> None:
     bed = bed_with("prioritized")
     late = bed.pull(req(batch=2, priority=5), reply=b"late")

@@ -333,3 +333,21 @@ def interest_gone(at: Recorder) -> None:
 def required_level(at: Recorder) -> None:
     consumer(at, "s.a")
     at.pull("S", "C", {"batch": 1}, headers={"Nats-Required-Api-Level": "99"}, within_s=2)
+
+
+@scenario
+def overflow_and_redelivery(at: Recorder) -> None:
+    """What is to be sent again counts as one that waits."""
+    config = {"priority_policy": "overflow", "priority_groups": ["g"]}
+    consumer(at, "s.a", "s.a", **config)
+    frames = at.pull("S", "C", {"batch": 2, "group": "g"}, count=2)
+    at.ack(frames[0], b"-NAK")
+    at.pull("S", "C", {"batch": 1, "group": "g", "min_pending": 2, "expires": SOON})
+    at.pull("S", "C", {"batch": 1, "group": "g", "min_pending": 1, "expires": SOON}, count=1)
+
+
+@scenario
+def odd_thresholds(at: Recorder) -> None:
+    consumer(at, "s.a")
+    for wanted in ({"min_pending": -1}, {"min_ack_pending": -1}, {"min_pending": -1, "id": "x"}):
+        at.pull("S", "C", {"batch": 1, "expires": SOON} | wanted, within_s=2)
