@@ -181,6 +181,7 @@ class BatchStager:
         if 0 <= size_max < len(headers) + len(msg[2]):
             return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
         if not config.get("allow_atomic"):
+            self.clear()  # opened before the stream's config was changed: nobody is told
             return errors.ATOMIC_PUBLISH_DISABLED()
         if len(batch_id) > limits.BATCH_ID_BYTES_MAX:
             return errors.ATOMIC_PUBLISH_INVALID_BATCH_ID()

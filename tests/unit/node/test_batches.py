@@ -113,6 +113,12 @@ def test_first_message_that_is_refused_may_be_told_as_a_batch_given_up(
     assert publisher.stager.deadline_ms == 0
 
 
+def test_batches_end_where_they_are_no_longer_taken(publisher: Publisher) -> None:
+    assert publisher.send("a", 1) is None
+    assert publisher.refused("a", 2, "1", config={}) == 10174
+    assert publisher.refused("a", 2, "1") == 10176
+
+
 def test_batch_without_id_is_a_plain_message(publisher: Publisher) -> None:
     for batch_id in (None, ""):
         found, msgs = publisher.send(batch_id, 1)
