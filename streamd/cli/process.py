@@ -184,6 +184,8 @@ class ServerProcess:
         except (OSError, OverflowError) as err:
             text = addresses.listen_error("cluster port", options.host, options.port, err)
             raise StartError(text) from err
+        except ConfigError as err:
+            raise StartError(str(err)) from err
 
     def _share_urls(self, cluster: Cluster) -> None:
         """Tell other servers where our clients connect, and our clients of theirs."""
@@ -395,6 +397,8 @@ class ServerProcess:
         try:
             fresh = flags.options_from(self._line)
             _refuse_fixed(self._options, fresh)
+            if self._cluster is not None and self._cluster.tls is not None:
+                self._cluster.tls.read_anew()
             self._log.change(**fresh.log_settings)
         except (ConfigError, OSError) as err:
             self._log.error(f"Failed to reload server configuration: {err}")

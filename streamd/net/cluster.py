@@ -30,7 +30,8 @@ from streamd.net.peer_link import (
     PeerLink,
     RouteFacts,
 )
-from streamd.net.peer_routes import PeerRoutes, Route, advertised, is_loopback, server_tls
+from streamd.net.peer_routes import PeerRoutes, Route, advertised, is_loopback
+from streamd.net.peer_tls import PeerTls
 from streamd.net.sockets import serve
 from streamd.node.ports import Clock, Done, PeerHandler
 from streamd.obs.log import Log
@@ -66,6 +67,7 @@ class Cluster:
         self.auth_timeout_s = options.cluster.auth_timeout_s
         self._server_id = server_id
         self._boot = secrets.token_hex(16)
+        self.tls: PeerTls | None = None
         self._server: asyncio.Server | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._routes: PeerRoutes | None = None
@@ -90,12 +92,13 @@ class Cluster:
         self.on_note_prefix("net.urls", self._on_urls_note)
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Listen and begin to dial, in tasks of `tasks`. Raises OSError, OverflowError."""
+        """Listen and dial, in tasks of `tasks`. Raises OSError, OverflowError, ConfigError."""
         options = self.options
         if options.port > 65535:  # uvloop would take it modulo 65536
             raise OverflowError(options.port)
-        tls = server_tls(options.tls) if options.tls is not None else None
+        self.tls = PeerTls(options.tls) if options.tls is not None else None
         self._routes = PeerRoutes(self)
+        tls = self.tls.server if self.tls is not None else None
         self._server = await serve(
             self.loop, lambda: PeerLink(self, None), options.host, options.port, ssl=tls
         )

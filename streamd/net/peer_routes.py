@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from typing import TYPE_CHECKING
 
-from streamd.config.cluster import ClusterTls, RouteUrl, split_address
+from streamd.config.cluster import RouteUrl, split_address
 from streamd.limits import (
     PEER_BACKOFF_S_MAX,
     PEER_BACKOFF_S_MIN,
@@ -54,7 +53,6 @@ class PeerRoutes:
         self.explicit = [Route(url, is_explicit=True) for url in urls.values()]
         self._implicit: dict[NodeId, Route] = {}
         self._retries_max = max(options.connect_retries, PEER_GOSSIP_TRIES_MIN)
-        self._tls = client_tls(options.tls) if options.tls is not None else None
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to dial. The port this server listens on is known by now."""
@@ -176,10 +174,11 @@ class PeerRoutes:
         cluster = self._cluster
         route.tries += 1
         link = PeerLink(cluster, route)
+        tls = cluster.tls.client if cluster.tls is not None else None
         try:
             async with asyncio.timeout(PEER_DIAL_S):
                 await cluster.loop.create_connection(
-                    lambda: link, route.url.host, route.url.port, ssl=self._tls
+                    lambda: link, route.url.host, route.url.port, ssl=tls
                 )
         except (OSError, TimeoutError, ValueError) as err:  # ValueError: no name can be like that
             if not route.is_failing:  # once, until it works again
@@ -203,24 +202,6 @@ class PeerRoutes:
             return False
         host = route.url.host
         return host == own_host or (host in _LOOPBACK and own_host in (*_WILDCARD, *_LOOPBACK))
-
-
-def server_tls(tls: ClusterTls) -> ssl.SSLContext:
-    """For links that others dial: they must show a certificate. Raises OSError."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.ca_file or None)
-    context.load_cert_chain(tls.cert_file, tls.key_file)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def client_tls(tls: ClusterTls) -> ssl.SSLContext:
-    """For links that this server dials. Raises OSError."""
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca_file or None)
-    context.load_cert_chain(tls.cert_file, tls.key_file)
-    if tls.is_insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def is_loopback(host: str) -> bool:

@@ -835,17 +835,60 @@ def test_clocks_that_differ_are_mentioned() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
-def test_links_may_be_encrypted(tmp_path: Path) -> None:
-    """Both ends show a certificate of one authority; without one there is no link."""
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="makes its certificate with openssl"
+)
+
+
+def certificate(directory: Path) -> ClusterTls:
+    """A new one, which is its own authority."""
+    cert, key = str(directory / "cert.pem"), str(directory / "key.pem")
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
          "-nodes", "-keyout", key, "-out", cert, "-days", "1", "-subj", "/CN=127.0.0.1",
          "-addext", "subjectAltName=IP:127.0.0.1"],
         check=True, capture_output=True,
     )  # fmt: skip
-    tls = ClusterTls(cert, key, cert)
+    return ClusterTls(cert, key, cert)
+
+
+@needs_openssl
+def test_certificates_are_read_anew(tmp_path: Path) -> None:
+    """The files are replaced, as before a certificate expires: who has read them anew meets who
+    started with the new ones. A key that does not fit changes nothing."""
+    tls = certificate(tmp_path)
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a", tls=tls, password="p").start()
+            old_key = Path(tls.key_file).read_bytes()
+            certificate(tmp_path)
+            new_key = Path(tls.key_file).read_bytes()
+            Path(tls.key_file).write_bytes(old_key)
+            assert a.cluster.tls is not None
+            with pytest.raises(ConfigError, match=r"cluster tls: .*key.pem"):
+                a.cluster.tls.read_anew()
+            Path(tls.key_file).write_bytes(new_key)
+            a.cluster.tls.read_anew()
+            b = await make("b", routes=(a.url,), tls=tls, password="p").start()
+            await b.until_up("a")
+
+    asyncio.run(main())
+
+
+def test_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with bed() as make:
+            with pytest.raises(ConfigError, match=r"cluster tls: No such file .*/nowhere.pem"):
+                await make("a", tls=ClusterTls(f"{tmp_path}/nowhere.pem", "key.pem")).start()
+
+    asyncio.run(main())
+
+
+@needs_openssl
+def test_links_may_be_encrypted(tmp_path: Path) -> None:
+    """Both ends show a certificate of one authority; without one there is no link."""
+    tls = certificate(tmp_path)
 
     async def main() -> None:
         async with bed() as make:
