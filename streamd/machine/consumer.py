@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.consumer_acks import ConsumerAcks
@@ -257,9 +258,11 @@ class Consumer(ConsumerAcks):
 
     @classmethod
     def from_state(cls, state: Sequence[Any], stream: StreamView) -> Consumer:
-        """Rebuild from `to_state`; the stream's index must be complete already."""
+        """Rebuild from `to_state`; the stream's index must be complete already. Raises
+        CorruptionError for what a later version wrote."""
         version = state[0]
-        assert version in (_STATE_VERSION, _UNCOUNTED_VERSION), version
+        if version not in (_STATE_VERSION, _UNCOUNTED_VERSION):
+            raise CorruptionError(f"consumer {state[2]!r} has unknown version {version}")
         consumer = cls(state[1], state[2], state[3], state[4])
         consumer._stream = stream
         (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamd.errors import JsError
+from streamd.errors import CorruptionError, JsError
 from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.consumer import Consumer
@@ -468,3 +468,13 @@ def test_times_as_go_writes_them() -> None:
     assert parse_ns(format_ns(0)) == 0
     with pytest.raises(ValueError, match="RFC 3339"):
         parse_ns("yesterday")
+
+
+def test_what_a_later_version_wrote_is_refused_in_words() -> None:
+    """After a downgrade: the reason in the log was a bare number."""
+    bed = Bed()
+    bed.create()
+    state = bed.consumers["C"].to_state()
+    state[0] += 1
+    with pytest.raises(CorruptionError, match=r"consumer 'C' has unknown version 3"):
+        Consumer.from_state(state, bed)
