@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from streamd.limits import CLOCK_STEP_NS
+
+if TYPE_CHECKING:
+    from streamd.node.ports import Clock
 
 
 class SystemClock:
@@ -15,3 +22,21 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         """Return ms that never go back."""
         return time.monotonic_ns() // 1_000_000
+
+
+class ClockWatch:
+    """Notices that somebody set the wall clock: the monotonic one did not go with it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_ns = self._read()
+
+    def look(self, warn: Callable[..., object]) -> None:
+        """Have an operator hear of it, once: ages and times of messages go by this clock."""
+        before, self._ahead_ns = self._ahead_ns, self._read()
+        step_ns = self._ahead_ns - before
+        if abs(step_ns) >= CLOCK_STEP_NS:
+            warn("the clock was set", seconds=round(step_ns / 1e9))
+
+    def _read(self) -> int:
+        return self._clock.now_ns() - self._clock.monotonic_ms() * 1_000_000

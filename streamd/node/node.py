@@ -23,6 +23,7 @@ from streamd.node.accepted_loss import AcceptedLoss
 from streamd.node.amnesia import Amnesia
 from streamd.node.bootstrap import Bootstrap
 from streamd.node.catalog import Catalog
+from streamd.node.clock import ClockWatch
 from streamd.node.config_changes import ConfigChanges
 from streamd.node.damages import Damages
 from streamd.node.env import NodeEnv, SystemEnv, completion
@@ -163,6 +164,8 @@ class Node:
         self.timers.again("stragglers", limits.STRAGGLER_CHECK_S, self.stragglers.look)
         tell_room = partial(self.room.tell, warn=self.warn, info=self.info)
         self.timers.again("room", limits.ROOM_CHECK_S, tell_room)
+        tell_clock = partial(ClockWatch(env.clock).look, self.warn)
+        self.timers.again("clock", limits.ROOM_CHECK_S, tell_clock)
         self.scrubber.start()
         self.damages.start()
         if not self.is_clustered:
