@@ -71,7 +71,7 @@ class Origin:
 
     def rows(self, spark: SparkSession, first_seq: int, last_seq: int, *columns: str) -> DataFrame:
         """The rows of a range of seqs, both inclusive; none if it ends before it begins."""
-        if last_seq < first_seq:
+        if last_seq < max(1, first_seq):
             from spark_jobs.schema import COLUMNS, spark_schema
 
             return spark.createDataFrame([], spark_schema(columns or COLUMNS))

@@ -143,7 +143,8 @@ def _source(
     if "startSeq" not in more and "startTime" not in more:
         more["startSeq"] = str(max(1, facts.first_seq))
     if "endSeq" not in more and "endTime" not in more:
-        more["endSeq"] = str(max(1, facts.last_seq))
+        # A stream without messages begins behind its end.
+        more["endSeq"] = str(max(facts.last_seq, int(more.get("startSeq", 1))))
     is_one = args.ordered or bool(args.speed)
     partitions = 1 if is_one else max(2, -(-facts.messages // ROWS_PER_PARTITION))
     plan = more | {"partitions": str(partitions), "created": facts.created}

@@ -107,6 +107,19 @@ def test_a_stream_migrated_to_or_from_a_nats_server_is_compared_by_key(
     assert "OLD.3 #29: only right" in capsys.readouterr().out
 
 
+def test_streams_without_messages_are_equal(
+    spark: Any, server: SparkTestServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that never had any, and one whose messages are all deleted."""
+    create(server, "NEW")
+    fill(server, "OLD", [1, 2, 3])
+    server.purge("OLD")
+    offline = ("--left-path", str(server.store_dir), "--right-servers", server.url, "--quiet")
+    for stream in ("NEW", "OLD"):
+        assert diff.main(["--stream", stream, *offline]) == EXIT_OK
+    assert capsys.readouterr().out.count("equal, by seq") == 2
+
+
 def test_wrong_arguments_are_refused_and_an_emptied_stream_differs(
     spark: Any, server: SparkTestServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,6 +107,24 @@ def test_replay_keeps_order_and_leaves_out_the_ledger(spark: Any, server: SparkT
     assert all(one.header("Nats-Batch-Id") == "" for one in found)
 
 
+def test_a_stream_without_messages_is_replayed_as_none(
+    spark: Any, server: SparkTestServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It never had any; all of them are gone; --start-seq is behind the last one."""
+    server.create_stream("SRC", subjects=["s.>"])
+    server.create_stream("DST", subjects=["d.>"])
+    arguments = ("--to-stream", "DST", "--prepare", "--map", "s.>=d.>")
+    assert run(server, *arguments) == 0
+    server.publish([("s.a", b"x")] * 5)
+    assert run(server, *arguments, "--start-seq", "9") == 0
+    server.purge("SRC")
+    assert run(server, *arguments) == 0
+    assert capsys.readouterr().out.count("replay: 0 rows to DST") == 3
+    server.publish([("s.a", b"x")] * 5)
+    assert run(server, *arguments) == 0
+    assert len(stored(server.port, "DST")) == 5
+
+
 def test_speed_keeps_distances(spark: Any, server: SparkTestServer) -> None:
     """Messages over at least 1.5 s take at least half of that at speed 2, by the target's times."""
     server.create_stream("SRC", allow_direct=True)
