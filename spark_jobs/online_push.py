@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from spark_jobs.ledger import is_ledger
 from spark_jobs.online import OnlineReader, plan
 from spark_jobs.options import SEQ_MAX, ReadOptions
 from streamd.subjects import Matcher, is_valid_literal
@@ -79,7 +80,8 @@ class PushingReader(OnlineReader):
         kept = tuple(
             value
             for value in dict.fromkeys(values)
-            if matcher is None or matcher.matches(value.encode())
+            # Without option subjects the sink's ledger is left out, whoever asks for it.
+            if (matcher.matches(value.encode()) if matcher else not is_ledger(value))
         )
         self._is_empty = self._is_empty or not kept
         self._options = replace(self._options, subjects=kept)

@@ -11,12 +11,15 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'streamd[spark]'")
 
+from pyspark.sql.datasource import In
+
 from benchmarks.cluster import ClusterProcess
 from spark_jobs import online_read
 from spark_jobs import wire as wires
-from spark_jobs.online import SeqRange, partition_count, plan, read_range, split
+from spark_jobs.online import SeqRange, make_reader, partition_count, plan, read_range, split
 from spark_jobs.online_frames import Frames
 from spark_jobs.options import OptionError, ReadOptions
+from spark_jobs.schema import COLUMNS, spark_schema
 from spark_jobs.stream_facts import DataLost, StreamChanged, rfc3339
 from spark_jobs.wire import ApiError, WireError, WireLost
 from tests.parity.runner import ours_binary
@@ -277,6 +280,22 @@ def test_filters_return_what_matches_and_nothing_else(server: SparkTestServer) -
     ):
         wanted = [at for at, subject in enumerate(sent, 1) if is_match(subject)]
         assert seqs_of(options_of(server, subjects=subjects, minPartitions=3)) == wanted
+
+
+def test_a_pushed_filter_does_not_bring_back_the_ledger(server: SparkTestServer) -> None:
+    """Without option subjects the sink's ledger is not read, and no filter changes that."""
+    server.create_stream("S", subjects=["s.>", "$LEDGER.S.>"])
+    server.publish([("s.1", b"x"), ("$LEDGER.S.job.0", b"{}"), ("s.2", b"x")])
+
+    def seqs(*subjects: str, **more: str) -> list[int]:
+        reader = make_reader(options_of(server, pushdown="true", **more), spark_schema(COLUMNS))
+        assert list(reader.pushFilters([In(("subject",), subjects)])) == []
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+        return [row["seq"] for batch in batches for row in batch.to_pylist()]
+
+    assert seqs("$LEDGER.S.job.0") == []
+    assert seqs("$LEDGER.S.job.0", "s.2") == [3]
+    assert seqs("$LEDGER.S.job.0", "s.2", subjects=">") == [2, 3]
 
 
 def test_pushed_filters_give_the_rows_that_spark_would(spark: Any, server: SparkTestServer) -> None:
