@@ -27,7 +27,6 @@ from streamd.store import format as fmt
 
 BATCH_MSGS: Final = 1000  # of one direct get
 TIMEOUT_S: Final = 10.0
-_PAGE: Final = 256
 _MARK: Final = b"\r\nNats-Stream: "
 
 

@@ -104,9 +104,8 @@ def _work(args: argparse.Namespace) -> int:
     pattern = _pattern(args.subject_template)
     connection = prepared(args, options, default_subjects=[pattern])
     if args.job_id:
-        options["planId"] = plan_of(
-            {name: _setting(getattr(args, name)) for name in _PLANNED}, messages
-        )
+        settings = {name: json.dumps(getattr(args, name)) for name in _PLANNED}
+        options["planId"] = plan_of(settings, messages)
     label = f"ingest {args.stream}"
     return write_stream("ingest", messages, options, args, label=label, connection=connection)
 
@@ -115,10 +114,6 @@ _PLANNED: Final = (
     "format", "option", "schema", "where", "stream", "subject_template", "payload_columns", "raw",
     "id_columns", "headers", "ttl_column",
 )  # fmt: skip
-
-
-def _setting(value: Any) -> str:
-    return json.dumps(value)
 
 
 def _names(text: str | None) -> list[str]:

@@ -419,7 +419,7 @@ class ExactWriter:
         self._entry = entry
         wanted = entry.rows if entry.batch == self._task.batch else 0
         start = self._tip_rows
-        skipped, self._tip_sums = feed.skip_more(wanted - start, self._tip_sums)
+        skipped, self._tip_sums = feed.skip(wanted - start, self._tip_sums)
         self._tip_rows += skipped
         done = self.outcome
         done.rows += skipped

@@ -94,12 +94,9 @@ class Feed:
         """True if `take` would return None. May wait for the next batch."""
         return not self._fill()
 
-    def skip(self, count: int) -> tuple[int, Sums]:
-        """Leave out the next `count` rows; return how many there were, and their checksums."""
-        return self.skip_more(count, ())
-
-    def skip_more(self, count: int, sums: Sums) -> tuple[int, Sums]:
-        """As `skip`, with the checksums of the rows before them added."""
+    def skip(self, count: int, sums: Sums) -> tuple[int, Sums]:
+        """Leave out the next `count` rows; return how many there were, and the checksums of the
+        rows before them, `sums`, and these."""
         skipped = 0
         while skipped < count:
             rows = self.take(count - skipped)
