@@ -7,7 +7,6 @@ in the log, are there. Nothing is written and no lock is taken: the server may b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from spark_jobs.replica_blocks import (
@@ -39,7 +38,7 @@ from streamd.raft.membership import Membership, simple
 from streamd.store.block_codec import BlockCodec
 from streamd.store.index_db import read_index
 from streamd.store.snapshots import Snapshot, SnapshotFile
-from streamd.types import Entry, Index, Seq
+from streamd.types import Index, Seq
 
 __all__ = [
     "BlockRoom",
@@ -71,9 +70,6 @@ class StreamView:
         machine: StreamMachine,
         blocks: list[BlockView],
         torn: list[TornTail],
-        *,
-        snapshot_index: Index,
-        commit_hint: Index,
     ) -> None:
         self.store = store
         self.replica = store.server_name
@@ -86,9 +82,6 @@ class StreamView:
         self.created_ns = machine.created_ns
         self.blocks = blocks
         self.torn = torn
-        self.snapshot_index = snapshot_index
-        self.commit_hint = commit_hint
-        self.log_last_index = max(log.last_index(files.uid), snapshot_index)
         self.log_damage = log.damage_of(files.uid)  # if that is tolerated
         self._log = log
 
@@ -115,13 +108,6 @@ class StreamView:
     @property
     def digest(self) -> int:
         return self.machine.digest
-
-    def entries_after(self, index: Index) -> Iterator[Entry]:
-        """Log entries beyond `index` that are at hand, up to the log's last, applied or not.
-
-        Raises CorruptionError, also when a running server has reused the log's file.
-        """
-        return self._log.entries(self.uid, index + 1, self._log.last_index(self.uid))
 
     def close(self) -> None:
         self._log.close()
@@ -167,7 +153,6 @@ def _open(store: StoreDir, log: LogReader, files: StreamFiles, up_to: Index | No
     machine = _restore(files, blocks, snapshot)
     start = machine.applied
     check_reach(log, uid, start)
-    hint = max(log.commit_hint(uid), start)
     last = up_to if up_to is not None else known_commit(store, log, files, snapshot)
     effects = Effects()
     for entry in log.entries(uid, start + 1, max(last, start)):
@@ -181,9 +166,7 @@ def _open(store: StoreDir, log: LogReader, files: StreamFiles, up_to: Index | No
         torn = [each for each in blocks.torn if each.reason != CUT]
     else:
         torn = blocks.torn + behind_the_end(views, blocks)
-    return StreamView(
-        store, files, log, machine, views, torn, snapshot_index=start, commit_hint=hint
-    )
+    return StreamView(store, files, log, machine, views, torn)
 
 
 def _restore(
