@@ -263,6 +263,10 @@ class StreamPublishes(StreamCursors):
         for callback in ready_callbacks:
             self.call_soon(callback)
 
+    def _is_publish(self, entry: Entry) -> bool:
+        command = entry.command
+        return command is not None and command[0] in (commands.STORE, commands.STORE_BATCH)
+
     def _on_dropped(self, entry: Entry) -> None:
         tag = entry.tag
         if type(tag) is list:

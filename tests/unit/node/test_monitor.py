@@ -249,6 +249,9 @@ def test_who_waits_for_what_a_group_does_not_do_any_more_is_told(
         with monkeypatch.context() as slow:  # the log does not come to it
             slow.setattr(monitor, "_durable", lambda token: lambda: None)
             monitor.post((g.PROPOSE, purge, told.append, True))
+            # A batch: what may be stored is not refused. Its publisher hears nothing.
+            batch = [commands.STORE_BATCH, 1, "b", [(b"S.x", b"", b"")]]
+            monitor.post((g.PROPOSE, batch, told.append, True))
             monitor.step()
         assert not told
         stream.group.delete(is_gone=is_deleted)
