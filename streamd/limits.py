@@ -155,6 +155,7 @@ STEP_DOWN_AT_STOP_S: Final = 1.0  # for handing over leaderships when the server
 HAND_OVER_LOOK_S: Final = 0.005  # how often a stopping node looks if what it led is passed on
 HAND_OVER_QUIET_LOOKS: Final = 5  # that all find nothing left: then it stops
 RELAYED_MAX: Final = 65_536  # publishes of one node that wait for another's acks
+RELAYED_MS: Final = 300_000  # how long; one that began anew may never answer, a slow one late
 
 # --- scrubbing ----------------------------------------------------------------------------------
 

@@ -161,6 +161,7 @@ class PublishRoutes:
         route.leader = leader
         if token and not is_batch:
             route.sent_count += 1
+        self._arm()
         peers.note(leader, "publish", [uid, token, msgs, chunk.replies if is_batch else None])
 
     def _keep(self, uid: Uid, route: _Route, chunk: Chunk, place: tuple[int, int] = (0, 0)) -> None:
@@ -227,7 +228,9 @@ class PublishRoutes:
         self._arm()
 
     def _arm(self) -> None:
-        if not self._has_timer and (self._keeping or self._node.leaders.has_expected()):
+        if self._has_timer or self._is_closed:
+            return
+        if self._keeping or self.relay.waiting_count or self._node.leaders.has_expected():
             self._has_timer = True
             self._node.env.loop.call_later(limits.PUBLISH_LOOK_S, self._on_timer)
 
@@ -248,6 +251,7 @@ class PublishRoutes:
                 self._refuse_kept(uid, route)
         if node.leaders.settle_expected():
             node.catalog.changed()
+        self.relay.expire(now_ms)
         self._arm()
 
 

@@ -58,6 +58,11 @@ class Relay:
         """Before anything is sent: a number of 31 bits that differs from process to process."""
         self.count = nonce << 32
 
+    @property
+    def waiting_count(self) -> int:
+        """Chunks that are not answered, or not wholly."""
+        return len(self._waiting)
+
     def expect(self, row: Relayed) -> int:
         """Return the token under which the leader will answer; 0 if nobody wants an ack."""
         chunk = row.chunk
@@ -72,6 +77,16 @@ class Relay:
         self.count += 1
         self._waiting[self.count] = row
         return self.count
+
+    def expire(self, now_ms: int) -> None:
+        """Wait no longer for what was sent very long ago: its leader began anew, perhaps, and knows
+        nothing of it."""
+        before_ms = now_ms - limits.RELAYED_MS
+        while self._waiting:
+            token, row = next(iter(self._waiting.items()))
+            if row.chunk.sent_ms > before_ms:
+                return
+            self._forget(token)
 
     def on_acks(self, token: int, part: list[bytes] | list[int] | None, outcomes: Any) -> None:
         """The leader answered all that was sent under `token`, or a part of it: which, by the place

@@ -85,6 +85,31 @@ def test_what_was_applied_is_kept_for_peers_alone(cluster: Cluster) -> None:
             assert all(entry.tag is None and entry.command is None for entry in applied)
 
 
+def test_publishes_that_are_never_answered_are_forgotten(cluster: Cluster) -> None:
+    """Their leader began anew and knew nothing of them. They held their connection, and their
+    bytes, until nothing more could be held that a next leader would have to be sent again."""
+    uid = cluster.create("S")
+    msg_id = b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n"
+    waiting = 0
+    for number in range(4):
+        leader = cluster.leader("S")
+        at = cluster.followers("S")[0]
+        relay = cluster.node(at).publish_routes.relay
+        replica = cluster.node(leader).replica(uid)
+        assert replica is not None
+        cluster.process(leader).run(replica.group.delete)  # as it is closed to be begun anew
+        cluster.offer("S", [(b"S.x", msg_id % number, b"x" * 1000)], at)
+        cluster.run_ms(500)
+        waiting += relay.waiting_count
+        cluster.process(leader).run(cluster.node(leader).replicas.reopen, uid, lambda: None)
+        cluster.until_whole("S")
+    assert waiting
+    cluster.run_ms(limits.RELAYED_MS + 1000)
+    for name in cluster.names:
+        relay = cluster.node(name).publish_routes.relay
+        assert (relay.waiting_count, relay.held_bytes) == (0, 0), name
+
+
 def test_a_stopped_stream_does_not_keep_the_log(cluster: Cluster) -> None:
     """It took all that was written to other streams, for ever, until the disk was full."""
     cluster.create("S", replicas=1)
