@@ -239,6 +239,8 @@ class Peering:
     def _on_leaders(self, sender: NodeId, rows: list[Any]) -> None:
         node = self._node
         for uid, term, is_ready in rows:
+            if uid != META_UID and node.meta.is_deleted(uid):
+                continue  # its leader heard of that later than we did, and nobody says so again
             if not is_ready:
                 self._on_leader_gone(sender, uid, term)
             node.leaders.note(sender, uid, term, is_ready=is_ready)

@@ -110,6 +110,18 @@ def test_publishes_that_are_never_answered_are_forgotten(cluster: Cluster) -> No
         assert (relay.waiting_count, relay.held_bytes) == (0, 0), name
 
 
+def test_who_led_what_is_deleted_is_not_remembered(cluster: Cluster) -> None:
+    """What a leader says of itself, and that its stream is deleted, take different links. Nobody
+    would ever have said that it leads no more."""
+    uid = cluster.create("S")
+    assert cluster.ask("STREAM.DELETE.S")["success"]
+    cluster.run_ms(1000)
+    node = cluster.node("n1")
+    cluster.process("n1").run(node.on_note, "n2", "leaders", [[uid, 99, True]])
+    assert node.leader_of(uid) == ""
+    assert uid not in {*node.leaders.led_by("n2"), *node.leaders.led_by("n1")}
+
+
 def test_a_stopped_stream_does_not_keep_the_log(cluster: Cluster) -> None:
     """It took all that was written to other streams, for ever, until the disk was full."""
     cluster.create("S", replicas=1)
