@@ -55,6 +55,8 @@ class StreamGroup(StreamPublishes):
         if self._is_ready:
             self._look_at_expiry(turn)
             self._rewriter.tick(now_ms)
+            if self._trimmer.owes_sweep:
+                self._trimmer.sweep()
             if self._trimmer.is_due:
                 self._trimmer.go_on(now_ns)
         if self.blocks.reclaimable_bytes >= limits.RECLAIM_BYTES:

@@ -74,6 +74,7 @@ class Trimmer:
         self._wake = wake  # have a turn call `go_on`
         self._jobs: deque[_Job] = deque()
         self.is_due = False
+        self.owes_sweep = False  # one could not be, or came to nothing: ask for it again
         self._looked_ms = self._rows_left = 0  # for consumers to be deleted, at that time
 
     def takes(self, command: Command, done: Done | None, now_ns: int) -> bool:
@@ -111,7 +112,9 @@ class Trimmer:
 
     def sweep(self) -> None:
         """Look for what nobody wants, in a stream that keeps what somebody does."""
-        if not self._machine.limits.is_interest or not self._may_remove():
+        is_wanted = self._machine.limits.is_interest
+        self.owes_sweep = is_wanted and not self._may_remove()
+        if not is_wanted or self.owes_sweep:
             return
         if self._jobs and self._jobs[-1].search is None and self._jobs[-1].command is None:
             return  # one that has not begun
@@ -124,7 +127,7 @@ class Trimmer:
         """This node leads no more, or the stream is gone. Returns who has to hear of it."""
         waiting = [job.done for job in self._jobs if job.done is not None]
         self._jobs.clear()
-        self.is_due = False
+        self.is_due = self.owes_sweep = False
         return waiting
 
     def go_on(self, now_ns: int) -> None:
@@ -177,8 +180,10 @@ class Trimmer:
             if not self._jobs or self._jobs[0] is not job:
                 return  # stopped meanwhile, or a command goes before this sweep
             if isinstance(outcome, JsError):
+                is_sweep_lost = any(each.command is None for each in self._jobs)
                 for done in self.stop():
                     done(_undone(outcome, job.removed))
+                self.owes_sweep = is_sweep_lost
                 return
             job.removed += outcome
             self.is_due = True

@@ -237,6 +237,31 @@ def test_a_sweep_finds_nothing_where_all_is_wanted() -> None:
     assert (world.removals, world.steps) == ([], 1)  # an unfiltered consumer wants the rest anyhow
 
 
+def test_a_sweep_that_could_not_be_is_owed() -> None:
+    """A member that is away has not said what it knows; a step is refused while leadership is on
+    its way to another member, who does not take it. What nobody wants stayed for good."""
+    world = interested(300)
+    world.is_known = False
+    world.box.do(commands.DELETE_CONSUMER, "one", 0, "", True)
+    world.trimmer.sweep()
+    assert (world.trimmer.owes_sweep, world.turn()) == (True, False)
+    world.trimmer.sweep()
+    world.is_known = True
+    world.trimmer.sweep()
+    assert not world.trimmer.owes_sweep
+    world.trimmer.go_on(1)
+    _, done = world.queue.pop(0)
+    done(errors.CLUSTER_NOT_AVAIL())
+    assert (world.trimmer.owes_sweep, world.turn()) == (True, False)
+    world.trimmer.sweep()
+    while world.turn():
+        pass
+    assert world.box.live() == list(range(3, 301, 3))
+    world.trimmer.sweep()
+    world.trimmer.stop()
+    assert not world.trimmer.owes_sweep
+
+
 def test_rows_of_one_step_are_bounded() -> None:
     world = World()
     world.fill(2000, subjects=1000)
@@ -303,6 +328,22 @@ def test_a_group_removes_what_a_deleted_consumer_wanted() -> None:
     leader.post(g.PROPOSE, [commands.DELETE_CONSUMER, 1, "C", 0, ""], heard.append, True)
     leader.pass_time(50)
     assert heard == [True]
+    assert leader.machine.state()["messages"] == 0
+
+
+def test_a_group_removes_what_nobody_wants_once_all_its_members_know_how() -> None:
+    leader = Leader(retention="interest")
+    config = {"durable_name": "C", "ack_policy": "explicit", "deliver_policy": "all"}
+    leader.propose([commands.CREATE_CONSUMER, 1, "C", config, "", False])
+    leader.publish(100)
+    trimmer = leader.node.group._trimmer
+    may_remove, trimmer._may_remove = trimmer._may_remove, lambda: False
+    leader.propose([commands.DELETE_CONSUMER, 1, "C", 0, "", True])
+    leader.pass_time(50)
+    assert leader.machine.state()["messages"] == 100
+    trimmer._may_remove = may_remove
+    leader.post(g.TICK, None, None, None)
+    leader.pass_time(50)
     assert leader.machine.state()["messages"] == 0
 
 
