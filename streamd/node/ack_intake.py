@@ -101,6 +101,7 @@ class AckIntake(Receivers):
                 if reply:
                     self._ack_replies.append(reply)
             return
+        self._active_ms = self._host.now_ms()  # who works on a message for long, too
         if sseq > self._sent_sseq or not self._has_acks:
             return
         verb = acks.parse_payload(payload)

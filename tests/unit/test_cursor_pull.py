@@ -551,6 +551,21 @@ def test_inactive_consumer_asks_to_be_deleted() -> None:
     assert "C" not in bed.consumers
 
 
+@pytest.mark.parametrize("payload", [b"+ACK", b"+WPI", b"-NAK", b"+TERM", b"nonsense"])
+def test_whatever_a_client_says_of_a_message_is_activity(payload: bytes) -> None:
+    """It works on one for long, and asks for no other meanwhile: its consumer was deleted."""
+    bed = Bed()
+    bed.store(b"a")
+    bed.create(inactive_threshold=5 * SECOND, ack_wait=100 * SECOND)
+    bed.pull(b"1")
+    for _ in range(4):
+        bed.advance(4000)
+        bed.ack(1, payload)
+    assert "C" in bed.consumers
+    bed.advance(5100)
+    assert "C" not in bed.consumers
+
+
 def test_stop_tells_waiting_pulls() -> None:
     bed = Bed()
     bed.create()
