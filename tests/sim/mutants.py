@@ -480,7 +480,7 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "vote_counted_twice": DirectedWorld(
         ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60),
-        caught_by=62,
+        caught_by=89,
     ),
     "seqs_used_again": DirectedWorld(
         ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=5
