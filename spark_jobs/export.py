@@ -247,7 +247,8 @@ class Export:
         if not rows.isEmpty():
             commit = self._write(rows, commit)
         if self.accepts_damage:
-            from spark_jobs.export_lost import lost_of, ranges_text
+            from spark_jobs.decode import ranges_text
+            from spark_jobs.export_lost import lost_of
 
             lost = lost_of(self.spark, self.origin, first, last, rows=commit.rows)
             commit = replace(commit, lost=lost)

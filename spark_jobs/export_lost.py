@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_jobs.decode import ranges_text
 from spark_jobs.jobs import JobError
 from spark_jobs.origin import Origin
 from streamd.machine.seqset import as_ranges
@@ -14,7 +13,6 @@ from streamd.machine.seqset import as_ranges
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["lost_of", "ranges_text"]
 Ranges = tuple[tuple[int, int], ...]
 
 
