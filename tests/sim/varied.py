@@ -14,7 +14,7 @@ from streamd.machine.rfc3339 import format_ns
 from streamd.types import Seq, Uid
 from tests.sim.plan import COMING_AND_GOING, Document, Plan
 from tests.sim.workload import REPLIES, Client
-from tests.sim.world import MS, need
+from tests.sim.world import MS
 
 SECOND_NS = 10**9
 QUEUE, INTEREST, AGING = "W", "I", "A"
@@ -303,30 +303,15 @@ class VariedClient(Client):
         verbs = (b"+ACK", b"-NAK", delay, b"+WPI", b"+TERM why", b"+NXT")
         return self.rng.choice(verbs)
 
-    def _on_delivery(self, reply: bytes, payload: bytes) -> None:
-        """A consumer delivered something; `reply` says what."""
-        _, _, stream, consumer, _, sseq, *_ = reply.decode().split(".")
-        seq = int(sseq)
-        checkers = self.ledger.checkers
-        found = [
-            uid
-            for uid, truth in checkers.truths.items()
-            if uid and truth.machine.name == stream and self._is_of(truth, seq, payload)
-        ]
-        if not found and any(self.cluster.is_asset(stream, uid) for uid in checkers.forfeited):
-            return
-        need(found, f"{self.name!r} is sent {stream} {seq} {payload[:20]!r}, which nobody stored")
-        self.world.counts["delivered"] += 1
-        uid = found[-1]
-        held = checkers.truths[uid].machine.consumers.get(consumer)
+    def _is_of(self, truth: Any, seq: Seq, payload: bytes) -> bool:
+        return seq in truth.content and payload in (b"", truth.content[seq][2])
+
+    def _take_delivery(self, uid: Uid, consumer: str, reply: bytes, seq: Seq) -> None:
+        held = self.ledger.checkers.truths[uid].machine.consumers.get(consumer)
         if held is not None and held.is_push:
             self.world.counts["pushed"] += 1
         if held is not None and not held.is_ack_none:
             self.delivered.append((uid, consumer, reply, seq))
-
-    @staticmethod
-    def _is_of(truth: Any, seq: Seq, payload: bytes) -> bool:
-        return seq in truth.content and payload in (b"", truth.content[seq][2])
 
     # --- streams ----------------------------------------------------------------------------
 

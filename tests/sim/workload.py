@@ -331,7 +331,7 @@ class Client(Requester):
         found = [
             uid
             for uid, truth in checkers.truths.items()
-            if uid and truth.machine.name == stream and truth.content.get(seq, ())[2:] == (payload,)
+            if uid and truth.machine.name == stream and self._is_of(truth, seq, payload)
         ]
         if not found and any(self.cluster.is_asset(stream, uid) for uid in checkers.forfeited):
             return
@@ -339,10 +339,15 @@ class Client(Requester):
             found, f"{self.name!r} is sent {stream} {seq} {payload[:20]!r}, which nobody committed"
         )
         self.world.counts["delivered"] += 1
-        uid = found[-1]
-        if consumer == "C":
-            self.delivered.append((uid, consumer, reply, seq))
-            return
-        self.world.counts["pushed"] += 1
-        if consumer == "P":
+        self._take_delivery(found[-1], consumer, reply, seq)
+
+    def _is_of(self, truth: Any, seq: Seq, payload: bytes) -> bool:
+        """True if a stream holds what was delivered."""
+        return bool(truth.content.get(seq, ())[2:] == (payload,))
+
+    def _take_delivery(self, uid: Uid, consumer: str, reply: bytes, seq: Seq) -> None:
+        """Note what is to be acked."""
+        if consumer != "C":
+            self.world.counts["pushed"] += 1
+        if consumer in ("C", "P"):
             self.delivered.append((uid, consumer, reply, seq))

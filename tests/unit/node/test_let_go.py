@@ -28,7 +28,7 @@ def parts_of(node: Node, name: str) -> list[weakref.ref[Any]]:
 async def gone(node: Node, parts: list[weakref.ref[Any]]) -> list[str]:
     """What is left of `parts` when the node has done what it had to do."""
     await idle(node)
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # a round of the loop: callbacks that it still holds are called
     return [type(part()).__name__ for part in parts if part() is not None]
 
 

@@ -135,12 +135,12 @@ def test_the_turns_of_many_groups_leave_the_loop_to_others_in_between(
         async with asyncio.TaskGroup() as tasks:
             for number in range(50):
                 tasks.create_task(take_turns(number))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a round of the loop: all of them wait now
             for wakeup in wakeups:
                 due.ring(wakeup)
             while len(seen) < 50 + 10 * more:
                 rounds += 1
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # one round, which is what is counted
         assert due.count == 0
         assert not any(wakeup.is_rung for wakeup in wakeups)
 
@@ -168,7 +168,7 @@ def test_a_group_that_is_due_and_ends_takes_nobody_the_turn() -> None:
             due.answer(wakeups[number])
 
         waiting = [loop.create_task(take_turn(number)) for number in range(len(wakeups))]
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a round of the loop: all of them wait now
         for wakeup in wakeups:
             due.ring(wakeup)
         ended = [0, 1, bound, bound + 1]
@@ -199,7 +199,7 @@ def test_a_group_that_does_not_run_yet_keeps_nobody_from_going_on() -> None:
         for wakeup in early:
             due.ring(wakeup)
         waiting = asyncio.create_task(wait(other))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a round of the loop: it waits now
         due.ring(other)
         await waiting
         for wakeup in early:
@@ -262,7 +262,7 @@ def test_who_waits_for_what_a_group_does_not_do_any_more_is_told(
         monitor.post((g.PROPOSE, purge, None, True))
         monitor.post((g.BARRIER, lambda: told.append("read"), lambda: told.append("lost"), None))
         monitor.post((g.STEP_DOWN, "", told.append, None))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a round of the loop: answers are given in the next
         kinds = [each if type(each) is str else (type(each), each.err_code) for each in told]
         gone, left = (JsError, 10059), (JsError, 10008)
         in_doubt, undone = (gone, gone) if is_deleted else (left, (errors.Unserved, 10008))
