@@ -35,6 +35,7 @@ class Scrubber:
         # nothing to be read.
         self._queue: list[Callable[[], bool]] = []
         self._began_ms = 0
+        self._pause_s = 0.0
         self._timer: Any = None
         self.read_bytes = 0
         self.rounds = 0
@@ -66,6 +67,8 @@ class Scrubber:
                 check = partial(self._read_snapshot, uid, replica.store.check_snapshot)
                 self._queue.append(check)
         self._queue.reverse()
+        # Unhurried, and still done by the time the next round is due.
+        self._pause_s = min(limits.SCRUB_PAUSE_S, limits.SCRUB_EVERY_S / len(self._queue))
         self._next()
 
     def _next(self) -> None:
@@ -77,12 +80,12 @@ class Scrubber:
             return
         self.rounds += 1
         took_s = (node.env.clock.monotonic_ms() - self._began_ms) / 1000
-        self._later(max(limits.SCRUB_PAUSE_S, limits.SCRUB_EVERY_S - took_s), self._begin)
+        self._later(max(self._pause_s, limits.SCRUB_EVERY_S - took_s), self._begin)
 
     def _was_read(self, size: int, go_on: Callable[[], None]) -> None:
         self.read_bytes += size
         if not self._node.is_stopping:
-            self._later(max(limits.SCRUB_PAUSE_S, size / limits.SCRUB_BYTES_PER_S), go_on)
+            self._later(max(self._pause_s, size / limits.SCRUB_BYTES_PER_S), go_on)
 
     # --- the log ----------------------------------------------------------------------------
 

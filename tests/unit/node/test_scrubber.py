@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from streamd import limits
 from streamd.api.stream_configs import normalise
 from streamd.errors import CorruptionError
@@ -40,11 +42,13 @@ class Sink:
         self.is_acked.set()
 
 
-def test_rot_of_the_only_copy_is_reported(tmp_path: Path, monkeypatch: Any) -> None:
-    """A flipped bit: an error in the log, a counter, a reason; the stream goes on."""
+@pytest.mark.parametrize("pause_s", [0.01, 3600.0])
+def test_rot_of_the_only_copy_is_reported(pause_s: float, tmp_path: Path, monkeypatch: Any) -> None:
+    """A flipped bit: an error in the log, a counter, a reason; the stream goes on. However many
+    files there are, pauses between them do not put off the end of a round."""
     monkeypatch.setattr(limits, "SCRUB_FIRST_S", 0.01)
     monkeypatch.setattr(limits, "SCRUB_EVERY_S", 0.01)
-    monkeypatch.setattr(limits, "SCRUB_PAUSE_S", 0.01)
+    monkeypatch.setattr(limits, "SCRUB_PAUSE_S", pause_s)
     asyncio.run(asyncio.wait_for(_rot(tmp_path), 30))
 
 
