@@ -32,6 +32,7 @@ class ReadOnlyDisk(OsDisk):
     """Files of somebody else: opened for reading, never changed. Closes what it opened."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.fds: set[int] = set()
         self._finalizer = weakref.finalize(self, _close_all, self.fds)
 

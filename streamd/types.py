@@ -14,6 +14,7 @@ META_UID: Uid = 0
 ACCOUNT = "$G"  # the one account there is; nats-server's name for it
 SYSTEM_ACCOUNT = "$SYS"
 
+Buffer: TypeAlias = bytes | bytearray | memoryview  # bytes to be written somewhere
 Msg: TypeAlias = tuple[bytes, bytes, bytes]
 """One published message: (subject, headers, payload). Headers are the whole `NATS/1.0` block
 with its blank line, or b"" when there are none."""

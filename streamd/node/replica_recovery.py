@@ -68,7 +68,9 @@ class ReplicaRecovery:
         self._node = node
         self._catch_ups = catch_ups
         self._codec = BlockCodec()
-        self._hot_budget = HotBudget()
+        self._hot_budget = HotBudget(
+            on_full=lambda: node.wal.hold(), on_room=lambda: node.wal.resume()
+        )
 
     def recover(self, asset: StreamAsset) -> Recovered:
         """Open what there is of the stream, be it nothing yet. Raises one of OPENING_ERRORS if it

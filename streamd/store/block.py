@@ -6,9 +6,9 @@ import os
 
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
-from streamd.store.disk import Buffer, Disk, is_shortage, opened
+from streamd.store.disk import Disk, is_shortage, opened
 from streamd.store.footer import TRAILER_BYTES, footer_length
-from streamd.types import Index, Pieces, Uid
+from streamd.types import Buffer, Index, Pieces, Uid
 
 HEADER_BYTES = 64
 
@@ -47,8 +47,9 @@ class BlockFiles:
         record = next(fmt.scan(blob), None)
         return record.seq if record is not None and record.type == fmt.FRAME else 0
 
-    def write(self, writes: list[Write]) -> None:
-        """Carry out `writes` in order: neighbours of one block in one system call."""
+    def write(self, writes: list[Write], *, past_cache: bool = False) -> None:
+        """Carry out `writes` in order: neighbours of one block in one system call. `past_cache`:
+        readers will not find them in memory (Disk.writev)."""
         disk = self._disk
         at = 0
         while at < len(writes):
@@ -64,7 +65,7 @@ class BlockFiles:
                 end += len(blob)
                 at += 1
             fd = self._open_to_write(block_no)
-            disk.writev(fd, buffers, offset)
+            disk.writev(fd, buffers, offset, past_cache=past_cache)
             if is_seal:
                 disk.crash_point("BLOCK_SEALED")
                 disk.fdatasync(fd)

@@ -21,6 +21,7 @@ from streamd.types import Uid
 
 APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import each other
 FLUSH_BYTES = 1024 * 1024  # gathered before a write
+BEHIND_BYTES = 2 * FLUSH_BYTES  # unwritten: more than one write in hand and one gathering
 READ_BYTES = 256 * 1024  # read at once: about what one turn delivers
 
 
@@ -38,6 +39,7 @@ class Blocks:
         self._thread = thread
         self._files = BlockFiles(disk, directory, uid)
         self._sizes = self._files.sizes()
+        self._budget = budget
         self._tail = HotTail(budget)
         self._chunks = ChunkCache()
         self._pending: list[Write] = []
@@ -97,12 +99,14 @@ class Blocks:
         writes, self._pending, size = self._pending, [], self._pending_bytes
         self._pending_bytes = 0
         files = self._files
+        # Then the page cache is what takes long (docs/adr/0028), or the disk is the bottleneck.
+        is_behind = self.unwritten_bytes > BEHIND_BYTES
 
         def job() -> list[Write]:
             if self.failure is not None:
                 raise self.failure
             try:
-                files.write(writes)
+                files.write(writes, past_cache=is_behind)
             except OSError as err:
                 # Set here: a later job of this store must not build on a write that failed.
                 self.failure = disk_error("writing blocks", self.directory, err)
@@ -113,7 +117,15 @@ class Blocks:
             self.unwritten_bytes -= size
             self._wrote(result)
 
-        self._submit(job, wrote)
+        def left_queue(result: Any) -> None:
+            self._budget.dequeue(size)
+            wrote(result)
+
+        if self._thread.is_current():
+            self._submit(job, wrote)  # at once
+        else:
+            self._budget.enqueue(size)
+            self._submit(job, left_queue)
 
     def _grow(self, block_no: int, offset: int, size: int) -> None:
         self._sizes[block_no] = max(self._sizes.get(block_no, 0), offset + size)

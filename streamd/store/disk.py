@@ -22,9 +22,10 @@ from typing import Any, Protocol, TypeVar
 
 from streamd import limits
 from streamd.errors import NO_FILES, DiskError, ReadError
+from streamd.store.direct import DirectWriter
+from streamd.types import Buffer
 
 T = TypeVar("T")
-Buffer = bytes | bytearray | memoryview
 Post = Callable[[Callable[[], None]], Any]
 _Job = tuple[Callable[[], Any], Callable[[Any], None] | None]  # (job, done)
 
@@ -48,8 +49,11 @@ class Disk(Protocol):
     def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
         """Write all of `data`."""
 
-    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write all `buffers`, one after the other, from `offset` on."""
+    def writev(
+        self, fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False
+    ) -> None:
+        """Write all `buffers`, one after the other, from `offset` on. With `past_cache`, if it can
+        be done, without keeping them in memory: they are many, and nobody reads them soon."""
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
@@ -100,11 +104,15 @@ class Disk(Protocol):
 class OsDisk:
     """The operating system's files."""
 
+    def __init__(self) -> None:
+        self._direct = DirectWriter(self.pwrite)
+
     def open(self, path: str, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return os.open(path, flags, 0o640)
 
     def close(self, fd: int) -> None:
+        self._direct.close(fd)
         os.close(fd)
 
     def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
@@ -118,7 +126,11 @@ class OsDisk:
                     raise OSError(errno.EIO, "a write made no progress")
                 written += count
 
-    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    def writev(
+        self, fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False
+    ) -> None:
+        if past_cache and self._direct.write(fd, buffers, offset):
+            return
         if len(buffers) > _IOV_MAX:
             self.pwrite(fd, b"".join(buffers), offset)
             return

@@ -8,20 +8,41 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 
 from streamd.types import Pieces
 
 HOT_TAIL_BYTES = 8 * 1024 * 1024  # per stream: about what a live reader may lag and touch no disk
 HOT_BUDGET_BYTES = 96 * 1024 * 1024  # per node
+QUEUE_BYTES_MAX = 128 * 1024 * 1024  # per node, to be written: more, and the log has to wait
 CHUNK_CACHE_BYTES = 4 * 1024 * 1024  # per stream: some replaying readers, each at its own place
 
 
-class HotBudget:
-    """Shared by the tails of a node: takes memory from those that were not appended to lately."""
+def _nothing() -> None:
+    """Nobody waits."""
 
-    def __init__(self, bytes_max: int = HOT_BUDGET_BYTES) -> None:
+
+class HotBudget:
+    """Shared by the tails of a node: takes memory from those that were not appended to lately.
+
+    What is not in its file can't be taken. `on_full` is called when more than `queue_bytes_max` of
+    that wait for the disk, and `on_room` when they no longer do.
+    """
+
+    def __init__(
+        self,
+        bytes_max: int = HOT_BUDGET_BYTES,
+        *,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+        on_full: Callable[[], None] = _nothing,
+        on_room: Callable[[], None] = _nothing,
+    ) -> None:
         self.bytes_max = bytes_max
+        self.queue_bytes_max = queue_bytes_max
         self.used = 0
+        self.queued = 0
+        self._on_full = on_full
+        self._on_room = on_room
         self._tails: OrderedDict[HotTail, None] = OrderedDict()  # least recently appended first
 
     def touch(self, tail: HotTail) -> None:
@@ -38,6 +59,20 @@ class HotBudget:
 
     def forget(self, tail: HotTail) -> None:
         self._tails.pop(tail, None)
+
+    def enqueue(self, size: int) -> None:
+        """`size` bytes were handed to the block thread."""
+        was_full = self.queued > self.queue_bytes_max
+        self.queued += size
+        if self.queued > self.queue_bytes_max and not was_full:
+            self._on_full()
+
+    def dequeue(self, size: int) -> None:
+        """They are written, or never will be."""
+        was_full = self.queued > self.queue_bytes_max
+        self.queued -= size
+        if was_full and self.queued <= self.queue_bytes_max:
+            self._on_room()
 
 
 class _HotBlock:

@@ -196,6 +196,15 @@ class Wal:
         """Write nothing from here on: something else that has to be durable first is not."""
         self._writer.failure = self._writer.failure or err
 
+    def hold(self) -> None:
+        """Write nothing until `resume`: what was logged does not get to the blocks as fast, and
+        is kept in memory until then. Who waits for `append` waits longer."""
+        self._writer.hold()
+
+    def resume(self) -> None:
+        """Go on after `hold`."""
+        self._writer.resume()
+
     def flush(self) -> None:
         """Write now what `append` left for the loop's next round, if it did: nothing more comes."""
         self._thread.do_now()
@@ -317,6 +326,7 @@ class Wal:
 
     def close(self) -> None:
         """Write what waits and a last witness. Call once nothing is appended any more."""
+        self._writer.resume()
         if self._thread.is_current():
             self._close()
         else:

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from streamd.store import wal_format as wf
-from streamd.store.disk import Buffer
-from streamd.types import Entry, HardState, Index, Term, Uid
+from streamd.types import Buffer, Entry, HardState, Index, Term, Uid
 
 WalWrite: TypeAlias = tuple[Uid, list[Entry], HardState | None, Index]
 """(group, entries, hard state to remember, index from which older entries are void or 0)."""
@@ -22,14 +21,14 @@ Lazy: TypeAlias = tuple[int, Uid, Index, Term, int]  # record type, group, index
 Append: TypeAlias = tuple[list[WalWrite], Callable[[], None] | None, list[Lazy]]
 Placed: TypeAlias = tuple[Uid, HardState | None, Index, Index, "array[int]", "array[int]"]
 
-BATCH_BYTES_MAX = 1024 * 1024  # one write: bounds how long those who come later wait
 RESET_MARK = -1  # as the first index of what was placed: here the group was reset
 _NO_PLACES = array("Q")
 _NO_LENGTHS = array("I")
 
 
 class Batch:
-    """What one write says, and what it did. Making one takes what waits, until it is enough."""
+    """What one write says, and what it did. Making one takes what waits, until that is
+    `bytes_max` or more."""
 
     __slots__ = (
         "batch_no",
@@ -45,7 +44,7 @@ class Batch:
         "taken",
     )
 
-    def __init__(self, waiting: deque[Append]) -> None:
+    def __init__(self, waiting: deque[Append], bytes_max: int) -> None:
         # For who writes.
         self.buffers: list[Buffer] = [b""]  # the batch header's place
         self.taken: list[tuple[list[WalWrite], list[Lazy]]] = []
@@ -61,7 +60,7 @@ class Batch:
         size = wf.BATCH_HEADER_BYTES
         count = 0
         encode = wf.encode_entry_header
-        while waiting and size < BATCH_BYTES_MAX:
+        while waiting and size < bytes_max:
             writes, done, lazy = waiting.popleft()
             self.taken.append((writes, lazy))
             if done is not None:

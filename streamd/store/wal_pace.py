@@ -1,4 +1,5 @@
-"""Whether the disk is quick enough for the event loop to write the log itself (docs/adr/0021)."""
+"""How quick the disk is: may the event loop write the log itself (docs/adr/0021), and how much of
+it at once."""
 
 from __future__ import annotations
 
@@ -10,6 +11,10 @@ TRIAL_S = 0.0008  # the average after a rest: few slow writes are enough then
 REST_S = 0.05  # the thread writes that long; then the loop tries again
 REST_MAX_S = 5.0
 TRIAL_WRITES = 64  # the disk that fails the loop sooner after a rest is as slow as before it
+
+BATCH_BYTES_MIN = 1024 * 1024  # what one write may always have
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+BATCH_S = 0.008  # those who come later wait so long, and not much longer
 
 
 class Pace:
@@ -40,3 +45,18 @@ class Pace:
             self._rest_until = ended + self._rest_s
             self._average_s = TRIAL_S
             self._count = 0
+
+
+class BatchSize:
+    """How many bytes one write may have, `bytes_max`: as many as the disk takes while others can
+    wait. Each write costs a sync and two wake-ups, however large it is."""
+
+    def __init__(self) -> None:
+        self.bytes_max = BATCH_BYTES_MIN
+
+    def note(self, size: int, took_s: float) -> None:
+        """A batch of `size` was written and synced."""
+        if took_s > BATCH_S:
+            self.bytes_max = max(BATCH_BYTES_MIN, self.bytes_max // 2)
+        elif size >= self.bytes_max and took_s < BATCH_S / 2:
+            self.bytes_max = min(BATCH_BYTES_MAX, self.bytes_max * 2)

@@ -10,12 +10,12 @@ import os
 
 from streamd.errors import CorruptionError, DiskError
 from streamd.store import wal_format as wf
-from streamd.store.disk import Buffer, Disk
+from streamd.store.disk import Disk
 from streamd.store.wal_checkpoint import Checkpoint
 from streamd.store.wal_in_use import SegmentsInUse
 from streamd.store.wal_recovery import SUFFIX, Recovered, segment_name
 from streamd.store.wal_segment import CurrentSegment
-from streamd.types import Entry, Index, Uid
+from streamd.types import Buffer, Entry, Index, Uid
 
 BATCH_BYTES = 1024 * 1024  # of entries that are written anew at once
 ASIDE_PREFIX = "damaged-"

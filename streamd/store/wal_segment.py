@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 
 from streamd.store import wal_format as wf
-from streamd.store.disk import Buffer, Disk
+from streamd.store.disk import Disk
 from streamd.store.wal_checkpoint import Checkpoint
 from streamd.store.wal_manifest import ManifestFile
 from streamd.store.wal_recovery import Recovered, Segment, segment_name
 from streamd.store.wal_spares import Spares
+from streamd.types import Buffer
 
 _PAGE = 4096
 _ZEROS = bytes(_PAGE)
+BULKY_BYTES = 256 * 1024  # larger batches go past the page cache: who reads the log has it yet
 _ROOM_BYTES = 1024 * 1024  # behind what a segment of what was proven begins with
 
 
@@ -101,7 +103,7 @@ class CurrentSegment:
         rest = -end % _PAGE
         if rest and end + rest <= self.capacity:
             buffers.append(_ZEROS[:rest])
-        self._disk.writev(self.fd, buffers, position)
+        self._disk.writev(self.fd, buffers, position, past_cache=size >= BULKY_BYTES)
         self.next_batch += 1
         self.position = position + wf.padded(size)
 

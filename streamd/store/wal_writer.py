@@ -17,7 +17,7 @@ from streamd.store import wal_format as wf
 from streamd.store.disk import Thread, disk_error
 from streamd.store.wal_batch import Append, Batch
 from streamd.store.wal_checkpoint import Checkpoint
-from streamd.store.wal_pace import Pace
+from streamd.store.wal_pace import BatchSize, Pace
 from streamd.store.wal_recovery import segment_name
 from streamd.store.wal_segment import CurrentSegment
 from streamd.store.wal_spares import Spares
@@ -50,8 +50,10 @@ class Writer:
         self._sync_s = sync_s  # 0: each batch is synced before it is safe
         self._complete = complete
         self._pace = Pace()
+        self._batch_size = BatchSize()
         # Between the two: appended by the loop, taken by the thread.
         self._waiting: deque[Append] = deque()
+        self._held: deque[Append] | None = None  # the loop's: not to be written yet
         self._is_scheduled = False
         # Who writes': the log thread's, or the loop's while the thread has nothing to do.
         self._segment = segment
@@ -66,10 +68,24 @@ class Writer:
 
     def add(self, append: Append) -> None:
         """Have `append` written after all that came before."""
+        if self._held is not None:
+            self._held.append(append)
+            return
         self._waiting.append(append)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._schedule()
+
+    def hold(self) -> None:
+        """Keep what comes until `resume`."""
+        if self._held is None:
+            self._held = deque()
+
+    def resume(self) -> None:
+        """Have written what was kept."""
+        held, self._held = self._held, None
+        for append in held or ():
+            self.add(append)
 
     def free(self, no: int, *, fd: int) -> None:
         """Take segment `no`, which nobody reads any more, out of use."""
@@ -124,7 +140,7 @@ class Writer:
         if not self._waiting:
             return None
         segment = self._segment
-        batch = Batch(self._waiting)
+        batch = Batch(self._waiting, self._batch_size.bytes_max)
         size = batch.size
         if self.is_segment_wanted:
             self.is_segment_wanted = False
@@ -143,8 +159,10 @@ class Writer:
             self._sync_later()
         else:
             segment.sync()
+        ended = time.monotonic()
+        self._batch_size.note(size, ended - began)
         if not self._thread.is_current():
-            self._pace.note(began, time.monotonic())
+            self._pace.note(began, ended)
         if not self._is_witness_due:
             self._witness_later()
         batch.batch_no = segment.next_batch - 1

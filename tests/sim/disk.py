@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from streamd.store.disk import Buffer
+from streamd.types import Buffer
 
 
 class SimCrash(BaseException):
@@ -303,7 +303,9 @@ class SimDisk:
             end = offset + len(blob)
             inode.bad = [(lo, hi) for lo, hi in inode.bad if not (offset <= lo and hi <= end)]
 
-    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    def writev(
+        self, fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False
+    ) -> None:
         self.pwrite(fd, b"".join(buffers), offset)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:

@@ -11,7 +11,8 @@ import os
 import threading
 from collections.abc import Sequence
 
-from streamd.store.disk import Buffer, OsDisk
+from streamd.store.disk import OsDisk
+from streamd.types import Buffer
 
 _HIDDEN = ".unsynced-"  # how the names of files begin whose own are not synced
 _PAGE = 4096
@@ -35,6 +36,7 @@ class OverlayDisk(OsDisk):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.RLock()
         self._overlays: dict[tuple[int, int], _Overlay] = {}  # (device, inode)
         # Directory -> name -> real path of what that name leads to now; None: removed.
@@ -160,7 +162,9 @@ class OverlayDisk(OsDisk):
                 view = view[count:]
                 offset += count
 
-    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    def writev(
+        self, fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False
+    ) -> None:
         self.pwrite(fd, b"".join(buffers), offset)
 
     def preallocate(self, fd: int, *, offset: int, size: int) -> None:

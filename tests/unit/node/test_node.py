@@ -27,6 +27,7 @@ from streamd.node.rafts import GroupStart
 from streamd.node.relay import Chunk, Relayed
 from streamd.store import wal_writer
 from streamd.store.disk import OsDisk
+from streamd.store.hot_tail import HotBudget
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal_pace import Pace
 from tests.sim.crash import SimWires
@@ -266,9 +267,9 @@ def test_while_the_disk_is_quick_the_loop_writes_the_log(
             writers: list[str] = []
             writev = node.env.disk.writev
 
-            def noted(*args: Any) -> None:
+            def noted(*args: Any, **options: Any) -> None:
                 writers.append(threading.current_thread().name)
-                writev(*args)
+                writev(*args, **options)
 
             monkeypatch.setattr(node.env.disk, "writev", noted)
             for is_quick in (True, True, False):  # the thread may not be done with its own yet
@@ -278,6 +279,71 @@ def test_while_the_disk_is_quick_the_loop_writes_the_log(
                 handle.publish([(b"A", b"", b"x")], [b"r"], acks)
                 await acks.all.wait()
                 assert writers == ["MainThread" if is_quick else "disk-log"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+class HeldBlocks(OsDisk):
+    """Blocks are written once `released` is set; the log has a quick disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+        self._blocks: set[int] = set()
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        fd = super().open(path, create=create)
+        if path.endswith(".blk"):
+            self._blocks.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self._blocks.discard(fd)
+        super().close(fd)
+
+    def writev(self, fd: int, *args: Any, **options: Any) -> None:
+        if fd in self._blocks:
+            assert self.released.wait(30)
+        super().writev(fd, *args, **options)
+
+
+def test_a_log_that_is_far_ahead_of_the_blocks_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was acked and in no block yet was kept in memory, however much that was."""
+    monkeypatch.setitem(HotBudget.__init__.__kwdefaults__, "queue_bytes_max", 4 << 20)
+    disk = HeldBlocks()
+
+    async def run() -> None:
+        env = SystemEnv(disk=disk)
+        node = Node(
+            store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n", env=env
+        )
+        await node.started()
+        try:
+            await _create(node, "A")
+            handle = node.streams_for(b"A")[0]
+            held = asyncio.Event()
+            hold = node.wal.hold
+            monkeypatch.setattr(node.wal, "hold", lambda: (held.set(), hold()))
+            count = 0
+            while count < 100:
+                count += 1
+                acks = Acks(1)
+                handle.publish([(b"A", b"", bytes(1 << 20))], [b"r"], acks)
+                if held.is_set():
+                    break
+                await acks.all.wait()
+            assert count < 10
+            for _ in range(20):  # rounds of the loop
+                await asyncio.sleep(0)
+            assert not acks.outcomes
+            disk.released.set()
+            await acks.all.wait()
+            assert handle.machine.state()["messages"] == count
+        finally:
+            disk.released.set()
+            await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 30))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from array import array
+from typing import Any
 
 import pytest
 
@@ -168,6 +169,59 @@ def test_what_was_appended_is_in_memory_at_once_and_in_the_file_after_a_flush() 
     store.flush()
     thread.run()
     assert disk.contents(f"{DIRECTORY}/1.blk") == fmt.encode_block_header(7, 1) + blob
+
+
+def test_what_is_behind_is_written_past_the_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, _ = opened(disk, thread)
+    told: list[bool] = []
+    writev = disk.writev
+
+    def noted(*args: Any, past_cache: bool = False) -> None:
+        told.append(past_cache)
+        writev(*args, past_cache=past_cache)
+
+    monkeypatch.setattr(disk, "writev", noted)
+    blob = blob_of(1, 1, blocks_module.FLUSH_BYTES)
+    for number in range(4):  # the thread does nothing meanwhile
+        store.apply([(APPEND, 1, 64 + number * len(blob), blob)])
+    thread.run()
+    store.apply([(APPEND, 1, 64 + 4 * len(blob), blob)])
+    thread.run()
+    assert told == [False, True, True, True, False]
+    assert disk.contents(f"{DIRECTORY}/1.blk")[64:] == 5 * blob
+
+
+def test_who_fills_the_queue_is_told_when_there_is_room_again() -> None:
+    told: list[str] = []
+    disk, thread = SimDisk(), SimThread()
+    budget = HotBudget(
+        queue_bytes_max=3 * blocks_module.FLUSH_BYTES,
+        on_full=lambda: told.append("full"),
+        on_room=lambda: told.append("room"),
+    )
+    store, _ = opened(disk, thread, budget)
+    blob = blob_of(1, 1, blocks_module.FLUSH_BYTES)
+    for number in range(3):
+        assert told == []
+        store.apply([(APPEND, 1, 64 + number * len(blob), blob)])
+    store.apply([(APPEND, 1, 64 + 3 * len(blob), blob)])
+    assert told == ["full"]
+    thread.run()
+    assert told == ["full", "room"]
+    assert budget.queued == 0
+
+
+def test_what_never_gets_to_its_file_leaves_the_queue_too() -> None:
+    disk, thread = SimDisk(), SimThread()
+    budget = HotBudget()
+    store, errors = opened(disk, thread, budget)
+    disk.fail("pwrite", errno.EIO, under=DIRECTORY)
+    store.apply([(APPEND, 1, 64, blob_of(1, 1, blocks_module.FLUSH_BYTES))])
+    assert budget.queued > 0
+    thread.run()
+    assert budget.queued == 0
+    assert errors
 
 
 def test_evicted_bytes_are_read_back_verified_and_concurrent_reads_share_one() -> None:

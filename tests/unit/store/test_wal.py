@@ -6,15 +6,18 @@ import asyncio
 import errno
 import hashlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import pytest
 
 from streamd.errors import DiskError
 from streamd.store.disk import DiskThread, OsDisk
 from streamd.store.wal import Wal
 from streamd.store.wal_in_use import SEGMENTS_MAX
-from streamd.types import Entry, HardState, LogState
+from streamd.store.wal_segment import BULKY_BYTES
+from streamd.types import Buffer, Entry, HardState, LogState
 from tests.sim.disk import SimDisk, SimThread
 
 
@@ -60,6 +63,49 @@ def test_all_that_waits_shares_one_sync_and_is_done_in_order() -> None:
     bed.thread.run()
     assert bed.wal.sync_count == syncs + 1
     assert bed.done == list(range(1, 50))
+
+
+def test_what_is_held_back_is_written_later_and_in_order() -> None:
+    bed = Bed()
+    bed.append(1)
+    bed.wal.hold()
+    bed.append(2)
+    bed.wal.hold()  # once more changes nothing
+    bed.append(3)
+    bed.thread.run()
+    assert bed.done == [1]
+    bed.wal.resume()
+    bed.append(4)
+    bed.wal.resume()
+    bed.thread.run()
+    assert bed.done == [1, 2, 3, 4]
+
+
+def test_a_closing_log_writes_what_was_held_back() -> None:
+    bed = Bed()
+    bed.wal.hold()
+    bed.append(1)
+    bed.wal.close()
+    bed.thread.run()
+    bed.start()
+    assert [entry.index for entry in bed.wal.read(5, 1, 2, 1 << 20)] == [1]
+
+
+def test_only_bulky_batches_go_past_the_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = Bed(segment_bytes=4 << 20)
+    told: list[tuple[int, bool]] = []
+    writev = bed.disk.writev
+
+    def noted(fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False) -> None:
+        told.append((sum(map(len, buffers)), past_cache))
+        writev(fd, buffers, offset, past_cache=past_cache)
+
+    monkeypatch.setattr(bed.disk, "writev", noted)
+    for index, size in enumerate((100, 200_000, 300_000), start=1):
+        bed.append(index, bytes(size))
+        bed.thread.run()
+    assert [past for _, past in told] == [False, False, True]
+    assert told[2][0] >= BULKY_BYTES > told[1][0]
 
 
 def test_entries_are_read_back_within_a_byte_limit_but_at_least_one() -> None:

@@ -1,8 +1,16 @@
-"""When the event loop writes the log, and when it leaves that to the thread."""
+"""When the event loop writes the log, when it leaves that to the thread, and how much at once."""
 
 from __future__ import annotations
 
-from streamd.store.wal_pace import REST_MAX_S, REST_S, Pace
+from streamd.store.wal_pace import (
+    BATCH_BYTES_MAX,
+    BATCH_BYTES_MIN,
+    BATCH_S,
+    REST_MAX_S,
+    REST_S,
+    BatchSize,
+    Pace,
+)
 
 
 class Disk:
@@ -89,3 +97,26 @@ def test_a_disk_that_gets_quick_is_noticed() -> None:
     disk.write_for(REST_MAX_S + 0.1)
     before = disk.by_loop
     assert disk.write_for(1.0) == disk.by_loop - before
+
+
+def test_batches_grow_while_the_disk_takes_them_quickly() -> None:
+    size = BatchSize()
+    for _ in range(10):
+        size.note(size.bytes_max, size.bytes_max / 4e9)
+    assert size.bytes_max == BATCH_BYTES_MAX
+    size.note(BATCH_BYTES_MAX, BATCH_S * 1.1)
+    assert size.bytes_max == BATCH_BYTES_MAX // 2
+
+
+def test_on_a_slow_disk_batches_stay_small() -> None:
+    size = BatchSize()
+    for _ in range(10):
+        size.note(size.bytes_max, size.bytes_max / 50e6)
+        assert size.bytes_max == BATCH_BYTES_MIN
+
+
+def test_small_batches_say_nothing_of_large_ones() -> None:
+    size = BatchSize()
+    for _ in range(10):
+        size.note(1000, 0.0001)
+    assert size.bytes_max == BATCH_BYTES_MIN

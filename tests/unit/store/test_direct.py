@@ -1,0 +1,115 @@
+"""Writes past the page cache: the same bytes in the file, wherever they begin and end."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from streamd.store import direct
+from streamd.store.direct import ALIGN, SCRATCH_BYTES, DirectWriter
+from streamd.store.disk import OsDisk
+from streamd.types import Buffer
+
+PLACES = [0, 1, 511, ALIGN - 1, ALIGN, ALIGN + 1, 3 * ALIGN + 77]
+SIZES = [1, 300, ALIGN, 2 * ALIGN - 1, SCRATCH_BYTES - 1, SCRATCH_BYTES, 2 * SCRATCH_BYTES + 4097]
+
+
+def cut(blob: bytes, chance: random.Random) -> list[Buffer]:
+    """`blob` in pieces, of all kinds and a few of no bytes."""
+    pieces: list[Buffer] = []
+    while blob:
+        size = min(len(blob), chance.choice((0, 1, 40, 5000, 70_000, 1 << 20)))
+        kind = chance.choice((bytes, bytearray, memoryview))
+        pieces.append(kind(blob[:size]))
+        blob = blob[size:]
+    return pieces
+
+
+def file_at(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT)
+
+
+def test_it_is_the_file_that_the_cache_would_have_written(tmp_path: Path) -> None:
+    """Also between writes through the cache, and over what is there."""
+    chance = random.Random(1)
+    disk = OsDisk()
+    wanted = bytearray(chance.randbytes(10 * ALIGN))
+    fd = disk.open(str(tmp_path / "f"), create=True)
+    disk.pwrite(fd, bytes(wanted), 0)
+    for place in PLACES:
+        for size in SIZES:
+            blob = chance.randbytes(size)
+            disk.writev(fd, cut(blob, chance), place, past_cache=True)
+            wanted[place : place + size] = blob
+            little = chance.randbytes(10)
+            disk.writev(fd, [little], place + size, past_cache=False)
+            wanted[place + size : place + size + 10] = little
+            assert disk.pread(fd, len(wanted) + 1, 0) == wanted, (place, size)
+    disk.close(fd)
+    assert (tmp_path / "f").read_bytes() == wanted
+
+
+def test_whole_pages_do_not_go_through_the_cache(tmp_path: Path) -> None:
+    cached: list[tuple[int, int]] = []  # (offset, size)
+
+    def write(fd: int, data: Buffer, offset: int) -> None:
+        cached.append((offset, len(data)))
+        os.pwrite(fd, data, offset)
+
+    writer = DirectWriter(write)
+    fd = file_at(tmp_path / "f")
+    if not writer.write(fd, [b"x"], 0):
+        pytest.skip("this file system has no direct writes")
+    cached.clear()
+    assert writer.write(fd, [b"y" * (3 * SCRATCH_BYTES)], 100)
+    assert cached == [(100, ALIGN - 100), (3 * SCRATCH_BYTES, 100)]
+    writer.close(fd)
+    os.close(fd)
+
+
+def test_what_a_direct_write_leaves_goes_through_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that is almost full: the cached write says so, or finishes it."""
+    pwrite = os.pwrite
+    monkeypatch.setattr(direct.os, "pwrite", lambda fd, data, at: pwrite(fd, data[:ALIGN], at))
+
+    def write(fd: int, data: Buffer, offset: int) -> None:
+        pwrite(fd, data, offset)
+
+    writer = DirectWriter(write)
+    fd = file_at(tmp_path / "f")
+    blob = random.Random(2).randbytes(2 * SCRATCH_BYTES + 5)
+    if not writer.write(fd, [blob], 9):
+        pytest.skip("this file system has no direct writes")
+    assert os.pread(fd, len(blob) + 10, 0) == bytes(9) + blob
+    writer.close(fd)
+    os.close(fd)
+
+
+def test_where_the_file_system_refuses_all_goes_through_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_O_DIRECT", 0)
+    disk = OsDisk()
+    fd = disk.open(str(tmp_path / "f"), create=True)
+    blob = random.Random(3).randbytes(3 * SCRATCH_BYTES)
+    disk.writev(fd, [blob[:7], blob[7:]], 3, past_cache=True)
+    assert disk.pread(fd, len(blob) + 10, 0) == bytes(3) + blob
+    disk.close(fd)
+
+
+def test_a_closed_file_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+    """And its number, given to another file, writes to that one."""
+    before = set(os.listdir("/proc/self/fd"))
+    disk = OsDisk()
+    for name in ("a", "b"):
+        fd = disk.open(str(tmp_path / name), create=True)
+        disk.writev(fd, [name.encode() * ALIGN], 0, past_cache=True)
+        disk.close(fd)
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert (tmp_path / "a").read_bytes() == b"a" * ALIGN
+    assert (tmp_path / "b").read_bytes() == b"b" * ALIGN
