@@ -59,6 +59,9 @@ class ClientConn(ClientSession):
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
             return
+        attention = self._listener.attention
+        if attention.is_looking:
+            attention.came()
         self.last_read_ns = time.time_ns()
         # What a stranger begins with is seen by its first byte; CONNECT may come in pieces.
         is_unknown = self._identity is None and self._connect is None

@@ -187,6 +187,7 @@ class ClientOutput(asyncio.Protocol):
         self.out_bytes += body_bytes
         sub.delivered_count += 1
         self.send_blob(blob)
+        self._listener.attention.acked(self._loop.call_soon)
         return True
 
     def _answer_run(self, stream: bytes, replies: list[bytes], seqs: range) -> bool:

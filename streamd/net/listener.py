@@ -15,6 +15,7 @@ from streamd import API_LEVEL, NATS_LEVEL, __version__
 from streamd.config.cluster import client_address
 from streamd.config.options import Options
 from streamd.limits import LISTENER_CLOSE_S
+from streamd.net.attention import Attention
 from streamd.net.auth import Authenticator
 from streamd.net.client_conn import ClientConn
 from streamd.net.client_output import ClientOutput
@@ -46,6 +47,7 @@ class Listener:
         self.options = options
         self.pubsub = pubsub
         self.auth = Authenticator(options)
+        self.attention = Attention()
         self.host = options.host
         self.port = options.port
         self._log = log

@@ -40,6 +40,9 @@ class Clock:
         self.timers.append(timer)
         return timer
 
+    def call_soon(self, action: Callable[..., None], *args: Any) -> None:
+        self.call_later(0.0, action, *args)
+
     def run_in_executor(self, _pool: None, job: Callable[[], Any]) -> Any:
         """Runs the job at `finish_jobs`, as another thread would at some later time."""
         return Job(self, job)
