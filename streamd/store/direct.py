@@ -32,7 +32,10 @@ class DirectWriter:
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> bool:
         """Write all `buffers`, one behind another, from `offset` on; False: nothing was written,
-        the file system does not do it. What begins or ends within a page goes through the cache.
+        the file system does not do it.
+
+        What begins within a page goes through the cache, and so does the last page: what comes
+        next begins there, and would else have it read from the disk first.
         """
         direct = self._direct.get(fd)
         if direct is None:
@@ -46,16 +49,16 @@ class DirectWriter:
         for buffer in buffers:
             view = memoryview(buffer)
             while view:
+                if end == SCRATCH_BYTES:
+                    self._put(fd, direct, scratch, base, start=start, end=end, cached=0)
+                    base += end
+                    start = end = 0
                 part = view[: SCRATCH_BYTES - end]
                 scratch[end : end + len(part)] = part
                 end += len(part)
                 view = view[len(part) :]
-                if end == SCRATCH_BYTES:
-                    self._put(fd, direct, scratch, base, start=start, end=end)
-                    base += end
-                    start = end = 0
         if end > start:
-            self._put(fd, direct, scratch, base, start=start, end=end)
+            self._put(fd, direct, scratch, base, start=start, end=end, cached=1)
         return True
 
     def close(self, fd: int) -> None:
@@ -65,11 +68,20 @@ class DirectWriter:
             os.close(direct)
 
     def _put(
-        self, fd: int, direct: int, scratch: memoryview, base: int, *, start: int, end: int
+        self,
+        fd: int,
+        direct: int,
+        scratch: memoryview,
+        base: int,
+        *,
+        start: int,
+        end: int,
+        cached: int,
     ) -> None:
-        """Write scratch[start:end], which belongs at base + start: whole pages directly."""
+        """Write scratch[start:end], which belongs at base + start: whole pages directly, but for
+        what the last `cached` bytes of it touch."""
         first = start + -start % ALIGN
-        last = end - end % ALIGN
+        last = (end - cached) // ALIGN * ALIGN
         if first >= last:
             self._write(fd, scratch[start:end], base + start)
             return

@@ -52,7 +52,7 @@ def test_it_is_the_file_that_the_cache_would_have_written(tmp_path: Path) -> Non
     assert (tmp_path / "f").read_bytes() == wanted
 
 
-def test_whole_pages_do_not_go_through_the_cache(tmp_path: Path) -> None:
+def test_whole_pages_do_not_go_through_the_cache_but_for_the_last(tmp_path: Path) -> None:
     cached: list[tuple[int, int]] = []  # (offset, size)
 
     def write(fd: int, data: Buffer, offset: int) -> None:
@@ -66,6 +66,9 @@ def test_whole_pages_do_not_go_through_the_cache(tmp_path: Path) -> None:
     cached.clear()
     assert writer.write(fd, [b"y" * (3 * SCRATCH_BYTES)], 100)
     assert cached == [(100, ALIGN - 100), (3 * SCRATCH_BYTES, 100)]
+    cached.clear()
+    assert writer.write(fd, [b"z" * SCRATCH_BYTES] * 2, ALIGN)
+    assert cached == [(2 * SCRATCH_BYTES, ALIGN)], "what comes next begins in the last page"
     writer.close(fd)
     os.close(fd)
 
