@@ -372,6 +372,7 @@ class Group:
             self.call_soon(done, errors.CLUSTER_NOT_AVAIL())
         self._stepping_down = []
         self._lose_reads()
+        self.raft.log.let_go()
 
     def _is_publish(self, entry: Entry) -> bool:
         """True if a client would take an error for the word that nothing is stored."""

@@ -14,6 +14,7 @@ from streamd import limits
 from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.raft.core import RaftCore
 from streamd.raft.membership import Membership
+from streamd.raft.windows import Windows
 from streamd.types import META_UID, Entry, HardState, Index, LogState, NodeId, Term, Uid
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Rafts:
         self._node = node
         self._seed = int.from_bytes(node.env.disk.random_bytes(8), "little")
         self._made_count = 0
+        self._windows = Windows()
 
     def next_nonce(self) -> int:
         """A number of 31 bits for what peers echo: another each time, and in each process."""
@@ -163,6 +165,7 @@ class Rafts:
             is_incomplete=is_incomplete,
             may_begin_anew=start.is_memory,
             named=start.named,
+            windows=self._windows,
         )
         if reader is not None:
             reader.is_begun = True

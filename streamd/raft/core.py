@@ -201,6 +201,8 @@ class RaftCore(Member):
             if self._live is not None and self._may_rest(leadership, self._live):
                 leadership.send_quiesce(self._live)
                 self.is_quiescent = True
+                if leadership.have_all():
+                    self.log.drop_window()
                 self.deadline_ms = NEVER
                 return
             leadership.send_heartbeats()

@@ -21,8 +21,10 @@ from streamd.limits import (
     RAFT_READ_BYTES,
     RAFT_TRAILING_BYTES,
     RAFT_TRAILING_ENTRIES,
+    RAFT_WINDOW_STEP_BYTES,
 )
 from streamd.raft.membership import Membership, decode, is_membership
+from streamd.raft.windows import Windows
 from streamd.types import Entry, Index, LogState, Term
 
 pack_identity = Struct("<IQQ").pack  # previous chain, term, index
@@ -48,9 +50,11 @@ class RaftLog:
         "_first",
         "_first_prev",
         "_memory_bytes",
+        "_noted_bytes",
         "_reader",
         "_run_starts",
         "_run_terms",
+        "_windows",
         "base_chain",
         "base_index",
         "base_term",
@@ -72,9 +76,17 @@ class RaftLog:
     )
 
     def __init__(
-        self, state: LogState, reader: LogReader, *, applied: Index, membership: Membership
+        self,
+        state: LogState,
+        reader: LogReader,
+        *,
+        applied: Index,
+        membership: Membership,
+        windows: Windows | None = None,
     ) -> None:
         self._reader = reader
+        self._windows = windows if windows is not None else Windows()
+        self._noted_bytes = 0  # of `_memory_bytes`, by the windows; 0: nothing of this log is
         base = state.first_index - 1
         if state.last_index < applied:
             raise CorruptionError(
@@ -255,6 +267,8 @@ class RaftLog:
         if count <= 0:
             return
         if not self.is_sole:
+            if self._memory_bytes - self._noted_bytes >= RAFT_WINDOW_STEP_BYTES:
+                self._note_window()
             memory = self.entries
             window = RAFT_TRAILING_ENTRIES
             if len(memory) <= window and self._memory_bytes <= RAFT_TRAILING_BYTES:
@@ -268,6 +282,26 @@ class RaftLog:
                 position += 1
             count = position
         self._drop_first(count)
+        if self._noted_bytes:
+            self._note_window()
+
+    def _note_window(self) -> None:
+        if self.is_sole:
+            self.let_go()
+        else:
+            self._noted_bytes = self._memory_bytes
+            self._windows.note(self, self._memory_bytes)
+
+    def drop_window(self) -> None:
+        """Keep in memory only what is not emitted, and what is nowhere else."""
+        last = min(self.emitted, self.snapshot_index) if self.is_in_memory else self.emitted
+        self._drop_first(last + 1 - self._first)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Hold nothing of the windows: nothing is left that counts, or this log's group ends."""
+        self._noted_bytes = 0
+        self._windows.forget(self)
 
     def compact(self, index: Index, term: Term, chain: int) -> None:
         """The snapshot covers all up to `index`: the reader may no longer have it."""

@@ -373,6 +373,11 @@ class Leadership:
 
     # --- rest -----------------------------------------------------------------------------------
 
+    def have_all(self) -> bool:
+        """True if every other member has the whole log."""
+        last = self.log.last_index
+        return all(peer.match == last for peer in self.peers.values())
+
     def is_settled(self, live: frozenset[NodeId]) -> bool:
         """True if nothing is under way here or with any live peer, and these are a quorum."""
         log = self.log

@@ -13,6 +13,7 @@ from streamd.raft.membership import Membership
 from streamd.raft.messages import SnapshotOffer
 from streamd.raft.ready import Outgoing, ReadState, Token, Write
 from streamd.raft.replication import Leadership
+from streamd.raft.windows import Windows
 from streamd.types import Entry, Index, LogState, NodeId, Term, Uid
 
 NEVER = 0
@@ -92,6 +93,7 @@ class State:
         is_incomplete: bool = False,
         may_begin_anew: bool = False,
         named: frozenset[NodeId] = frozenset(),
+        windows: Windows | None = None,
     ) -> None:
         """Start from what storage has: `log`, and a snapshot at `applied` whose members were
         `voters` and `learners` (or `members`, if it was taken amid a joint change).
@@ -102,7 +104,8 @@ class State:
         `may_begin_anew`: what all members have forgotten is gone, and the group may go on without
         it: an uncertain member may stand, and wins if all voters, or a majority that remembers,
         grant it; whoever has a longer log does not. `named`: who must be among the voters for
-        that, whatever its log says: it may have been told a part of before they came.
+        that, whatever its log says: it may have been told a part of before they came. `windows`:
+        shared by the logs of the node.
 
         Reads the durable log once, and raises CorruptionError if it does not fit together.
         """
@@ -120,6 +123,7 @@ class State:
             reader,
             applied=max(applied, log.first_index - 1) if is_incomplete else applied,
             membership=members or membership.simple(voters, learners),
+            windows=windows,
         )
         self.term: Term = log.hard_state.term
         self.vote: NodeId = log.hard_state.vote

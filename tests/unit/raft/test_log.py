@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from streamd.limits import RAFT_WINDOW_STEP_BYTES
 from streamd.raft import membership
 from streamd.raft.log import RaftLog, next_chain
 from streamd.raft.membership import simple
+from streamd.raft.windows import Windows
 from streamd.types import Entry
 from tests.unit.raft.cluster import Disk
 
@@ -232,3 +234,71 @@ def test_a_start_asks_the_reader_for_nothing_that_the_snapshot_covers() -> None:
     assert (all_covered.base_index, all_covered.last_index) == (2, 2)
     add(all_covered, 4)
     assert all_covered.term_at(3) == 4
+
+
+def window(windows: Windows, *, entries: int, is_in_memory: bool = False) -> tuple[RaftLog, Disk]:
+    """A log with 256 KiB in each of its entries, all durable, committed and emitted."""
+    disk = Disk()
+    log = RaftLog(disk.state(), disk, applied=0, membership=simple("abc"), windows=windows)
+    log.is_in_memory = is_in_memory
+    for _ in range(entries):
+        grow(log, disk)
+    return log, disk
+
+
+def grow(log: RaftLog, disk: Disk) -> None:
+    add(log, 1, bytes(RAFT_WINDOW_STEP_BYTES))
+    disk.entries[log.last_index] = log.entries[-1]
+    log.written = log.stable = log.commit = log.emitted = log.last_index
+    log.forget_emitted()
+
+
+def test_the_windows_of_a_node_are_bounded_together() -> None:
+    """Who grew longest ago gives its own up, and has it read."""
+    windows = Windows(bytes_max=10 * RAFT_WINDOW_STEP_BYTES)
+    first, disk = window(windows, entries=4)
+    second, _ = window(windows, entries=4)
+    grow(first, disk)
+    assert (len(first.entries), len(second.entries)) == (5, 4)
+    third, _ = window(windows, entries=5)
+    assert (len(first.entries), len(second.entries), len(third.entries)) == (5, 0, 5)
+    assert windows.used == 10 * RAFT_WINDOW_STEP_BYTES
+    assert [entry.index for entry in second.slice(1, last=4, max_entries=9, max_bytes=1 << 30)] == [
+        1, 2, 3, 4,
+    ]  # fmt: skip
+
+
+def test_what_is_not_emitted_stays_in_memory() -> None:
+    windows = Windows(bytes_max=4 * RAFT_WINDOW_STEP_BYTES)
+    first, _ = window(windows, entries=3)
+    add(first, 1, b"open")
+    window(windows, entries=3)
+    assert [entry.data for entry in first.entries] == [b"open"]
+
+
+def test_what_is_nowhere_else_stays_in_memory() -> None:
+    """A group in memory has only its snapshot besides."""
+    windows = Windows(bytes_max=4 * RAFT_WINDOW_STEP_BYTES)
+    first, disk = window(windows, entries=2, is_in_memory=True)
+    first.snapshot_index = 1
+    grow(first, disk)
+    assert windows.used == 3 * RAFT_WINDOW_STEP_BYTES
+    window(windows, entries=3)
+    assert [entry.index for entry in first.entries] == [2, 3]
+    assert (first.base_index, first.snapshot_index) == (1, 1)
+
+
+def test_one_log_alone_keeps_its_window_and_who_ends_gives_it_back() -> None:
+    windows = Windows(bytes_max=RAFT_WINDOW_STEP_BYTES)
+    log, _ = window(windows, entries=3)
+    assert len(log.entries) == 3
+    log.let_go()
+    assert windows.used == 0
+
+
+def test_a_group_that_shrinks_to_one_member_holds_nothing() -> None:
+    windows = Windows()
+    log, disk = window(windows, entries=3)
+    log.is_sole = True
+    grow(log, disk)
+    assert (len(log.entries), windows.used) == (0, 0)
