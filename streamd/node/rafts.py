@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamd import limits
 from streamd.errors import CorruptionError, DiskError, is_passing
+from streamd.memory_share import MemoryShare
 from streamd.raft.core import RaftCore
 from streamd.raft.membership import Membership
-from streamd.raft.windows import Windows
 from streamd.types import META_UID, Entry, HardState, Index, LogState, NodeId, Term, Uid
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Rafts:
         self._node = node
         self._seed = int.from_bytes(node.env.disk.random_bytes(8), "little")
         self._made_count = 0
-        self._windows = Windows()
+        self._windows = MemoryShare(limits.RAFT_WINDOWS_BYTES)
 
     def next_nonce(self) -> int:
         """A number of 31 bits for what peers echo: another each time, and in each process."""

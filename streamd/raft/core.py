@@ -202,7 +202,7 @@ class RaftCore(Member):
                 leadership.send_quiesce(self._live)
                 self.is_quiescent = True
                 if leadership.have_all():
-                    self.log.drop_window()
+                    self.log.give_up()
                 self.deadline_ms = NEVER
                 return
             leadership.send_heartbeats()

@@ -22,9 +22,10 @@ from streamd.limits import (
     RAFT_TRAILING_BYTES,
     RAFT_TRAILING_ENTRIES,
     RAFT_WINDOW_STEP_BYTES,
+    RAFT_WINDOWS_BYTES,
 )
+from streamd.memory_share import MemoryShare
 from streamd.raft.membership import Membership, decode, is_membership
-from streamd.raft.windows import Windows
 from streamd.types import Entry, Index, LogState, Term
 
 pack_identity = Struct("<IQQ").pack  # previous chain, term, index
@@ -82,10 +83,10 @@ class RaftLog:
         *,
         applied: Index,
         membership: Membership,
-        windows: Windows | None = None,
+        windows: MemoryShare | None = None,
     ) -> None:
         self._reader = reader
-        self._windows = windows if windows is not None else Windows()
+        self._windows = windows or MemoryShare(RAFT_WINDOWS_BYTES)
         self._noted_bytes = 0  # of `_memory_bytes`, by the windows; 0: nothing of this log is
         base = state.first_index - 1
         if state.last_index < applied:
@@ -292,11 +293,13 @@ class RaftLog:
             self._noted_bytes = self._memory_bytes
             self._windows.note(self, self._memory_bytes)
 
-    def drop_window(self) -> None:
-        """Keep in memory only what is not emitted, and what is nowhere else."""
+    def give_up(self) -> int:
+        """Keep in memory only what is not emitted, and what is nowhere else, which is not counted:
+        0."""
         last = min(self.emitted, self.snapshot_index) if self.is_in_memory else self.emitted
         self._drop_first(last + 1 - self._first)
         self.let_go()
+        return 0
 
     def let_go(self) -> None:
         """Hold nothing of the windows: nothing is left that counts, or this log's group ends."""

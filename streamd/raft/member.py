@@ -266,7 +266,7 @@ class Member(Roles):
         if log.stable == log.last_index:
             self.is_quiescent = True
             self.deadline_ms = NEVER
-            log.drop_window()
+            log.give_up()
 
     # --- reads ------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from streamd.errors import CorruptionError
+from streamd.memory_share import MemoryShare
 from streamd.raft import membership
 from streamd.raft.election import FOLLOWER, Ballot, Dice
 from streamd.raft.log import LogReader, RaftLog
@@ -13,7 +14,6 @@ from streamd.raft.membership import Membership
 from streamd.raft.messages import SnapshotOffer
 from streamd.raft.ready import Outgoing, ReadState, Token, Write
 from streamd.raft.replication import Leadership
-from streamd.raft.windows import Windows
 from streamd.types import Entry, Index, LogState, NodeId, Term, Uid
 
 NEVER = 0
@@ -93,7 +93,7 @@ class State:
         is_incomplete: bool = False,
         may_begin_anew: bool = False,
         named: frozenset[NodeId] = frozenset(),
-        windows: Windows | None = None,
+        windows: MemoryShare | None = None,
     ) -> None:
         """Start from what storage has: `log`, and a snapshot at `applied` whose members were
         `voters` and `learners` (or `members`, if it was taken amid a joint change).

@@ -41,7 +41,7 @@ class Blocks:
         self._sizes = self._files.sizes()
         self._budget = budget
         self._tail = HotTail(budget)
-        self._chunks = ChunkCache()
+        self._chunks = ChunkCache(budget.chunks)
         self._pending: list[Write] = []
         self._pending_bytes = 0
         self.unwritten_bytes = 0  # of what was given to `apply`: in memory, and in no file

@@ -10,12 +10,14 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 
+from streamd.memory_share import MemoryShare
 from streamd.types import Pieces
 
 HOT_TAIL_BYTES = 8 * 1024 * 1024  # per stream: about what a live reader may lag and touch no disk
 HOT_BUDGET_BYTES = 96 * 1024 * 1024  # per node
 QUEUE_BYTES_MAX = 128 * 1024 * 1024  # per node, to be written: more, and the log has to wait
 CHUNK_CACHE_BYTES = 4 * 1024 * 1024  # per stream: some replaying readers, each at its own place
+CHUNK_SHARE_BYTES = 64 * 1024 * 1024  # per node
 
 
 def _nothing() -> None:
@@ -40,6 +42,7 @@ class HotBudget:
         self.bytes_max = bytes_max
         self.queue_bytes_max = queue_bytes_max
         self.used = 0
+        self.chunks = MemoryShare(CHUNK_SHARE_BYTES)  # read back, by the streams' chunk caches
         self.queued = 0
         self._on_full = on_full
         self._on_room = on_room
@@ -179,9 +182,10 @@ class HotTail:
 class ChunkCache:
     """Chunks read back from blocks, the least recently used ones first to go."""
 
-    __slots__ = ("_bases", "_bytes_max", "_chunks", "byte_count")
+    __slots__ = ("_bases", "_bytes_max", "_chunks", "_share", "byte_count")
 
-    def __init__(self, bytes_max: int = CHUNK_CACHE_BYTES) -> None:
+    def __init__(self, share: MemoryShare, bytes_max: int = CHUNK_CACHE_BYTES) -> None:
+        self._share = share
         self._bytes_max = bytes_max
         self._chunks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._bases: dict[int, list[int]] = {}  # block_no -> sorted bases
@@ -196,6 +200,15 @@ class ChunkCache:
         self.byte_count += len(blob)
         while self.byte_count > self._bytes_max and len(self._chunks) > 1:
             self._remove(next(iter(self._chunks)))
+        self._share.note(self, self.byte_count)
+
+    def give_up(self) -> int:
+        """Keep the newest chunk only, for who asked for it may not have seen it yet; the next time
+        let go of that as well."""
+        kept = 1 if len(self._chunks) > 1 else 0
+        while len(self._chunks) > kept:
+            self._remove(next(iter(self._chunks)))
+        return self.byte_count
 
     def find(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
         """Return (base, blob) of a chunk that holds the record at `offset`."""
@@ -218,9 +231,11 @@ class ChunkCache:
             self._remove((block_no, base))
 
     def clear(self) -> None:
+        """Let go of everything: the stream is closed."""
         self._chunks.clear()
         self._bases.clear()
         self.byte_count = 0
+        self._share.forget(self)
 
     def _remove(self, key: tuple[int, int]) -> None:
         blob = self._chunks.pop(key, None)

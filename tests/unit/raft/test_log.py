@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from streamd.limits import RAFT_WINDOW_STEP_BYTES
+from streamd.memory_share import MemoryShare
 from streamd.raft import membership
 from streamd.raft.log import RaftLog, next_chain
 from streamd.raft.membership import simple
-from streamd.raft.windows import Windows
 from streamd.types import Entry
 from tests.unit.raft.cluster import Disk
 
@@ -236,7 +236,9 @@ def test_a_start_asks_the_reader_for_nothing_that_the_snapshot_covers() -> None:
     assert all_covered.term_at(3) == 4
 
 
-def window(windows: Windows, *, entries: int, is_in_memory: bool = False) -> tuple[RaftLog, Disk]:
+def window(
+    windows: MemoryShare, *, entries: int, is_in_memory: bool = False
+) -> tuple[RaftLog, Disk]:
     """A log with 256 KiB in each of its entries, all durable, committed and emitted."""
     disk = Disk()
     log = RaftLog(disk.state(), disk, applied=0, membership=simple("abc"), windows=windows)
@@ -255,7 +257,7 @@ def grow(log: RaftLog, disk: Disk) -> None:
 
 def test_the_windows_of_a_node_are_bounded_together() -> None:
     """Who grew longest ago gives its own up, and has it read."""
-    windows = Windows(bytes_max=10 * RAFT_WINDOW_STEP_BYTES)
+    windows = MemoryShare(10 * RAFT_WINDOW_STEP_BYTES)
     first, disk = window(windows, entries=4)
     second, _ = window(windows, entries=4)
     grow(first, disk)
@@ -269,7 +271,7 @@ def test_the_windows_of_a_node_are_bounded_together() -> None:
 
 
 def test_what_is_not_emitted_stays_in_memory() -> None:
-    windows = Windows(bytes_max=4 * RAFT_WINDOW_STEP_BYTES)
+    windows = MemoryShare(4 * RAFT_WINDOW_STEP_BYTES)
     first, _ = window(windows, entries=3)
     add(first, 1, b"open")
     window(windows, entries=3)
@@ -278,7 +280,7 @@ def test_what_is_not_emitted_stays_in_memory() -> None:
 
 def test_what_is_nowhere_else_stays_in_memory() -> None:
     """A group in memory has only its snapshot besides."""
-    windows = Windows(bytes_max=4 * RAFT_WINDOW_STEP_BYTES)
+    windows = MemoryShare(4 * RAFT_WINDOW_STEP_BYTES)
     first, disk = window(windows, entries=2, is_in_memory=True)
     first.snapshot_index = 1
     grow(first, disk)
@@ -289,7 +291,7 @@ def test_what_is_nowhere_else_stays_in_memory() -> None:
 
 
 def test_one_log_alone_keeps_its_window_and_who_ends_gives_it_back() -> None:
-    windows = Windows(bytes_max=RAFT_WINDOW_STEP_BYTES)
+    windows = MemoryShare(RAFT_WINDOW_STEP_BYTES)
     log, _ = window(windows, entries=3)
     assert len(log.entries) == 3
     log.let_go()
@@ -297,7 +299,7 @@ def test_one_log_alone_keeps_its_window_and_who_ends_gives_it_back() -> None:
 
 
 def test_a_group_that_shrinks_to_one_member_holds_nothing() -> None:
-    windows = Windows()
+    windows = MemoryShare(1 << 30)
     log, disk = window(windows, entries=3)
     log.is_sole = True
     grow(log, disk)

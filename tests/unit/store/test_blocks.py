@@ -192,6 +192,37 @@ def test_what_is_behind_is_written_past_the_page_cache(monkeypatch: pytest.Monke
     assert disk.contents(f"{DIRECTORY}/1.blk")[64:] == 5 * blob
 
 
+def test_what_readers_of_many_streams_had_read_is_bounded_together() -> None:
+    """Each stream kept up to 4 MiB after its last reader had gone, thousands of them."""
+    disk, thread = SimDisk(), SimThread()
+    budget = HotBudget(bytes_max=0)
+    budget.chunks.bytes_max = 3 * 60_000
+    blobs = [blob_of(1, 1, 50_000), blob_of(2, 1, 50_000)]
+    stores = []
+    for uid in range(1, 6):
+        directory = f"/streams/{uid}"
+        disk.mkdir(directory)
+        store = StreamStore.open(
+            disk, directory, uid, thread, budget=budget, on_error=lambda err: None
+        )
+        stores.append(store)
+        for number, blob in enumerate(blobs):
+            store.apply([(APPEND, 1, 64 + number * len(blobs[0]), blob)])
+        store.flush()
+        thread.run()
+        for number in range(2):
+            store.read_chunk(1, 64 + number * len(blobs[0]), 50_000, lambda: None)
+            thread.run()
+            assert store.chunk(1, 64 + number * len(blobs[0])) is not None
+    assert budget.chunks.used <= 3 * 60_000
+    assert stores[0].chunk(1, 64) is None
+    assert stores[-1].chunk(1, 64 + len(blobs[0])) is not None
+    for store in stores:
+        store.close()
+    thread.run()
+    assert budget.chunks.used == 0
+
+
 def test_who_fills_the_queue_is_told_when_there_is_room_again() -> None:
     told: list[str] = []
     disk, thread = SimDisk(), SimThread()
