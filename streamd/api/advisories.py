@@ -160,7 +160,7 @@ class Advisories:
 
     def _republish(self, handle: StreamHandle, fields: dict[str, Any]) -> None:
         config = handle.machine.config["republish"]
-        if not config:
+        if not config or not config["dest"]:
             return  # configured away between apply and now
         key = (config["src"], config["dest"])
         transform = self._transforms.get(key)
