@@ -44,6 +44,18 @@ INTENDED = [
         "body.config.sync_*",
         "ours makes durable before it acks unless told otherwise; the peer, at intervals",
     ),
+    Intended(
+        "edges.copies_to_nowhere_from_later_on",
+        "config.republish.dest",
+        "nothing is copied, as if it were so from the start; the peer then copies into the stream"
+        " itself, without end",
+    ),
+    Intended(
+        "edges.deliveries_that_a_stream_captures",
+        "*",
+        "a delivery is no publish; the peer stores it there under the subject it came from, which"
+        " is none of that stream's",
+    ),
     Intended("*", "api.level", "the peer is of a newer API level than ours"),
 ]
 

@@ -300,7 +300,7 @@ class Bed:
         if kind in (commands.PAUSE_CONSUMER, commands.RESET_CONSUMER):
             consumer = self.consumers[command[2]]
             if kind == commands.PAUSE_CONSUMER:
-                consumer.pause(command[3])
+                consumer.pause(command[3], now_ns=command[1])
             else:
                 consumer.reset(command[3])
         else:

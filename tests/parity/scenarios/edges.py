@@ -1,0 +1,106 @@
+"""What is seldom asked for: pauses that are over, copies to nowhere, captured deliveries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.parity.recorder import ANSWER_S, SILENCE_S, Recorder
+from tests.parity.registry import scenario
+from tests.parity.scenarios.delivery import consumer, stream
+from tests.wire import Wire
+
+PAST = "2020-01-01T00:00:00Z"
+LATER = "2120-01-01T00:00:00Z"
+UNSET = "0001-01-01T00:00:00Z"
+
+
+def pause_of(at: Recorder, name: str) -> None:
+    """Record what a consumer's info says of its pause: the times themselves too."""
+    told = at.api(f"CONSUMER.INFO.S.{name}")
+    at.note(f"pause_until of {name}", f"year {told['config'].get('pause_until', '')[:4]}")
+
+
+def pauses_told(at: Recorder, wire: Wire) -> None:
+    frames = wire.collect(count=1, within_s=SILENCE_S)
+    told = [frame.json() for frame in frames]
+    at.note("told", [[one["paused"], f"year {one['pause_until'][:4]}"] for one in told])
+
+
+@scenario
+def pauses_that_are_over(at: Recorder) -> None:
+    """A time that has passed pauses nobody, but is kept, so that a config is as it was given."""
+    wire = at.connect()
+    wire.subscribe("$JS.EVENT.ADVISORY.CONSUMER.PAUSE.>")
+    wire.fence()
+    stream(at, "s.a")
+    for name, until in (("C", PAST), ("D", UNSET), ("E", "1960-01-01T00:00:00Z"), ("F", None)):
+        consumer(at, name, pause_until=until)
+        pauses_told(at, wire)
+        pause_of(at, name)
+    for until in (LATER, PAST, UNSET, None):  # of a consumer that is there: nothing changes
+        consumer(at, "C", pause_until=until, description=f"{until}")
+        pause_of(at, "C")
+    for until in (PAST, PAST, LATER, PAST, UNSET, PAST, None, None):
+        at.api("CONSUMER.PAUSE.S.F", {"pause_until": until})
+        pauses_told(at, wire)
+        pause_of(at, "F")
+    at.pull("S", "C", {"batch": 1}, count=1)
+
+
+@scenario
+def a_pause_that_ends(at: Recorder) -> None:
+    """It is over by itself; what it was stays in the config until somebody resumes."""
+    stream(at, "s.a")
+    consumer(at)
+    told = at.api("STREAM.INFO.S", is_quiet=True)["ts"]
+    soon = told[:17] + f"{min(int(told[17:19]) + 1, 59):02}.999Z"
+    at.api("CONSUMER.PAUSE.S.C", {"pause_until": soon}, is_quiet=True)
+    at.pull("S", "C", {"batch": 1, "expires": 3_500_000_000}, count=1)
+    has_pause = "pause_until" in at.api("CONSUMER.INFO.S.C")["config"]
+    at.note("it is kept", has_pause)
+    consumer(at, description="changed")
+    at.api("CONSUMER.INFO.S.C")
+    at.api("CONSUMER.PAUSE.S.C", {})
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def copies_to_nowhere(at: Recorder) -> None:
+    """A republish without a destination copies nothing; least of all into its own stream."""
+    republish: list[dict[str, Any]] = [
+        {"src": ">", "dest": ""},
+        {"dest": ""},
+        {"src": "s.a", "dest": "", "headers_only": True},
+        {"src": "t.>", "dest": ""},
+    ]
+    for one in republish:
+        config = {"name": "S", "subjects": ["s.>"], "republish": one}
+        at.api("STREAM.CREATE.S", config)
+        at.pub("s.a", b"1")
+        at.pub("s.a", b"2")
+        at.api("STREAM.INFO.S")
+        at.api("STREAM.DELETE.S")
+
+
+@scenario
+def copies_to_nowhere_from_later_on(at: Recorder) -> None:
+    stream(at)
+    config = {"name": "S", "subjects": ["s.>"], "republish": {"src": "t.>", "dest": ""}}
+    at.api("STREAM.UPDATE.S", config)
+    at.pub("s.a", b"1")
+    at.pub("s.a", b"2")
+    at.api("STREAM.INFO.S")
+
+
+@scenario
+def deliveries_that_a_stream_captures(at: Recorder) -> None:
+    """Somebody listens too, so that they are delivered at all."""
+    stream(at, "s.a", "s.b")
+    at.api("STREAM.CREATE.D", {"name": "D", "subjects": ["d.>"]})
+    wire = at.connect()
+    wire.subscribe("d.x")
+    wire.fence()
+    consumer(at, deliver_subject="d.x", ack_policy="none")
+    at.note_frames("delivered", wire.collect(count=2, within_s=ANSWER_S))
+    at.api("CONSUMER.INFO.S.C")
+    at.api("STREAM.INFO.D", {"subjects_filter": ">"})
