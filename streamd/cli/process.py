@@ -218,6 +218,7 @@ class ServerProcess:
             storage_max=storage_max,
             ha_assets_max=js.max_ha_assets,
             unique_tag=js.unique_tag,
+            batch_limits=js.batch_limits,
             cluster_name=options.cluster.name if options.is_clustered else "",
             tags=tuple(options.server_tags),
             accepts_loss=options.accepts_loss,
