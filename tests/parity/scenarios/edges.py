@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 from tests.parity.recorder import ANSWER_S, SILENCE_S, Recorder
@@ -104,3 +105,58 @@ def deliveries_that_a_stream_captures(at: Recorder) -> None:
     at.note_frames("delivered", wire.collect(count=2, within_s=ANSWER_S))
     at.api("CONSUMER.INFO.S.C")
     at.api("STREAM.INFO.D", {"subjects_filter": ">"})
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "sealed": {"sealed": True},
+    "mirror_direct": {"mirror_direct": True},
+    "subject": {"subjects": ["a..b"]},
+    "overlap": {"subjects": ["a.>", "a.b"]},
+    "taken": {"subjects": ["s.x"]},
+    "replicas": {"num_replicas": 7},
+    "alone": {"num_replicas": 3},
+    "age": {"max_age": 5},
+    "window": {"duplicate_window": 5},
+    "description": {"description": "x" * 5000},
+    "metadata": {"metadata": {"a": "b" * 140_000}},
+    "per_subject": {"discard_new_per_subject": True},
+    "rollup": {"allow_rollup_hdrs": True, "deny_purge": True},
+    "marker": {"subject_delete_marker_ttl": 5},
+    "republish": {"republish": {"src": "s.>", "dest": "q.>.x"}},
+    "cycle": {"republish": {"src": ">", "dest": "t"}},
+}
+
+
+@scenario
+def streams_with_two_faults(at: Recorder) -> None:
+    """Which of them is said."""
+    stream(at)
+    for first, second in combinations(WRONG, 2):
+        config = {"name": "T", "subjects": ["t"]} | WRONG[first] | WRONG[second]
+        told = at.api("STREAM.CREATE.T", config, is_quiet=True)
+        at.note(f"{first} and {second}", told.get("error"))
+
+
+@scenario
+def removals_are_no_acks(at: Recorder) -> None:
+    """Of a message that waits for its ack, to a consumer whose acks mean all before them too."""
+    stream(at, *["s.a", "s.b"] * 3)
+    consumer(at, ack_policy="all")
+    frames = at.pull("S", "C", {"batch": 6}, count=6)
+    for seq in (1, 3, 6):
+        at.api("STREAM.MSG.DELETE.S", {"seq": seq})
+        at.api("CONSUMER.INFO.S.C")
+    at.ack(frames[4])
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def purge_of_what_one_consumer_wants(at: Recorder) -> None:
+    stream(at, *["s.a", "s.b"] * 3)
+    consumer(at, filter_subject="s.a")
+    at.pull("S", "C", {"batch": 2}, count=2)
+    at.api("STREAM.PURGE.S", {"filter": "s.a"})
+    at.api("CONSUMER.INFO.S.C")
+    at.fill("s.b", "s.a")
+    at.pull("S", "C", {"batch": 1}, count=1)
+    at.api("CONSUMER.INFO.S.C")
