@@ -143,7 +143,7 @@ class Advisories:
         body = {"stream": stream, "consumer": fields["consumer"]}
         if "group" in wanted:
             body = {"account": ACCOUNT} | body
-        body |= {field: fields[field] for field in wanted if field in fields}
+        body |= {field: fields[field] for field in wanted if fields.get(field, "") != ""}
         self._publish(f"{subject}.{stream}.{fields['consumer']}", type_name, body)
 
     def _ack_metric(self, stream: str, fields: dict[str, Any]) -> None:

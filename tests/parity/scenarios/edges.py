@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
 from typing import Any
 
@@ -160,3 +161,24 @@ def purge_of_what_one_consumer_wants(at: Recorder) -> None:
     at.fill("s.b", "s.a")
     at.pull("S", "C", {"batch": 1}, count=1)
     at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def what_is_told_of_a_consumer(at: Recorder) -> None:
+    """A reason that nobody gave is left out; what is read message by message is not audited."""
+    wire = at.connect()
+    wire.subscribe("$JS.EVENT.>")
+    wire.fence()
+    stream(at, "s.a", "s.b")
+    consumer(at)
+    at.api("STREAM.MSG.GET.S", {"seq": 1})
+    for kind in (b"+TERM", b"+TERM because"):
+        at.ack(at.pull("S", "C", {"batch": 1}, count=1)[0], kind)
+    at.api("STREAM.MSG.GET.S", {"last_by_subj": "s.b"})
+    told = []
+    for frame in wire.collect(count=6, within_s=ANSWER_S):
+        seen = frame.json()
+        kept = {key: seen[key] for key in seen if key in ("consumer_seq", "deliveries", "reason")}
+        told.append({"subject": frame.subject, "of": seen.get("subject", "")} | kept)
+    at.note("told", sorted(told, key=lambda one: json.dumps(one, sort_keys=True)))
+    at.note_frames("no more", wire.collect(count=1, within_s=SILENCE_S))
