@@ -167,15 +167,15 @@ class Consumer(ConsumerAcks):
                 self._advance_floor()
         self._check()
 
-    def on_purged(self, out: Effects | None = None, *, is_front: bool = False) -> None:
-        """Many messages left at once (purge): recount instead of counting each. `is_front`: all
-        that left lay below what is the first message by now."""
+    def on_purged(self, *, is_front: bool = False) -> None:
+        """Many messages left at once (purge): recount instead of counting each, and tell of none.
+        `is_front`: all that left lay below what is the first message by now."""
         index = self._stream.index
         is_beyond = is_front and self.next_sseq >= index.first_seq
         had_matches = self.matcher is not None and bool(self._left or self.pending)
         gone = [seq for seq in self.pending if not index.is_live(seq)]
         for seq in gone:
-            self._terminate(seq, _DELETED_UNACKED, out)
+            self._terminate(seq, _DELETED_UNACKED, None)
         self.redelivered = {s: n for s, n in self.redelivered.items() if index.is_live(s)}
         rest = self.initial[self.initial_at :]
         self.initial = [seq for seq in rest if index.is_live(seq)]

@@ -154,7 +154,7 @@ class StreamConsumers(StreamContent):
         if self._is_purged:
             is_front = not seqs or max(seqs) < self.index.first_seq
             for consumer in self.consumers.values():
-                consumer.on_purged(out, is_front=is_front)
+                consumer.on_purged(is_front=is_front)
                 out.bereft[consumer] = None
         elif self.consumers:
             if any(a > b for a, b in pairwise(seqs)):

@@ -227,7 +227,7 @@ class Bed:
         self.index.rows = [r for r in rows if r[0] >= below or not matches(pattern, r[2])]
         self._fix_first()
         for consumer in self.consumers.values():
-            consumer.on_purged(self.effects)
+            consumer.on_purged()
         for cursor in self.cursors.values():
             cursor.on_removed()
         self.turn()

@@ -182,3 +182,21 @@ def what_is_told_of_a_consumer(at: Recorder) -> None:
         told.append({"subject": frame.subject, "of": seen.get("subject", "")} | kept)
     at.note("told", sorted(told, key=lambda one: json.dumps(one, sort_keys=True)))
     at.note_frames("no more", wire.collect(count=1, within_s=SILENCE_S))
+
+
+@scenario
+def what_is_told_of_removals(at: Recorder) -> None:
+    """Of a message that waits for its ack: its deletion is told, a purge of many is not."""
+    wire = at.connect()
+    wire.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>")
+    wire.fence()
+    stream(at, *["s.a"] * 4)
+    consumer(at)
+    at.pull("S", "C", {"batch": 4}, count=4)
+    at.api("STREAM.MSG.DELETE.S", {"seq": 2})
+    told = [frame.json()["stream_seq"] for frame in wire.collect(count=1, within_s=ANSWER_S)]
+    at.note("told of a deletion", told)
+    for wanted in ({"seq": 2}, {"filter": "s.*", "keep": 1}, {}):
+        at.api("STREAM.PURGE.S", wanted)
+        told = [frame.json()["stream_seq"] for frame in wire.collect(count=1, within_s=SILENCE_S)]
+        at.note(f"told of a purge of {wanted}", told)
