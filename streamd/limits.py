@@ -59,6 +59,7 @@ REQUEST_EXPIRES_NS_MIN: Final = 1_000_000  # smallest max_expires a consumer may
 
 BATCH_ID_BYTES_MAX: Final = 64
 BATCH_MSGS_MAX: Final = 1000
+BATCH_MSGS_CONFIGURED_MAX: Final = 16_384  # one entry, hence applied in one turn: 0.05 s
 BATCHES_PER_STREAM_MAX: Final = 50
 BATCHES_PER_SERVER_MAX: Final = 1000
 BATCH_IDLE_MS_MAX: Final = 10_000  # an abandoned batch holds memory no longer than this

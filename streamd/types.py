@@ -45,6 +45,16 @@ class AssetLimits(NamedTuple):
     duplicate_window_ns_max: int = 0
 
 
+class BatchLimits(NamedTuple):
+    """What a server allows atomic batches (`jetstream { limits { batch {} } }`); 0: as limits.py
+    has it."""
+
+    per_stream_max: int = 0
+    per_server_max: int = 0
+    msgs_max: int = 0
+    idle_ms_max: int = 0
+
+
 class Entry:
     """One log entry. `data` is what is stored and sent; `command` is the same thing decoded.
 

@@ -143,7 +143,7 @@ class Advisories:
         body = {"stream": stream, "consumer": fields["consumer"]}
         if "group" in wanted:
             body = {"account": ACCOUNT} | body
-        body |= {field: fields[field] for field in wanted if field in fields}
+        body |= {field: fields[field] for field in wanted if fields.get(field, "") != ""}
         self._publish(f"{subject}.{stream}.{fields['consumer']}", type_name, body)
 
     def _ack_metric(self, stream: str, fields: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ class Advisories:
 
     def _republish(self, handle: StreamHandle, fields: dict[str, Any]) -> None:
         config = handle.machine.config["republish"]
-        if not config:
+        if not config or not config["dest"]:
             return  # configured away between apply and now
         key = (config["src"], config["dest"])
         transform = self._transforms.get(key)

@@ -96,6 +96,7 @@ class Endpoint:
     __slots__ = (
         "blank",
         "has_rest",
+        "is_audited",
         "is_cluster_only",
         "is_json",
         "is_list",
@@ -116,7 +117,9 @@ class Endpoint:
         blank: dict[str, Any] | None = None,
         where: int = HERE,
         is_cluster_only: bool = False,
+        is_audited: bool = True,
     ) -> None:
+        self.is_audited = is_audited  # told to who listens to audits
         self.where = where  # of a cluster
         self.is_cluster_only = is_cluster_only  # elsewhere nobody answers it
         self.type_name = type_name  # "" if the answers are messages, not JSON
@@ -210,7 +213,8 @@ class Request:
         body = to_json(document)
         if self.reply:
             self._publish(b"", body)
-        self.context.advisories.audit(self, body)
+        if self.endpoint.is_audited:
+            self.context.advisories.audit(self, body)
         self.finish()
 
     def _publish(self, headers: bytes, payload: bytes) -> None:

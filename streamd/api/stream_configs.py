@@ -123,16 +123,17 @@ def normalise(
     return config
 
 
-def check_create(config: Config) -> None:
-    """Refuse what may be set later but not at creation, and what this server does not do."""
-    if config["sealed"]:
+def check_create(given: Config) -> None:
+    """Refuse what may be set later but not at creation: before all else that may be wrong with it,
+    as nats-server does."""
+    if given.get("sealed"):
         raise _invalid("stream configuration for create can not be sealed")
-    if config["mirror_direct"] and config["mirror"] is None:
+    if given.get("mirror_direct") and given.get("mirror") is None:
         raise _invalid("stream has no mirror but does have mirror direct")
-    _check_served(config)
 
 
-def _check_served(config: Config) -> None:
+def check_served(config: Config) -> None:
+    """Refuse what this server does not do."""
     for field, refusal in _UNSERVED:
         if config[field]:
             raise _invalid(refusal)
@@ -165,7 +166,7 @@ def check_update(old: Config, new: Config) -> Config:
         raise _invalid("message schedules can not be disabled")
     if old["persist_mode"] != new["persist_mode"]:
         raise _invalid("stream configuration update can not change persist mode")
-    _check_served(new)
+    check_served(new)
     if new["sealed"] and not old["sealed"]:
         new = dict(new)
         new.update(

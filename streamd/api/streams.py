@@ -23,12 +23,13 @@ def create(request: Request) -> None:
         raise errors.STREAM_MISMATCH()
     if "/" in name or "\\" in name:
         raise errors.STREAM_NAME_CONTAINS_PATH_SEPARATORS()
+    stream_configs.check_create(given)
     config = stream_configs.normalise(
         given,
         duplicate_window_max_ns=request.context.asset_limits.duplicate_window_ns_max,
         is_pedantic=is_pedantic,
     )
-    stream_configs.check_create(config)
+    stream_configs.check_served(config)
     if request.context.is_clustered:
         cluster.create_stream(request, config)
         return

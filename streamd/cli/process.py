@@ -20,6 +20,7 @@ from streamd.config.options import Options
 from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S
+from streamd.net.account_pings import AccountPings
 from streamd.net.facts import Sources
 from streamd.net.http import HttpServer
 from streamd.net.jetstreamz import JetStreamSources
@@ -27,7 +28,7 @@ from streamd.net.listener import Listener
 from streamd.net.monitoring import Monitoring
 from streamd.net.pubsub import PubSub
 from streamd.net.sockets import listening_socket
-from streamd.net.user_info import UserInfo
+from streamd.net.user_info import SystemAnswers, UserInfo
 from streamd.node.clock import SystemClock
 from streamd.obs.log import Log
 
@@ -112,13 +113,15 @@ class ServerProcess:
         options, log = self._options, self._log
         pubsub = PubSub(options, server_id=self._server_id, server_name=self._server_name, log=log)
         self._pubsub = pubsub
-        UserInfo(pubsub, has_jetstream=options.jetstream.is_enabled)
+        answers = SystemAnswers(pubsub, has_jetstream=options.jetstream.is_enabled)
+        UserInfo(pubsub, answers)
         self._monitoring = Monitoring(
             options,
             sources=Sources(pubsub),
             server_id=self._server_id,
             server_name=self._server_name,
         )
+        AccountPings(pubsub, self._monitoring, answers)
         if options.has_http:
             self._start_http()
         if options.cluster.is_enabled:
@@ -218,6 +221,7 @@ class ServerProcess:
             storage_max=storage_max,
             ha_assets_max=js.max_ha_assets,
             unique_tag=js.unique_tag,
+            batch_limits=js.batch_limits,
             cluster_name=options.cluster.name if options.is_clustered else "",
             tags=tuple(options.server_tags),
             accepts_loss=options.accepts_loss,

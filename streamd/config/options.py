@@ -12,8 +12,12 @@ from typing import Any
 from streamd.config.cluster import ClusterOptions, client_address
 from streamd.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
-from streamd.limits import CLUSTER_PAYLOAD_BYTES_MAX, CONTROL_LINE_BYTES_MAX
-from streamd.types import ACCOUNT, AssetLimits
+from streamd.limits import (
+    BATCH_MSGS_CONFIGURED_MAX,
+    CLUSTER_PAYLOAD_BYTES_MAX,
+    CONTROL_LINE_BYTES_MAX,
+)
+from streamd.types import ACCOUNT, AssetLimits, BatchLimits
 
 DEFAULT_PORT = 4222
 DEFAULT_HOST = "0.0.0.0"
@@ -75,6 +79,16 @@ class JetStreamOptions:
             ack_pending_max=max(0, self.max_ack_pending),
             request_batch_max=max(0, self.max_request_batch),
             duplicate_window_ns_max=max(0, self.duplicate_window_ns),
+        )
+
+    @property
+    def batch_limits(self) -> BatchLimits:
+        """What atomic batches are held to; what is not more than 0 is not set."""
+        return BatchLimits(
+            per_stream_max=max(0, self.max_batches_per_stream),
+            per_server_max=max(0, self.max_batches_total),
+            msgs_max=min(max(0, self.max_batch_msgs), BATCH_MSGS_CONFIGURED_MAX),
+            idle_ms_max=max(0, -(-self.batch_timeout_ns // 1_000_000)),
         )
 
     @property
@@ -174,14 +188,6 @@ class Options:
         return self.jetstream.is_enabled and self.cluster.is_enabled and bool(self.cluster.routes)
 
 
-# Settings that are read and checked, but that no part of this version acts upon.
-_UNSERVED_JETSTREAM = {
-    "max_batches_per_stream": "jetstream.limits.batch.max_inflight_per_stream",
-    "max_batches_total": "jetstream.limits.batch.max_inflight_total",
-    "max_batch_msgs": "jetstream.limits.batch.max_msgs",
-    "batch_timeout_ns": "jetstream.limits.batch.timeout",
-}
-
 # Of these 0 means "not set".
 _NEVER_ZERO = (
     *("port", "max_control_line", "max_payload", "max_pending", "max_closed_clients"),
@@ -192,13 +198,14 @@ _NEVER_ZERO = (
 def finish(options: Options) -> Options:
     """Check and complete settings that depend on each other, once flags are applied too.
 
-    Raises ConfigError; adds a warning for each setting that is known but not served.
+    Raises ConfigError; adds a warning for each setting that is not served as it is.
     """
     _fill_in(options)
-    default = JetStreamOptions()
-    for attribute, key in _UNSERVED_JETSTREAM.items():
-        if getattr(options.jetstream, attribute) != getattr(default, attribute):
-            options.warnings.append(f'"{key}" is not served by this version and is ignored')
+    if options.jetstream.max_batch_msgs > BATCH_MSGS_CONFIGURED_MAX:
+        options.warnings.append(
+            f"jetstream.limits.batch.max_msgs ({options.jetstream.max_batch_msgs}) is taken for"
+            f" {BATCH_MSGS_CONFIGURED_MAX}, the most that one log entry is to hold"
+        )
     if " " in options.server_name:
         raise ConfigError("server name cannot contain spaces")
     if " " in options.cluster.name:

@@ -66,7 +66,8 @@ DELETE_CONSUMER = 15
 name. reason "" (asked for) or "inactive". `removes_later` (absent: False): what only this consumer
 wanted stays for now, the leader takes it out by and by (REMOVE). Outcome: True or JsError."""
 PAUSE_CONSUMER = 16
-"""[PAUSE_CONSUMER, ts, name: str, until_ns]: 0 resumes. Outcome: Consumer or JsError."""
+"""[PAUSE_CONSUMER, ts, name: str, until_ns]: 0 resumes; the time that is set already, once it is
+over: the pause has ended. Outcome: Consumer or JsError."""
 RESET_CONSUMER = 17
 """[RESET_CONSUMER, ts, name: str, seq]: seq 0: after the ack floor. Outcome: Consumer, JsError."""
 CHECKPOINT = 18

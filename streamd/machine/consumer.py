@@ -23,7 +23,7 @@ from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.consumer_acks import ConsumerAcks
 from streamd.machine.consumer_position import StreamView
-from streamd.machine.rfc3339 import format_ns
+from streamd.machine.rfc3339 import format_ns, parse_ns
 from streamd.types import Seq, Uid
 
 _STATE_VERSION = 2
@@ -68,20 +68,34 @@ class Consumer(ConsumerAcks):
         if self.config.get("pause_until"):
             config["pause_until"] = self.config["pause_until"]
         old = self.matcher.patterns if self.matcher else None
+        paused_until_ns = self.paused_until_ns  # 0 once it is over, whatever the config says
         self._configure(config)
+        self.paused_until_ns = paused_until_ns
         new = self.matcher.patterns if self.matcher else None
         if new != old:
             self.refilters += 1
             self._recount()
 
-    def pause(self, until_ns: int) -> None:
-        """Deliver nothing before `until_ns`; 0 resumes."""
-        self.paused_until_ns = until_ns
-        config = dict(self.config)
-        config.pop("pause_until", None)
-        if until_ns:
-            config["pause_until"] = format_ns(until_ns)
-        self.config = config
+    def pause(self, until_ns: int, *, now_ns: int) -> bool:
+        """Deliver nothing before `until_ns`; 0 resumes, and the time that is set already ends the
+        pause if it has come. Returns whether that is to be told.
+
+        The config keeps a time that is over, which pauses nobody: who compares it with what was
+        asked for finds no difference.
+        """
+        text = self.config.get("pause_until")
+        if until_ns != (parse_ns(text) if text else 0):
+            self.paused_until_ns = until_ns if until_ns > now_ns else 0
+            config = dict(self.config)
+            config.pop("pause_until", None)
+            if until_ns:
+                config["pause_until"] = format_ns(until_ns)
+            self.config = config
+            return True
+        if not self.paused_until_ns or until_ns > now_ns:
+            return False
+        self.paused_until_ns = 0
+        return until_ns > self.created_ns  # else it was over from the start
 
     def reset(self, seq: Seq) -> Seq:
         """Forget deliveries and begin anew at `seq` (0: after the ack floor), consumer seq 1.
@@ -153,15 +167,15 @@ class Consumer(ConsumerAcks):
                 self._advance_floor()
         self._check()
 
-    def on_purged(self, out: Effects | None = None, *, is_front: bool = False) -> None:
-        """Many messages left at once (purge): recount instead of counting each. `is_front`: all
-        that left lay below what is the first message by now."""
+    def on_purged(self, *, is_front: bool = False) -> None:
+        """Many messages left at once (purge): recount instead of counting each, and tell of none.
+        `is_front`: all that left lay below what is the first message by now."""
         index = self._stream.index
         is_beyond = is_front and self.next_sseq >= index.first_seq
         had_matches = self.matcher is not None and bool(self._left or self.pending)
         gone = [seq for seq in self.pending if not index.is_live(seq)]
         for seq in gone:
-            self._terminate(seq, _DELETED_UNACKED, out)
+            self._terminate(seq, _DELETED_UNACKED, None)
         self.redelivered = {s: n for s, n in self.redelivered.items() if index.is_live(s)}
         rest = self.initial[self.initial_at :]
         self.initial = [seq for seq in rest if index.is_live(seq)]

@@ -65,7 +65,10 @@ class Limits:
         self.allows_rollup = bool(config.get("allow_rollup_hdrs"))
         self.allows_ttl = bool(config.get("allow_msg_ttl"))
         self.marker_ttl_ns = int(config.get("subject_delete_marker_ttl") or 0)
-        self.republish: dict[str, Any] | None = config.get("republish") or None
+        republish: dict[str, Any] | None = config.get("republish")
+        # Without a destination it is as nats-server takes it: accepted, and does nothing. A copy to
+        # the message's own subject would be stored here, and copied, without end.
+        self.republish = republish if republish and republish.get("dest") else None
         # Publishes may be refused for want of room, so each must see the one before it stored.
         self.checks_room = self.is_discard_new and (
             self.max_msgs > 0 or self.max_bytes > 0 or self.is_discard_new_per_subject

@@ -93,16 +93,9 @@ class StreamConsumers(StreamContent):
         consumer = self.consumers.get(name)
         if consumer is None:
             return errors.CONSUMER_NOT_FOUND()
-        was_until_ns = consumer.paused_until_ns
-        if until_ns == was_until_ns:
-            return consumer  # nothing to tell
-        consumer.pause(until_ns if until_ns > now_ns else 0)
-        if not until_ns and was_until_ns <= now_ns:
-            if was_until_ns <= consumer.created_ns:
-                return consumer  # it was over from the start
-            until_ns = was_until_ns  # nobody resumed it: its time has come
-        fields = {"stream": self.name, "consumer": name, "until_ns": until_ns}
-        out.events.append(("consumer_paused", fields))
+        if consumer.pause(until_ns, now_ns=now_ns):
+            fields = {"stream": self.name, "consumer": name, "until_ns": until_ns}
+            out.events.append(("consumer_paused", fields))
         return consumer
 
     def _apply_reset_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
@@ -161,7 +154,7 @@ class StreamConsumers(StreamContent):
         if self._is_purged:
             is_front = not seqs or max(seqs) < self.index.first_seq
             for consumer in self.consumers.values():
-                consumer.on_purged(out, is_front=is_front)
+                consumer.on_purged(is_front=is_front)
                 out.bereft[consumer] = None
         elif self.consumers:
             if any(a > b for a, b in pairwise(seqs)):

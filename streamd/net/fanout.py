@@ -119,7 +119,8 @@ class FanOut(Subscriptions):
     def deliver_forwarded(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, queues: Sequence[bytes]
     ) -> None:
-        """Deliver a message another node passed on: to clients, and one member of each of `queues`.
+        """Deliver a message another node passed on: to those it was told of, and one member of each
+        of `queues`.
 
         Goes no further: that node told all others, and the streams.
         """
@@ -128,7 +129,7 @@ class FanOut(Subscriptions):
         self._gathered += len(route.plain) * size
         is_much = self._gathered > FANOUT_BYTES
         for sub in self._in_parts(None, route.plain, size) if is_much else route.plain:
-            if sub.callback is None:
+            if sub.is_told:
                 self._deliver_one(None, sub, subject, reply, header, payload)
         if not queues:
             return

@@ -272,6 +272,10 @@ class JetStreamz:
             "max_ack_pending": o.max_ack_pending,
             "max_ha_assets": o.max_ha_assets,
             "max_duplicate_window": o.duplicate_window_ns,
+            "max_batch_inflight_per_stream": o.max_batches_per_stream,
+            "max_batch_inflight_total": o.max_batches_total,
+            "max_batch_size": o.max_batch_msgs,
+            "max_batch_timeout": o.batch_timeout_ns,
         }
         return {key: value for key, value in shown.items() if value > 0}
 

@@ -131,7 +131,7 @@ class Remotes:
         self.has_relayed = False  # this chunk published into a stream that another node leads
         self._has_told_full = False
         for sub in pubsub.sublist.all():
-            if sub.callback is None:
+            if sub.is_told:
                 self._local.add(sub.pattern, sub.queue)
         self._local.take_changes()  # nobody is there yet: whoever comes is told all
         links.on_note_prefix(PREFIX, self._on_note)

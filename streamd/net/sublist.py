@@ -27,6 +27,7 @@ class Subscription:
         "delivered_count",
         "is_filtered",
         "is_open",
+        "is_told",
         "max_msgs",
         "pattern",
         "queue",
@@ -50,6 +51,7 @@ class Subscription:
         self.delivered_count = 0  # since SUB: `UNSUB sid max` may come any time later
         self.is_filtered = False  # a subscribe-deny of its user covers part of the pattern
         self.is_open = True
+        self.is_told = callback is None  # to other nodes, which then pass messages on
 
 
 class _Level:

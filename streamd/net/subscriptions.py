@@ -108,11 +108,17 @@ class Subscriptions:
         if self._watches:
             self._tell_watches(sub.pattern)
 
-    def subscribe_internal(self, pattern: bytes, callback: Callback) -> Subscription:
-        """Have `callback(subject, reply, headers, payload, conn)` called for each message."""
+    def subscribe_internal(
+        self, pattern: bytes, callback: Callback, *, is_told: bool = False
+    ) -> Subscription:
+        """Have `callback(subject, reply, headers, payload, conn)` called for each message of this
+        node's clients; with `is_told` of all nodes', and `conn` is None for others'."""
         sub = Subscription(pattern, callback=callback)
+        sub.is_told = is_told
         self.sublist.insert(sub)
         self.table.on_interest_changed(pattern)
+        if is_told and self.remotes is not None:
+            self.remotes.subscribed(sub)
         return sub
 
     def has_interest(self, subject: bytes) -> bool:

@@ -18,26 +18,21 @@ SUBJECT: Final = b"$SYS.REQ.USER.INFO"
 _HAS_JETSTREAM: Final = 1  # the one of nats-server's capability flags that says something here
 
 
-class UserInfo:
-    """Answers clients of this node; each node sees to its own."""
+class SystemAnswers:
+    """Answers to `$SYS.REQ`: with what this server is before what was asked for."""
 
     def __init__(self, pubsub: PubSub, *, has_jetstream: bool) -> None:
         self._pubsub = pubsub
         self._has_jetstream = has_jetstream
-        self._answer_count = 0
-        pubsub.subscribe_internal(SUBJECT, self._on_request)
+        self._count = 0
 
-    def _on_request(
-        self, _subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, conn: Any
-    ) -> None:
-        if not reply or conn is None:  # None: the server itself, or another node's client
-            return
-        answer = {"server": self._server(), "data": user_facts(conn)}
-        body = json.dumps(answer, separators=(",", ":"), ensure_ascii=False).encode()
+    def send(self, reply: bytes, answer: dict[str, Any]) -> None:
+        whole = {"server": self._server()} | answer
+        body = json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
         self._pubsub.publish(reply, b"", b"", body)
 
     def _server(self) -> dict[str, Any]:
-        self._answer_count += 1
+        self._count += 1
         pubsub, options = self._pubsub, self._pubsub.options
         facts: dict[str, Any] = {
             "name": pubsub.server_name,
@@ -52,9 +47,24 @@ class UserInfo:
             "ver": NATS_LEVEL,
             "jetstream": self._has_jetstream,
             "flags": _HAS_JETSTREAM if self._has_jetstream else 0,
-            "seq": self._answer_count,
+            "seq": self._count,
             "time": format_ns(time.time_ns()),
         }
+
+
+class UserInfo:
+    """Answers clients of this node; each node sees to its own."""
+
+    def __init__(self, pubsub: PubSub, answers: SystemAnswers) -> None:
+        self._answers = answers
+        pubsub.subscribe_internal(SUBJECT, self._on_request)
+
+    def _on_request(
+        self, _subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, conn: Any
+    ) -> None:
+        if not reply or conn is None:  # None: the server itself, or another node's client
+            return
+        self._answers.send(reply, {"data": user_facts(conn)})
 
 
 def user_facts(conn: ClientConn) -> dict[str, Any]:

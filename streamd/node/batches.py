@@ -16,23 +16,28 @@ from typing import Any, TypeAlias
 from streamd import errors, limits
 from streamd.errors import JsError
 from streamd.machine.msgheaders import get, parse_number
-from streamd.types import Msg
+from streamd.types import BatchLimits, Msg
 
 Staged: TypeAlias = tuple[str, list[Msg]]
 """(batch id, messages) of a batch that commits."""
 
 Advices: TypeAlias = list[tuple[str, dict[str, Any]]]
 
+_AS_USUAL = BatchLimits()
 _COMMIT = b"Nats-Batch-Commit"
 _ID_HEAD = b"NATS/1.0\r\nNats-Batch-Id: "
 _SEQ_HEAD = b"\r\nNats-Batch-Sequence: "
 
 
 class BatchBudget:
-    """How many batches may wait at once in the whole server; shared by its streams' stagers."""
+    """What batches may take, and how many more may wait at once in the whole server; shared by its
+    streams' stagers."""
 
-    def __init__(self, batch_count_max: int = limits.BATCHES_PER_SERVER_MAX) -> None:
-        self.left = batch_count_max
+    def __init__(self, allowed: BatchLimits = _AS_USUAL) -> None:
+        self.left = allowed.per_server_max or limits.BATCHES_PER_SERVER_MAX
+        self.per_stream_max = allowed.per_stream_max or limits.BATCHES_PER_STREAM_MAX
+        self.msgs_max = allowed.msgs_max or limits.BATCH_MSGS_MAX
+        self.idle_ms_max = allowed.idle_ms_max or limits.BATCH_IDLE_MS_MAX
 
 
 class _Batch:
@@ -72,14 +77,15 @@ class BatchStager:
         seq = _parse_seq(get(headers, b"Nats-Batch-Sequence"))
         batch = self._batches.get(batch_id)
         commit = get(headers, _COMMIT)
-        is_too_many = seq > limits.BATCH_MSGS_MAX and commit != b"eob"  # that one is not stored
+        stored = seq - (commit == b"eob")  # that one is not
+        is_too_many = stored > self._budget.msgs_max
         if batch is None:
             if is_too_many:
-                return _too_large()
+                return self._too_large()
             if seq != 1:
                 return errors.ATOMIC_PUBLISH_INCOMPLETE_BATCH()
             if (
-                len(self._batches) >= limits.BATCHES_PER_STREAM_MAX or self._budget.left <= 0
+                len(self._batches) >= self._budget.per_stream_max or self._budget.left <= 0
             ) and not commit:
                 return errors.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT()
             batch = self._open(batch_id)
@@ -95,7 +101,7 @@ class BatchStager:
             return errors.ATOMIC_PUBLISH_INCOMPLETE_BATCH()
         if is_too_many:
             self._give_up(batch_id, "large", advices)
-            return _too_large()
+            return self._too_large()
         if commit == b"eob":
             subject, last_headers, payload = batch.msgs[-1]
             batch.msgs[-1] = (subject, _mark_last(last_headers), payload)
@@ -106,7 +112,7 @@ class BatchStager:
             self._byte_count += size
             if self._byte_count > limits.BATCH_BYTES_MAX and not commit:
                 self._give_up(batch_id, "large", advices)
-                return _too_large()
+                return self._too_large()
         if commit:
             self._close(batch_id)
             return batch_id.decode("utf-8", "replace"), batch.msgs
@@ -140,7 +146,7 @@ class BatchStager:
         taken = batch.msgs
         first = seq = len(taken) + 1
         byte_count = 0
-        for at in range(start, min(len(msgs), start + limits.BATCH_MSGS_MAX + 1 - first)):
+        for at in range(start, min(len(msgs), start + self._budget.msgs_max + 1 - first)):
             msg = msgs[at]
             headers = msg[1]
             if not headers.startswith(head + b"%d\r\n" % seq) or replies[at]:
@@ -201,7 +207,7 @@ class BatchStager:
         # To the end: the dict is ordered by when a batch was last added to.
         del self._batches[batch_id]
         self._batches[batch_id] = batch
-        batch.due_ms = now_ms + limits.BATCH_IDLE_MS_MAX
+        batch.due_ms = now_ms + self._budget.idle_ms_max
         self._set_deadline()
 
     def _close(self, batch_id: bytes) -> None:
@@ -221,9 +227,8 @@ class BatchStager:
         first = next(iter(self._batches.values()), None)
         self.deadline_ms = 0 if first is None else first.due_ms
 
-
-def _too_large() -> JsError:
-    return errors.ATOMIC_PUBLISH_TOO_LARGE_BATCH(size=limits.BATCH_MSGS_MAX)
+    def _too_large(self) -> JsError:
+        return errors.ATOMIC_PUBLISH_TOO_LARGE_BATCH(size=self._budget.msgs_max)
 
 
 def _parse_seq(text: bytes | None) -> int:

@@ -263,7 +263,7 @@ class Cursor(CursorSending):
             self._hold((until_ns - now_ns + _MS - 1) // _MS)
             return
         self._is_resume_proposed = True
-        command = [commands.PAUSE_CONSUMER, now_ns, self.consumer.name, 0]
+        command = [commands.PAUSE_CONSUMER, now_ns, self.consumer.name, until_ns]
         self._host.propose(command, is_forced=True)
 
     def _arm(self) -> None:

@@ -50,7 +50,7 @@ from streamd.node.trash import Trash
 from streamd.node.wakeup import DueTurns
 from streamd.raft.messages import Message
 from streamd.store.disk import disk_error
-from streamd.types import META_UID, NodeId, Uid
+from streamd.types import META_UID, BatchLimits, NodeId, Uid
 
 
 class Node:
@@ -73,6 +73,7 @@ class Node:
         env: NodeEnv | None = None,
         ha_assets_max: int = 0,
         unique_tag: str = "",
+        batch_limits: BatchLimits | None = None,
         cluster_name: str = "",
         tags: tuple[str, ...] = (),
         accepts_loss: bool = False,
@@ -86,6 +87,7 @@ class Node:
         self.storage_max = storage_max
         self.unique_tag = unique_tag  # see placement.Cluster
         self.ha_assets_max = ha_assets_max  # replicated streams placed here; 0: any number
+        self.batch_limits = batch_limits or BatchLimits()
         self.sync = sync
         self.cluster_name = cluster_name
         self.is_clustered = bool(cluster_name)

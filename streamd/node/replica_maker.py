@@ -45,7 +45,7 @@ class ReplicaMaker:
         self._on_events = on_events
         self._on_failed = on_failed
         self._columns = ColumnsCache()
-        self._batch_budget = BatchBudget()
+        self._batch_budget = BatchBudget(node.batch_limits)
 
     def member(self, asset: StreamAsset, found: Recovered, *, is_log_void: bool) -> RaftCore:
         """Make this node's member of the stream's group. Raises what `Rafts.make` raises."""

@@ -44,6 +44,35 @@ INTENDED = [
         "body.config.sync_*",
         "ours makes durable before it acks unless told otherwise; the peer, at intervals",
     ),
+    Intended(
+        "edges.copies_to_nowhere_from_later_on",
+        "config.republish.dest",
+        "nothing is copied, as if it were so from the start; the peer then copies into the stream"
+        " itself, without end",
+    ),
+    Intended(
+        "edges.deliveries_that_a_stream_captures",
+        "*",
+        "a delivery is no publish; the peer stores it there under the subject it came from, which"
+        " is none of that stream's",
+    ),
+    Intended(
+        "edges.removals_are_no_acks",
+        "ack_floor.*",
+        "nobody acked what comes before a message that was removed: it is delivered again; the peer"
+        " takes the removal for an ack of it all",
+    ),
+    Intended("edges.removals_are_no_acks", "num_ack_pending", "as above: it waits for its ack"),
+    Intended(
+        "edges.purge_of_what_one_consumer_wants",
+        "ack_floor.*",
+        "how far a consumer is moved by the removal of what it had not been sent; and it is no ack",
+    ),
+    Intended(
+        "edges.purge_of_what_one_consumer_wants",
+        "delivered.stream_seq",
+        "as above: the peer counts what was never sent as delivered",
+    ),
     Intended("*", "api.level", "the peer is of a newer API level than ours"),
 ]
 

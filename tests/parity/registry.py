@@ -33,6 +33,7 @@ def load() -> dict[str, Scenario]:
         consumers,
         core,
         delivery,
+        edges,
         messages,
         publish,
         pulls,

@@ -227,7 +227,7 @@ class Bed:
         self.index.rows = [r for r in rows if r[0] >= below or not matches(pattern, r[2])]
         self._fix_first()
         for consumer in self.consumers.values():
-            consumer.on_purged(self.effects)
+            consumer.on_purged()
         for cursor in self.cursors.values():
             cursor.on_removed()
         self.turn()
@@ -300,7 +300,7 @@ class Bed:
         if kind in (commands.PAUSE_CONSUMER, commands.RESET_CONSUMER):
             consumer = self.consumers[command[2]]
             if kind == commands.PAUSE_CONSUMER:
-                consumer.pause(command[3])
+                consumer.pause(command[3], now_ns=command[1])
             else:
                 consumer.reset(command[3])
         else:

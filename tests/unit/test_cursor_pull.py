@@ -617,7 +617,7 @@ def test_a_pause_is_over_also_for_a_change_that_was_asked_for_before() -> None:
     bed.create(pause_until="2100-01-01T00:00:00Z")
     consumer = bed.consumers["C"]
     asked = {**consumer.config, "description": "new"}
-    consumer.pause(0)
+    consumer.pause(0, now_ns=bed.now_ns())
     consumer.update(asked)
     assert consumer.config["description"] == "new"
     assert "pause_until" not in consumer.config

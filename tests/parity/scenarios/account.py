@@ -99,3 +99,33 @@ def varz_and_connz(at: Recorder) -> None:
     at.http("/connz", connz)
     at.http("/connz?limit=zzz")
     at.http("/nothing", lambda _: "")
+
+
+def _pinged(at: Recorder, name: str, body: bytes = b"") -> None:
+    """What is told of the account: counters, times and what only one of the two shows are left
+    out."""
+    told = at.wire.ask(f"$SYS.REQ.ACCOUNT.PING.{name}", body, within_s=2)[0].json()
+    data = told.get("data") or {}
+    for one in data.get("connections", []):
+        for field in ("cid", "port", "rtt", "pending_bytes", "in_bytes", "out_bytes", "out_msgs"):
+            one.pop(field, None)
+    for one in data.get("account_statz", []):
+        for field in ("num_subscriptions", "total_conns"):
+            one.pop(field)
+        one["sent"].update(msgs=0, bytes=0)
+        one["received"].update(msgs=0, bytes=0)
+    at.note(f"{name} {body.decode()}", {"data": data, "error": told.get("error")})
+
+
+@scenario
+def pings(at: Recorder) -> None:
+    """The two that an ordinary account may ask every server; the rest is for the system account."""
+    _pinged(at, "CONNZ")
+    _pinged(at, "CONNZ", b'{"subscriptions":true,"limit":1,"sort":"subs"}')
+    _pinged(at, "CONNZ", b'{"sort":"zz"}')
+    _pinged(at, "STATZ")
+    _pinged(at, "STATZ", b'{"accounts":["$G","X"]}')
+    server = at.wire.info["server_id"]
+    for subject in ("SERVER.PING", "SERVER.PING.VARZ", f"SERVER.{server}.VARZ", "ACCOUNT.$G.INFO"):
+        frames = at.wire.ask(f"$SYS.REQ.{subject}", within_s=1)
+        at.note(subject, [frame.status for frame in frames])

@@ -192,3 +192,21 @@ def test_republish_headers_only(bed: Bed) -> None:
     ((subject, _, headers, payload),) = bed.wires.sent
     assert (subject, payload) == (b"h.1", b"")
     assert headers.endswith(b"Nats-Msg-Size: 5\r\n\r\n")
+
+
+def test_what_is_read_message_by_message_is_not_audited(bed: Bed) -> None:
+    """As in nats-server: whoever keeps the audits would keep one for each message that is read."""
+    bed.make("T")
+    bed.wires.sent.clear()
+    bed.ask("STREAM.MSG.GET.T", {"seq": 1})
+    assert bed.wires.sent == []
+    bed.ask("STREAM.INFO.T")
+    assert [subject for subject, *_ in bed.wires.sent] == [b"$JS.EVENT.ADVISORY.API"]
+
+
+def test_a_reason_that_nobody_gave_is_left_out(bed: Bed) -> None:
+    stream = bed.make("T")
+    bed.wires.sent.clear()
+    fields = {"consumer": "c", "consumer_seq": 1, "stream_seq": 1, "deliveries": 1, "reason": ""}
+    bed.router.advisories.on_stream_event(stream, "consumer_terminated", fields)  # type: ignore[arg-type]
+    assert "reason" not in json.loads(bed.wires.sent[0][3])

@@ -42,7 +42,8 @@ def test_every_setting_reaches_its_option() -> None:
             store_dir: /data, max_mem: 64MB, max_file: "1GB", sync_interval: "10s"
             domain: hub, unique_tag: " AZ: ", limits { max_ack_pending: 5, max_ha_assets: 6
                 max_request_batch: 8
-                duplicate_window: "9s", batch { max_msgs: 7, timeout: "3s" } }
+                duplicate_window: "9s", batch {
+                max_msgs: 7, timeout: "3s", max_inflight_per_stream: 11, max_inflight_total: 12 } }
         }
         """
     )
@@ -59,6 +60,7 @@ def test_every_setting_reaches_its_option() -> None:
     assert (js.max_memory, js.max_storage) == (64 << 20, 1 << 30)
     assert (js.sync_interval_ns, js.is_sync_always) == (10 * 10**9, False)
     assert (js.max_ack_pending, js.max_batch_msgs, js.batch_timeout_ns) == (5, 7, 3 * 10**9)
+    assert js.batch_limits == (11, 12, 7, 3000)
     assert js.asset_limits == (5, 8, 9 * 10**9) and js.max_ha_assets == 6
     assert o.warnings == []
 
@@ -413,3 +415,11 @@ def test_what_is_no_duration_is_refused(text: str, why: str) -> None:
     """With ValueError; the caller knows the key."""
     with pytest.raises(ValueError, match=f'^time: {why} "{text}"$'):
         durations.parse_duration(text)
+
+
+def test_a_batch_may_not_be_larger_than_one_log_entry_is_to_be() -> None:
+    o = options("jetstream { limits { batch { max_msgs: 20000, max_inflight_total: -1 } } }")
+    finish(o)
+    assert o.jetstream.batch_limits == (0, 0, 16_384, 0)
+    (warning,) = o.warnings
+    assert warning.startswith("jetstream.limits.batch.max_msgs (20000) is taken for 16384")

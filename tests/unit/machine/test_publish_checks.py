@@ -462,3 +462,11 @@ def test_a_republished_message_tells_the_one_before_it_on_its_subject() -> None:
     box.do(commands.DELETE_MSG, 6, False)
     box.store((b"a.2", b"", b"x"))
     assert box.events[-1][1]["last_seq"] == 0
+
+
+@pytest.mark.parametrize("republish", [{"src": ">", "dest": ""}, {"src": "a.>"}, {}, None])
+def test_a_republish_without_a_destination_copies_nothing(republish: Any) -> None:
+    """A copy would have the message's own subject: stored here again, and copied again."""
+    box = Box(republish=republish)
+    box.store((b"a.1", b"", b"x"))
+    assert not [kind for kind, _ in box.events if kind == "republish"]

@@ -10,7 +10,7 @@ import pytest
 from streamd import NATS_LEVEL
 from streamd.config.cluster import ClusterOptions
 from streamd.config.options import Options, Permissions, ResponsePermission, User
-from streamd.net.user_info import UserInfo
+from streamd.net.user_info import SystemAnswers, UserInfo
 from tests.unit.net.bed import CONNECT, Bed
 
 ASK = b"SUB in 1\r\nPUB $SYS.REQ.USER.INFO in 0\r\n\r\n"
@@ -22,7 +22,7 @@ def as_user(**fields: str) -> bytes:
 
 def answer_to(connect: bytes, options: Options, *, has_jetstream: bool = True) -> dict[str, Any]:
     bed = Bed(options)
-    UserInfo(bed.pubsub, has_jetstream=has_jetstream)
+    UserInfo(bed.pubsub, SystemAnswers(bed.pubsub, has_jetstream=has_jetstream))
     head, body, end = bed.peer(connect).send(ASK).split(b"\r\n")
     assert head == b"MSG in 1 %d" % len(body)
     assert not end
@@ -82,7 +82,7 @@ def test_the_user_is_told(connect: bytes, options: Options, data: dict[str, Any]
 
 def test_no_question_no_answer() -> None:
     bed = Bed()
-    UserInfo(bed.pubsub, has_jetstream=True)
+    UserInfo(bed.pubsub, SystemAnswers(bed.pubsub, has_jetstream=True))
     peer = bed.peer()
     assert peer.send(b"PUB $SYS.REQ.USER.INFO 0\r\n\r\n") == b""
     bed.pubsub.publish(b"$SYS.REQ.USER.INFO", b"in", b"", b"")  # a server is no user

@@ -9,8 +9,13 @@ import pytest
 from streamd import limits
 from streamd.errors import JsError
 from streamd.node.batches import BatchBudget, BatchStager
+from streamd.types import BatchLimits
 
 CONFIG: dict[str, Any] = {"allow_atomic": True, "max_msg_size": 250}
+
+
+def header_block(batch_id: str, seq: int) -> bytes:
+    return f"NATS/1.0\r\nNats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: {seq}\r\n\r\n".encode()
 
 
 class Publisher:
@@ -156,7 +161,7 @@ def test_gap_is_told_before_a_sequence_that_no_batch_has(publisher: Publisher) -
 
 
 def test_open_batches_are_bounded_per_stream_and_server() -> None:
-    budget = BatchBudget(60)
+    budget = BatchBudget(BatchLimits(per_server_max=60))
     one, other = Publisher(budget), Publisher(budget)
     for at in range(limits.BATCHES_PER_STREAM_MAX):
         assert one.send(f"b{at}", 1) is None
@@ -169,6 +174,27 @@ def test_open_batches_are_bounded_per_stream_and_server() -> None:
     assert other.send("more", 1) is None
     one.stager.clear()
     assert budget.left == 49
+
+
+def test_the_bounds_are_what_the_server_allows() -> None:
+    """Also where a run of messages is taken at once."""
+    allowed = BatchLimits(per_stream_max=2, per_server_max=3, msgs_max=3, idle_ms_max=1500)
+    budget = BatchBudget(allowed)
+    one, other = Publisher(budget), Publisher(budget)
+    assert one.send("a", 1) is None and one.send("b", 1) is None
+    assert one.refused("c", 1) == 10210  # the stream's are two
+    assert other.send("a", 1) is None
+    assert other.refused("b", 1) == 10210  # the server's are three
+    assert one.stager.deadline_ms == 1000 + 1500
+    one.stager.expire(2500, one.advices)
+    assert budget.left == 2 and other.stager.deadline_ms == 2500
+    assert [one.send("a", seq) for seq in (1, 2, 3)] == [None] * 3
+    refusal = one.send("a", 4)
+    assert (refusal.err_code, refusal.description[-3:]) == (10199, ": 3")
+    run = [(b"t", header_block("b", seq), b"x") for seq in range(1, 7)]
+    one.send("b", 1)
+    assert one.stager.stage_run(run, [b""] * 6, 1, CONFIG, now_ms=1000) == 3
+    assert one.refused("b", 4) == 10199
 
 
 def test_idle_batches_are_given_up(publisher: Publisher) -> None:

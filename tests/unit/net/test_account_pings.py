@@ -1,0 +1,94 @@
+"""What `$SYS.REQ.ACCOUNT.PING` says; tests/parity asks nats-server the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamd.config.options import Options
+from streamd.net.account_pings import AccountPings
+from streamd.net.facts import Sources
+from streamd.net.monitoring import Monitoring
+from streamd.net.user_info import SystemAnswers
+from tests.unit.net.bed import CONNECT, Bed
+from tests.unit.net.mesh import Mesh
+
+
+def ask(subject: str, payload: bytes = b"") -> dict[str, Any]:
+    bed = Bed(Options())
+    pubsub = bed.pubsub
+    monitoring = Monitoring(
+        pubsub.options, sources=Sources(pubsub), server_id=pubsub.server_id, server_name="bed"
+    )
+    AccountPings(pubsub, monitoring, SystemAnswers(pubsub, has_jetstream=True))
+    bed.peer(CONNECT)  # somebody else
+    request = b"SUB in 1\r\nPUB $SYS.REQ.ACCOUNT.PING.%b in %d\r\n%b\r\n"
+    sent = bed.peer(CONNECT).send(request % (subject.encode(), len(payload), payload))
+    head, body, end = sent.split(b"\r\n")
+    assert head == b"MSG in 1 %d" % len(body) and not end
+    answer: dict[str, Any] = json.loads(body)
+    assert answer.pop("server")["name"] == "bed"
+    return answer
+
+
+def test_connections_are_those_of_the_account() -> None:
+    data = ask("CONNZ")["data"]
+    assert (data["num_connections"], data["total"], data["limit"]) == (2, 2, 1024)
+    assert "subscriptions_list" not in data["connections"][1]
+    asked = b'{"subscriptions":true,"limit":1,"offset":1,"acc":"$SYS","sort":"subs","zz":1}'
+    data = ask("CONNZ", asked)["data"]
+    assert (data["num_connections"], data["total"], data["limit"]) == (1, 2, 1)
+    assert ask("CONNZ", b'{"state":1}')["data"]["connections"] == []
+    detailed = ask("CONNZ", b'{"subscriptions_detail":true,"cid":2}')["data"]["connections"]
+    assert [sub["subject"] for sub in detailed[0]["subscriptions_list_detail"]] == ["in"]
+
+
+def test_statistics_are_those_of_the_account() -> None:
+    (stats,) = ask("STATZ", b'{"accounts":["X"]}')["data"]["account_statz"]
+    assert (stats["acc"], stats["conns"]) == ("$G", 2)
+
+
+@pytest.mark.parametrize("payload", [b"{bad", b"\xff", b"[1", b"[" * 100_000])
+def test_what_is_no_json_is_refused(payload: bytes) -> None:
+    for subject in ("CONNZ", "STATZ"):
+        assert ask(subject, payload)["error"]["code"] == 400
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (b'{"sort":"zz"}', "invalid sorting option: zz"),
+        (b'{"state":9}', "Error decoding state for 9"),
+        (b'{"state":[1]}', "Error decoding state for"),
+        (b'{"limit":"x"}', "Error decoding int"),
+        (b'{"sort":{"a":1}}', "invalid sorting option"),
+    ],
+)
+def test_what_means_nothing_is_refused(payload: bytes, text: str) -> None:
+    answer = ask("CONNZ", payload)
+    assert answer["data"] is None and answer["error"]["code"] == 500
+    assert answer["error"]["description"].startswith(text)
+
+
+def test_every_node_answers_with_its_own() -> None:
+    """The asker's, and those that another node passes it on to."""
+    mesh = Mesh(3)
+    for name, bed in mesh.beds.items():
+        pubsub = bed.pubsub
+        monitoring = Monitoring(
+            pubsub.options, sources=Sources(pubsub), server_id=name, server_name=name
+        )
+        AccountPings(pubsub, monitoring, SystemAnswers(pubsub, has_jetstream=True))
+    mesh.settle()
+    client = mesh.beds["b"].peer(CONNECT)
+    sent = client.send(b"SUB in 1\r\nPUB $SYS.REQ.ACCOUNT.PING.CONNZ in 0\r\n\r\n")
+    mesh.settle()
+    sent += client.take()
+    answers = [json.loads(line) for line in sent.split(b"\r\n") if line.startswith(b"{")]
+    assert {one["data"]["server_id"]: one["data"]["total"] for one in answers} == {
+        "a": 0,
+        "b": 1,
+        "c": 0,
+    }
