@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class Scrubber:
-    """One node's. One file at a time: a job on the block thread; then a pause, or, after small files,
-    one for several."""
+    """One node's. One file at a time: a job on the block thread; then a pause, after small files
+    one for several of them."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -105,7 +105,7 @@ async def _unknown(path: Path) -> None:
 
 
 def test_pauses_after_small_files_are_made_in_one() -> None:
-    """A node with thousands of them is woken once a second, not after each; the pace is the same."""
+    """A node with thousands of them wakes up once a second, not for each; the pace is the same."""
     timers: list[float] = []
     loop = SimpleNamespace(call_later=lambda delay_s, callback: timers.append(delay_s))
     node: Any = SimpleNamespace(is_stopping=False, env=SimpleNamespace(loop=loop))
