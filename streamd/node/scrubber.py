@@ -84,11 +84,11 @@ class Scrubber:
         took_s = (node.env.clock.monotonic_ms() - self._began_ms) / 1000
         self._later(max(self._pause_s, limits.SCRUB_EVERY_S - took_s), self._begin)
 
-    def _was_read(self, size: int, go_on: Callable[[], None]) -> None:
+    def _was_read(self, size: int, go_on: Callable[[], None], bytes_per_s: int = 0) -> None:
         self.read_bytes += size
         if self._node.is_stopping:
             return
-        self._owed_s += max(self._pause_s, size / limits.SCRUB_BYTES_PER_S)
+        self._owed_s += max(self._pause_s, size / (bytes_per_s or limits.SCRUB_BYTES_PER_S))
         if self._owed_s < limits.SCRUB_REST_S:
             go_on()
             return
@@ -114,7 +114,8 @@ class Scrubber:
                 raise result
             else:
                 size = result
-            self._was_read(size, partial(self._read_piece, pieces, oldest) if size else self._next)
+            go_on = partial(self._read_piece, pieces, oldest) if size else self._next
+            self._was_read(size, go_on, limits.SCRUB_LOG_BYTES_PER_S)
 
         self._node.block_thread.submit(partial(next, pieces, 0), done)
 

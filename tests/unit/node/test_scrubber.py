@@ -118,3 +118,5 @@ def test_pauses_after_small_files_are_made_in_one() -> None:
     assert len(went_on) == 6  # the other two when the pauses are over
     scrubber._was_read(3 * limits.SCRUB_BYTES_PER_S, lambda: went_on.append(1))
     assert timers[2:] == [3.0]
+    scrubber._was_read(limits.SCRUB_LOG_BYTES_PER_S, lambda: None, limits.SCRUB_LOG_BYTES_PER_S)
+    assert timers[3:] == [1.0]
