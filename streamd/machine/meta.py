@@ -9,6 +9,7 @@ decides who was first.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -85,6 +86,8 @@ class MetaMachine:
         before that, by its data, must not take part."""
         self.out: set[NodeId] = set()  # of these, who has not joined anew
         self.thin: set[Uid] = set()  # streams that a removal left with fewer peers than they want
+        self.carried: Counter[tuple[NodeId, bool]] = Counter()
+        """How many replicas are wanted on a node, by whether the stream has several."""
         self._captured: SubjectTree[str] = SubjectTree()  # names by what they capture
         self._handlers: dict[int, Callable[[Entry, Command, Effects], Any]] = {
             commands.CREATE_STREAM: self._apply_create,
@@ -146,7 +149,7 @@ class MetaMachine:
             placement = (tuple(names) for names in row[_FIELDS_ALONE:])
             asset = StreamAsset(*row[:_FIELDS_ALONE], *placement)
             machine.streams_by_name[asset.name] = machine.streams_by_uid[asset.uid] = asset
-            machine._capture(asset)
+            machine._count_in(asset)
         if removed:
             rows, thin = removed[0]
             machine.removals = {name: index for name, index, _ in rows}
@@ -272,7 +275,7 @@ class MetaMachine:
         del self.streams_by_name[name]
         del self.streams_by_uid[existing.uid]
         self.thin.discard(existing.uid)
-        self._release(existing)
+        self._count_out(existing)
         self.digest = (self.digest - _mix(existing)) & MASK64
         out.events.append(("stream_deleted", {"asset": existing}))
         return True
@@ -281,8 +284,8 @@ class MetaMachine:
         before = self.streams_by_name.get(asset.name)
         if before is not None:
             self.digest = (self.digest - _mix(before)) & MASK64
-            self._release(before)
-        self._capture(asset)
+            self._count_out(before)
+        self._count_in(asset)
         self.streams_by_name[asset.name] = self.streams_by_uid[asset.uid] = asset
         self.digest = (self.digest + _mix(asset)) & MASK64
         if len(asset.peers) >= asset.config.get("num_replicas", 1):
@@ -311,13 +314,17 @@ class MetaMachine:
         """Names of the streams that capture a subject, or any subject of a pattern."""
         return set(self._captured.overlapping(pattern))
 
-    def _capture(self, asset: StreamAsset) -> None:
+    def _count_in(self, asset: StreamAsset) -> None:
         for subject in asset.config.get("subjects") or ():
             self._captured.add(subject.encode(), asset.name)
+        for node_id in asset.peers:
+            self.carried[node_id, len(asset.peers) > 1] += 1
 
-    def _release(self, asset: StreamAsset) -> None:
+    def _count_out(self, asset: StreamAsset) -> None:
         for subject in asset.config.get("subjects") or ():
             self._captured.remove(subject.encode(), asset.name)
+        for node_id in asset.peers:
+            self.carried[node_id, len(asset.peers) > 1] -= 1
 
 
 def _check_update(old: dict[str, Any], new: dict[str, Any]) -> JsError | None:

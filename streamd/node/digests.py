@@ -1,7 +1,8 @@
 """Do the replicas of a group hold the same? Each says what it holds at agreed indexes.
 
-A checkpoint is a log entry; applying it, every replica takes its fingerprint at that very index and
-tells the others. What a majority holds is the truth: a replica with anything else has drifted.
+A checkpoint is where a group comes to rest, or a log entry if it does not; there every replica
+takes its fingerprint, at that very index, and tells the others. What a majority holds is the truth:
+a replica with anything else has drifted.
 """
 
 from __future__ import annotations
@@ -45,13 +46,12 @@ class Digests:
         mine = votes.get(self._name)
         if mine is None or self._name not in voters:
             return Verdict.OPEN
-        counted = Counter(votes[voter] for voter in voters if voter in votes)
-        top, top_count = counted.most_common(1)[0]
-        if top_count > len(voters) // 2:
-            return Verdict.EQUAL if top == mine else Verdict.DRIFTED
-        if sum(counted.values()) == len(voters):
-            return Verdict.SPLIT
-        return Verdict.OPEN
+        told = [votes[voter] for voter in voters if voter in votes]
+        if told.count(mine) > len(voters) // 2:
+            return Verdict.EQUAL
+        if Counter(told).most_common(1)[0][1] > len(voters) // 2:
+            return Verdict.DRIFTED
+        return Verdict.SPLIT if len(told) == len(voters) else Verdict.OPEN
 
     def forget(self, uid: Uid) -> None:
         """The group's replica here begins anew, or is gone."""

@@ -120,6 +120,7 @@ class Group:
         self._read_count = raft.nonce << 20
         self._checkpoint_at_ms = 0  # 0: nothing changed since the last one
         self._checkpoint_index: Index = 0  # of the last one applied here
+        self._is_at_rest = False  # and has said what it holds
         self._stepping_down: list[tuple[int, Callable[[Any], None]]] = []  # (deadline, done)
         self._handlers: list[Callable[[Any, Any, Any], None]] = [
             self._on_stop, self._on_tick, self._on_durable, self._on_saved, self._on_propose,
@@ -155,6 +156,8 @@ class Group:
         if not raft.log.is_sole:
             self._look_at_checkpoint()
             self._drain(turn)
+            if raft.is_quiescent != self._is_at_rest:
+                self._look_at_rest(turn)
         if self._reads:
             self._look_at_lost_reads()
         if self._barriers:
@@ -271,7 +274,7 @@ class Group:
     # --- care of a group with peers -----------------------------------------------------------
 
     def _look_at_checkpoint(self) -> None:
-        """Propose, now and then, that all replicas compare what they hold."""
+        """Propose, now and then, that all replicas compare what they hold: if they don't rest."""
         raft = self.raft
         if not self._is_ready:
             return
@@ -285,6 +288,22 @@ class Group:
             self._checkpoint_at_ms = 0
             self._checkpoint_index = raft.last_index + 1
             self.propose_now([CHECKPOINT, self.at_ns, 0, 0], None)
+
+    def _look_at_rest(self, turn: Turn) -> None:
+        """Members that rest hold the same log, and have applied it to its end: a checkpoint that
+        nobody has to log. (docs/adr/0030)"""
+        raft = self.raft
+        if not raft.is_quiescent:
+            self._is_at_rest = False
+        elif self.machine.applied == raft.last_index:
+            self._is_at_rest = True
+            if self._compares_at_rest():
+                self._checkpoint_index, self._checkpoint_at_ms = self.machine.applied, 0
+                turn.checkpoints.append((self.machine.applied, self.machine.fingerprint()))
+
+    def _compares_at_rest(self) -> bool:
+        """Whether the fingerprint is had cheaply enough. All members agree on that."""
+        return True
 
     def _look_at_step_down(self, turn: Turn) -> None:
         waiting = []

@@ -17,7 +17,7 @@ def group_info(node: Node, uid: Uid) -> dict[str, Any] | None:
     if group is None:
         return None
     status = group.raft.status()
-    index, digest = node.peering.digests.latest(uid)
+    index, digest = node.peering.comparisons.latest(uid)
     state, reason = _state(node, uid, group, status)
     return {
         "raft_group": _group_name(node, uid, group),

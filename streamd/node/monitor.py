@@ -294,6 +294,10 @@ class Monitor:
     def _arm(self, deadline_ms: int) -> None:
         """Keep one timer for the earliest deadline; firing early is harmless, so never push out."""
         if deadline_ms == 0:
+            if self._timer is not None and self._group.raft.is_quiescent:
+                # Thousands come to rest at a time: none is to have one more turn for nothing.
+                self._timer.cancel()
+                self._timer = None
             return
         if self._timer is not None:
             if self._timer_at_ms <= deadline_ms:

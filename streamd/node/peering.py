@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from streamd import errors, limits
 from streamd.node import group as g
-from streamd.node.digests import Digests, Verdict
+from streamd.node.comparisons import Comparisons
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Peers
 from streamd.node.relay import RelaySink
 from streamd.protocol import acks
 from streamd.raft.messages import Message
-from streamd.types import META_UID, Index, NodeId, Term, Uid
+from streamd.types import META_UID, NodeId, Term, Uid
 
 if TYPE_CHECKING:
-    from streamd.node.group import Group
     from streamd.node.node import Node
 
 
@@ -29,7 +28,7 @@ class Peering:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.peers: Peers | None = None
-        self.digests = Digests(node.server_name)
+        self.comparisons = Comparisons(node)
         self.node_facts: dict[NodeId, dict[str, Any]] = {}
         self.call_prefixes: dict[str, Callable[..., None]] = {}
         self.note_prefixes: dict[str, Callable[..., None]] = {}
@@ -183,26 +182,8 @@ class Peering:
             return
         if turn.alerts and group.raft.status()["has_diverged"]:
             node.replicas.repair(uid, turn.alerts[0], is_log_void=True)
-        for index, fingerprint in turn.checkpoints:
-            for node_id in group.raft.members.members():
-                if node_id != node.server_name:
-                    self.peers.note(node_id, "digest", [uid, index, fingerprint])
-            self._judge(uid, index, node.server_name, fingerprint, group)
-
-    def _judge(
-        self, uid: Uid, index: Index, node_id: NodeId, fingerprint: int, group: Group
-    ) -> None:
-        node = self._node
-        verdict = self.digests.add(uid, index, node_id, fingerprint, group.raft.members.voters)
-        if verdict is Verdict.DRIFTED:
-            self.digests.forget(uid)
-            text = f"content at index {index} is not what the majority holds"
-            node.error("replica has drifted", group=uid, reason=text)
-            node.replicas.repair(uid, text)
-        elif verdict is Verdict.SPLIT:
-            text = f"no two replicas agree on the content at index {index}"
-            node.error("replicas have drifted apart", group=uid, reason=text)
-            node.replicas.stop_serving(uid, text)
+        if turn.checkpoints:
+            self.comparisons.tell(uid, group, turn.checkpoints)
 
     # --- calls and notes --------------------------------------------------------------------
 
@@ -261,11 +242,12 @@ class Peering:
             monitor.post((g.PEER_DOWN, sender, live, None))
             monitor.post((g.PEER_UP, sender, live, None))
 
+    def _on_digests(self, sender: NodeId, rows: list[Any]) -> None:
+        self.comparisons.on_told(sender, rows)
+
     def _on_digest(self, sender: NodeId, args: list[Any]) -> None:
-        uid, index, fingerprint = args
-        group = self._node.group_of(uid)
-        if group is not None:
-            self._judge(uid, index, sender, fingerprint, group)
+        """From a server that tells of one group at a time: of an earlier version."""
+        self.comparisons.on_told(sender, (args,))
 
     def _on_facts(self, sender: NodeId, args: list[Any]) -> None:
         self.node_facts[sender] = args[0]
@@ -335,7 +317,14 @@ class Peering:
     def own_facts(self) -> dict[str, Any]:
         """What other nodes need to know to place streams here, and what this one understands."""
         node = self._node
-        replicas = list(node.replicas)
+        stream_count = ha_count = storage_used = memory_used = 0
+        for replica in node.replicas:  # in one pass: an idle node does little else
+            stream_count += 1
+            ha_count += len(replica.group.raft.log.membership.voters) > 1
+            if replica.is_file:
+                storage_used += replica.machine.index.bytes
+            else:
+                memory_used += replica.machine.index.bytes
         return {
             "server_id": node.server_id,
             "tags": list(node.tags),
@@ -347,10 +336,11 @@ class Peering:
             "removes": True,
             "awaits": True,
             "takes_back": True,
-            "storage_used": node.storage_bytes(),
-            "memory_used": node.memory_bytes(),
-            "streams": len(replicas),
-            "ha_assets": sum(1 for r in replicas if len(r.group.raft.members.voters) > 1),
+            "compares": True,
+            "storage_used": storage_used,
+            "memory_used": memory_used,
+            "streams": stream_count,
+            "ha_assets": ha_count,
         }
 
     def all_know(self, command: str, members: Iterable[NodeId]) -> bool:
@@ -372,6 +362,7 @@ class Peering:
 _NOTES: dict[str, Callable[[Peering, NodeId, list[Any]], None]] = {
     "leaders": Peering._on_leaders,
     "digest": Peering._on_digest,
+    "digests": Peering._on_digests,
     "facts": Peering._on_facts,
     "hello": Peering._on_hello,
     "meta": Peering._on_meta,

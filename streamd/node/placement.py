@@ -28,15 +28,18 @@ class Cluster:
         facts: Mapping[NodeId, Mapping[str, Any]],
         is_up: Callable[[NodeId], bool],
         assets: Iterable[StreamAsset],
+        carried: Mapping[tuple[NodeId, bool], int],
         unique_tag: str = "",
     ) -> None:
-        """`unique_tag`: no two replicas of a stream go to nodes with the same tag that begins so,
-        and none to a node without such a tag."""
+        """`carried`: replicas on each node, see MetaMachine. `unique_tag`: no two replicas of a
+        stream go to nodes with the same tag that begins so, and none to a node without such a
+        tag."""
         self.name = name
         self._unique_tag = unique_tag
         self.facts = facts
         self._is_up = is_up
         self._assets = assets
+        self._carried = carried
 
     @classmethod
     def seen_by(cls, node: NodeHandle) -> Cluster:
@@ -49,6 +52,7 @@ class Cluster:
                 name == node.server_name or (peers is not None and peers.is_up(name))
             ),
             assets=node.meta.streams_by_uid.values(),
+            carried=node.meta.carried,
             unique_tag=node.node_facts.get(node.server_name, {}).get("unique_tag", ""),
         )
 
@@ -192,19 +196,13 @@ class Cluster:
     def _loads(self, *, is_replicated: bool) -> dict[NodeId, tuple[int, int, int]]:
         """What each node carries: streams of the same kind (a replicated one costs its peers
         more), then all streams, then the room it lacks."""
-        same: dict[NodeId, int] = dict.fromkeys(self.facts, 0)
-        all_kinds = dict(same)
-        for asset in self._assets:
-            is_same = (len(asset.peers) > 1) == is_replicated
-            for node in asset.peers:
-                if node in same:
-                    same[node] += is_same
-                    all_kinds[node] += 1
+        carried = self._carried
         loads = {}
         for node, facts in self.facts.items():
             room_max = facts.get("storage_max", -1)
             room = room_max - facts.get("storage_used", 0) if room_max >= 0 else 0
-            loads[node] = (same[node], all_kinds[node], -room)
+            same = carried.get((node, is_replicated), 0)
+            loads[node] = (same, same + carried.get((node, not is_replicated), 0), -room)
         return loads
 
 

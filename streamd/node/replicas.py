@@ -345,7 +345,7 @@ class Replicas:
         asset = self._assets.get(uid)
         if asset is None or uid in self._busy or self._node.is_stopping:
             return
-        self._node.peering.digests.forget(uid)
+        self._node.peering.comparisons.forget(uid)
         self._node.damages.forget(uid)
         self.reasons.pop(uid, None)
         if uid in self._node.meta.streams_by_uid:
@@ -451,7 +451,7 @@ class Replicas:
         self.catch_ups.stop(uid)
         if uid not in node.meta.streams_by_uid:
             node.peering.forget(uid)  # else it lives on, elsewhere
-        node.peering.digests.forget(uid)
+        node.peering.comparisons.forget(uid)
         node.damages.forget(uid)
         self.reasons.pop(uid, None)
         is_led = self.led_since_ns(uid) > 0

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class Scrubber:
-    """One node's. One file at a time: a job on the block thread, then a pause."""
+    """One node's. One file at a time: a job on the block thread; then a pause, after small files
+    one for several of them."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -36,6 +37,7 @@ class Scrubber:
         self._queue: list[Callable[[], bool]] = []
         self._began_ms = 0
         self._pause_s = 0.0
+        self._owed_s = 0.0  # pauses that are made up for in one
         self._timer: Any = None
         self.read_bytes = 0
         self.rounds = 0
@@ -82,10 +84,16 @@ class Scrubber:
         took_s = (node.env.clock.monotonic_ms() - self._began_ms) / 1000
         self._later(max(self._pause_s, limits.SCRUB_EVERY_S - took_s), self._begin)
 
-    def _was_read(self, size: int, go_on: Callable[[], None]) -> None:
+    def _was_read(self, size: int, go_on: Callable[[], None], bytes_per_s: int = 0) -> None:
         self.read_bytes += size
-        if not self._node.is_stopping:
-            self._later(max(self._pause_s, size / limits.SCRUB_BYTES_PER_S), go_on)
+        if self._node.is_stopping:
+            return
+        self._owed_s += max(self._pause_s, size / (bytes_per_s or limits.SCRUB_BYTES_PER_S))
+        if self._owed_s < limits.SCRUB_REST_S:
+            go_on()
+            return
+        pause_s, self._owed_s = self._owed_s, 0.0
+        self._later(pause_s, go_on)
 
     # --- the log ----------------------------------------------------------------------------
 
@@ -106,7 +114,8 @@ class Scrubber:
                 raise result
             else:
                 size = result
-            self._was_read(size, partial(self._read_piece, pieces, oldest) if size else self._next)
+            go_on = partial(self._read_piece, pieces, oldest) if size else self._next
+            self._was_read(size, go_on, limits.SCRUB_LOG_BYTES_PER_S)
 
         self._node.block_thread.submit(partial(next, pieces, 0), done)
 

@@ -95,6 +95,9 @@ class StreamMaintenance(Group):
         self._expiry_at_ns = 0
         self._expiry_proposed = False
 
+    def _compares_at_rest(self) -> bool:
+        return len(self.machine.consumers) <= limits.REST_CONSUMERS_MAX
+
     def _wake(self) -> None:
         self.post((g.TICK, None, None, None))
 

@@ -29,7 +29,6 @@ from streamd.types import Entry, HardState, Index, NodeId, Term
 
 COMMIT_HINT_EVERY = 4096  # entries; how far the durable commit hint may lag behind
 EAGER_MS = 1000  # a peer hears of commits at once, since a client there wrote
-QUIET_ROUNDS = 2  # heartbeats with nothing to do before a group rests
 
 __all__ = ["NEVER", "LogReader", "NotLeader", "ProposalRejected", "RaftCore", "Ready"]
 
@@ -470,19 +469,24 @@ class RaftCore(Member):
     # --- helpers --------------------------------------------------------------------------------
 
     def _assert_takes_proposals(self) -> None:
+        leadership = self._leadership
+        if leadership is None:
+            return
         if self.is_quiescent:
             self._wake()
-        if self._leadership is not None and self._leadership.transfer_to:
-            target = self._leadership.transfer_to
+            # The entry itself wakes the others, and their acks are signs of life.
+            leadership.is_round_due = False
+            leadership.quiet_index += 1
+        if leadership.transfer_to:
+            target = leadership.transfer_to
             raise ProposalRejected(f"leadership is being handed to {target}")
 
     def _may_rest(self, leadership: Leadership, live: frozenset[NodeId]) -> bool:
-        """True when nothing was under way for `QUIET_ROUNDS` heartbeats."""
-        if not leadership.is_settled(live):
-            leadership.quiet_rounds = 0
-            return False
-        leadership.quiet_rounds += 1
-        return leadership.quiet_rounds > QUIET_ROUNDS
+        """True when nothing was appended since the last heartbeat, and nothing is under way."""
+        last = self.log.last_index
+        is_quiet = last == leadership.quiet_index
+        leadership.quiet_index = last
+        return is_quiet and leadership.is_settled(live)
 
     def _has_sends_due(self) -> bool:
         leadership = self._leadership

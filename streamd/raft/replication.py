@@ -50,7 +50,7 @@ class Leadership:
         "log",
         "node_id",
         "peers",
-        "quiet_rounds",
+        "quiet_index",
         "quorum_at_ms",
         "term",
         "term_start",
@@ -85,7 +85,8 @@ class Leadership:
         self._confirmed_round = 0
         self.is_round_due = False
         self.has_doubts = False  # some peer is uncertain
-        self.quiet_rounds = 0  # heartbeat rounds in a row with nothing to do
+        # Where the log ended a heartbeat ago; from here on with what begins the term, or wakes it.
+        self.quiet_index: Index = self.term_start
         self.heartbeat_at_ms = now_ms
         self.quorum_at_ms = now_ms
         self.transfer_to: NodeId = ""

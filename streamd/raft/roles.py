@@ -309,7 +309,7 @@ class Roles(State):
             self._arm_election()
             return
         leadership.expect_signs_from(self.now_ms)
-        leadership.quiet_rounds = 0
+        leadership.quiet_index = self.log.last_index
         leadership.is_round_due = True  # so that those who doubt it hear that we lead
         leadership.heartbeat_at_ms = self.now_ms + self._heartbeat_ms
         leadership.quorum_at_ms = self.now_ms + self._election_ms

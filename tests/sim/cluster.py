@@ -496,6 +496,7 @@ def scrubbing(every_s: float) -> Iterator[None]:
             ("SCRUB_EVERY_S", every_s),
             ("SCRUB_PAUSE_S", 0.002),
             ("SCRUB_BYTES_PER_S", 1 << 30),
+            ("SCRUB_LOG_BYTES_PER_S", 1 << 30),
         ):
             stack.enter_context(_set(limits, name, value))
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from streamd import errors
@@ -241,6 +242,35 @@ def test_removed_server_leaves_its_streams() -> None:
     assert box.machine.thin == {made.uid}
     assert box.do(commands.SET_PEERS, 7, made.uid, ["n1", "n2", "n4"]).peers[-1] == "n4"
     assert box.machine.thin == set()
+
+
+def test_what_nodes_carry_is_what_the_streams_say() -> None:
+    """Counted along, through all that changes it: placing a stream must not look at all others."""
+    box = MetaBox()
+    machine = box.machine
+
+    def is_right(found: MetaMachine) -> bool:
+        counted = Counter(
+            (node_id, len(asset.peers) > 1)
+            for asset in found.streams_by_uid.values()
+            for node_id in asset.peers
+        )
+        return +found.carried == counted
+
+    made = placed(box, "A", "n1", "n2", "n3")
+    placed(box, "B", "n3", replicas=1)
+    placed(box, "C", "n1", "n2", "n4")
+    assert machine.carried["n1", True] == 2 and machine.carried["n3", False] == 1
+    assert is_right(machine) and is_right(MetaMachine.restore(machine.snapshot()))
+    box.do(commands.SET_PEERS, 6, made.uid, ["n1"])  # of several replicas to one
+    assert machine.carried["n1", False] == 1 and is_right(machine)
+    box.do(commands.UPDATE_STREAM, 6, "B", made.config | {"name": "B", "subjects": ["B"]}, ["n2"])
+    assert is_right(machine)
+    box.do(commands.REMOVE_SERVER, 7, "n2")
+    assert is_right(machine)
+    box.do(commands.DELETE_STREAM, 8, "C", 0)
+    assert is_right(machine) and is_right(MetaMachine.restore(machine.snapshot()))
+    assert machine.carried["n4", True] == 0
 
 
 def test_nothing_is_placed_on_a_removed_server() -> None:

@@ -48,6 +48,7 @@ def make(path: Path, log: Any = None) -> Node:
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SCRUB_FIRST_S", "SCRUB_EVERY_S", "SCRUB_PAUSE_S"):
         monkeypatch.setattr(limits, name, 0.01)
+    monkeypatch.setattr(limits, "SCRUB_LOG_BYTES_PER_S", 8 * 1024 * 1024)
     for name in ("STRAGGLER_CHECK_S", "DAMAGES_EVERY_S"):
         monkeypatch.setattr(limits, name, 0.05)
 

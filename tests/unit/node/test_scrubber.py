@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from streamd.api.stream_configs import normalise
 from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.node.node import Node
+from streamd.node.scrubber import Scrubber
 from tests.sim.crash import SimWires
 
 
@@ -100,3 +102,21 @@ async def _unknown(path: Path) -> None:
     assert not node.damages.reasons
     assert node.damages.damage_count == 0
     await node.stopped()
+
+
+def test_pauses_after_small_files_are_made_in_one() -> None:
+    """A node with thousands of them wakes up once a second, not for each; the pace is the same."""
+    timers: list[float] = []
+    loop = SimpleNamespace(call_later=lambda delay_s, callback: timers.append(delay_s))
+    node: Any = SimpleNamespace(is_stopping=False, env=SimpleNamespace(loop=loop))
+    scrubber = Scrubber(node)
+    scrubber._pause_s = 0.25
+    went_on: list[int] = []
+    for _ in range(8):
+        scrubber._was_read(100, lambda: went_on.append(1))
+    assert timers == [1.0, 1.0]
+    assert len(went_on) == 6  # the other two when the pauses are over
+    scrubber._was_read(3 * limits.SCRUB_BYTES_PER_S, lambda: went_on.append(1))
+    assert timers[2:] == [3.0]
+    scrubber._was_read(limits.SCRUB_LOG_BYTES_PER_S, lambda: None, limits.SCRUB_LOG_BYTES_PER_S)
+    assert timers[3:] == [1.0]

@@ -1,0 +1,98 @@
+"""Groups with nothing to do: what they do last, and that they do nothing from then on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd import limits
+from streamd.machine import commands
+from streamd.types import Uid
+from tests.scenarios.driver import Cluster
+
+LONG_MS = 3 * limits.CHECKPOINT_EVERY_MS
+
+
+def _at_rest(cluster: Cluster, *streams: str) -> list[Any]:
+    """The groups of these streams on all nodes, once they rest."""
+    groups: list[Any] = [cluster.group(name, s) for name in cluster.names for s in streams]
+    cluster.until("rest", lambda: all(group.raft.is_quiescent for group in groups), 2)
+    return groups
+
+
+def _compared(cluster: Cluster, uid: Uid) -> set[tuple[int, int]]:
+    """What the nodes told of what they hold: (index, fingerprint)."""
+    return {cluster.node(name).peering.comparisons.latest(uid) for name in cluster.names}
+
+
+def test_replicas_compare_where_they_come_to_rest_and_nothing_follows(cluster: Cluster) -> None:
+    """Nobody logs a checkpoint for it, and none of thousands is woken again."""
+    uid = cluster.create()
+    cluster.publish(5)
+    groups = _at_rest(cluster, "S")
+    end = groups[0].raft.last_index
+    assert _compared(cluster, uid) == {(end, groups[0].machine.fingerprint())}
+    turns: list[int] = []
+    for group in groups:
+        turn = group.turn
+        group.turn = lambda *args, turn=turn: (turns.append(1), turn(*args))[1]
+    cluster.run_ms(LONG_MS)
+    assert turns == []
+    assert {group.raft.last_index for group in groups} == {end}
+
+
+def test_replicas_compare_again_when_a_node_is_back(cluster: Cluster) -> None:
+    """It may hold something else by now, though nothing was written: it remembers no comparison."""
+    uid = cluster.create()
+    cluster.publish(5)
+    end = _at_rest(cluster, "S")[0].raft.last_index
+    name = cluster.followers("S")[0]
+    cluster.stop(name)
+    cluster.boot(name)
+    cluster.until("compared", lambda: cluster.node(name).peering.comparisons.latest(uid)[0])
+    assert {index for index, _ in _compared(cluster, uid)} == {end}
+    assert len(_compared(cluster, uid)) == 1
+
+
+def test_whoever_does_not_come_to_rest_compares_at_an_entry(cluster: Cluster) -> None:
+    uid = cluster.create()
+    groups = [cluster.group(name, "S") for name in cluster.names]
+    since = _at_rest(cluster, "S")[0].raft.last_index
+    for _ in range(LONG_MS // 200):
+        cluster.publish(1)
+        cluster.run_ms(200)
+        assert not all(group is not None and group.raft.is_quiescent for group in groups)
+    assert {index > since for index, _ in _compared(cluster, uid)} == {True}
+    assert len(_compared(cluster, uid)) == 1
+
+
+def test_streams_with_many_consumers_compare_at_an_entry(cluster: Cluster) -> None:
+    """A fingerprint looks at each of them: not whenever a message came."""
+    uid = cluster.create()
+    for number in range(limits.REST_CONSUMERS_MAX + 1):
+        config = {"durable_name": f"C{number}", "ack_policy": "explicit"}
+        cluster.ask(f"CONSUMER.DURABLE.CREATE.S.C{number}", {"stream_name": "S", "config": config})
+    groups = _at_rest(cluster, "S")
+    end = groups[0].raft.last_index
+    assert all(index < end for index, _ in _compared(cluster, uid))
+    cluster.run_ms(limits.CHECKPOINT_EVERY_MS + 1000)
+    (index, _), *others = _compared(cluster, uid)
+    assert (index, others) == (end + 1, [])
+
+
+def test_of_a_message_to_a_group_at_rest_nothing_but_itself_is_logged(cluster: Cluster) -> None:
+    cluster.create()
+    cluster.publish(1)
+    groups = _at_rest(cluster, "S")
+    logged: list[int] = []
+    for group in groups:
+        apply = group.machine.apply
+
+        def noting(entry: Any, out: Any, apply: Any = apply) -> None:
+            apply(entry, out)
+            logged.append(entry.command[0] if entry.command else entry.data[1])
+
+        group.machine.apply = noting
+    cluster.publish(1)
+    cluster.run_ms(LONG_MS)
+    assert commands.CHECKPOINT not in logged
+    assert len(logged) == len(groups)
