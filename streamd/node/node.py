@@ -30,6 +30,7 @@ from streamd.node.env import NodeEnv, SystemEnv, completion
 from streamd.node.group import Group
 from streamd.node.group_info import group_info
 from streamd.node.hand_over import HandOver
+from streamd.node.heirs import Heirs
 from streamd.node.leaders import Leaders
 from streamd.node.memory_log import MemoryLog
 from streamd.node.meta_member import MetaMember
@@ -90,8 +91,9 @@ class Node:
         self.cluster_name = cluster_name
         self.is_clustered = bool(cluster_name)
         self.tags = tags
-        self.accepts_loss = accepts_loss  # of what a single server has lost, for this start
-        assert not (accepts_loss and self.is_clustered), "the other nodes have what was lost"
+        # For this start: of what a single server has lost; of what a voter in doubt may have had.
+        self.accepts_loss = accepts_loss and not self.is_clustered
+        self.accepts_doubt = accepts_loss and self.is_clustered
         self.failed: dict[str, str] = {}  # stream name -> why it is offline on this node
         self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
         self.identity: dict[str, Any] = {}  # see storedir; empty until the start
@@ -113,6 +115,7 @@ class Node:
         self.meta_member = MetaMember(self)
         self.replicas = Replicas(self)
         self.moves = Moves(self)
+        self.heirs = Heirs(self)
         self.config_changes = ConfigChanges(self)
         self.removals = Removals(self)
         self.has_requests: Callable[[], bool] = lambda: False  # see wait_for_requests
@@ -192,6 +195,8 @@ class Node:
         self.trash.empty_all()
         self.timers.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
         self.timers.again("members", limits.PLACEMENT_EVERY_S, self.moves.look)
+        if self.accepts_doubt:
+            self.timers.again("heirs", limits.HEIR_EVERY_S, self.heirs.look)
         env.loop.call_soon(done, None)
 
     async def started(self) -> None:

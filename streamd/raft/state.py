@@ -29,6 +29,7 @@ class State:
         "_dropped",
         "_election_ms",
         "_emit_to",
+        "_everybody",
         "_excused_ms",
         "_hard_state_changed",
         "_has_diverged",
@@ -145,6 +146,7 @@ class State:
         self._dice = Dice(seed)
         self.nonce = 0  # differs from one life of a member to the next; the shell's to set
         self._ballot = Ballot()
+        self._everybody: frozenset[NodeId] = frozenset()  # who must agree; see `stand_in`
         self._leadership: Leadership | None = None
         self._is_sole = False
         self._excused_ms = 0  # when it last was found to have stood still; see the core
