@@ -295,13 +295,11 @@ class Member(Roles):
         self._held.append((leader, reply))
 
     def _is_mere_learner(self) -> bool:
-        """True in memory of a member that knows of no configuration in which it votes: nothing was
-        committed by its acks, and should all voters have forgotten what it was told, it must not
-        keep them from beginning anew."""
-        log = self.log
-        return self.may_begin_anew and not any(
-            members.is_voter(self.node_id) for members in log.open_memberships()
-        )
+        """True in memory of a member that was never a voter: nothing was committed by its acks, and
+        should all voters have forgotten what it was told, it must not keep them from beginning
+        anew. Who was one, and left, may be needed by those who have not heard that it left: it
+        must not help them to go on without what came after."""
+        return self.may_begin_anew and not self._may_have_voted
 
     def _may_be_outlived(self) -> bool:
         """True in memory of a member whose acks count for nothing."""

@@ -240,6 +240,7 @@ class Roles(State):
     def _follow_membership(self) -> None:
         """Take the membership in force into account, here and in the leadership."""
         members = self.log.membership
+        self._may_have_voted |= any(held.is_voter(self.node_id) for _, held in self.log.memberships)
         self._is_sole = members.voters == (self.node_id,) and not (
             members.voters_out or members.learners
         )

@@ -42,6 +42,7 @@ class State:
         "_is_sole",
         "_leadership",
         "_live",
+        "_may_have_voted",
         "_outbox",
         "_patience_ms",
         "_read_states",
@@ -124,6 +125,8 @@ class State:
         )
         self.term: Term = log.hard_state.term
         self.vote: NodeId = log.hard_state.vote
+        # Was a voter at some time, or can't say: entries may rest on what it acked.
+        self._may_have_voted = self.is_uncertain
         if self.term < self.log.last_term:
             # Its vote is lost as well: it could vote twice in a term (I12).
             if not self.is_uncertain:

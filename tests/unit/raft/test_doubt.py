@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from streamd.raft import membership
 from streamd.raft.core import ProposalRejected, RaftCore
 from streamd.raft.election import FOLLOWER, Ballot
 from streamd.raft.log import next_chain
@@ -477,6 +478,31 @@ def test_a_learner_that_remembers_does_not_bar_voters_that_forgot(
             if ready.token is not None:
                 core.persisted(ready.token)
         assert [reply.is_granted for reply in replies] == [is_granted]
+
+
+@pytest.mark.parametrize("rejoins", [False, True])
+def test_who_was_a_voter_and_left_elects_nobody_who_lacks_that_it_left(rejoins: bool) -> None:
+    """c, cut off, still counts on b, which has left the group, or is in it as a learner again: b
+    was taken for a mere learner, and its grant made c lead beside a. Simulator seed 8100004."""
+    core = b_in_memory(
+        LogState(HardState(1), 1, 0, 0, 0), voters="abc", is_uncertain=False, may_begin_anew=True
+    )
+    chain, entries = 0, []
+    without = Membership(("a",), learners=("b",) if rejoins else ())
+    for index, data in enumerate((b"x", membership.encode(without), b"y"), 1):
+        chain = next_chain(chain, 1, index, data)
+        entries.append(Entry(1, index, data, chain=chain))
+    core.step("a", Append(1, 0, 0, 0, entries, 3))
+    while (ready := core.take(64, 1 << 20)) is not None:
+        if ready.token is not None:
+            core.persisted(ready.token)
+    core.tick(core.now_ms + 60_000)
+    assert core.commit == 3 and not core.members.is_voter("b")
+    core.step("c", Vote(2, True, 1, 1))
+    ready = core.take(64, 1 << 20)
+    assert ready is not None
+    replies = [each for _, each in ready.send_now if isinstance(each, VoteReply)]
+    assert [reply.is_granted for reply in replies] == [False]
 
 
 @pytest.mark.parametrize(
