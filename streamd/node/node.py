@@ -44,6 +44,7 @@ from streamd.node.removals import Removals
 from streamd.node.replicas import Replicas
 from streamd.node.room import MemoryRoom, StorageRoom
 from streamd.node.scrubber import Scrubber
+from streamd.node.sightings import Sightings
 from streamd.node.stragglers import Stragglers
 from streamd.node.stream_handle import LocalStream
 from streamd.node.timers import Timers
@@ -116,6 +117,7 @@ class Node:
         self.replicas = Replicas(self)
         self.moves = Moves(self)
         self.heirs = Heirs(self)
+        self.sightings = Sightings(self)
         self.config_changes = ConfigChanges(self)
         self.removals = Removals(self)
         self.has_requests: Callable[[], bool] = lambda: False  # see wait_for_requests
@@ -158,6 +160,7 @@ class Node:
         self._log_thread = env.make_thread("log")
         self.block_thread = env.make_thread("block")
         self.wal, self.is_log_lost = ownership.open_log(self, self._log_thread, self._on_log_error)
+        self.sightings.begin()
         self.memory_log = MemoryLog(env.loop.call_soon)
         self.due_turns = DueTurns()
         self.rafts = Rafts(self)
@@ -415,6 +418,7 @@ class Node:
         assert self._bootstrap is not None
         self._bootstrap.check(node_id, hello)
         self.removals.check(node_id, hello)
+        self.sightings.check(node_id, hello)
         self._bootstrap.on_peer_up(node_id, hello)
         self.peering.on_up(node_id, hello)
 

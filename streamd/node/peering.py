@@ -61,6 +61,7 @@ class Peering:
             "voters": voters,
             "facts": facts,
             **node.removals.hello(),
+            **node.sightings.hello(),
         }
 
     def renew_hello(self, founders: list[NodeId]) -> None:
