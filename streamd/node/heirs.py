@@ -23,25 +23,38 @@ if TYPE_CHECKING:
 
 
 class Heirs:
-    """One node's. It asks only if it was started so; it answers whoever asks."""
+    """One node's. It asks only if it was started so; it answers whoever asks.
+
+    What it says of a group it says once until that is over."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._turns: dict[Uid, int] = {}  # members asked so far, of groups without a leader
+        self._turns: dict[Uid, int] = {}  # members asked, or how often it was told
 
     def look(self) -> None:
-        """Ask the next member of each group that is in doubt here and has no leader."""
+        """Ask the next member of each group that is in doubt here and has no leader; where nobody
+        has accepted anything, say once that there is one."""
         node = self._node
         doubtful = [asset for asset in node.meta.streams_by_uid.values() if self._is_stuck(asset)]
         monitor = node.meta_member.monitor
-        if doubtful and monitor is not None:
+        if not node.accepts_doubt:
+            for asset in doubtful:
+                if not self._turns.setdefault(asset.uid, 0):
+                    self._turns[asset.uid] = 1
+                    node.warn(
+                        "a stream has no leader, and what its replica here remembers is in doubt",
+                        stream=asset.name, uid=asset.uid, members=" ".join(sorted(named_by(asset))),
+                        advice="start those of its servers that are down; if nobody has what this "
+                        "one may have forgotten: --accept-loss",
+                    )  # fmt: skip
+        elif doubtful and monitor is not None:
             # Who may have more is known to the meta group alone, and here perhaps of long ago.
             monitor.post((g.BARRIER, self._look_now, _nothing, None))
         for uid in list(self._turns):
             replica = node.replicas.get(uid)
             if replica is None or not replica.group.raft.is_uncertain:
                 del self._turns[uid]
-                node.warn("no voter of the group is in doubt any more", uid=uid)
+                node.warn("the replica is not in doubt any more", uid=uid)
 
     def _is_stuck(self, asset: StreamAsset) -> bool:
         replica = self._node.replicas.get(asset.uid)

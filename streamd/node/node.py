@@ -198,8 +198,8 @@ class Node:
         self.trash.empty_all()
         self.timers.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
         self.timers.again("members", limits.PLACEMENT_EVERY_S, self.moves.look)
-        if self.accepts_doubt:
-            self.timers.again("heirs", limits.HEIR_EVERY_S, self.heirs.look)
+        heirs_s = limits.HEIR_EVERY_S if self.accepts_doubt else limits.DOUBT_TOLD_S
+        self.timers.again("heirs", heirs_s, self.heirs.look)
         env.loop.call_soon(done, None)
 
     async def started(self) -> None:
