@@ -1,8 +1,9 @@
 """Rules of elections: when to stand, whom to vote for, who has won. No state of the log.
 
 A member stands after a randomised silence, first asking whether it *would* be elected (pre-vote):
-only then it raises the term. Nobody grants either kind while it hears a leader, so a member that
-is cut off half-way cannot depose a leader that a majority can hear.
+only then it raises the term. Where the leader is known to be gone voters take turns. Nobody grants
+either kind while it hears a leader, so a member that is cut off half-way cannot depose a leader
+that a majority can hear.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from streamd.raft.replication import Leadership
 from streamd.raft.state import NEVER, State
 from streamd.types import Entry, Index, NodeId, Term
 
-LEADER_LOST_MS = (30, 300)  # patience once the leader's link is known to be gone
+LEADER_LOST_MS = (30, 200)  # patience once the leader's link is known to be gone
+TURN_MS = 300  # later, for each voter that stands before this one
 HURRIED_TRIES = 5  # elections lost in a row before patience returns
 
 
@@ -345,11 +346,20 @@ class Roles(State):
         self.deadline_ms = self.now_ms + self._patience_ms
 
     def _hurry(self) -> None:
-        """Stand soon: that there is no leader is known. Others know it too, hence the dice."""
+        """Stand soon: that there is no leader is known. Others know it too, so they take turns,
+        another one first in each group; the dice are for groups that all lost theirs at once."""
         if self.deadline_ms != NEVER:
             low, high = LEADER_LOST_MS
-            soon_ms = self.now_ms + low + self._dice.below(high - low)
+            soon_ms = self.now_ms + low + self._dice.below(high - low) + self._rank() * TURN_MS
             self.deadline_ms = min(self.deadline_ms, soon_ms)
+
+    def _rank(self) -> int:
+        """How many of the voters that are here stand before this one."""
+        members = self.log.membership
+        voters = sorted({*members.voters, *members.voters_out, self.node_id})
+        if self._live is not None:
+            voters = [name for name in voters if name in self._live or name == self.node_id]
+        return (voters.index(self.node_id) - self.group) % len(voters)
 
     def _arm_leader(self) -> None:
         leadership = self._leadership
