@@ -148,6 +148,10 @@ COMPARE_DELAY_S: Final = 0.1  # what replicas hold is told to other nodes for ma
 COMPARE_ROWS: Final = 512  # of so many in one note: judging them takes the loop for 2 ms
 LEARNER_LAG_ENTRIES: Final = 256  # a learner this close is made a voter
 PLACEMENT_EVERY_S: Final = 0.5  # how often an unfinished change of a group's members is looked at
+HEIR_EVERY_S: Final = 1.0  # how often another member of a group in doubt is asked to lead it
+DOUBT_TOLD_S: Final = (
+    10.0  # how often the log may tell of groups that are in doubt without a leader
+)
 REPLACEMENTS_MAX: Final = 64  # streams that get new peers at a time, after a server was removed
 DEPARTURES_MAX: Final = 64  # groups asked at a time whether they have let this node go
 DEPARTURE_MS: Final = 2000  # after that, or half a second after another answer, it is asked again

@@ -52,7 +52,9 @@ JetStream Options:
     -js, --jetstream                 Enable JetStream functionality
     -sd, --store_dir <dir>           Set the storage directory
         --accept-loss                Start a single server although its log or a block is damaged:
-                                     go on without what can't be proven, keep the old files
+                                     go on without what can't be proven, keep the old files.
+                                     In a cluster: have streams go on whose voters all lost their
+                                     logs, from whoever has most
 
 Authorization Options:
         --user <user>                User required for connections
@@ -255,9 +257,4 @@ def options_from(line: CommandLine) -> Options:
             options.warnings.append(f"flag -{name} is not served by this version and is ignored")
     if any(name == "routes" for name, _ in line.settings) and not options.cluster.is_enabled:
         raise ConfigError("solicited routes require cluster capabilities, e.g. --cluster")
-    finished = finish(options)
-    if finished.accepts_loss and finished.is_clustered:
-        raise ConfigError(
-            "--accept-loss is for a single server: in a cluster the others have what was lost"
-        )
-    return finished
+    return finish(options)

@@ -42,6 +42,7 @@ MEMBERS = 19  # (voters, learners): change who belongs to the group
 WROTE = 20  # (node_id): a client there publishes, so it may read its own writes there
 UNREADABLE = 21  # (block, seqs, reason): not given by the disk; none: only what is dead
 READABLE = 22  # (block): it gave all of it
+STAND_IN = 23  # (nodes): stand for election, and lead if all of them agree; see `heirs`
 
 
 class Turn:
@@ -128,7 +129,7 @@ class Group:
             self._unexpected, self._unexpected, self._unexpected, self._on_snapshot_wanted,
             self._on_step, self._unexpected, self._on_failed, self._on_step_down,
             self._on_peer_up, self._on_peer_down, self._on_members, self._on_wrote,
-            self._unexpected, self._unexpected,
+            self._unexpected, self._unexpected, self._on_stand_in,
         ]  # fmt: skip
         self._turn_out = Turn()
 
@@ -344,6 +345,9 @@ class Group:
             self.raft.propose_membership(voters, learners)
         except (NotLeader, ProposalRejected):
             return
+
+    def _on_stand_in(self, names: frozenset[NodeId], b: Any, c: Any) -> None:
+        self.raft.stand_in(names)
 
     def _on_wrote(self, node_id: NodeId, b: Any, c: Any) -> None:
         self.raft.hasten_commit(node_id)

@@ -30,6 +30,7 @@ from streamd.node.env import NodeEnv, SystemEnv, completion
 from streamd.node.group import Group
 from streamd.node.group_info import group_info
 from streamd.node.hand_over import HandOver
+from streamd.node.heirs import Heirs
 from streamd.node.leaders import Leaders
 from streamd.node.memory_log import MemoryLog
 from streamd.node.meta_member import MetaMember
@@ -43,6 +44,7 @@ from streamd.node.removals import Removals
 from streamd.node.replicas import Replicas
 from streamd.node.room import MemoryRoom, StorageRoom
 from streamd.node.scrubber import Scrubber
+from streamd.node.sightings import Sightings
 from streamd.node.stragglers import Stragglers
 from streamd.node.stream_handle import LocalStream
 from streamd.node.timers import Timers
@@ -92,8 +94,9 @@ class Node:
         self.cluster_name = cluster_name
         self.is_clustered = bool(cluster_name)
         self.tags = tags
-        self.accepts_loss = accepts_loss  # of what a single server has lost, for this start
-        assert not (accepts_loss and self.is_clustered), "the other nodes have what was lost"
+        # For this start: of what a single server has lost; of what a voter in doubt may have had.
+        self.accepts_loss = accepts_loss and not self.is_clustered
+        self.accepts_doubt = accepts_loss and self.is_clustered
         self.failed: dict[str, str] = {}  # stream name -> why it is offline on this node
         self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
         self.identity: dict[str, Any] = {}  # see storedir; empty until the start
@@ -115,6 +118,8 @@ class Node:
         self.meta_member = MetaMember(self)
         self.replicas = Replicas(self)
         self.moves = Moves(self)
+        self.heirs = Heirs(self)
+        self.sightings = Sightings(self)
         self.config_changes = ConfigChanges(self)
         self.removals = Removals(self)
         self.has_requests: Callable[[], bool] = lambda: False  # see wait_for_requests
@@ -157,6 +162,7 @@ class Node:
         self._log_thread = env.make_thread("log")
         self.block_thread = env.make_thread("block")
         self.wal, self.is_log_lost = ownership.open_log(self, self._log_thread, self._on_log_error)
+        self.sightings.begin()
         self.memory_log = MemoryLog(env.loop.call_soon)
         self.due_turns = DueTurns()
         self.rafts = Rafts(self)
@@ -194,6 +200,8 @@ class Node:
         self.trash.empty_all()
         self.timers.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
         self.timers.again("members", limits.PLACEMENT_EVERY_S, self.moves.look)
+        heirs_s = limits.HEIR_EVERY_S if self.accepts_doubt else limits.DOUBT_TOLD_S
+        self.timers.again("heirs", heirs_s, self.heirs.look)
         env.loop.call_soon(done, None)
 
     async def started(self) -> None:
@@ -412,6 +420,7 @@ class Node:
         assert self._bootstrap is not None
         self._bootstrap.check(node_id, hello)
         self.removals.check(node_id, hello)
+        self.sightings.check(node_id, hello)
         self._bootstrap.on_peer_up(node_id, hello)
         self.peering.on_up(node_id, hello)
 

@@ -60,6 +60,7 @@ class Peering:
             "voters": voters,
             "facts": facts,
             **node.removals.hello(),
+            **node.sightings.hello(),
         }
 
     def renew_hello(self, founders: list[NodeId]) -> None:
@@ -200,6 +201,8 @@ class Peering:
             self._node.config_changes.wait(uid, meta_index, answer, limits.CONFIGURED_MS)
         elif method == "has_left":
             self._node.replicas.departures.answer(args[0], sender, answer)
+        elif method == "stand_in":
+            self._node.heirs.serve(args, answer)
         elif method in ("manifest", "block"):
             self._node.replicas.catch_ups.serve(method, args, answer)
         else:

@@ -56,7 +56,8 @@ class Rafts:
         """Build the member. Raises CorruptionError if a group of one has lost something."""
         node = self._node
         uid = start.uid
-        is_alone = start.is_alone or not node.is_clustered
+        # Where a doubt is accepted, a member that was always alone is one in doubt like any other.
+        is_alone = (start.is_alone and not node.accepts_doubt) or not node.is_clustered
         found = None if start.is_memory else node.wal.group(uid)
         damage = "" if start.is_memory else node.wal.damaged_groups.get(uid, "")
         if is_alone:

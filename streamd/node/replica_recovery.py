@@ -200,7 +200,7 @@ class ReplicaRecovery:
             if node.sync == "always":  # else a power cut may have taken the end of the log
                 check_end(uid, found, max(index, store.written_upto()))
         except CorruptionError:
-            if not node.accepts_loss:
+            if not (node.accepts_loss or node.accepts_doubt):
                 raise
             node.accepted_loss.keep_ends(uid, tail)
         else:

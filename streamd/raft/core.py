@@ -119,6 +119,8 @@ class RaftCore(Member):
     def is_close(self, node_id: NodeId, entries: int) -> bool:
         """True if `node_id` takes entries as they come and lacks at most so many (the leader's
         view). A member without a snapshot it needs is not close, however short the log is."""
+        if node_id == self.node_id:
+            return self.is_leader  # which may be a learner: see `stand_in`
         peer = self._leadership.peers.get(node_id) if self._leadership else None
         return (
             peer is not None
@@ -153,6 +155,22 @@ class RaftCore(Member):
         leadership.start_transfer(node_id, by_ms=self.now_ms + self._election_ms)
         self._arm_leader()
 
+    def stand_in(self, named: frozenset[NodeId]) -> None:
+        """Stand for election once, as a learner or in doubt too: an operator accepts that what only
+        voters in doubt have had is lost. Why that elects nobody wrongly: `doubt`.
+
+        Won only if everybody grants: all voters, and `named`, who may have more, or be voters by
+        entries that this member lacks. Ignored where a leader may be alive, and by a member that
+        is not whole.
+        """
+        is_whole = not (self.is_incomplete or self._has_diverged or self.may_begin_anew)
+        if is_whole and self.role == FOLLOWER and not self._hears_leader():
+            open_members = self.log.open_memberships()
+            voters = {name for held in open_members for name in (*held.voters, *held.voters_out)}
+            self._everybody = named | voters | {self.node_id}
+            self._arm_election()
+            self._campaign()
+
     def read_index(self, context: int) -> None:
         """Ask which index a linearizable read must see; a ReadState with `context` answers.
 
@@ -179,6 +197,8 @@ class RaftCore(Member):
             return
         leadership = self._leadership
         if leadership is None:
+            if self._everybody:
+                self._become_follower(self.term, None)  # not everybody has answered in time
             self._arm_election()
             self._campaign()
             return

@@ -2,7 +2,8 @@
 
 A member is *uncertain* if it may have forgotten votes it gave or entries it acknowledged: its
 disk was wiped, or part of its log is gone. It says so in every reply, and durably to itself. It
-never stands for election. It receives entries and answers votes by the ordinary rules, but:
+never stands for election of its own. It receives entries and answers votes by the ordinary rules,
+but:
 
 - Its vote counts only in a *unanimous* election. Otherwise a candidate needs a majority of
   members that remember. Two leaders of one term would need two sets of votes that share no
@@ -30,6 +31,14 @@ it has forgotten the rest, and the leader did win it. It acts as certain only wh
 
 A member whose data an older copy replaced does not know that it has forgotten. Its leader sees it,
 and doubts it until it holds all again; in the meantime it may vote, which nobody can help.
+
+Where all voters are in doubt nobody leads, and what they alone had may be lost. If an operator
+accepts that, a member *stands in* (`core.stand_in`), be it in doubt or a learner, and wins if
+everybody grants: all voters, and all whom the meta group names. Any voter there may be, also by an
+entry that the candidate lacks, is among them, and has nothing that it lacks. So a later leader,
+elected by whatever members, has seen this term; and as all voters granted it after they forgot, i.
+holds. The rules of commitment stay as they are. A leader without a vote stays until it has changed
+who belongs to the group.
 
 A broken link may mean that it forgot once more: the leader then starts over with a new entry.
 """

@@ -1,8 +1,9 @@
 """Rules of elections: when to stand, whom to vote for, who has won. No state of the log.
 
 A member stands after a randomised silence, first asking whether it *would* be elected (pre-vote):
-only then it raises the term. Nobody grants either kind while it hears a leader, so a member that
-is cut off half-way cannot depose a leader that a majority can hear.
+only then it raises the term. Where the leader is known to be gone voters take turns. Nobody grants
+either kind while it hears a leader, so a member that is cut off half-way cannot depose a leader
+that a majority can hear.
 """
 
 from __future__ import annotations
@@ -41,16 +42,22 @@ class Dice:
 class Ballot:
     """The votes of one campaign. Who is not a member may answer, but never counts.
 
-    `known`: members whose uncertainty was heard of before this campaign began.
+    `known`: members whose uncertainty was heard of before this campaign began. `everybody`, if
+    any: all of them must grant as well, voters or not.
     """
 
-    __slots__ = ("_granted", "_refused", "known", "uncertain")
+    __slots__ = ("_granted", "_refused", "everybody", "known", "uncertain")
 
-    def __init__(self, known: frozenset[NodeId] = frozenset()) -> None:
+    def __init__(
+        self,
+        known: frozenset[NodeId] = frozenset(),
+        everybody: frozenset[NodeId] = frozenset(),
+    ) -> None:
         self._granted: set[NodeId] = set()
         self._refused: set[NodeId] = set()
         self.uncertain: set[NodeId] = set()  # granted, but may have forgotten other promises
         self.known = known
+        self.everybody = everybody
 
     def record(self, node_id: NodeId, *, is_granted: bool, is_uncertain: bool = False) -> None:
         """Count the first answer of each member."""
@@ -65,12 +72,14 @@ class Ballot:
 
     def is_won(self, membership: Membership) -> bool:
         """True with a majority of those who remember, or if all voters without exception agree."""
+        if self.everybody:
+            return self.is_unanimous(membership)
         return membership.has_quorum(self._granted.__contains__) or self.is_unanimous(membership)
 
     def is_unanimous(self, membership: Membership) -> bool:
         return all(
             node_id in self._granted or node_id in self.uncertain
-            for node_id in (*membership.voters, *membership.voters_out)
+            for node_id in (*membership.voters, *membership.voters_out, *self.everybody)
         )
 
     def is_lost(self, membership: Membership, live: frozenset[NodeId] | None = None) -> bool:
@@ -78,7 +87,12 @@ class Ballot:
         answer."""
         refused = self._refused
         if live is not None:
-            refused = refused | ({*membership.voters, *membership.voters_out} - live)
+            voters = {*membership.voters, *membership.voters_out}
+            refused = refused | ((voters | self.everybody) - live)
+        if self.everybody:
+            return any(
+                membership.is_voter(node_id) or node_id in self.everybody for node_id in refused
+            )
         if not any(membership.is_voter(node_id) for node_id in refused):
             return False
         return not membership.has_quorum(

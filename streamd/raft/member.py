@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd.raft import doubt, election, membership
-from streamd.raft.election import CANDIDATE, LEADER, PRE_CANDIDATE
+from streamd.raft.election import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
 from streamd.raft.log import next_chain
 from streamd.raft.messages import (
     Append,
@@ -30,7 +30,7 @@ from streamd.raft.messages import (
 from streamd.raft.peer import Peer
 from streamd.raft.ready import ProposalRejected, ReadState
 from streamd.raft.replication import Leadership
-from streamd.raft.roles import Roles
+from streamd.raft.roles import LEADER_LOST_MS, Roles
 from streamd.raft.state import NEVER
 from streamd.types import Index, NodeId, Term
 
@@ -88,6 +88,8 @@ class Member(Roles):
             )
         )
         if vote.is_pre:
+            if not is_granted and self.leader_id is None and self.role == FOLLOWER:
+                self._overtake(vote)
             term = vote.term if is_granted else self.term
             self._outbox.append((sender, self._vote_reply(term, True, is_granted)))
             return
@@ -97,6 +99,15 @@ class Member(Roles):
         if is_granted:
             self._arm_election()
         self._held.append((sender, self._vote_reply(self.term, False, is_granted)))
+
+    def _overtake(self, vote: Vote) -> None:
+        """Who has less than we have stands before us, in vain: it is our turn."""
+        low, high = LEADER_LOST_MS
+        log = self.log
+        is_less = (vote.last_term, vote.last_index) < (log.last_term, log.last_index)
+        if is_less and self.deadline_ms != NEVER:
+            soon_ms = self.now_ms + self._dice.below(high - low)
+            self.deadline_ms = min(self.deadline_ms, soon_ms)
 
     def _on_vote_reply(self, sender: NodeId, reply: VoteReply) -> None:
         wanted_role, wanted_term = (
@@ -296,13 +307,11 @@ class Member(Roles):
         self._held.append((leader, reply))
 
     def _is_mere_learner(self) -> bool:
-        """True in memory of a member that knows of no configuration in which it votes: nothing was
-        committed by its acks, and should all voters have forgotten what it was told, it must not
-        keep them from beginning anew."""
-        log = self.log
-        return self.may_begin_anew and not any(
-            members.is_voter(self.node_id) for members in log.open_memberships()
-        )
+        """True in memory of a member that was never a voter: nothing was committed by its acks, and
+        should all voters have forgotten what it was told, it must not keep them from beginning
+        anew. Who was one, and left, may be needed by those who have not heard that it left: it
+        must not help them to go on without what came after."""
+        return self.may_begin_anew and not self._may_have_voted
 
     def _may_be_outlived(self) -> bool:
         """True in memory of a member whose acks count for nothing."""

@@ -21,7 +21,8 @@ from streamd.raft.replication import Leadership
 from streamd.raft.state import NEVER, State
 from streamd.types import Entry, Index, NodeId, Term
 
-LEADER_LOST_MS = (30, 300)  # patience once the leader's link is known to be gone
+LEADER_LOST_MS = (30, 200)  # patience once the leader's link is known to be gone
+TURN_MS = 300  # later, for each voter that stands before this one
 HURRIED_TRIES = 5  # elections lost in a row before patience returns
 
 
@@ -68,6 +69,7 @@ class Roles(State):
             self._hard_state_changed = True
         self.is_quiescent = False
         self._end_leadership()
+        self._everybody = frozenset()
         self.role = FOLLOWER
         self.leader_id = leader
         self._role_changed = True
@@ -94,10 +96,10 @@ class Roles(State):
             if self._lacks_something():
                 self._seek_leader()
             return
-        self._ballot = Ballot()
+        self._ballot = Ballot(everybody=self._everybody)
         self._role_changed = True
         self.leader_id = None
-        if not is_transfer and not self._is_sole:
+        if not (is_transfer or self._needs_nobody()):
             self.role = PRE_CANDIDATE
             self._ask_for_votes(Vote(self.term + 1, True, log.last_index, log.last_term))
             # Promises nothing, and counts like everybody's if we have forgotten something.
@@ -121,9 +123,9 @@ class Roles(State):
         self.vote = self.node_id
         self._hard_state_changed = True
         self.role = CANDIDATE
-        self._ballot = Ballot(known=frozenset(self._ballot.uncertain))
+        self._ballot = Ballot(frozenset(self._ballot.uncertain), self._everybody)
         self._arm_election()
-        if self._is_sole:
+        if self._needs_nobody():
             # Term, vote and no-op go into one write, and nothing leaves before it is durable.
             self._become_leader()
             return
@@ -132,10 +134,14 @@ class Roles(State):
         self._ask_for_votes(Vote(self.term, False, log.last_index, log.last_term, is_transfer))
         self._held.append((self.node_id, self._vote_reply(self.term, False, True)))
 
+    def _needs_nobody(self) -> bool:
+        """True if nobody else has a say in this election."""
+        return self._is_sole and self._everybody <= {self.node_id}
+
     def _ask_for_votes(self, vote: Vote) -> None:
         channel = self._outbox if vote.is_pre else self._held
         log_members = self.log.membership
-        for node_id in sorted({*log_members.voters, *log_members.voters_out}):
+        for node_id in sorted({*log_members.voters, *log_members.voters_out, *self._everybody}):
             if node_id != self.node_id:
                 channel.append((node_id, vote))
 
@@ -160,6 +166,7 @@ class Roles(State):
         self.leader_id = self.node_id
         self._role_changed = True
         self._uncommitted_bytes = 0
+        self._everybody = frozenset()
         self._leadership = Leadership(
             node_id=self.node_id,
             term=self.term,
@@ -194,6 +201,8 @@ class Roles(State):
         until it is, the group may need the longer log that only the removed member has."""
         if self.is_incomplete or self._has_diverged:
             return False
+        if self._everybody:
+            return True
         if self.is_uncertain:
             members = self.log.membership
             voters = {*members.voters, *members.voters_out}
@@ -232,6 +241,7 @@ class Roles(State):
     def _follow_membership(self) -> None:
         """Take the membership in force into account, here and in the leadership."""
         members = self.log.membership
+        self._may_have_voted |= any(held.is_voter(self.node_id) for _, held in self.log.memberships)
         self._is_sole = members.voters == (self.node_id,) and not (
             members.voters_out or members.learners
         )
@@ -278,10 +288,20 @@ class Roles(State):
         members = self.log.membership
         if members.is_joint:
             self._append_membership(members.left_joint())
-        elif not members.is_voter(self.node_id):
+        elif not members.is_voter(self.node_id) and not self._stands_in():
             leadership.eager_to = self.log.commit
             leadership.send_appends(self.now_ms)  # so that the others learn of this commit
             self._become_follower(self.term, None)
+
+    def _stands_in(self) -> bool:
+        """True of a leader whom everybody elected although it has no vote, until it has changed
+        who belongs to the group."""
+        leadership = self._leadership
+        return (
+            leadership is not None
+            and bool(self._ballot.everybody)
+            and self.log.membership_index < leadership.term_start
+        )
 
     def _certify(self, node_id: NodeId, peer: Peer) -> None:
         leadership = self._leadership
@@ -326,11 +346,20 @@ class Roles(State):
         self.deadline_ms = self.now_ms + self._patience_ms
 
     def _hurry(self) -> None:
-        """Stand soon: that there is no leader is known. Others know it too, hence the dice."""
+        """Stand soon: that there is no leader is known. Others know it too, so they take turns,
+        another one first in each group; the dice are for groups that all lost theirs at once."""
         if self.deadline_ms != NEVER:
             low, high = LEADER_LOST_MS
-            soon_ms = self.now_ms + low + self._dice.below(high - low)
+            soon_ms = self.now_ms + low + self._dice.below(high - low) + self._rank() * TURN_MS
             self.deadline_ms = min(self.deadline_ms, soon_ms)
+
+    def _rank(self) -> int:
+        """How many of the voters that are here stand before this one."""
+        members = self.log.membership
+        voters = sorted({*members.voters, *members.voters_out, self.node_id})
+        if self._live is not None:
+            voters = [name for name in voters if name in self._live or name == self.node_id]
+        return (voters.index(self.node_id) - self.group) % len(voters)
 
     def _arm_leader(self) -> None:
         leadership = self._leadership

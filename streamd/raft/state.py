@@ -30,6 +30,7 @@ class State:
         "_dropped",
         "_election_ms",
         "_emit_to",
+        "_everybody",
         "_excused_ms",
         "_hard_state_changed",
         "_has_diverged",
@@ -42,6 +43,7 @@ class State:
         "_is_sole",
         "_leadership",
         "_live",
+        "_may_have_voted",
         "_outbox",
         "_patience_ms",
         "_read_states",
@@ -127,6 +129,8 @@ class State:
         )
         self.term: Term = log.hard_state.term
         self.vote: NodeId = log.hard_state.vote
+        # Was a voter at some time, or can't say: entries may rest on what it acked.
+        self._may_have_voted = self.is_uncertain
         if self.term < self.log.last_term:
             # Its vote is lost as well: it could vote twice in a term (I12).
             if not self.is_uncertain:
@@ -149,6 +153,7 @@ class State:
         self._dice = Dice(seed)
         self.nonce = 0  # differs from one life of a member to the next; the shell's to set
         self._ballot = Ballot()
+        self._everybody: frozenset[NodeId] = frozenset()  # who must agree; see `stand_in`
         self._leadership: Leadership | None = None
         self._is_sole = False
         self._excused_ms = 0  # when it last was found to have stood still; see the core

@@ -14,7 +14,7 @@ from streamd.types import Seq
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import copy_of, put_back
 from tests.sim.disk import SimDisk
-from tests.sim.world import Violation
+from tests.sim.world import SECOND, Violation
 
 Files = dict[str, bytes]
 WAL = f"{ROOT}/wal"
@@ -74,17 +74,82 @@ def test_the_directory_of_another_node_is_refused(cluster: Cluster) -> None:
         cluster.run_ms(1000)
 
 
-def test_a_node_put_back_from_its_own_backup_is_whole_again(cluster: Cluster) -> None:
-    """All of n2's directory is of an earlier day, n1 leads all the time. n2 can't know; n1 sees it,
-    says so, and tells it what it lacks. It was behind for as long as n1 led."""
+def put_back_all_of_n2(cluster: Cluster, backup: Files) -> None:
+    """And start it. That it is stopped by what it is told is excused."""
+    put_all_back(cluster.hosts["n2"].disk, backup)
+    cluster.hosts["n2"].excused_until_us = cluster.world.now_us + 60 * SECOND
+    cluster.boot("n2")
+
+
+@pytest.mark.parametrize("is_n3_started_anew", [False, True])
+def test_who_has_seen_a_later_start_of_a_node_tells_it_that_it_forgot(
+    cluster: Cluster, is_n3_started_anew: bool
+) -> None:
+    """All of n2's directory is of before its latest start, which n3 has seen; n1, which has what n2
+    acknowledged since, is down. n2 does not vote with what it has: it was believed, and elected n3,
+    which lacks that."""
     cluster.create()
     cluster.publish(20)
-    cluster.lead("S", "n1")
     cluster.until_whole()
     cluster.stop("n2")
     backup = copy_of(cluster.hosts["n2"].disk, ROOT)
     cluster.boot("n2")
+    cluster.lead("S", "n1")
     cluster.until_whole()
+    if is_n3_started_anew:
+        cluster.kill("n3")
+    else:
+        cluster.isolate("n3")
+    cluster.publish(20)
+    stored = cluster.read("n1")
+    cluster.kill("n1", "n2")
+    cluster.net.heal()
+    put_back_all_of_n2(cluster, backup)
+    cluster.boot("n3")
+    cluster.run_ms(10_000)
+    assert (
+        cluster.events(
+            "the data of this node is an older copy: it starts anew, and relies on none of it"
+        )
+        == 1
+    )
+    for name in ("n2", "n3"):
+        group = cluster.group(name, "S")
+        assert group is None or not group.is_ready, name
+    cluster.boot("n1")
+    cluster.until_whole()
+    for name in cluster.names:
+        assert cluster.read(name) == stored
+    cluster.publish(5)
+    cluster.lose_power(*cluster.names)
+    cluster.boot()
+    cluster.until_whole()
+
+
+def test_a_link_that_broke_is_no_other_start(cluster: Cluster) -> None:
+    """Nor is a start after which nobody was told anything."""
+    cluster.create()
+    for _ in range(3):
+        cluster.net.break_link("n1", "n2")
+        cluster.run_ms(500)
+    for name in ("n1", "n2", "n3"):
+        cluster.kill(name)
+        cluster.boot(name)
+        cluster.kill(name)
+        cluster.boot(name)
+        cluster.until_whole()
+    assert not cluster.world.counts["fatal errors"]
+
+
+def test_a_node_put_back_from_its_own_backup_is_whole_again(cluster: Cluster) -> None:
+    """All of n2's directory is of an earlier hour of its latest life, n1 leads all the time. Nobody
+    has seen a later start; n1 sees what it lacks, says so, and tells it. It was behind for as long
+    as n1 led."""
+    cluster.create()
+    cluster.publish(20)
+    cluster.lead("S", "n1")
+    cluster.until_whole()
+    backup = copy_of(cluster.hosts["n2"].disk, ROOT)
     cluster.publish(20)
     cluster.until_whole()
     cluster.stop("n2")

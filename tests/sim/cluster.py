@@ -114,14 +114,27 @@ class SimCluster:
         )
 
     def sole_holders(self) -> set[NodeId]:
-        """Nodes that hold streams which too few others hold."""
-        return {
-            name
-            for asset in self.assets()
-            if asset.config["storage"] == "file"
-            and (len(asset.peers) < 3 or len(asset.members) < 3)
-            for name in (*asset.peers, *asset.members)
-        }
+        """Nodes that hold streams which too few others hold, or vote in their groups with too few:
+        while a stream grows, learners are among those whom the meta group names, and what its only
+        voter forgets nobody may stand in for."""
+        spared = set()
+        for asset in self.assets():
+            if asset.config["storage"] == "file":
+                voters = self._voters(asset.uid)
+                if min(len(asset.peers), len(asset.members), len(voters)) < 3:
+                    spared |= {*asset.peers, *asset.members, *voters}
+        return spared
+
+    def _voters(self, uid: Uid) -> set[NodeId]:
+        """Whose acks commit entries now, by the smallest membership that any member may go by."""
+        held = [
+            members
+            for host in self.hosts.values()
+            if host.node is not None and (group := host.node.group_of(uid)) is not None
+            for members in group.raft.log.open_memberships()
+        ]
+        halves = [set(half) for m in held for half in (m.voters, m.voters_out) if half]
+        return min(halves, key=lambda half: (len(half), sorted(half)), default=set())
 
     def is_whole(self, host: Host, *, on_disk: bool = False) -> bool:
         """True if the node has all that it should have (`on_disk`: there), and doubts nothing."""

@@ -21,6 +21,7 @@ from tests.sim.world import MS, SECOND
 
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
+    from tests.sim.disk import SimDisk
     from tests.sim.host import Host
 
 # Kind -> mean pause between two of them, in virtual seconds.
@@ -52,7 +53,10 @@ KINDS: dict[str, float] = {
     "step-down": 4.0,
     "membership change": 6.0,
     "server removal": 5.0,
+    "backup put back": 6.0,
 }
+DRAWN_APART = ("server removal", "backup put back")
+PUT_BACK = 0.15  # of the clusters: a node gets all of its directory back from an older copy
 REMOVABLE = 0.25  # of the clusters of five: some of their servers go for good
 REMOVAL_US = 4 * SECOND  # before the end of the faults at the latest
 REMOVAL_WAIT_US = 2 * SECOND  # until an operator acts: who is left has elected by then, if it can
@@ -117,13 +121,16 @@ class Faults:
         self._is_on = False
         share = self._rng.choice((0.2, 0.4, 0.7, 1.0))
         # Drawn apart: the other faults of a seed stay what they were before there was this one.
-        drawn = [kind for kind in KINDS if kind != "server removal"]
+        drawn = [kind for kind in KINDS if kind not in DRAWN_APART]
         self.kinds = [kind for kind in drawn if self._rng.random() < share]
         if len(cluster.names) == 5 and cluster.world.rng("removals").random() < REMOVABLE:
             self.kinds.append("server removal")
+        if len(cluster.names) > 1 and cluster.world.rng("backups").random() < PUT_BACK:
+            self.kinds.append("backup put back")
         self._pace = self._rng.choice((0.6, 1.0, 2.0))  # times the mean pause
         self._rot = Rot(self._world.rng("rot"))
         self._rest_ms = (100, 2500)  # between the end of a process and the next
+        self._backups: dict[NodeId, dict[str, bytes]] = {}  # of whole directories, by node
         self._end_us = 0
         storm = cluster.world.rng("storm")
         if storm.random() < 0.15:
@@ -458,6 +465,26 @@ class Faults:
         host.boot_later(self._rng.randint(100, 3000) * MS)
         return host.name
 
+    def _backup_put_back(self) -> str | None:
+        """First a copy of all that a node has, which it then starts from again; in the place of
+        what it has by then, the next time. All others have seen that it started since."""
+        host = self._victim()
+        if host is None or host.restart_wanted is False:
+            return None
+        backup = self._backups.pop(host.name, None)
+        host.kill("to be copied" if backup is None else "to be put back")
+        if backup is None:
+            disk = host.disk
+            files = [path for path in disk.paths if path.startswith(ROOT + "/")]
+            self._backups[host.name] = {path: disk.contents(path) for path in files}
+        else:
+            self._destroy(host, ROOT)
+            _put_back(host.disk, backup)
+            self._log_lost(host)
+            self._excuse(host, 60.0)  # it stops when it is told
+        host.boot_later(self._rng.randint(100, 3000) * MS)
+        return f"{host.name} {'copied' if backup is None else 'put back'}"
+
     def _destroy(self, host: Host, path: str) -> None:
         self._cluster.checkers.durability.copy_destroyed(host.name)
         host.disk.wipe(path)
@@ -575,3 +602,19 @@ class Faults:
                 host.process.run(node.propose_meta, command, lambda result: None)
                 return f"{uid} on {' '.join(peers)}"
         return None
+
+
+def _put_back(disk: SimDisk, files: dict[str, bytes]) -> None:
+    """Make `files`, by path, all that there is below ROOT, durably."""
+    for directory in sorted({path.rpartition("/")[0] for path in files}):
+        made = ""
+        for part in directory.strip("/").split("/"):
+            made += "/" + part
+            disk.mkdir(made)
+        mine = [path for path in files if path.rpartition("/")[0] == directory]
+        for path in mine:
+            fd = disk.open(path, create=True)
+            disk.pwrite(fd, files[path], 0)
+            disk.fdatasync(fd)
+            disk.close(fd)
+        disk.sync_dir(directory)

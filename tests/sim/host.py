@@ -218,6 +218,7 @@ class SimProcess:
             server_name=self.name,
             env=self,
             cluster_name="sim" if len(host.names) > 1 else "",
+            accepts_loss=host.accepts_loss,
             log=HostLog(self),
             on_fatal=self._on_fatal,
         )
@@ -354,6 +355,7 @@ class Host:
         self.failures: list[str] = []  # why it could not start, or could not go on
         self.excused_until_us = 0  # until then a fault explains why it can't start or go on
         self.restart_wanted = True
+        self.accepts_loss = False  # of processes from now on: they start with --accept-loss
         self._points_seen = 0
         # Given by the cluster.
         self.after_turn: Callable[[SimProcess, Monitor], None] = lambda process, monitor: None

@@ -36,7 +36,8 @@ class _Wants:
         self._known: dict[bytes, bool] = {}
 
     def begin(self, consumer: Any, live: set[Seq]) -> None:
-        initial = set(consumer.initial)
+        # The last of each subject, found when it began; another filter changes nothing about them.
+        initial = self.initial = set(consumer.initial)
         self.start: Seq = consumer.next_sseq
         self.owing = {seq for seq in live if seq >= self.start or seq in initial}
         self.pending: set[Seq] = set()
@@ -189,7 +190,7 @@ class Owed:
         others = [
             seq
             for seq in range(first, last + 1)
-            if seq in self._live and not wants.takes(subjects[seq])
+            if seq in self._live and not (wants.takes(subjects[seq]) or seq in wants.initial)
         ]
         need(not others, f"{self._who()}: {others[:5]} delivered, though it is not asked for")
 

@@ -695,3 +695,26 @@ def test_who_can_ask_nobody_whether_it_is_counted_on_stays_until_its_stream_is_d
         assert script.group(b, uid) is member
         script.propose_meta([commands.DELETE_STREAM, 1, ALONE, uid])
         script.wait("its end", lambda: script.group(b, uid) is None)
+
+
+def test_the_only_voter_of_a_growing_stream_is_spared() -> None:
+    """Seed 560188 of the varied worlds: three servers belonged to the group as far as the meta
+    group knew, and the log of the only one that votes was destroyed."""
+    with born(5) as script:
+        uid, first, second = script.create_alone(ALONE)
+        leader = script.cluster._leader(META_UID)
+        assert leader is not None
+        others = [n for n in script.cluster.names if n not in (first, second)]
+        third, fourth = sorted(others, key=lambda name: name == leader.name)[:2]
+        script.cluster.hosts[third].kill("to be away")
+
+        def asset() -> Any:
+            return next(asset for asset in script.cluster.assets() if asset.uid == uid)
+
+        for wanted in ((first, second, third), (first, fourth, third)):
+            script.set_peers(uid, wanted)
+            script.wait("wanted there", lambda: asset().peers == wanted)  # noqa: B023
+        assert len(asset().members) == len(asset().peers) == 3
+        script.publish(ALONE, 3)
+        assert script.voters(first, uid) == (first,)
+        assert first in script.cluster.sole_holders()

@@ -181,10 +181,9 @@ def test_what_is_no_client_address_is_refused_at_the_start(text: str) -> None:
         finish(Options(client_advertise=text))
 
 
-def test_loss_is_accepted_by_a_single_server_only() -> None:
-    """S3.6: nodes of a cluster that were wiped wait for those who were not."""
+def test_loss_is_accepted_by_a_server_of_a_cluster_too() -> None:
+    """There it is about streams whose voters are all in doubt (docs/adr/0031)."""
     cluster = ["-n", "n", "--cluster_name", "C", "--cluster", "nats://a:1"]
-    alone = ["-js", "--accept-loss", *cluster]
-    assert flags.options_from(flags.parse(alone)).accepts_loss
-    with pytest.raises(ConfigError, match="--accept-loss is for a single server"):
-        flags.options_from(flags.parse([*alone, "--routes", "nats://b:1"]))
+    for routes in ([], ["--routes", "nats://b:1"]):
+        line = ["-js", "--accept-loss", *cluster, *routes]
+        assert flags.options_from(flags.parse(line)).accepts_loss

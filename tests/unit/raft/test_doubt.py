@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from streamd.raft import membership
 from streamd.raft.core import ProposalRejected, RaftCore
-from streamd.raft.election import Ballot
+from streamd.raft.election import FOLLOWER, Ballot
 from streamd.raft.log import next_chain
 from streamd.raft.membership import Membership, simple
 from streamd.raft.messages import (
@@ -479,6 +480,31 @@ def test_a_learner_that_remembers_does_not_bar_voters_that_forgot(
         assert [reply.is_granted for reply in replies] == [is_granted]
 
 
+@pytest.mark.parametrize("rejoins", [False, True])
+def test_who_was_a_voter_and_left_elects_nobody_who_lacks_that_it_left(rejoins: bool) -> None:
+    """c, cut off, still counts on b, which has left the group, or is in it as a learner again: b
+    was taken for a mere learner, and its grant made c lead beside a. Simulator seed 8100004."""
+    core = b_in_memory(
+        LogState(HardState(1), 1, 0, 0, 0), voters="abc", is_uncertain=False, may_begin_anew=True
+    )
+    chain, entries = 0, []
+    without = Membership(("a",), learners=("b",) if rejoins else ())
+    for index, data in enumerate((b"x", membership.encode(without), b"y"), 1):
+        chain = next_chain(chain, 1, index, data)
+        entries.append(Entry(1, index, data, chain=chain))
+    core.step("a", Append(1, 0, 0, 0, entries, 3))
+    while (ready := core.take(64, 1 << 20)) is not None:
+        if ready.token is not None:
+            core.persisted(ready.token)
+    core.tick(core.now_ms + 60_000)
+    assert core.commit == 3 and not core.members.is_voter("b")
+    core.step("c", Vote(2, True, 1, 1))
+    ready = core.take(64, 1 << 20)
+    assert ready is not None
+    replies = [each for _, each in ready.send_now if isinstance(each, VoteReply)]
+    assert [reply.is_granted for reply in replies] == [False]
+
+
 @pytest.mark.parametrize(
     ("voters", "is_uncertain", "term", "is_wanted"),
     [
@@ -528,3 +554,95 @@ def test_who_begins_anew_without_a_snapshot_speaks_first(is_incomplete: bool) ->
     (reply,) = replies
     assert (reply.is_ok, reply.index) == (True, 0)
     assert reply.needs_snapshot is is_incomplete and reply.is_uncertain
+
+
+def forgetful(learners: str = "bc") -> Cluster:
+    """a alone votes, and has lost its log; b has all that a acknowledged, and c less."""
+    cluster = Cluster(["a"], list(learners))
+    cluster.run()
+    cluster.core("a").propose(b"x")
+    cluster.run()
+    cluster.cut("c")
+    cluster.core("a").propose(b"y")
+    cluster.run()
+    cluster.heal()
+    cluster.give_up_log("a")
+    cluster.tick(10_000)
+    cluster.run()
+    return cluster
+
+
+def test_a_learner_leads_by_the_grant_of_everybody_who_may_have_more() -> None:
+    """Its only voter is in doubt, and has nothing any more: b leads, and what it has is committed
+    once a has it too, whom it vouches for at once."""
+    cluster = forgetful()
+    cluster.core("b").stand_in(frozenset("abc"))
+    cluster.run()
+    b = cluster.core("b")
+    assert b.is_leader and b.members.voters == ("a",)
+    for _ in range(8):
+        cluster.tick(250)
+        cluster.run()
+    assert cluster.core("b").is_leader, "it stays until it has changed who belongs to the group"
+    assert not cluster.core("a").is_uncertain
+    assert cluster.core("b").commit == cluster.core("b").last_index == cluster.core("c").commit
+    assert [entry.data for entry in cluster.members["c"].applied][-2:] == [b"y", b""]
+    cluster.core("b").propose_membership("ab", "c")
+    cluster.run()
+    assert cluster.core("b").members.voters == ("a", "b")
+    cluster.core("b").propose_membership("ac")
+    cluster.run()
+    assert not cluster.core("b").is_leader, "it left the group, as any leader that does"
+
+
+@pytest.mark.parametrize("who", ["a", "c"])
+def test_who_has_less_does_not_stand_in(who: str) -> None:
+    cluster = forgetful()
+    cluster.core(who).stand_in(frozenset("abc"))
+    cluster.run()
+    assert not any(member.core.is_leader for member in cluster.members.values())
+    assert cluster.core(who).term == cluster.core("b").term, "nobody was asked for a real vote"
+
+
+@pytest.mark.parametrize("silent", ["a", "c", "d"])
+def test_nobody_stands_in_without_an_answer_of_all(silent: str) -> None:
+    """The voter, a learner, or somebody whom only the meta group names: d may be a voter by an
+    entry that nobody here has."""
+    cluster = forgetful()
+    if silent != "d":
+        cluster.cut(silent)
+    cluster.core("b").stand_in(frozenset("abcd" if silent == "d" else "abc"))
+    for _ in range(8):
+        cluster.run()
+        cluster.tick(500)
+    assert not cluster.core("b").is_leader
+    cluster.heal()
+    cluster.run()
+    assert cluster.core("b").role == FOLLOWER, "it was asked once"
+
+
+def test_a_voter_in_doubt_that_believes_to_be_alone_asks_whom_meta_names() -> None:
+    """a forgot that it had b for a learner, or more: what it proves of its log does not say so."""
+    cluster = Cluster(["a"], extra=["b"])
+    disk = cluster.close("a")
+    disk.hard_state = disk.hard_state._replace(is_uncertain=True)
+    cluster.boot("a", disk)
+    cluster.tick(10_000)
+    cluster.cut("b")
+    a = cluster.core("a")
+    a.stand_in(frozenset("ab"))
+    cluster.run()
+    assert not a.is_leader
+    cluster.heal()
+    cluster.tick(5000)
+    a.stand_in(frozenset("ab"))
+    cluster.run()
+    assert cluster.core("a").is_leader and not cluster.core("a").is_uncertain
+
+
+def test_nobody_stands_in_for_a_leader_that_is_heard() -> None:
+    cluster = Cluster(["a"], ["b"])
+    cluster.run()
+    cluster.core("b").stand_in(frozenset("ab"))
+    cluster.run()
+    assert cluster.core("a").is_leader and cluster.core("b").role == FOLLOWER

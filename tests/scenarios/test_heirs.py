@@ -1,0 +1,153 @@
+"""All voters of a stream lost their logs: who has most leads, once an operator accepts the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd.machine import commands
+from streamd.store import wal_format as wf
+from streamd.types import META_UID, NodeId, Seq
+from tests.scenarios.driver import ROOT, Cluster
+from tests.sim.world import MS
+
+WAIT_MS = 12_000  # longer than all patience there is
+
+
+def growing(cluster: Cluster) -> dict[Seq, bytes]:
+    """S has one copy, on n1, and is to have three; n2 has been told all of it, and n3 is away. What
+    was acknowledged."""
+    uid = cluster.create_on(
+        {
+            "name": "S", "subjects": ["S.>"], "num_replicas": 1, "storage": "file",
+            "retention": "limits", "allow_direct": True,
+        },
+        ["n1"],
+    )  # fmt: skip
+    cluster.until("led", lambda: cluster.leader_name(uid) == "n1")
+    cluster.publish(20)
+    cluster.kill("n3")
+    told: list[Any] = []
+    cluster.until("a meta leader", lambda: cluster.leader_name(META_UID) in ("n1", "n2"))
+    leader = cluster.leader_name(META_UID)
+    command = [commands.SET_PEERS, cluster.hosts[leader].clock.now_ns(), uid, ["n1", "n2", "n3"]]
+    cluster.process(leader).run(cluster.node(leader).propose_meta, command, told.append)
+    cluster.until("wanted", lambda: told)
+    cluster.until("n2 a learner", lambda: has_all(cluster, "n2"))
+    cluster.publish(20)
+    cluster.until("n2 told", lambda: has_all(cluster, "n2"))
+    assert voters(cluster) == ("n1",)
+    return cluster.read("n1")
+
+
+def has_all(cluster: Cluster, name: NodeId) -> bool:
+    group = cluster.group(name, "S")
+    last = cluster.checkers.truths[cluster.uid("S")].last
+    return group is not None and group.machine.applied == last > 0
+
+
+def voters(cluster: Cluster) -> tuple[NodeId, ...]:
+    group = cluster.group(cluster.leader("S"), "S")
+    return tuple(group.raft.members.voters) if group is not None else ()
+
+
+def lose_log(cluster: Cluster, name: NodeId, directory: str = ROOT + "/wal") -> None:
+    cluster.kill(name)
+    uid = cluster.uid("S")
+    cluster.checkers.durability.copy_destroyed(name)
+    cluster.checkers.durability.log_lost(name, [META_UID, uid])
+    cluster.hosts[name].disk.wipe(directory)
+
+
+def boot_accepting(cluster: Cluster, name: NodeId) -> None:
+    cluster.hosts[name].accepts_loss = True
+    cluster.boot(name)
+
+
+def is_led(cluster: Cluster) -> bool:
+    return bool(cluster.leader_name(cluster.uid("S")))
+
+
+def stays_without_leader(cluster: Cluster) -> None:
+    cluster.world.run(cluster.world.now_us + WAIT_MS * MS, lambda: is_led(cluster))
+    assert not is_led(cluster)
+
+
+def test_a_learner_that_has_all_leads_when_the_only_voter_lost_its_log(cluster: Cluster) -> None:
+    """Seed 560188 of the varied worlds. n1 alone had a vote, and forgot; n2 has what n1
+    acknowledged. Nobody can know that, so nothing happens until an operator says that what n1
+    alone may have had is lost; then n2 leads, and the group gets the members it should have."""
+    stored = growing(cluster)
+    lose_log(cluster, "n1")
+    cluster.boot("n1", "n3")
+    stays_without_leader(cluster)
+    told = "a stream has no leader, and what its replica here remembers is in doubt"
+    assert cluster.events(told) == 1
+    cluster.stop("n1")
+    boot_accepting(cluster, "n1")
+    cluster.until_whole()
+    for name in cluster.names:
+        assert cluster.read(name) == stored
+    cluster.until("three voters", lambda: voters(cluster) == ("n1", "n2", "n3"))
+    cluster.publish(5)
+    cluster.until("told", lambda: cluster.events("the replica is not in doubt any more") == 1)
+
+
+def test_the_machine_of_the_only_voter_is_replaced_by_an_empty_one(cluster: Cluster) -> None:
+    stored = growing(cluster)
+    lose_log(cluster, "n1", ROOT)
+    boot_accepting(cluster, "n1")
+    cluster.boot("n3")
+    cluster.until_whole()
+    for name in cluster.names:
+        assert cluster.read(name) == stored
+    cluster.publish(5)
+
+
+def test_nobody_is_passed_over_who_may_have_more(cluster: Cluster) -> None:
+    """n2, which has most, is away: n1 and n3 do not go on without it, whatever was accepted."""
+    stored = growing(cluster)
+    lose_log(cluster, "n1")
+    cluster.kill("n2")
+    boot_accepting(cluster, "n1")
+    cluster.boot("n3")
+    stays_without_leader(cluster)
+    cluster.boot("n2")
+    cluster.until_whole()
+    for name in cluster.names:
+        assert cluster.read(name) == stored
+
+
+def test_a_stream_of_one_copy_goes_on_with_what_its_log_still_proves(cluster: Cluster) -> None:
+    """Its node can't tell what the log has lost: the stream is offline. With the loss accepted it
+    is what the log proves, which here is all."""
+    uid = cluster.create(replicas=1)
+    cluster.publish(30)
+    name = cluster.leader("S")
+    stored = cluster.read(name)
+    cluster.kill(name)
+    cluster.checkers.durability.log_lost(name, [META_UID, uid])
+    disk = cluster.hosts[name].disk
+    for offset in (0, wf.MANIFEST_COPY_BYTES):
+        disk.flip(f"{ROOT}/wal/manifest", offset)
+    cluster.boot(name)
+    stays_without_leader(cluster)
+    cluster.stop(name)
+    boot_accepting(cluster, name)
+    cluster.until("led", lambda: is_led(cluster))
+    assert cluster.read(name) == stored
+    cluster.publish(5)
+
+
+def test_other_groups_of_a_node_that_accepts_the_loss_lose_nothing(cluster: Cluster) -> None:
+    """Of three voters one lost its log, and is told again as ever, although it was started so."""
+    cluster.create()
+    cluster.publish(30)
+    cluster.until_whole()
+    stored = cluster.read("n1")
+    lose_log(cluster, "n2", ROOT)
+    boot_accepting(cluster, "n2")
+    cluster.until_whole()
+    assert cluster.read("n2") == stored
+    assert not cluster.events(
+        "the voters of a group are in doubt: whoever has most of it is to lead"
+    )
