@@ -77,6 +77,10 @@ class Cursor(CursorSending):
         if subject != self._deliver_subject or queue != self._queue_group:
             if self._deliver_subject:
                 host.unwatch_interest(self)
+                if subject != self._deliver_subject:
+                    # Whoever was there is gone with what it held: a client that comes back has a
+                    # new inbox, and is not to wait for the acks of the old one.
+                    self._make_due(self._redelivery.all_waiting(self._acking))
             self._deliver_subject = subject
             self._queue_group = queue
             self._has_interest = self.is_push_bound = False

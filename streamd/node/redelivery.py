@@ -199,6 +199,14 @@ class Redelivery:
         expired.sort()
         return expired
 
+    def all_waiting(self, acking: Collection[Seq]) -> list[Seq]:
+        """Return what is delivered and not acked, ascending, as if its time had come; not queued
+        yet. A -NAK's delay is over as well."""
+        self._nak_due_ms.clear()
+        queued = self._queued
+        pending = self._consumer.pending
+        return sorted(sseq for sseq in pending if sseq not in acking and sseq not in queued)
+
     def queue(self, sseqs: Collection[Seq]) -> None:
         """These are due: `pop_due` gives them out, after those that were due before."""
         for sseq in sseqs:

@@ -383,6 +383,32 @@ def push_redelivers(at: Recorder) -> None:
 
 
 @scenario
+def push_to_another_subject(at: Recorder) -> None:
+    """Who comes back under a new subject gets at once what was not acked, then what is new."""
+    stream(at, *["s.a"] * 4)
+    wire = at.connect()
+    sid = wire.subscribe("d.x")
+    wire.fence()
+    config = {"deliver_subject": "d.x", "ack_wait": 60 * SECOND, "max_deliver": 2}
+    consumer(at, **config)
+    frames = at.note_frames("first", wire.collect(count=4, within_s=ANSWER_S))
+    at.ack(frames[1])
+    at.ack(frames[2], b'-NAK {"delay": 60000000000}')
+    wire.unsubscribe(sid)
+    wire.fence()
+    at.fill("s.a")
+    for subject, count in (("d.y", 4), ("d.z", 1)):
+        sid = wire.subscribe(subject)
+        wire.fence()
+        consumer(at, **config | {"deliver_subject": subject})
+        at.note_frames("again", wire.collect(count=count, within_s=ANSWER_S))
+        at.note_frames("no more", wire.collect(count=1, within_s=SILENCE_S))
+        at.api("CONSUMER.INFO.S.C")
+        wire.unsubscribe(sid)
+        wire.fence()
+
+
+@scenario
 def push_max_ack_pending(at: Recorder) -> None:
     stream(at, *["s.a"] * 4)
     wire = at.connect()
