@@ -173,7 +173,9 @@ class Cursor(CursorSending):
         self._armed_ms = 0
         if self._is_stopped:
             return
-        self._waiting.expire(now_ms, last_cseq=self._sent_cseq, last_sseq=self._sent_sseq)
+        cseq, sseq = self._sent_cseq, self._sent_sseq
+        if self._waiting.expire(now_ms, last_cseq=cseq, last_sseq=sseq):
+            self._active_ms = now_ms
         self._ring(now_ms)
         if self._heartbeat_at_ms and now_ms >= self._heartbeat_at_ms:
             self._beat(now_ms)
@@ -191,6 +193,12 @@ class Cursor(CursorSending):
         if self._has_interest or self._waiting.queue:
             self._active_ms = now_ms
             return
+        if not self.is_push:
+            # Whoever was given a message may be at work on it until its ack is due.
+            due_ms = self._redelivery.ack_due_ms(now_ns=self._host.now_ns(), now_ms=now_ms)
+            if due_ms:
+                self._active_ms = due_ms
+                return
         self._is_inactive_proposed = True
         consumer = self.consumer
         command = [

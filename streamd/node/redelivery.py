@@ -153,6 +153,18 @@ class Redelivery:
             self._nak_due_ms[sseq] = due_ms
             self._add((due_ms, sseq, sseq, _NAK))
 
+    def ack_due_ms(self, *, now_ns: int, now_ms: int) -> int:
+        """Return when one of the acks that are not overdue yet is due; 0: there are none."""
+        consumer = self._consumer
+        naked, counts = consumer.naked, consumer.redelivered
+        for sseq, (_, ts) in reversed(consumer.pending.items()):  # the latest is soon found
+            left_ms = (naked.get(sseq, 0) - now_ns) // _MS
+            if left_ms <= 0:
+                left_ms = self.wait_ms(counts.get(sseq, 1)) - (now_ns - ts) // _MS
+            if left_ms > 0:
+                return now_ms + left_ms
+        return 0
+
     @property
     def next_ms(self) -> int:
         """When `ring` should be called next; 0: never."""

@@ -409,6 +409,19 @@ def push_to_another_subject(at: Recorder) -> None:
 
 
 @scenario
+def not_inactive_while_at_work(at: Recorder) -> None:
+    """Its client says nothing for longer than the threshold, but its ack is not due yet."""
+    stream(at, "s.a", "s.b")
+    consumer(at, inactive_threshold=SECOND // 2, ack_wait=20 * SECOND)
+    frame = at.pull("S", "C", {"batch": 1}, count=1)[0]
+    at.silent("at work", within_s=2.0)  # the peer adds up to a second to the threshold
+    at.api("CONSUMER.INFO.S.C")
+    at.ack(frame)
+    at.wait_until(lambda: "error" in at.api("CONSUMER.INFO.S.C", is_quiet=True), within_s=4.0)
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
 def push_max_ack_pending(at: Recorder) -> None:
     stream(at, *["s.a"] * 4)
     wire = at.connect()
