@@ -67,7 +67,7 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
         "STREAM.RESTORE": row(
             "stream_restore", streams.restore, 1, where=META, blank={"deliver_subject": ""}
         ),
-        "STREAM.MSG.GET": row("stream_msg_get", messages.get, 1, where=STREAM),
+        "STREAM.MSG.GET": row("stream_msg_get", messages.get, 1, where=STREAM, is_audited=False),
         "STREAM.MSG.DELETE": row("stream_msg_delete", messages.delete, 1, where=STREAM),
         "STREAM.PEER.REMOVE": moving("stream_remove_peer", cluster.remove_peer, 1),
         "STREAM.PEER.EVACUATE": moving("stream_evacuate_peer", cluster.remove_peer, 1),
