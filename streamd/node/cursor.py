@@ -60,6 +60,8 @@ class Cursor(CursorSending):
         self._waiting.is_by_priority = self._priority_policy == "prioritized"
         self._pin.timeout_ms = (config.get("priority_timeout") or 0) // _MS
         self._redelivery.configure()
+        if self._redelivery.has_due:  # how often it may be sent may be less by now
+            self._make_due(self._redelivery.take_due())
         name = host.machine.name.encode()
         if not self.is_push:
             return

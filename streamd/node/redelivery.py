@@ -232,6 +232,13 @@ class Redelivery:
     def pop_due(self) -> None:
         self._queued.discard(self._due.popleft())
 
+    def take_due(self) -> list[Seq]:
+        """Return what is due, in its order; none is queued any more."""
+        taken = list(self._due)
+        self._due.clear()
+        self._queued.clear()
+        return taken
+
     def clear(self) -> None:
         """Forget everything (the consumer was reset)."""
         self._timers.clear()

@@ -611,6 +611,24 @@ def test_a_pull_counts_as_activity_until_it_ends() -> None:
     assert "C" not in bed.consumers
 
 
+def test_what_waits_to_be_sent_again_is_given_up_when_it_may_no_longer_be() -> None:
+    """max_deliver is lowered below what a refused message was delivered already."""
+    bed = Bed()
+    bed.store(b"a", b"b", b"c")
+    bed.create()
+    bed.pull(b"2")
+    bed.ack(1, b"-NAK")
+    assert bed.pull(b"1", reply=b"again").seqs() == [1]
+    bed.ack(1, b"-NAK")
+    bed.ack(2, b"-NAK")
+    consumer = bed.consumers["C"]
+    config = {**consumer.config, "max_deliver": 2}
+    consumer.update(config)
+    bed.cursors["C"].on_applied([commands.CREATE_CONSUMER, 0, "C", config, "", False], None)
+    assert bed.pull(b"2", reply=b"then").seqs() == [2, 3]
+    assert list(consumer.pending) == [2, 3]
+
+
 def test_stop_tells_waiting_pulls() -> None:
     bed = Bed()
     bed.create()

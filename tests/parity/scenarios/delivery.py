@@ -200,6 +200,24 @@ def max_deliver(at: Recorder) -> None:
 
 
 @scenario
+def max_deliver_lowered(at: Recorder) -> None:
+    """Below what was delivered already of a message that waits to be sent again."""
+    stream(at, "s.a", "s.b")
+    consumer(at)
+    listener = at.connect()
+    listener.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>")
+    listener.fence()
+    for _ in range(2):
+        at.ack(at.pull("S", "C", {"batch": 1}, count=1)[0], b"-NAK")
+    consumer(at, max_deliver=1)
+    at.pull("S", "C", {"batch": 5, "expires": 4 * TENTH})
+    frames = listener.collect(count=1, within_s=ANSWER_S)
+    told = [{k: v for k, v in frame.json().items() if k != "id"} for frame in frames]
+    at.note("advisories", told)
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
 def backoff(at: Recorder) -> None:
     stream(at, "s.a")
     consumer(at, backoff=[TENTH, 2 * TENTH], max_deliver=4)
