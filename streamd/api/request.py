@@ -119,9 +119,9 @@ class Endpoint:
         is_cluster_only: bool = False,
         is_audited: bool = True,
     ) -> None:
-        self.is_audited = is_audited  # told to who listens to audits
         self.where = where  # of a cluster
         self.is_cluster_only = is_cluster_only  # elsewhere nobody answers it
+        self.is_audited = is_audited  # what it finds; errors always are
         self.type_name = type_name  # "" if the answers are messages, not JSON
         self.is_json = bool(type_name)
         self.is_read = False  # may be asked twice
@@ -181,7 +181,9 @@ class Request:
 
     def answer(self, fields: dict[str, Any]) -> None:
         """Send the success response made of `fields`."""
-        self._send({"type": _TYPE_PREFIX + self.endpoint.type_name} | fields)
+        endpoint = self.endpoint
+        document = {"type": _TYPE_PREFIX + endpoint.type_name} | fields
+        self._send(document, is_audited=endpoint.is_audited)
 
     def refuse(self, error: JsError) -> None:
         """Send the error response; but wait for the next leader if that may serve it."""
@@ -190,7 +192,7 @@ class Request:
             return
         self.context.counts.errors += 1
         head = {"type": _TYPE_PREFIX + self.endpoint.type_name, "error": error.as_json()}
-        self._send(head | self.endpoint.blank)
+        self._send(head | self.endpoint.blank, is_audited=True)
 
     def status(self, block: bytes) -> None:
         """Send a header-only message: for requests whose answers are messages."""
@@ -209,11 +211,11 @@ class Request:
         """Answer as if nobody listened on the subject."""
         self.status(b"NATS/1.0 503\r\nNats-Subject: " + self.subject + b"\r\n\r\n")
 
-    def _send(self, document: dict[str, Any]) -> None:
+    def _send(self, document: dict[str, Any], *, is_audited: bool) -> None:
         body = to_json(document)
         if self.reply:
             self._publish(b"", body)
-        if self.endpoint.is_audited:
+        if is_audited:
             self.context.advisories.audit(self, body)
         self.finish()
 

@@ -60,6 +60,8 @@ class Cursor(CursorSending):
         self._waiting.is_by_priority = self._priority_policy == "prioritized"
         self._pin.timeout_ms = (config.get("priority_timeout") or 0) // _MS
         self._redelivery.configure()
+        if self._redelivery.has_due:  # how often it may be sent may be less by now
+            self._make_due(self._redelivery.take_due())
         name = host.machine.name.encode()
         if not self.is_push:
             return
@@ -77,6 +79,10 @@ class Cursor(CursorSending):
         if subject != self._deliver_subject or queue != self._queue_group:
             if self._deliver_subject:
                 host.unwatch_interest(self)
+                if subject != self._deliver_subject:
+                    # Whoever was there is gone with what it held: a client that comes back has a
+                    # new inbox, and is not to wait for the acks of the old one.
+                    self._make_due(self._redelivery.all_waiting(self._acking))
             self._deliver_subject = subject
             self._queue_group = queue
             self._has_interest = self.is_push_bound = False
@@ -169,7 +175,9 @@ class Cursor(CursorSending):
         self._armed_ms = 0
         if self._is_stopped:
             return
-        self._waiting.expire(now_ms, last_cseq=self._sent_cseq, last_sseq=self._sent_sseq)
+        cseq, sseq = self._sent_cseq, self._sent_sseq
+        if self._waiting.expire(now_ms, last_cseq=cseq, last_sseq=sseq):
+            self._active_ms = now_ms
         self._ring(now_ms)
         if self._heartbeat_at_ms and now_ms >= self._heartbeat_at_ms:
             self._beat(now_ms)
@@ -187,6 +195,12 @@ class Cursor(CursorSending):
         if self._has_interest or self._waiting.queue:
             self._active_ms = now_ms
             return
+        if not self.is_push:
+            # Whoever was given a message may be at work on it until its ack is due.
+            due_ms = self._redelivery.ack_due_ms(now_ns=self._host.now_ns(), now_ms=now_ms)
+            if due_ms:
+                self._active_ms = due_ms
+                return
         self._is_inactive_proposed = True
         consumer = self.consumer
         command = [

@@ -274,16 +274,19 @@ class Waiting:
                 return enough
         return total
 
-    def expire(self, now_ms: int, *, last_cseq: int, last_sseq: int) -> None:
-        """End pulls whose time is over or whose client is gone; send due heartbeats."""
+    def expire(self, now_ms: int, *, last_cseq: int, last_sseq: int) -> bool:
+        """End pulls whose time is over or whose client is gone; send due heartbeats. True if some
+        client was there until its time was over."""
         if self.next_event_ms == 0 or now_ms < self.next_event_ms:
-            return
+            return False
         self.next_event_ms = 0
+        is_ended = False
         kept: deque[PullRequest] = deque()
         soonest = 0
         for request in self.queue:
             if request.expires_ms and now_ms >= request.expires_ms:
                 request.end(b"408 Request Timeout")
+                is_ended = True
                 continue
             if not request.sink.is_open():
                 continue
@@ -296,6 +299,7 @@ class Waiting:
             kept.append(request)
         self.queue = kept
         self.next_event_ms = soonest
+        return is_ended
 
     def drop_closed(self) -> None:
         """Forget pulls whose client no longer listens."""

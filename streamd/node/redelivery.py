@@ -153,6 +153,18 @@ class Redelivery:
             self._nak_due_ms[sseq] = due_ms
             self._add((due_ms, sseq, sseq, _NAK))
 
+    def ack_due_ms(self, *, now_ns: int, now_ms: int) -> int:
+        """Return when one of the acks that are not overdue yet is due; 0: there are none."""
+        consumer = self._consumer
+        naked, counts = consumer.naked, consumer.redelivered
+        for sseq, (_, ts) in reversed(consumer.pending.items()):  # the latest is soon found
+            left_ms = (naked.get(sseq, 0) - now_ns) // _MS
+            if left_ms <= 0:
+                left_ms = self.wait_ms(counts.get(sseq, 1)) - (now_ns - ts) // _MS
+            if left_ms > 0:
+                return now_ms + left_ms
+        return 0
+
     @property
     def next_ms(self) -> int:
         """When `ring` should be called next; 0: never."""
@@ -199,6 +211,14 @@ class Redelivery:
         expired.sort()
         return expired
 
+    def all_waiting(self, acking: Collection[Seq]) -> list[Seq]:
+        """Return what is delivered and not acked, ascending, as if its time had come; not queued
+        yet. A -NAK's delay is over as well."""
+        self._nak_due_ms.clear()
+        queued = self._queued
+        pending = self._consumer.pending
+        return sorted(sseq for sseq in pending if sseq not in acking and sseq not in queued)
+
     def queue(self, sseqs: Collection[Seq]) -> None:
         """These are due: `pop_due` gives them out, after those that were due before."""
         for sseq in sseqs:
@@ -211,6 +231,13 @@ class Redelivery:
 
     def pop_due(self) -> None:
         self._queued.discard(self._due.popleft())
+
+    def take_due(self) -> list[Seq]:
+        """Return what is due, in its order; none is queued any more."""
+        taken = list(self._due)
+        self._due.clear()
+        self._queued.clear()
+        return taken
 
     def clear(self) -> None:
         """Forget everything (the consumer was reset)."""

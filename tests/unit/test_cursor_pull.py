@@ -538,32 +538,22 @@ def test_work_on_what_was_delivered_by_a_clock_ahead_sets_one_timer() -> None:
     assert bed.cursors["C"]._redelivery.next_ms > bed.now_ms() + 9000
 
 
-def test_inactive_consumer_asks_to_be_deleted() -> None:
+def test_what_waits_to_be_sent_again_is_given_up_when_it_may_no_longer_be() -> None:
+    """max_deliver is lowered below what a refused message was delivered already."""
     bed = Bed()
-    bed.create(inactive_threshold=5 * SECOND)
-    bed.pull(req(batch=1, expires=12 * SECOND))
-    bed.advance(9900)  # a waiting pull is activity
-    assert "C" in bed.consumers
-    bed.pull(req(batch=1, expires=SECOND))
-    bed.advance(4900)
-    assert "C" in bed.consumers
-    bed.advance(3000)
-    assert "C" not in bed.consumers
-
-
-@pytest.mark.parametrize("payload", [b"+ACK", b"+WPI", b"-NAK", b"+TERM", b"nonsense"])
-def test_whatever_a_client_says_of_a_message_is_activity(payload: bytes) -> None:
-    """It works on one for long, and asks for no other meanwhile: its consumer was deleted."""
-    bed = Bed()
-    bed.store(b"a")
-    bed.create(inactive_threshold=5 * SECOND, ack_wait=100 * SECOND)
-    bed.pull(b"1")
-    for _ in range(4):
-        bed.advance(4000)
-        bed.ack(1, payload)
-    assert "C" in bed.consumers
-    bed.advance(5100)
-    assert "C" not in bed.consumers
+    bed.store(b"a", b"b", b"c")
+    bed.create()
+    bed.pull(b"2")
+    bed.ack(1, b"-NAK")
+    assert bed.pull(b"1", reply=b"again").seqs() == [1]
+    bed.ack(1, b"-NAK")
+    bed.ack(2, b"-NAK")
+    consumer = bed.consumers["C"]
+    config = {**consumer.config, "max_deliver": 2}
+    consumer.update(config)
+    bed.cursors["C"].on_applied([commands.CREATE_CONSUMER, 0, "C", config, "", False], None)
+    assert bed.pull(b"2", reply=b"then").seqs() == [2, 3]
+    assert list(consumer.pending) == [2, 3]
 
 
 def test_stop_tells_waiting_pulls() -> None:

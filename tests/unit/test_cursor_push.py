@@ -202,6 +202,29 @@ def test_a_new_deliver_subject_is_watched() -> None:
     assert (old.seqs(), new.seqs()) == ([], [1])
 
 
+def test_who_comes_back_under_another_subject_gets_first_what_was_not_acked() -> None:
+    """A client that lost its connection binds again with a new inbox; what the old one was sent
+    is sent to it at once, before what is new, and not again when its ack was due."""
+    bed = Bed()
+    bed.store(*[b"a"] * 4)
+    push(bed, ack_policy="explicit", ack_wait=SECOND, max_deliver=2)
+    bed.interest()
+    bed.ack(2)
+    bed.ack(3, b'-NAK {"delay": 60000000000}')
+    bed.interest(False)
+    bed.store(b"a")
+    for subject, seqs in (("other", [1, 3, 4, 5]), ("third", [5])):
+        consumer = bed.consumers["C"]
+        config = {**consumer.config, "deliver_subject": subject}
+        consumer.update(config)
+        bed.cursors["C"].on_applied([commands.CREATE_CONSUMER, 0, "C", config, "", False], None)
+        box = bed.interest()
+        assert box.seqs() == seqs
+        bed.advance(900)
+        assert box.seqs() == seqs
+    assert list(bed.consumers["C"].pending) == [5]  # the others were delivered twice
+
+
 def test_replay_and_live_are_one_read() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 100)

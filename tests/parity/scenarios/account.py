@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.parity.recorder import Recorder
+from tests.parity.recorder import ANSWER_S, Recorder
 from tests.parity.registry import add, scenario
 
 
@@ -129,3 +129,27 @@ def pings(at: Recorder) -> None:
     for subject in ("SERVER.PING", "SERVER.PING.VARZ", f"SERVER.{server}.VARZ", "ACCOUNT.$G.INFO"):
         frames = at.wire.ask(f"$SYS.REQ.{subject}", within_s=1)
         at.note(subject, [frame.status for frame in frames])
+
+
+@scenario
+def what_is_audited(at: Recorder) -> None:
+    """Every request that is answered as one of the API, but no message that was found."""
+    listener = at.connect()
+    listener.subscribe("$JS.EVENT.ADVISORY.API")
+    listener.fence()
+    at.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "allow_direct": True})
+    at.fill("s", "s")
+    config = {"durable_name": "C", "ack_policy": "explicit"}
+    at.api("CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
+    at.api("STREAM.MSG.GET.S", {"seq": 1})
+    at.direct("S", {"seq": 1})
+    at.pull("S", "C", {"batch": 1}, count=1)
+    at.api("STREAM.MSG.GET.S", {"seq": 9})
+    at.api("STREAM.MSG.DELETE.S", {"seq": 1})
+    for subject in ("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.S", "STREAM.PURGE.S"):
+        at.api(subject, is_quiet=True)
+    for subject in ("CONSUMER.NAMES.S", "CONSUMER.LIST.S", "CONSUMER.INFO.S.C", "STREAM.DELETE.S"):
+        at.api(subject, is_quiet=True)
+    frames = listener.collect(within_s=ANSWER_S, quiet_s=0.5)
+    told = [frame.json() for frame in frames]
+    at.note("audited", [[each["subject"], each.get("request", "")] for each in told])

@@ -200,6 +200,24 @@ def max_deliver(at: Recorder) -> None:
 
 
 @scenario
+def max_deliver_lowered(at: Recorder) -> None:
+    """Below what was delivered already of a message that waits to be sent again."""
+    stream(at, "s.a", "s.b")
+    consumer(at)
+    listener = at.connect()
+    listener.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>")
+    listener.fence()
+    for _ in range(2):
+        at.ack(at.pull("S", "C", {"batch": 1}, count=1)[0], b"-NAK")
+    consumer(at, max_deliver=1)
+    at.pull("S", "C", {"batch": 5, "expires": 4 * TENTH})
+    frames = listener.collect(count=1, within_s=ANSWER_S)
+    told = [{k: v for k, v in frame.json().items() if k != "id"} for frame in frames]
+    at.note("advisories", told)
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
 def backoff(at: Recorder) -> None:
     stream(at, "s.a")
     consumer(at, backoff=[TENTH, 2 * TENTH], max_deliver=4)
@@ -379,6 +397,45 @@ def push_redelivers(at: Recorder) -> None:
     consumer(at, deliver_subject="d.x", ack_wait=SECOND, max_deliver=3)
     frames = at.note_frames("deliveries", wire.collect(count=3, within_s=2 * ANSWER_S))
     at.ack(frames[-1])
+    at.api("CONSUMER.INFO.S.C")
+
+
+@scenario
+def push_to_another_subject(at: Recorder) -> None:
+    """Who comes back under a new subject gets at once what was not acked, then what is new."""
+    stream(at, *["s.a"] * 4)
+    wire = at.connect()
+    sid = wire.subscribe("d.x")
+    wire.fence()
+    config = {"deliver_subject": "d.x", "ack_wait": 60 * SECOND, "max_deliver": 2}
+    consumer(at, **config)
+    frames = at.note_frames("first", wire.collect(count=4, within_s=ANSWER_S))
+    at.ack(frames[1])
+    at.ack(frames[2], b'-NAK {"delay": 60000000000}')
+    wire.unsubscribe(sid)
+    wire.fence()
+    at.fill("s.a")
+    for subject, count in (("d.y", 4), ("d.z", 1)):
+        sid = wire.subscribe(subject)
+        wire.fence()
+        consumer(at, **config | {"deliver_subject": subject})
+        at.note_frames("again", wire.collect(count=count, within_s=ANSWER_S))
+        at.note_frames("no more", wire.collect(count=1, within_s=SILENCE_S))
+        at.api("CONSUMER.INFO.S.C")
+        wire.unsubscribe(sid)
+        wire.fence()
+
+
+@scenario
+def not_inactive_while_at_work(at: Recorder) -> None:
+    """Its client says nothing for longer than the threshold, but its ack is not due yet."""
+    stream(at, "s.a", "s.b")
+    consumer(at, inactive_threshold=SECOND // 2, ack_wait=20 * SECOND)
+    frame = at.pull("S", "C", {"batch": 1}, count=1)[0]
+    at.silent("at work", within_s=2.0)  # the peer adds up to a second to the threshold
+    at.api("CONSUMER.INFO.S.C")
+    at.ack(frame)
+    at.wait_until(lambda: "error" in at.api("CONSUMER.INFO.S.C", is_quiet=True), within_s=4.0)
     at.api("CONSUMER.INFO.S.C")
 
 
