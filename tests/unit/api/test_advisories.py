@@ -196,7 +196,7 @@ def test_republish_headers_only(bed: Bed) -> None:
 
 def test_what_is_read_message_by_message_is_not_audited(bed: Bed) -> None:
     """As in nats-server: whoever keeps the audits would keep one for each message that is read."""
-    bed.make("T")
+    bed.make("T", subjects=["t"]).store("t", b"x")
     bed.wires.sent.clear()
     bed.ask("STREAM.MSG.GET.T", {"seq": 1})
     assert bed.wires.sent == []
