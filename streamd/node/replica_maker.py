@@ -22,6 +22,7 @@ from streamd.node.rosters import forgotten_members, named_by
 from streamd.node.snapshot_writers import StreamSnapshots
 from streamd.node.stream_group import StreamGroup
 from streamd.node.stream_handle import LocalStream
+from streamd.node.stream_publishes import Backlog
 from streamd.raft.core import RaftCore
 from streamd.types import Uid
 
@@ -46,6 +47,7 @@ class ReplicaMaker:
         self._on_failed = on_failed
         self._columns = ColumnsCache()
         self._batch_budget = BatchBudget(node.batch_limits)
+        self._backlog = Backlog()
 
     def member(self, asset: StreamAsset, found: Recovered, *, is_log_void: bool) -> RaftCore:
         """Make this node's member of the stream's group. Raises what `Rafts.make` raises."""
@@ -93,6 +95,7 @@ class ReplicaMaker:
             stager=BatchStager(self._batch_budget),
             max_payload=node.max_payload,
             has_room=node.room.take if is_file else node.memory_room.take,
+            backlog=self._backlog,
             all_know=lambda command: node.peering.all_know(command, raft.members.members()),
         )
         group.snapshot_every_bytes = node.room.snapshot_every_bytes

@@ -153,8 +153,7 @@ class StreamGroup(StreamPublishes):
                 if not wakes_all:
                     subjects += [msg[0] for msg in command[-1]]
                 if entry.tag is not None:
-                    # Entries of an earlier term of ours are not counted any more.
-                    self._uncommitted_bytes = max(0, self._uncommitted_bytes - len(entry.data))
+                    self._count_committed(len(entry.data))
             elif not self._is_ready:
                 continue
             elif kind in _CURSOR_KINDS:

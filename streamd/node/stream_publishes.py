@@ -27,6 +27,15 @@ Waiter = tuple[PublishSink, list[bytes]]
 Publish = tuple[list[Msg], list[bytes], PublishSink]
 
 
+class Backlog:
+    """Bytes of publishes that are in the log and not committed: of all streams of a node."""
+
+    __slots__ = ("byte_count",)
+
+    def __init__(self) -> None:
+        self.byte_count = 0
+
+
 def _size(msg: Msg) -> int:
     return len(msg[1]) + len(msg[2])
 
@@ -46,6 +55,7 @@ class StreamPublishes(StreamCursors):
         stager: BatchStager,
         max_payload: int,
         has_room: Callable[[int], bool],
+        backlog: Backlog | None = None,
         all_know: Callable[[str], bool] = lambda command: True,
     ) -> None:
         super().__init__(
@@ -68,6 +78,7 @@ class StreamPublishes(StreamCursors):
         self._held_bytes = 0
         self.pass_on: Callable[[list[Msg], list[bytes], PublishSink], None] = _drop
         self._uncommitted_bytes = 0
+        self._backlog = backlog or Backlog()  # has those in it
         self._next_ts = 0
         self._handlers[g.PUBLISH] = self._on_publish
 
@@ -79,7 +90,7 @@ class StreamPublishes(StreamCursors):
         super()._on_leadership_lost()
         self._stager.clear()
         self._hold_collected()
-        self._uncommitted_bytes = 0
+        self._count_committed(self._uncommitted_bytes)
         for publish in self._take_held():
             self.pass_on(*publish)
 
@@ -95,7 +106,10 @@ class StreamPublishes(StreamCursors):
         if self._held or raft.is_handing_over:
             self._hold(msgs, replies, sink)
             return
-        if self._uncommitted_bytes > limits.PUBLISH_BACKLOG_BYTES_MAX:
+        if (
+            self._uncommitted_bytes > limits.PUBLISH_BACKLOG_BYTES_MAX
+            or self._backlog.byte_count > limits.PUBLISH_BACKLOGS_BYTES_MAX
+        ):
             refused = [errors.STREAM_TOO_MANY_REQUESTS()] * len(msgs)
             sink.publish_acks(self.name_bytes, replies, refused)
             return
@@ -221,6 +235,18 @@ class StreamPublishes(StreamCursors):
             self._decline(tag, errors.CLUSTER_NOT_AVAIL())
         else:
             self._uncommitted_bytes += len(data)
+            self._backlog.byte_count += len(data)
+
+    def _count_committed(self, size: int) -> None:
+        """`size` bytes are not uncommitted any more, or fewer: entries of an earlier term of ours
+        are not counted any more."""
+        size = min(size, self._uncommitted_bytes)
+        self._uncommitted_bytes -= size
+        self._backlog.byte_count -= size
+
+    def end(self, unread: list[tuple[Any, ...]]) -> None:
+        super().end(unread)
+        self._count_committed(self._uncommitted_bytes)
 
     def _stamp(self, msg_count: int) -> int:
         """Return the entry's time; its messages are one ns apart, so no two are ever equal."""

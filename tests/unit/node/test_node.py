@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from streamd import errors, limits
 from streamd.api import consumer_configs
 from streamd.api.stream_configs import normalise
 from streamd.errors import DiskError
@@ -344,6 +345,70 @@ def test_a_log_that_is_far_ahead_of_the_blocks_waits_for_them(
         finally:
             disk.released.set()
             await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize(
+    ("limit", "refused"),
+    [("PUBLISH_BACKLOG_BYTES_MAX", "A"), ("PUBLISH_BACKLOGS_BYTES_MAX", "B")],
+    ids=["of one stream", "of all together"],
+)
+def test_publishes_that_the_log_can_not_take_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, refused: str
+) -> None:
+    """What waits for the log is in memory: 128 MiB for each stream had no bound for many."""
+    monkeypatch.setattr(limits, limit, 2 << 20)
+
+    async def run() -> None:
+        async with _running(tmp_path) as node:
+            handles = {}
+            for name in ("A", "B"):
+                await _create(node, name)
+                handles[name] = node.streams_for(name.encode())[0]
+
+            def publish(name: str) -> Acks:
+                acks = Acks(1)
+                handles[name].publish([(name.encode(), b"", bytes(1 << 20))], [b"r"], acks)
+                return acks
+
+            for _ in range(2):  # the second time shows that what was taken was given back
+                node.wal.hold()
+                waiting = []
+                for _ in range(2):  # with what an entry costs besides, more than is allowed
+                    waiting.append(publish("A"))
+                    await asyncio.sleep(0)  # a turn of the group for each
+                    await asyncio.sleep(0)
+                last = publish(refused)
+                await last.all.wait()
+                assert last.outcomes == [errors.STREAM_TOO_MANY_REQUESTS()]
+                assert [acks.outcomes for acks in waiting] == [[], []]
+                node.wal.resume()
+                for acks in waiting:
+                    await acks.all.wait()
+                last = publish(refused)
+                await last.all.wait()
+                assert not isinstance(last.outcomes[0], errors.JsError)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_stream_that_is_deleted_gives_back_what_it_had_under_way(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with _running(tmp_path) as node:
+            await _create(node, "A")
+            handle = node.streams_for(b"A")[0]
+            backlog = handle.group._backlog
+            node.wal.hold()
+            handle.publish([(b"A", b"", bytes(1 << 20))], [b"r"], Acks(1))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert backlog.byte_count > 1 << 20
+            stopped = asyncio.Event()
+            handle.monitor.when_stopped(stopped.set)
+            await stopped.wait()
+            assert backlog.byte_count == 0
+            node.wal.resume()
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
