@@ -222,7 +222,8 @@ def test_a_stream_is_made_while_a_node_is_away(cluster: Cluster, storage: str) -
     cluster.until("noticed", lambda: not is_up(cluster, leader, other))
     cluster.until("led", lambda: cluster.leader("S") in (leader, away))
     cluster.publish(5, "S", at=leader)
-    assert len(cluster.read(away)) == 25
+    # A follower hears of the commit with the next entry, or a few ms later.
+    cluster.until("read there", lambda: len(cluster.read(away)) == 25)
 
 
 def is_up(cluster: Cluster, at: str, name: str) -> bool:

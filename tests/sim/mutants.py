@@ -476,14 +476,14 @@ RARE: dict[str, DirectedWorld] = {
         ("membership change", "power loss", "stop"), pace=0.3, caught_by=14
     ),
     "log_cut_at_damage": DirectedWorld(
-        ("log rot", "kill", "power loss"), pace=0.12, rest_ms=(5, 200), caught_by=11
+        ("log rot", "kill", "power loss"), pace=0.12, rest_ms=(5, 200), caught_by=89
     ),
     "vote_counted_twice": DirectedWorld(
         ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60),
-        caught_by=89,
+        caught_by=20,
     ),
     "seqs_used_again": DirectedWorld(
-        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=5
+        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=261
     ),
     "certified_unseen": DirectedWorld(
         ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60),

@@ -197,7 +197,10 @@ class Requester:
         uid: Uid = handle.uid
 
         def answered(headers: bytes, payload: bytes) -> None:
-            if not headers.startswith((b"NATS/1.0 404", b"NATS/1.0 503", b"NATS/1.0 408")):
+            # 500: stored, and this node's disk does not give it back.
+            if not headers.startswith(
+                tuple(b"NATS/1.0 %d" % code for code in (404, 408, 500, 503))
+            ):
                 if self.cluster.is_asset(handle.name, uid):
                     self.ledger.check_payload(uid, seq, payload)
             self.finish()

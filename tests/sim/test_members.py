@@ -48,10 +48,22 @@ class Script:
         """Create a stream of one replica; return its uid, its node, another, the meta leader's."""
         uid = self.create(name, 1)
         (first,) = self.peers_of(uid)
-        leader = self.cluster._leader(META_UID)
-        assert leader is not None and leader.name != first
-        second = next(n for n in self.cluster.names if n not in (first, leader.name))
-        return uid, first, second, leader.name
+        second, leader = (name for name in self.cluster.names if name != first)
+        self.lead(META_UID, leader)
+        return uid, first, second, leader
+
+    def lead(self, uid: Uid, wanted: NodeId) -> None:
+        """Have that node lead the group."""
+
+        def leads() -> bool:
+            host = self.cluster._leader(uid)
+            if host is None or host.process is None or host.node is None:
+                return False
+            if host.name != wanted:
+                host.process.run(host.node.step_down, uid, wanted, lambda outcome: None)
+            return host.name == wanted
+
+        self.wait(f"{wanted} leads {uid}", self.cluster.every_ms(100, leads))
 
     def publish(self, name: str, count: int, at: NodeId = "") -> None:
         """One message after another, an entry each; again if nobody leads. `at`: by this node."""
@@ -589,12 +601,7 @@ class Apart:
 
     def lead(self, uid: Uid, name: NodeId) -> None:
         """Have `name` lead the group."""
-        script = self.script
-        leader = script.cluster._leader(uid)
-        assert leader is not None and leader.process is not None and leader.node is not None
-        if leader.name != name:
-            leader.process.run(leader.node.step_down, uid, name, lambda outcome: None)
-        script.wait(f"{name} to lead", lambda: script.group(name, uid).is_ready)
+        self.script.lead(uid, name)
 
     def wait_for_members(self, leader: NodeId, *names: NodeId) -> None:
         """Wait until the group of `leader` has these members, and no other is on its way."""
