@@ -6,6 +6,7 @@ push out what is read again; many bytes at once go faster from memory of ours st
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
@@ -37,10 +38,9 @@ class DirectWriter:
         What begins within a page goes through the cache, and so does the last page: what comes
         next begins there, and would else have it read from the disk first.
         """
-        direct = self._direct.get(fd)
-        if direct is None:
-            direct = self._direct[fd] = _open_again(fd)
-        if direct == _REFUSED:
+        if fd not in self._direct:
+            self._direct[fd] = _open_again(fd)
+        if self._direct[fd] == _REFUSED:
             return False
         scratch = self._scratch()
         # The scratch mirrors the file from the page on that `offset` lies in.
@@ -50,7 +50,7 @@ class DirectWriter:
             view = memoryview(buffer)
             while view:
                 if end == SCRATCH_BYTES:
-                    self._put(fd, direct, scratch, base, start=start, end=end, cached=0)
+                    self._put(fd, scratch, base, start=start, end=end, cached=0)
                     base += end
                     start = end = 0
                 part = view[: SCRATCH_BYTES - end]
@@ -58,7 +58,7 @@ class DirectWriter:
                 end += len(part)
                 view = view[len(part) :]
         if end > start:
-            self._put(fd, direct, scratch, base, start=start, end=end, cached=1)
+            self._put(fd, scratch, base, start=start, end=end, cached=1)
         return True
 
     def close(self, fd: int) -> None:
@@ -70,7 +70,6 @@ class DirectWriter:
     def _put(
         self,
         fd: int,
-        direct: int,
         scratch: memoryview,
         base: int,
         *,
@@ -87,9 +86,24 @@ class DirectWriter:
             return
         if start < first:
             self._write(fd, scratch[start:first], base + start)
-        written = os.pwrite(direct, scratch[first:last], base + first)
+        written = self._write_directly(fd, scratch[first:last], base + first)
         if first + written < end:  # the last page, or what a full disk left
             self._write(fd, scratch[first + written : end], base + first + written)
+
+    def _write_directly(self, fd: int, pages: memoryview, offset: int) -> int:
+        """Return how many bytes were written: none, now and from here on, if the file system takes
+        the flag and not such writes."""
+        direct = self._direct[fd]
+        if direct == _REFUSED:
+            return 0
+        try:
+            return os.pwrite(direct, pages, offset)
+        except OSError as err:
+            if err.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+        os.close(direct)
+        self._direct[fd] = _REFUSED
+        return 0
 
     def _scratch(self) -> memoryview:
         found: memoryview | None = getattr(self._local, "scratch", None)

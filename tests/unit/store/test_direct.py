@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -103,6 +104,35 @@ def test_where_the_file_system_refuses_all_goes_through_the_cache(
     disk.writev(fd, [blob[:7], blob[7:]], 3, past_cache=True)
     assert disk.pread(fd, len(blob) + 10, 0) == bytes(3) + blob
     disk.close(fd)
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
+def test_a_file_system_may_refuse_when_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Some take the flag, and then want other places or none. Any other error is one."""
+    disk = OsDisk()
+    fd = disk.open(str(tmp_path / "f"), create=True)
+    blob = random.Random(4).randbytes(3 * SCRATCH_BYTES)
+    pwrite = os.pwrite
+
+    def refuse(to: int, data: Buffer, offset: int) -> int:
+        if to != fd:
+            raise OSError(code, os.strerror(code))
+        return pwrite(to, data, offset)
+
+    monkeypatch.setattr(direct.os, "pwrite", refuse)
+    if code == errno.EIO:
+        with pytest.raises(OSError, match="Input/output error"):
+            disk.writev(fd, [blob], 3, past_cache=True)
+        disk.close(fd)
+        return
+    for _ in range(2):
+        disk.writev(fd, [blob], 3, past_cache=True)
+        assert disk.pread(fd, len(blob) + 10, 0) == bytes(3) + blob
+    before = len(os.listdir("/proc/self/fd"))
+    disk.close(fd)
+    assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
 def test_a_closed_file_leaves_no_descriptor_behind(tmp_path: Path) -> None:
