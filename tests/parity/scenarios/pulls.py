@@ -134,9 +134,9 @@ def waits_for_message(at: Recorder) -> None:
     wire.subscribe("wait")
     wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.C", b'{"batch":3,"expires":5000000000}', reply="wait")
     wire.fence()
-    for _ in range(3):
+    for _ in range(3):  # each is taken before the next comes: its ack reply says how many wait
         at.pub("s.a")
-    at.note_frames("messages", wire.collect(count=3, within_s=ANSWER_S))
+        at.note_frames("message", wire.collect(count=1, within_s=ANSWER_S))
     at.api("CONSUMER.INFO.S.C")
 
 
