@@ -39,6 +39,18 @@ def forget(cluster: Cluster, restore: Callable[[Files], Files]) -> dict[Seq, byt
     return stored
 
 
+def led_only_with_n1(cluster: Cluster, stored: dict[Seq, bytes]) -> None:
+    """n2 and n3 elect nobody by what n2 has forgotten; with n1, which has all, all have."""
+    for name in ("n2", "n3"):
+        group = cluster.group(name, "S")
+        assert group is None or not group.is_ready, name
+    cluster.boot("n1")
+    cluster.until_whole()
+    for name in cluster.names:
+        assert cluster.read(name) == stored
+    cluster.publish(5)
+
+
 @pytest.mark.parametrize("which", ["older", "another node's"])
 def test_a_log_that_is_not_the_nodes_own_newest_is_not_believed(
     cluster: Cluster, which: str
@@ -52,14 +64,7 @@ def test_a_log_that_is_not_the_nodes_own_newest_is_not_believed(
     stored = forget(cluster, restore)
     cluster.boot("n2", "n3")
     cluster.run_ms(10_000)
-    for name in ("n2", "n3"):
-        group = cluster.group(name, "S")
-        assert group is None or not group.is_ready, name
-    cluster.boot("n1")
-    cluster.until_whole()
-    for name in cluster.names:
-        assert cluster.read(name) == stored
-    cluster.publish(5)
+    led_only_with_n1(cluster, stored)
 
 
 def test_the_directory_of_another_node_is_refused(cluster: Cluster) -> None:
@@ -113,14 +118,7 @@ def test_who_has_seen_a_later_start_of_a_node_tells_it_that_it_forgot(
         )
         == 1
     )
-    for name in ("n2", "n3"):
-        group = cluster.group(name, "S")
-        assert group is None or not group.is_ready, name
-    cluster.boot("n1")
-    cluster.until_whole()
-    for name in cluster.names:
-        assert cluster.read(name) == stored
-    cluster.publish(5)
+    led_only_with_n1(cluster, stored)
     cluster.lose_power(*cluster.names)
     cluster.boot()
     cluster.until_whole()
