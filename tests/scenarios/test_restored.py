@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamd.types import Seq
+from streamd.types import META_UID, Seq
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import copy_of, put_back
 from tests.sim.disk import SimDisk
@@ -118,6 +118,35 @@ def test_who_has_seen_a_later_start_of_a_node_tells_it_that_it_forgot(
         )
         == 1
     )
+    led_only_with_n1(cluster, stored)
+    cluster.lose_power(*cluster.names)
+    cluster.boot()
+    cluster.until_whole()
+
+
+def test_the_disk_of_before_an_empty_one_is_not_believed(cluster: Cluster) -> None:
+    """n2 was given an empty disk, and acknowledged with it; then it gets its old one back, and n1,
+    which has what n2 acknowledged since, is down. n3 has seen n2 with another log since: n2 was
+    believed, and elected n3, which lacks that."""
+    uid = cluster.create()
+    cluster.publish(20)
+    cluster.until_whole()
+    cluster.stop("n2")
+    backup = copy_of(cluster.hosts["n2"].disk, ROOT)
+    cluster.checkers.durability.copy_destroyed("n2")
+    cluster.checkers.durability.log_lost("n2", [META_UID, uid])
+    cluster.hosts["n2"].disk.wipe(ROOT)
+    cluster.boot("n2")
+    cluster.lead("S", "n1")
+    cluster.until_whole()
+    cluster.isolate("n3")
+    cluster.publish(20)
+    stored = cluster.read("n1")
+    cluster.kill("n1", "n2")
+    cluster.net.heal()
+    put_back_all_of_n2(cluster, backup)
+    cluster.boot("n3")
+    cluster.run_ms(10_000)
     led_only_with_n1(cluster, stored)
     cluster.lose_power(*cluster.names)
     cluster.boot()
