@@ -134,11 +134,18 @@ class Member(Roles):
             if append.commit < log.base_index and self._may_be_outlived():
                 self._outlive(sender, append.commit)
                 return
+            at_base = append.entries[log.base_index - previous - 1 :][:1]
+            if at_base and at_base[0].term != log.base_term:
+                self._deny(sender, log.base_index, at_base[0].chain)
+                return
             # Compacted here, hence committed, hence equal.
             self._held.append((sender, self._append_reply(True, log.commit)))
             return
         if previous > log.last_index or log.term_at(previous) != append.prev_term:
-            self._refuse(sender, previous, append.prev_term)
+            if previous <= log.commit:
+                self._deny(sender, previous, append.prev_chain)
+            else:
+                self._refuse(sender, previous, append.prev_term)
             return
         chain = log.entry_id(previous)[1]
         if chain != append.prev_chain:
@@ -177,6 +184,9 @@ class Member(Roles):
                     continue
                 if index <= log.commit and self._may_be_outlived():
                     self._outlive(sender, append.commit)
+                    return False
+                if index <= log.commit:
+                    self._deny(sender, index, chain)
                     return False
                 self._truncate(index)
                 has_members_changed = True
@@ -305,6 +315,12 @@ class Member(Roles):
         reply = self._append_reply(False, index)
         reply.is_diverged = True
         self._held.append((leader, reply))
+
+    def _deny(self, leader: NodeId, index: Index, chain: int) -> None:
+        """The leader's entry `index` is not the one that was committed here: all voters had
+        forgotten that one, and the group went on without it. What came of it here is no part of
+        the group any more."""
+        self._diverge(leader, index, self.log.entry_id(index)[1], chain)
 
     def _is_mere_learner(self) -> bool:
         """True in memory of a member that was never a voter: nothing was committed by its acks, and

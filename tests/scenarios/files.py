@@ -15,9 +15,10 @@ from streamd.node.snapshot_state import unwrap, wrap
 from streamd.store.block_codec import BlockCodec
 from streamd.store.stream_store import StreamStore
 from streamd.types import Entry, NodeId
-from tests.scenarios.driver import Cluster
+from tests.scenarios.driver import ROOT, Cluster
 from tests.sim.cluster import scrubbing
 from tests.sim.disk import SimDisk
+from tests.sim.world import SECOND
 
 
 class Inline:
@@ -64,6 +65,28 @@ def put_back(disk: SimDisk, directory: str, files: dict[str, bytes]) -> None:
         disk.close(fd)
     disk.sync_dir(directory)
     disk.sync_dir(os.path.dirname(directory))
+
+
+def put_all_back(disk: SimDisk, files: dict[str, bytes]) -> None:
+    """`files` are all there is below ROOT, durably."""
+    disk.wipe(ROOT)
+    for directory in sorted({f"{ROOT}/{name}".rpartition("/")[0] for name in files}):
+        below = directory.removeprefix(ROOT).lstrip("/")
+        start = f"{below}/" if below else ""
+        mine = {
+            name.removeprefix(start): blob
+            for name, blob in files.items()
+            if name.startswith(start) and "/" not in name.removeprefix(start)
+        }
+        put_back(disk, directory, mine)
+
+
+def put_back_all(cluster: Cluster, name: NodeId, files: dict[str, bytes]) -> None:
+    """`files` are all that a stopped node has; start it. That it is stopped by what it is told is
+    excused."""
+    put_all_back(cluster.hosts[name].disk, files)
+    cluster.hosts[name].excused_until_us = cluster.world.now_us + 60 * SECOND
+    cluster.boot(name)
 
 
 def cut(disk: SimDisk, path: str, size: int) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from streamd.machine import commands
 from streamd.store import wal_format as wf
 from streamd.types import META_UID, NodeId, Seq
 from tests.scenarios.driver import ROOT, Cluster
+from tests.scenarios.files import copy_of, put_back_all
 from tests.sim.world import MS
 
 WAIT_MS = 12_000  # longer than all patience there is
@@ -151,3 +154,44 @@ def test_other_groups_of_a_node_that_accepts_the_loss_lose_nothing(cluster: Clus
     assert not cluster.events(
         "the voters of a group are in doubt: whoever has most of it is to lead"
     )
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_who_comes_back_with_more_than_the_heir_had_is_told_again(
+    cluster: Cluster, has_snapshot: bool
+) -> None:
+    """n1 has what nobody else has; its machine is replaced by an empty one, the loss accepted, and
+    the group goes on. Then the old disk is put back: it votes by nothing it has, and gives it up.
+    With a snapshot of what the group has not, its leader made an entry with each question."""
+    growing(cluster)
+    uid = cluster.uid("S")
+    cluster.checkers.forfeited.add(uid)  # what n1 commits alone is lost
+    cluster.isolate("n2")
+    cluster.offer("S", [(b"S.x", b"", b"lost")] * 7, "n1")
+    cluster.run_ms(300)
+    replica = cluster.node("n1").replica(uid)
+    assert replica is not None
+    assert replica.machine.index.last_seq == 47
+    if has_snapshot:
+        told: list[bool] = []
+        cluster.process("n1").run(replica.monitor.save_anew, lambda: told.append(True))
+        cluster.until("saved", lambda: told)
+    cluster.kill("n1")
+    old = copy_of(cluster.hosts["n1"].disk, ROOT)
+    lose_log(cluster, "n1", ROOT)
+    cluster.net.heal()
+    boot_accepting(cluster, "n1")
+    cluster.boot("n3")
+    cluster.until_whole()
+    cluster.until("three voters", lambda: voters(cluster) == ("n1", "n2", "n3"))
+    cluster.publish(3)
+    stored = cluster.read("n2")
+    assert len(stored) == 43
+    cluster.hosts["n1"].accepts_loss = False
+    cluster.stop("n1")
+    cluster.suspects.add("n1")
+    put_back_all(cluster, "n1", old)
+    cluster.until_whole()
+    for name in cluster.names:
+        assert cluster.read(name) == stored
+    assert cluster.machine("n1", "S").applied < 20

@@ -12,9 +12,8 @@ import pytest
 
 from streamd.types import META_UID, Seq
 from tests.scenarios.driver import ROOT, Cluster
-from tests.scenarios.files import copy_of, put_back
-from tests.sim.disk import SimDisk
-from tests.sim.world import SECOND, Violation
+from tests.scenarios.files import copy_of, put_all_back, put_back, put_back_all
+from tests.sim.world import Violation
 
 Files = dict[str, bytes]
 WAL = f"{ROOT}/wal"
@@ -79,13 +78,6 @@ def test_the_directory_of_another_node_is_refused(cluster: Cluster) -> None:
         cluster.run_ms(1000)
 
 
-def put_back_all_of_n2(cluster: Cluster, backup: Files) -> None:
-    """And start it. That it is stopped by what it is told is excused."""
-    put_all_back(cluster.hosts["n2"].disk, backup)
-    cluster.hosts["n2"].excused_until_us = cluster.world.now_us + 60 * SECOND
-    cluster.boot("n2")
-
-
 @pytest.mark.parametrize("is_n3_started_anew", [False, True])
 def test_who_has_seen_a_later_start_of_a_node_tells_it_that_it_forgot(
     cluster: Cluster, is_n3_started_anew: bool
@@ -109,7 +101,7 @@ def test_who_has_seen_a_later_start_of_a_node_tells_it_that_it_forgot(
     stored = cluster.read("n1")
     cluster.kill("n1", "n2")
     cluster.net.heal()
-    put_back_all_of_n2(cluster, backup)
+    put_back_all(cluster, "n2", backup)
     cluster.boot("n3")
     cluster.run_ms(10_000)
     assert (
@@ -144,7 +136,7 @@ def test_the_disk_of_before_an_empty_one_is_not_believed(cluster: Cluster) -> No
     stored = cluster.read("n1")
     cluster.kill("n1", "n2")
     cluster.net.heal()
-    put_back_all_of_n2(cluster, backup)
+    put_back_all(cluster, "n2", backup)
     cluster.boot("n3")
     cluster.run_ms(10_000)
     led_only_with_n1(cluster, stored)
@@ -188,17 +180,3 @@ def test_a_node_put_back_from_its_own_backup_is_whole_again(cluster: Cluster) ->
     assert cluster.read("n2") == cluster.read("n1")
     assert cluster.events("error: replicas disagree")
     cluster.publish(5)
-
-
-def put_all_back(disk: SimDisk, files: Files) -> None:
-    """`files` are all there is below ROOT."""
-    disk.wipe(ROOT)
-    for directory in sorted({f"{ROOT}/{name}".rpartition("/")[0] for name in files}):
-        below = directory.removeprefix(ROOT).lstrip("/")
-        start = f"{below}/" if below else ""
-        mine = {
-            name.removeprefix(start): blob
-            for name, blob in files.items()
-            if name.startswith(start) and "/" not in name.removeprefix(start)
-        }
-        put_back(disk, directory, mine)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from streamd.raft.core import RaftCore
+from streamd.raft.log import next_chain
+from streamd.raft.membership import simple
 from streamd.raft.messages import Append, Vote
-from streamd.types import LogState
-from tests.unit.raft.cluster import Cluster
+from streamd.types import Entry, HardState, LogState
+from tests.unit.raft.cluster import Cluster, Disk
 
 
 def with_entries(count: int) -> Cluster:
@@ -112,6 +114,45 @@ def test_a_rotten_log_is_given_up_and_what_it_acked_counts_as_forgotten() -> Non
     status = cluster.core("c").status()
     assert status | {"role": ""} == cluster.core("b").status() | {"role": "", "vote": "a"}
     assert status["applied"] == 6  # with the entry that ended the doubt
+
+
+@pytest.mark.parametrize(
+    ("base", "previous"),
+    [
+        (4, 2),  # its entry 4 comes with those that are sent
+        (4, 4),  # and before them
+        (2, 2),  # nothing of the two logs' difference is compacted
+        (2, 3),
+    ],
+)
+def test_what_was_committed_here_and_is_another_there_is_given_up(base: int, previous: int) -> None:
+    """c comes back with four entries that were committed; all voters had forgotten the last two,
+    and the group went on without them. c took entries after others, or acked all four as its own
+    and was asked again and again, with one more entry of the leader's each time."""
+    first = Entry(1, 1, b"", chain=next_chain(0, 1, 1, b""))
+    second = Entry(1, 2, b"2", chain=next_chain(first.chain, 1, 2, b"2"))
+    logs = {}
+    for term in (1, 3):
+        logs[term] = [first, second]
+        for index in range(3, 7 if term == 3 else 5):
+            data = b"%d of %d" % (index, term)
+            chain = next_chain(logs[term][-1].chain, term, index, data)
+            logs[term].append(Entry(term, index, data, chain=chain))
+    disk = Disk()
+    disk.hard_state = HardState(1, "a", 4)
+    disk.entries = {entry.index: entry for entry in logs[1]}
+    at = logs[1][base - 1]
+    disk.release(base, at.term, at.chain, simple("abc"))
+    core = Cluster(list("abc")).boot("c", disk).core
+    theirs = logs[3]
+    before = theirs[previous - 1]
+    core.step("b", Append(3, previous, before.term, before.chain, theirs[previous:], 4))
+    while (ready := core.take(64, 1 << 20)) is not None:
+        replies = [message for _, message in ready.send_now]
+        core.persisted(ready.token)
+    assert core.status()["has_diverged"]
+    assert [(reply.is_ok, reply.is_diverged) for reply in replies] == [(False, True)]
+    assert core.log.entry_id(4) == (1, logs[1][3].chain)
 
 
 def test_an_incomplete_sole_voter_does_not_lead() -> None:
