@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ class ClusterProcess:
     """Some servers named n1, n2, ... with routes to each other.
 
     Each may be stopped, killed and started again by itself. `sync` is as for a
-    `ServerProcess`; `secret` and `extra` go into every configuration.
+    `ServerProcess`; `secret` and `extra` go into every configuration, and the first of `tags` into
+    that of n1, and so on.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class ClusterProcess:
         sync: str = "",
         secret: str = "bench",
         extra: str = "",
+        tags: Sequence[str] = (),
     ) -> None:
         self._is_temporary = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="streamd-cluster-"))
@@ -44,11 +46,12 @@ class ClusterProcess:
         self.nodes: dict[str, ServerProcess] = {}
         for at, port in enumerate(self.cluster_ports):
             name = f"n{at + 1}"
+            tagged = f"server_tags: [{', '.join(tags[at].split())}]" if tags else ""
             self.nodes[name] = ServerProcess(
                 binary,
                 directory=self.directory / name,
                 sync=sync,
-                extra=f"{self.cluster_block(name, port)}\n{extra}",
+                extra=f"{self.cluster_block(name, port)}\n{tagged}\n{extra}",
             )
 
     def cluster_block(

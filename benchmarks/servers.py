@@ -130,8 +130,8 @@ class ServerProcess:
         self.wait(within_s)
         return time.perf_counter() - began
 
-    def launch(self) -> None:
-        """Start the process; does not wait for it."""
+    def launch(self, *flags: str) -> None:
+        """Start the process, with `flags` this time; does not wait for it."""
         assert self._process is None
         self._directory.mkdir(parents=True, exist_ok=True)
         lines = [f"listen: 127.0.0.1:{self.port}", f"http: 127.0.0.1:{self.http_port}"]
@@ -142,7 +142,7 @@ class ServerProcess:
         config.write_text("\n".join([*lines, self._extra]) + "\n")
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_launcher, self.binary, "-c", str(config)], stdout=log, stderr=log
+                [*_launcher, self.binary, "-c", str(config), *flags], stdout=log, stderr=log
             )
 
     def wait(self, within_s: float = STARTED_WITHIN_S) -> None:

@@ -16,9 +16,11 @@ from streamd import errors, limits
 from streamd.machine.meta import StreamAsset
 from streamd.node import group as g
 from streamd.node.rosters import named_by
-from streamd.types import NodeId, Uid
+from streamd.raft.core import RaftCore
+from streamd.types import META_UID, NodeId, Uid
 
 if TYPE_CHECKING:
+    from streamd.node.group import Group
     from streamd.node.node import Node
 
 
@@ -31,39 +33,84 @@ class Heirs:
         self._node = node
         self._turns: dict[Uid, int] = {}  # members asked, or how often it was told
 
+    def begin(self) -> None:
+        """The node starts."""
+        node = self._node
+        node.timers.again(
+            "heirs", limits.HEIR_EVERY_S if node.accepts_doubt else limits.DOUBT_TOLD_S, self.look
+        )
+        if node.accepts_doubt:
+            node.warn(
+                "--accept-loss: as long as this server runs, streams whose voters all forgot go on "
+                "without what nobody has",
+                advice="leave it out at the next start",
+            )  # fmt: skip
+
     def look(self) -> None:
         """Ask the next member of each group that is in doubt here and has no leader; where nobody
         has accepted anything, say once that there is one."""
         node = self._node
         doubtful = [asset for asset in node.meta.streams_by_uid.values() if self._is_stuck(asset)]
-        monitor = node.meta_member.monitor
-        if not node.accepts_doubt:
+        group, monitor = node.meta_member.group, node.meta_member.monitor
+        if group is not None and self._is_in_doubt(group):
+            self._tell(
+                META_UID,
+                "the meta group has no leader, and what this server remembers of it is in doubt",
+                advice="start those servers that are down: nothing goes on before one that "
+                "remembers is here, with all that do not",
+            )  # fmt: skip
+        elif not node.accepts_doubt:
             for asset in doubtful:
-                if not self._turns.setdefault(asset.uid, 0):
-                    self._turns[asset.uid] = 1
-                    node.warn(
-                        "a stream has no leader, and what its replica here remembers is in doubt",
-                        stream=asset.name, uid=asset.uid, members=" ".join(sorted(named_by(asset))),
-                        advice="start those of its servers that are down; if nobody has what this "
-                        "one may have forgotten: --accept-loss",
-                    )  # fmt: skip
+                self._tell(
+                    asset.uid,
+                    "a stream has no leader, and what its replica here remembers is in doubt",
+                    stream=asset.name, uid=asset.uid, members=" ".join(sorted(named_by(asset))),
+                    advice="start those of its servers that are down; if nobody has what this one "
+                    "may have forgotten, start this one once with --accept-loss",
+                )  # fmt: skip
         elif doubtful and monitor is not None:
             # Who may have more is known to the meta group alone, and here perhaps of long ago.
             monitor.post((g.BARRIER, self._look_now, _nothing, None))
         for uid in list(self._turns):
-            replica = node.replicas.get(uid)
-            if replica is None or not replica.group.raft.is_uncertain:
-                del self._turns[uid]
-                node.warn("the replica is not in doubt any more", uid=uid)
+            self._look_if_over(uid)
+
+    def _tell(self, uid: Uid, text: str, /, **facts: Any) -> None:
+        """Once, until it is over."""
+        if not self._turns.setdefault(uid, 0):
+            self._turns[uid] = 1
+            self._node.warn(text, **facts)
+
+    def _look_if_over(self, uid: Uid) -> None:
+        node = self._node
+        asset = node.meta.streams_by_uid.get(uid)
+        if uid != META_UID and (asset is None or node.server_name not in named_by(asset)):
+            del self._turns[uid]  # deleted, or moved away
+            return
+        group = node.group_of(uid)
+        if group is None or group.failure or group.raft.is_uncertain:
+            return  # or it is being opened again
+        del self._turns[uid]
+        facts = {"group": uid} if asset is None else {"stream": asset.name, "uid": uid}
+        node.warn("the replica is not in doubt any more", **facts)
+
+    def tell_election(self, raft: RaftCore, **facts: Any) -> None:
+        """A group in files is led from here: was it elected by who may have forgotten?"""
+        if raft.forgetful:
+            self._node.warn(
+                "a majority of the voters may have forgotten: what they alone had is lost",
+                **facts, forgot=" ".join(sorted(raft.forgetful)),
+            )  # fmt: skip
 
     def _is_stuck(self, asset: StreamAsset) -> bool:
         replica = self._node.replicas.get(asset.uid)
-        if replica is None or not asset.is_file or replica.group.failure:
-            return False
-        raft = replica.group.raft
+        return replica is not None and asset.is_file and self._is_in_doubt(replica.group)
+
+    def _is_in_doubt(self, group: Group) -> bool:
+        """True if the member here may have forgotten something, and nobody leads."""
+        raft = group.raft
         now_ms = self._node.env.clock.monotonic_ms()
         is_led = raft.leader_id is not None or now_ms < raft.heard_ms + limits.LEADERLESS_MS
-        return raft.is_uncertain and not is_led
+        return raft.is_uncertain and not is_led and not group.failure
 
     def _look_now(self) -> None:
         for asset in list(self._node.meta.streams_by_uid.values()):

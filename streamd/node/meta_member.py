@@ -180,6 +180,8 @@ class MetaMember:
         self._leader = leader = node.meta_leader
         if leader == node.server_name:
             node.info("Self is new JetStream cluster metadata leader")
+            if self.group is not None:
+                node.heirs.tell_election(self.group.raft, group=META_UID)
         elif leader:
             node.info(f"JetStream cluster new metadata leader: {leader}/{node.cluster_name}")
         else:

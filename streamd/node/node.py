@@ -200,8 +200,7 @@ class Node:
         self.trash.empty_all()
         self.timers.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
         self.timers.again("members", limits.PLACEMENT_EVERY_S, self.moves.look)
-        heirs_s = limits.HEIR_EVERY_S if self.accepts_doubt else limits.DOUBT_TOLD_S
-        self.timers.again("heirs", heirs_s, self.heirs.look)
+        self.heirs.begin()
         env.loop.call_soon(done, None)
 
     async def started(self) -> None:

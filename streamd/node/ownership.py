@@ -72,6 +72,7 @@ def open_log(node: Node, thread: Thread, on_error: Callable[[Exception], None]) 
             storedir.save_identity(node.root, node.env.disk, identity)
     for text in wal.damage:
         node.warn("the log is damaged", reason=text)
+    node.damages.damage_count += bool(wal.damage)
     return wal, is_lost
 
 

@@ -262,6 +262,11 @@ class Replicas:
             if group.is_ready:
                 self._settle_ready(uid)
                 self._led_since_ns[uid] = node.env.clock.now_ns()
+                if replica.is_file:
+                    last_seq = replica.machine.index.last_seq
+                    node.heirs.tell_election(
+                        group.raft, stream=replica.name, uid=uid, last_seq=last_seq
+                    )
                 if not group.raft.log.is_sole:
                     self._on_events(replica, [("leader_elected", {})])
         node.config_changes.settle(uid)
@@ -409,10 +414,12 @@ class Replicas:
         else:
             node.catalog.place(name, None)
         facts = {"where": "".join(traceback.format_exception(err)[-3:]).strip()}
-        if isinstance(err, CorruptionError) and not (node.is_clustered or node.accepts_loss):
+        is_given_up = node.accepts_loss or node.accepts_doubt
+        if isinstance(err, CorruptionError) and not is_given_up and self._has_only_copy(uid):
+            whole = "the log is what is damaged" if node.is_clustered else "a snapshot is whole"
             facts["advice"] = (
-                "put the files back, or, if a snapshot is whole, go on without what is lost: "
-                "--accept-loss"
+                f"put the files back, or, if {whole}, go on without what is lost: start this "
+                "server once with --accept-loss"
             )
         elif isinstance(err, DiskError) and not errors.is_passing(err):
             facts["advice"] = "no write that failed is repeated: make room, or mend the disk, and "
@@ -421,6 +428,12 @@ class Replicas:
             node.error("stream stopped", stream=name, uid=uid, reason=str(err), **facts)
         self._settle_ready(uid)
         node.config_changes.fail(uid, errors.STREAM_OFFLINE_REASON(err=reason))
+
+    def _has_only_copy(self, uid: Uid) -> bool:
+        asset = self._assets.get(uid)
+        return not self._node.is_clustered or (
+            asset is not None and self._node.amnesia.is_alone(asset)
+        )
 
     def when_closed(self, uid: Uid, done: Ready) -> None:
         """Call `done` when no group of `uid` runs here any more."""

@@ -74,7 +74,11 @@ class Ballot:
         """True with a majority of those who remember, or if all voters without exception agree."""
         if self.everybody:
             return self.is_unanimous(membership)
-        return membership.has_quorum(self._granted.__contains__) or self.is_unanimous(membership)
+        return self.has_quorum(membership) or self.is_unanimous(membership)
+
+    def has_quorum(self, membership: Membership) -> bool:
+        """True with a majority of those who remember."""
+        return membership.has_quorum(self._granted.__contains__)
 
     def is_unanimous(self, membership: Membership) -> bool:
         return all(

@@ -181,6 +181,9 @@ class Roles(State):
             is_unanimous = ballot.is_unanimous(self.log.membership)
             at_once = ballot.uncertain & ballot.known if is_unanimous else set()
             doubt.begin(self._leadership, ballot.uncertain, at_once)
+        self.forgetful = ballot.uncertain | ({self.node_id} if self.is_uncertain else set())
+        if ballot.has_quorum(self.log.membership):
+            self.forgetful = set()
         if self.is_uncertain:
             # All voters, or a majority that remembers, granted this term after we forgot: nobody
             # else can be elected in it, and nobody has an entry that we lack.

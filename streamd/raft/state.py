@@ -57,6 +57,7 @@ class State:
         "commit_delay_ms",
         "deadline_ms",
         "first_commit",
+        "forgetful",
         "group",
         "heard_ms",
         "is_incomplete",
@@ -142,6 +143,7 @@ class State:
         self.first_commit: Index = 0  # the first commit index that a leader told us; 0: none yet
         self.role = FOLLOWER
         self.is_leader = False
+        self.forgetful: set[NodeId] = set()  # who elected it, and not a majority that remembers
         self.is_leader_ready = False  # the no-op of this term was given out as committed
         self.now_ms = now_ms  # as last told; see the module
         self.heard_ms = now_ms - election_ms  # last sign of a leader; none yet

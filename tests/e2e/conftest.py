@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.cluster import ClusterProcess
 from benchmarks.servers import ServerProcess
 from tests.parity.runner import ours_binary
 
 Start = Callable[..., ServerProcess]
+MakeCluster = Callable[..., ClusterProcess]
 Run = Callable[[Coroutine[Any, Any, None]], None]
 _LOSSY = """#!{python}
 import sys
@@ -50,6 +52,25 @@ def make_server(tmp_path: Path) -> Iterator[Start]:
     yield make
     for server in made:
         server.close()
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
+    """Makes running clusters; they are killed at the end."""
+    binary = ours_binary()
+    if not binary:
+        pytest.skip("streamd is not installed beside this interpreter")
+    made: list[ClusterProcess] = []
+
+    def make(**options: Any) -> ClusterProcess:
+        options.setdefault("binary", binary)
+        made.append(ClusterProcess(directory=tmp_path / f"c{len(made)}", **options))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,33 +16,13 @@ from benchmarks.cluster import ClusterProcess
 from benchmarks.servers import ServerProcess, free_port
 from tests.e2e import cluster as load
 from tests.e2e.cluster import Campaign
-from tests.parity.runner import ours_binary
+from tests.e2e.conftest import MakeCluster
 from tests.wire import Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 campaign_only = pytest.mark.skipif(
     "STREAMD_CAMPAIGN" not in os.environ, reason="STREAMD_CAMPAIGN=1 runs it"
 )
-MakeCluster = Callable[..., ClusterProcess]
-
-
-@pytest.fixture
-def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
-    """Makes running clusters; they are killed at the end."""
-    binary = ours_binary()
-    if not binary:
-        pytest.skip("streamd is not installed beside this interpreter")
-    made: list[ClusterProcess] = []
-
-    def make(**options: Any) -> ClusterProcess:
-        options.setdefault("binary", binary)
-        made.append(ClusterProcess(directory=tmp_path / f"c{len(made)}", **options))
-        made[-1].start()
-        return made[-1]
-
-    yield make
-    for cluster in made:
-        cluster.close()
 
 
 def is_peer(cluster: ClusterProcess) -> bool:

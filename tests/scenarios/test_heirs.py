@@ -10,7 +10,7 @@ from streamd.machine import commands
 from streamd.store import wal_format as wf
 from streamd.types import META_UID, NodeId, Seq
 from tests.scenarios.driver import ROOT, Cluster
-from tests.scenarios.files import copy_of, put_back_all
+from tests.scenarios.files import copy_of, damages_of, put_back_all
 from tests.sim.world import MS
 
 WAIT_MS = 12_000  # longer than all patience there is
@@ -195,3 +195,91 @@ def test_who_comes_back_with_more_than_the_heir_had_is_told_again(
     for name in cluster.names:
         assert cluster.read(name) == stored
     assert cluster.machine("n1", "S").applied < 20
+
+
+def test_two_of_three_that_come_back_empty_are_told_by_the_third_and_it_says_so(
+    cluster: Cluster,
+) -> None:
+    """n1 and n2 acknowledged what n3 has not, and forgot all. The group goes on with what n3 has:
+    nobody would hear that anything was lost."""
+    uid = cluster.create()
+    cluster.publish(20)
+    cluster.until_whole()
+    stored = cluster.read("n3")
+    cluster.kill("n3")
+    cluster.lead("S", "n1")
+    cluster.publish(5)
+    for each in (META_UID, uid):
+        cluster.checkers.forfeited.add(each)  # what n1 and n2 committed without n3 is lost
+    lose_log(cluster, "n1", ROOT)
+    lose_log(cluster, "n2", ROOT)
+    cluster.boot("n3", "n1")
+    stays_without_leader(cluster)
+    cluster.boot("n2")
+    cluster.until("whole", lambda: not cluster.missing())
+    for name in cluster.names:
+        assert cluster.read(name) == stored
+    told = "a majority of the voters may have forgotten: what they alone had is lost"
+    assert cluster.events(told) == 2  # of the meta group, and of S
+    cluster.stop("n3")
+    cluster.boot("n3")
+    cluster.until("whole", lambda: not cluster.missing())
+    assert cluster.events(told) == 2
+
+
+def test_servers_that_all_lost_their_logs_say_that_nothing_goes_on(cluster: Cluster) -> None:
+    """Of the meta group no loss is accepted: but each says why it serves nothing."""
+    uid = cluster.create()
+    cluster.publish(20)
+    cluster.kill(*cluster.names)
+    for name in cluster.names:
+        cluster.checkers.durability.log_lost(name, [META_UID, uid])
+        for offset in (0, wf.MANIFEST_COPY_BYTES):
+            cluster.hosts[name].disk.flip(f"{ROOT}/wal/manifest", offset)
+        boot_accepting(cluster, name)
+    stays_without_leader(cluster)
+    told = "the meta group has no leader, and what this server remembers of it is in doubt"
+    assert cluster.events(told) == 3
+    accepted = (
+        "as long as this server runs, streams whose voters all forgot go on without what nobody has"
+    )
+    assert cluster.events(accepted) == 3
+
+
+def test_a_stream_that_is_deleted_while_it_is_in_doubt_is_not_told_to_be_over(
+    cluster: Cluster,
+) -> None:
+    growing(cluster)
+    lose_log(cluster, "n1")
+    cluster.boot("n1", "n3")
+    stays_without_leader(cluster)
+    assert cluster.ask("STREAM.DELETE.S")["success"]
+    cluster.run_ms(11_000)
+    assert not cluster.events("the replica is not in doubt any more")
+
+
+def test_the_log_names_the_flag_where_the_log_of_the_only_copy_is_damaged(cluster: Cluster) -> None:
+    """Only the stream's own entries are, so that the node knows that it was always alone: its
+    stream stops, and the way on is named in its log. With the flag it goes on with what is
+    proven."""
+    uid = cluster.create(replicas=1)
+    cluster.publish(30, chunk=10)
+    name = cluster.leader("S")
+    cluster.kill(name)
+    cluster.boot(name)
+    cluster.until("led", lambda: is_led(cluster))
+    cluster.kill(name)
+    cluster.checkers.durability.log_lost(name, [uid])
+    cluster.checkers.forfeited.add(uid)
+    disk = cluster.hosts[name].disk
+    first = min(path for path in disk.paths if path.endswith(".wal"))
+    disk.flip(first, disk.contents(first).index(b"S.x", disk.contents(first).index(b"S.x") + 2000))
+    cluster.boot(name)
+    stays_without_leader(cluster)
+    assert damages_of(cluster, name) == 1
+    (line,) = [line for line in cluster.world.recent if "error: stream stopped" in line]
+    assert "--accept-loss" in line
+    cluster.stop(name)
+    boot_accepting(cluster, name)
+    cluster.until("led", lambda: is_led(cluster))
+    assert 0 < len(cluster.read(name)) < 30
