@@ -46,19 +46,20 @@ class HotBudget:
         self.queued = 0
         self._on_full = on_full
         self._on_room = on_room
-        self._tails: OrderedDict[HotTail, None] = OrderedDict()  # least recently appended first
+        # That have something to give, for it is in a file; least recently appended first.
+        self._tails: OrderedDict[HotTail, None] = OrderedDict()
 
     def touch(self, tail: HotTail) -> None:
         """`tail` grew: it is the last to shrink."""
-        self._tails[tail] = None
-        self._tails.move_to_end(tail)
-        if self.used > self.bytes_max:
-            for other in list(self._tails):
-                other.evict(0)
-                if not other.byte_count:
-                    del self._tails[other]
-                if self.used <= self.bytes_max:
-                    return
+        tails = self._tails
+        if tail in tails:
+            tails.move_to_end(tail)
+        while self.used > self.bytes_max and tails:
+            tails.popitem(last=False)[0].evict(0)
+
+    def wrote(self, tail: HotTail) -> None:
+        """More of `tail` is in its file."""
+        self._tails.setdefault(tail)
 
     def forget(self, tail: HotTail) -> None:
         self._tails.pop(tail, None)
@@ -134,6 +135,8 @@ class HotTail:
     def wrote(self, block_no: int, end: int) -> None:
         """Everything up to `end` of `block_no` is in its file now."""
         self._written = max(self._written, (block_no, end))
+        if self.byte_count:  # else it gave all that up, or is closed
+            self._budget.wrote(self)
         if self.byte_count > self._bytes_max or self._budget.used > self._budget.bytes_max:
             self.evict(self._bytes_max * 3 // 4)
 

@@ -15,7 +15,7 @@ from streamd.store import blocks as blocks_module
 from streamd.store import format as fmt
 from streamd.store.blocks import APPEND, DROP, SEAL
 from streamd.store.footer import FooterColumns, decode_footer, encode_footer
-from streamd.store.hot_tail import HotBudget
+from streamd.store.hot_tail import HotBudget, HotTail
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.stream_store import StreamStore
 from streamd.types import Pieces
@@ -221,6 +221,33 @@ def test_what_readers_of_many_streams_had_read_is_bounded_together() -> None:
         store.close()
     thread.run()
     assert budget.chunks.used == 0
+
+
+def test_who_has_nothing_in_a_file_is_not_asked_to_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 5,000 streams that had 20 KiB each on their way to a file, each publish asked them all
+    and took 5 ms."""
+    asked: list[HotTail] = []
+    evict = HotTail.evict
+    monkeypatch.setattr(
+        HotTail, "evict", lambda tail, keep: (asked.append(tail), evict(tail, keep))
+    )
+    budget = HotBudget(bytes_max=1000)
+    tails = [HotTail(budget) for _ in range(20)]
+    for number in range(5):
+        for tail in tails:
+            tail.append(1, 64 + 100 * number, bytes(100))
+    assert not asked
+    tails[3].wrote(1, 264)
+    tails[4].wrote(1, 264)
+    del asked[:]
+    tails[0].append(1, 564, bytes(100))
+    assert asked == [tails[3], tails[4]]
+    assert budget.used == 20 * 500 - 2 * 200 + 100
+    tails[0].append(1, 664, bytes(100))
+    assert len(asked) == 2
+    for tail in tails:
+        tail.clear()
+    assert budget.used == 0
 
 
 def test_who_fills_the_queue_is_told_when_there_is_room_again() -> None:
