@@ -54,6 +54,7 @@ class Blocks:
         self._tail_floor = (0, 0)
         self._reads: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._damaged: dict[tuple[int, int], StreamdError] = {}
+        self._is_closed = False
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -114,18 +115,12 @@ class Blocks:
             return writes
 
         def wrote(result: Any) -> None:
+            self._budget.dequeue(size)
             self.unwritten_bytes -= size
             self._wrote(result)
 
-        def left_queue(result: Any) -> None:
-            self._budget.dequeue(size)
-            wrote(result)
-
-        if self._thread.is_current():
-            self._submit(job, wrote)  # at once
-        else:
-            self._budget.enqueue(size)
-            self._submit(job, left_queue)
+        self._budget.enqueue(size)
+        self._submit(job, wrote)
 
     def _grow(self, block_no: int, offset: int, size: int) -> None:
         self._sizes[block_no] = max(self._sizes.get(block_no, 0), offset + size)
@@ -228,7 +223,7 @@ class Blocks:
                 refused = DiskError(f"{files.path(block_no)}: {result!r}")
                 refused.is_passing = isinstance(result, MemoryError)
                 self._damaged[key] = refused
-            else:
+            elif not self._is_closed:
                 self._chunks.add(block_no, offset, result)
             for waiting in self._reads.pop(key):
                 waiting()
@@ -313,7 +308,7 @@ class Blocks:
     # --- jobs -------------------------------------------------------------------------------------
 
     def _submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        if self._thread.is_current():  # recovery and closing run in a job of their own
+        if self._thread.is_current():  # recovery runs in a job of its own
             try:
                 result = job()
             except StreamdError as err:
