@@ -99,7 +99,7 @@ class Writer:
                 self._write_batch()
             segment.sync()
             if segment.position + wf.ALIGN <= segment.capacity:
-                segment.put([b""], size=wf.BATCH_HEADER_BYTES, count=0)
+                segment.put([b""], [], size=wf.BATCH_HEADER_BYTES)
                 segment.sync()
         except OSError as err:
             self._fail("closing the log", err)
@@ -144,14 +144,14 @@ class Writer:
         if self.is_segment_wanted:
             self.is_segment_wanted = False
             segment.rotate(size)
-        if not batch.count:  # only a clean close writes an empty batch
+        if not batch.heads:  # only a clean close writes an empty batch
             batch.segment_no, batch.fd = segment.no, segment.fd
             return batch
         if segment.position + wf.padded(size) > segment.capacity:
             segment.rotate(size)
         batch.start = segment.position
         began = time.monotonic()
-        segment.put(batch.buffers, size=size, count=batch.count)
+        segment.put(batch.buffers, batch.heads, size=size)
         # Only now: a rotation above must not repeat what this batch was still to say.
         self._checkpoint.note(batch.taken)
         if self._sync_s:
@@ -166,7 +166,7 @@ class Writer:
             self._witness_later()
         batch.batch_no = segment.next_batch - 1
         batch.segment_no, batch.fd = segment.no, segment.fd
-        batch.buffers, batch.taken = [], []  # the loop needs neither
+        batch.buffers, batch.heads, batch.taken = [], [], []  # the loop needs none of them
         self._spares.note_batch(size, is_next_near=segment.position * 16 > segment.capacity)
         return batch
 
@@ -208,7 +208,7 @@ class Writer:
             return  # the next append begins a new segment, which says it too
         record = wf.encode_record(wf.WITNESS, 0, term=0, index=0)
         try:
-            segment.put([b"", record], size=wf.BATCH_HEADER_BYTES + len(record), count=1)
+            segment.put([b"", record], [record], size=wf.BATCH_HEADER_BYTES + len(record))
             segment.sync()
         except OSError as err:
             self._report("writing the log", err)
