@@ -271,6 +271,20 @@ def test_who_fills_the_queue_is_told_when_there_is_room_again() -> None:
     assert budget.queued == 0
 
 
+@pytest.mark.parametrize("operation", ["pwrite", "fdatasync"])
+def test_a_block_that_can_not_be_written_is_closed_with_its_stream(operation: str) -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, errors = opened(disk, thread)
+    disk.fail(operation, errno.ENOSPC, under=DIRECTORY)
+    store.apply([(APPEND, 1, 64, blob_of(1, 1)), (SEAL, 1, 500, footer_of(500))])
+    store.flush()
+    thread.run()
+    assert errors
+    store.close()
+    thread.run()
+    assert not disk._open
+
+
 def test_what_never_gets_to_its_file_leaves_the_queue_too() -> None:
     disk, thread = SimDisk(), SimThread()
     budget = HotBudget()
