@@ -20,7 +20,7 @@ from streamd.store.verify import BlockRows, rows_of
 from streamd.types import Uid
 
 APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import each other
-FLUSH_BYTES = 1024 * 1024  # gathered before a write
+FLUSH_BYTES = 1024 * 1024  # gathered before a write; less where many streams gather
 BEHIND_BYTES = 2 * FLUSH_BYTES  # unwritten: more than one write in hand and one gathering
 READ_BYTES = 256 * 1024  # read at once: about what one turn delivers
 
@@ -66,6 +66,7 @@ class Blocks:
         if self.failure is not None:
             raise self.failure
         pending = self._pending
+        size = 0
         for op in ops:
             kind = op[0]
             if kind == APPEND:
@@ -76,8 +77,7 @@ class Blocks:
                     self._rewritten[block_no] = bytes(blob)
                 self._grow(block_no, offset, len(blob))
                 pending.append((block_no, offset, blob, False))
-                self._pending_bytes += len(blob)
-                self.unwritten_bytes += len(blob)
+                size += len(blob)
             elif kind == SEAL:
                 _, block_no, offset, footer = op
                 self._footers[block_no] = footer
@@ -85,11 +85,14 @@ class Blocks:
                 if block_no < REWRITTEN:
                     self._tail_floor = max(self._tail_floor, (block_no, offset + len(footer)))
                 pending.append((block_no, offset, footer, True))
-                self._pending_bytes += len(footer)
-                self.unwritten_bytes += len(footer)
+                size += len(footer)
             else:
                 assert kind == DROP, op
                 self._drop(op[1])
+        if pending:
+            self._pending_bytes += size
+            self.unwritten_bytes += size
+            self._budget.gather(self, size)
         if self._pending_bytes >= FLUSH_BYTES:
             self.flush()
 
@@ -119,7 +122,7 @@ class Blocks:
             self.unwritten_bytes -= size
             self._wrote(result)
 
-        self._budget.enqueue(size)
+        self._budget.enqueue(self, size)
         self._submit(job, wrote)
 
     def _grow(self, block_no: int, offset: int, size: int) -> None:

@@ -75,6 +75,7 @@ def test_no_promise_is_broken_where_memory_is_short(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(blocks, "FLUSH_BYTES", 1024)
     defaults = HotBudget.__init__.__kwdefaults__
     assert defaults is not None
+    monkeypatch.setitem(defaults, "gathered_bytes_max", 3000)
     monkeypatch.setitem(defaults, "queue_bytes_max", 4096)
     monkeypatch.setattr(HotBudget.__init__, "__defaults__", (16 * 1024,))
     monkeypatch.setattr(hot_tail, "CHUNK_SHARE_BYTES", 8 * 1024)

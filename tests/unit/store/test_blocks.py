@@ -251,6 +251,34 @@ def test_who_has_nothing_in_a_file_is_not_asked_to_shrink(monkeypatch: pytest.Mo
     assert budget.used == 0
 
 
+def test_what_gathers_for_a_write_is_bounded_for_all_streams_together() -> None:
+    """Each gathers up to 1 MiB: thousands of them kept gigabytes in memory."""
+    disk, thread = SimDisk(), SimThread()
+    budget = HotBudget(gathered_bytes_max=100_000)
+    blob = blob_of(1, 1, 30_000)
+    stores = []
+    for uid in range(1, 7):
+        directory = f"/streams/{uid}"
+        disk.mkdir(directory)
+        stores.append(StreamStore.open(disk, directory, uid, thread, budget=budget))
+    for store in stores:
+        store.apply([(APPEND, 1, 64, blob)])
+    assert budget.gathered == 3 * len(blob)
+    assert budget.queued == 3 * len(blob), "those that began first"
+    stores[3].apply([(APPEND, 1, 64 + len(blob), blob_of(2, 1))])
+    stores[0].apply([(APPEND, 1, 64 + len(blob), blob)])
+    assert budget.gathered == 3 * len(blob)
+    thread.run()
+    unwritten = [uid for uid, store in enumerate(stores, 1) if store.unwritten_bytes]
+    assert unwritten == [1, 5, 6]
+    assert budget.queued == 0
+    for store in stores:
+        store.close()
+    assert budget.gathered == 0
+    thread.run()
+    assert disk.contents("/streams/1/1.blk")[64:] == 2 * blob
+
+
 def test_who_fills_the_queue_is_told_when_there_is_room_again() -> None:
     told: list[str] = []
     disk, thread = SimDisk(), SimThread()
