@@ -225,7 +225,6 @@ class Replicas:
         is_deleted = node.meta.is_deleted(asset.uid)
 
         def job() -> None:
-            store.close()
             if is_deleted and isinstance(store, StreamStore):
                 store.move_to_trash(node.trash.directory)
 
@@ -234,6 +233,7 @@ class Replicas:
             if is_deleted and isinstance(store, StreamStore):
                 node.trash.destroy(asset.uid)
 
+        store.close()
         node.block_thread.submit(job, done)
 
     # --- running ----------------------------------------------------------------------------
@@ -487,10 +487,10 @@ class Replicas:
         replica.group.delete(is_gone=node.meta.is_deleted(uid))
 
         def stopped() -> None:
+            replica.store.close()
             node.block_thread.submit(remove, removed)
 
         def remove() -> None:
-            replica.store.close()
             if replica.is_file:
                 node.env.disk.remove_tree(os.path.join(node.root, "streams", f"{uid}.catchup"))
                 # A crash before this rename leaves a directory without an asset, which the

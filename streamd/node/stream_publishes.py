@@ -28,12 +28,13 @@ Publish = tuple[list[Msg], list[bytes], PublishSink]
 
 
 class Backlog:
-    """Bytes of publishes that are in the log and not committed: of all streams of a node."""
+    """Bytes of publishes under way: of all streams of a node."""
 
-    __slots__ = ("byte_count",)
+    __slots__ = ("byte_count", "held_bytes")
 
     def __init__(self) -> None:
-        self.byte_count = 0
+        self.byte_count = 0  # in the log and not committed
+        self.held_bytes = 0  # not proposed: another node is to lead
 
 
 def _size(msg: Msg) -> int:
@@ -188,14 +189,17 @@ class StreamPublishes(StreamCursors):
                 self._on_publish(*publish)
 
     def _hold(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
-        self._held_bytes += sum(map(_size, msgs))
-        if self._held_bytes > limits.PUBLISH_KEPT_BYTES_MAX:
+        size = sum(map(_size, msgs))
+        if self._backlog.held_bytes + size > limits.PUBLISH_KEPT_BYTES_MAX:
             refused = [errors.CLUSTER_NOT_AVAIL()] * len(msgs)
             sink.publish_acks(self.name_bytes, replies, refused)
         else:
             self._held.append((msgs, replies, sink))
+            self._held_bytes += size
+            self._backlog.held_bytes += size
 
     def _take_held(self) -> list[Publish]:
+        self._backlog.held_bytes -= self._held_bytes
         held, self._held, self._held_bytes = self._held, [], 0
         return held
 
@@ -247,6 +251,7 @@ class StreamPublishes(StreamCursors):
     def end(self, unread: list[tuple[Any, ...]]) -> None:
         super().end(unread)
         self._count_committed(self._uncommitted_bytes)
+        self._take_held()
 
     def _stamp(self, msg_count: int) -> int:
         """Return the entry's time; its messages are one ns apart, so no two are ever equal."""

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from streamd.errors import CorruptionError
 from streamd.limits import (
+    RAFT_ENTRY_MEMORY_BYTES,
     RAFT_LOAD_BYTES,
     RAFT_READ_BYTES,
     RAFT_TRAILING_BYTES,
@@ -87,7 +88,7 @@ class RaftLog:
     ) -> None:
         self._reader = reader
         self._windows = windows or MemoryShare(RAFT_WINDOWS_BYTES)
-        self._noted_bytes = 0  # of `_memory_bytes`, by the windows; 0: nothing of this log is
+        self._noted_bytes = 0  # by the windows, of what is held; 0: nothing of this log is
         base = state.first_index - 1
         if state.last_index < applied:
             raise CorruptionError(
@@ -268,7 +269,7 @@ class RaftLog:
         if count <= 0:
             return
         if not self.is_sole:
-            if self._memory_bytes - self._noted_bytes >= RAFT_WINDOW_STEP_BYTES:
+            if self._held_bytes() - self._noted_bytes >= RAFT_WINDOW_STEP_BYTES:
                 self._note_window()
             memory = self.entries
             window = RAFT_TRAILING_ENTRIES
@@ -290,8 +291,11 @@ class RaftLog:
         if self.is_sole:
             self.let_go()
         else:
-            self._noted_bytes = self._memory_bytes
-            self._windows.note(self, self._memory_bytes)
+            self._noted_bytes = self._held_bytes()
+            self._windows.note(self, self._noted_bytes)
+
+    def _held_bytes(self) -> int:
+        return self._memory_bytes + RAFT_ENTRY_MEMORY_BYTES * len(self.entries)
 
     def give_up(self) -> int:
         """Keep in memory only what is not emitted, and what is nowhere else, which is not counted:

@@ -180,7 +180,9 @@ class Leadership:
                     if not self._send_append(node_id, peer, now_ms):
                         break
 
-    def _send_append(self, node_id: NodeId, peer: Peer, now_ms: int) -> bool:
+    def _send_append(
+        self, node_id: NodeId, peer: Peer, now_ms: int, *, is_empty: bool = False
+    ) -> bool:
         log = self.log
         previous = peer.next - 1
         if previous < log.base_index:
@@ -190,7 +192,7 @@ class Leadership:
             prev_term, prev_chain = log.entry_id(previous)
             entries = log.slice(
                 peer.next,
-                last=log.last_index,
+                last=previous if is_empty else log.last_index,
                 max_entries=RAFT_APPEND_ENTRIES,
                 max_bytes=RAFT_APPEND_BYTES,
             )
@@ -303,10 +305,10 @@ class Leadership:
         if round_no > peer.probe_round:
             peer.is_paused = False
         if peer.state == REPLICATE and peer.match < self.log.last_index:
-            if len(peer.inflight) >= RAFT_INFLIGHT_APPENDS:
-                peer.inflight.popleft()
-            # An append now, empty if all was sent: refused if one before it was lost.
-            self._send_append(node_id, peer, now_ms)
+            # An append now, empty if all was sent or the window is full, for what was sent may wait
+            # for a disk in the peer's memory: refused if one before it was lost.
+            is_full = len(peer.inflight) >= RAFT_INFLIGHT_APPENDS
+            self._send_append(node_id, peer, now_ms, is_empty=is_full)
         elif peer.state == SNAPSHOT and now_ms - peer.offered_ms >= election_ms:
             self._offer_snapshot(node_id, peer, now_ms)
         if peer.needs_snapshot and now_ms - peer.offered_ms >= election_ms:

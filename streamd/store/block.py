@@ -203,9 +203,8 @@ class BlockFiles:
         if fd is None:
             path = self.path(block_no)
             is_new = not self._disk.exists(path)
-            fd = self._disk.open(path, create=True)
+            fd = self._unsynced[block_no] = self._disk.open(path, create=True)
             if is_new or self._disk.size(fd) < HEADER_BYTES:
                 self._disk.pwrite(fd, fmt.encode_block_header(self._uid, block_no), 0)
                 self._is_dir_unsynced = True
-            self._unsynced[block_no] = fd
         return fd

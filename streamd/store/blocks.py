@@ -20,7 +20,7 @@ from streamd.store.verify import BlockRows, rows_of
 from streamd.types import Uid
 
 APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import each other
-FLUSH_BYTES = 1024 * 1024  # gathered before a write
+FLUSH_BYTES = 1024 * 1024  # gathered before a write; less where many streams gather
 BEHIND_BYTES = 2 * FLUSH_BYTES  # unwritten: more than one write in hand and one gathering
 READ_BYTES = 256 * 1024  # read at once: about what one turn delivers
 
@@ -54,6 +54,7 @@ class Blocks:
         self._tail_floor = (0, 0)
         self._reads: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._damaged: dict[tuple[int, int], StreamdError] = {}
+        self._is_closed = False
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -65,6 +66,7 @@ class Blocks:
         if self.failure is not None:
             raise self.failure
         pending = self._pending
+        size = 0
         for op in ops:
             kind = op[0]
             if kind == APPEND:
@@ -75,8 +77,7 @@ class Blocks:
                     self._rewritten[block_no] = bytes(blob)
                 self._grow(block_no, offset, len(blob))
                 pending.append((block_no, offset, blob, False))
-                self._pending_bytes += len(blob)
-                self.unwritten_bytes += len(blob)
+                size += len(blob)
             elif kind == SEAL:
                 _, block_no, offset, footer = op
                 self._footers[block_no] = footer
@@ -84,11 +85,14 @@ class Blocks:
                 if block_no < REWRITTEN:
                     self._tail_floor = max(self._tail_floor, (block_no, offset + len(footer)))
                 pending.append((block_no, offset, footer, True))
-                self._pending_bytes += len(footer)
-                self.unwritten_bytes += len(footer)
+                size += len(footer)
             else:
                 assert kind == DROP, op
                 self._drop(op[1])
+        if pending:
+            self._pending_bytes += size
+            self.unwritten_bytes += size
+            self._budget.gather(self, size)
         if self._pending_bytes >= FLUSH_BYTES:
             self.flush()
 
@@ -114,18 +118,12 @@ class Blocks:
             return writes
 
         def wrote(result: Any) -> None:
+            self._budget.dequeue(size)
             self.unwritten_bytes -= size
             self._wrote(result)
 
-        def left_queue(result: Any) -> None:
-            self._budget.dequeue(size)
-            wrote(result)
-
-        if self._thread.is_current():
-            self._submit(job, wrote)  # at once
-        else:
-            self._budget.enqueue(size)
-            self._submit(job, left_queue)
+        self._budget.enqueue(self, size)
+        self._submit(job, wrote)
 
     def _grow(self, block_no: int, offset: int, size: int) -> None:
         self._sizes[block_no] = max(self._sizes.get(block_no, 0), offset + size)
@@ -228,7 +226,7 @@ class Blocks:
                 refused = DiskError(f"{files.path(block_no)}: {result!r}")
                 refused.is_passing = isinstance(result, MemoryError)
                 self._damaged[key] = refused
-            else:
+            elif not self._is_closed:
                 self._chunks.add(block_no, offset, result)
             for waiting in self._reads.pop(key):
                 waiting()
@@ -313,7 +311,7 @@ class Blocks:
     # --- jobs -------------------------------------------------------------------------------------
 
     def _submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        if self._thread.is_current():  # recovery and closing run in a job of their own
+        if self._thread.is_current():  # recovery runs in a job of its own
             try:
                 result = job()
             except StreamdError as err:

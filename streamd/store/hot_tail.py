@@ -9,12 +9,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
 from streamd.memory_share import MemoryShare
 from streamd.types import Pieces
 
 HOT_TAIL_BYTES = 8 * 1024 * 1024  # per stream: about what a live reader may lag and touch no disk
 HOT_BUDGET_BYTES = 96 * 1024 * 1024  # per node
+GATHERED_BYTES_MAX = 64 * 1024 * 1024  # per node, waiting for more to be written with
 QUEUE_BYTES_MAX = 128 * 1024 * 1024  # per node, to be written: more, and the log has to wait
 CHUNK_CACHE_BYTES = 4 * 1024 * 1024  # per stream: some replaying readers, each at its own place
 CHUNK_SHARE_BYTES = 64 * 1024 * 1024  # per node
@@ -24,47 +26,67 @@ def _nothing() -> None:
     """Nobody waits."""
 
 
+class Gatherer(Protocol):
+    def flush(self) -> None:
+        """Hand what was gathered to the block thread."""
+
+
 class HotBudget:
     """Shared by the tails of a node: takes memory from those that were not appended to lately.
 
-    What is not in its file can't be taken. `on_full` is called when more than `queue_bytes_max` of
-    that wait for the disk, and `on_room` when they no longer do.
+    What is not in its file can't be taken. Who gathers what longest has to hand it on when all have
+    more than `gathered_bytes_max`. `on_full` is called when more than `queue_bytes_max` wait for
+    the disk, and `on_room` when they no longer do.
     """
 
     def __init__(
         self,
         bytes_max: int = HOT_BUDGET_BYTES,
         *,
+        gathered_bytes_max: int = GATHERED_BYTES_MAX,
         queue_bytes_max: int = QUEUE_BYTES_MAX,
         on_full: Callable[[], None] = _nothing,
         on_room: Callable[[], None] = _nothing,
     ) -> None:
         self.bytes_max = bytes_max
+        self.gathered_bytes_max = gathered_bytes_max
         self.queue_bytes_max = queue_bytes_max
         self.used = 0
         self.chunks = MemoryShare(CHUNK_SHARE_BYTES)  # read back, by the streams' chunk caches
+        self.gathered = 0
         self.queued = 0
+        self._gathering: dict[Gatherer, None] = {}  # who began longest ago first
         self._on_full = on_full
         self._on_room = on_room
-        self._tails: OrderedDict[HotTail, None] = OrderedDict()  # least recently appended first
+        # That have something to give, for it is in a file; least recently appended first.
+        self._tails: OrderedDict[HotTail, None] = OrderedDict()
 
     def touch(self, tail: HotTail) -> None:
         """`tail` grew: it is the last to shrink."""
-        self._tails[tail] = None
-        self._tails.move_to_end(tail)
-        if self.used > self.bytes_max:
-            for other in list(self._tails):
-                other.evict(0)
-                if not other.byte_count:
-                    del self._tails[other]
-                if self.used <= self.bytes_max:
-                    return
+        tails = self._tails
+        if tail in tails:
+            tails.move_to_end(tail)
+        while self.used > self.bytes_max and tails:
+            tails.popitem(last=False)[0].evict(0)
+
+    def wrote(self, tail: HotTail) -> None:
+        """More of `tail` is in its file."""
+        self._tails.setdefault(tail)
 
     def forget(self, tail: HotTail) -> None:
         self._tails.pop(tail, None)
 
-    def enqueue(self, size: int) -> None:
-        """`size` bytes were handed to the block thread."""
+    def gather(self, gatherer: Gatherer, size: int) -> None:
+        """`size` bytes more wait to be handed to the block thread."""
+        self._gathering.setdefault(gatherer)
+        self.gathered += size
+        while self.gathered > self.gathered_bytes_max:
+            next(iter(self._gathering)).flush()
+
+    def enqueue(self, gatherer: Gatherer, size: int) -> None:
+        """All `size` bytes that were gathered were handed to the block thread."""
+        self._gathering.pop(gatherer, None)
+        self.gathered -= size
         was_full = self.queued > self.queue_bytes_max
         self.queued += size
         if self.queued > self.queue_bytes_max and not was_full:
@@ -134,6 +156,8 @@ class HotTail:
     def wrote(self, block_no: int, end: int) -> None:
         """Everything up to `end` of `block_no` is in its file now."""
         self._written = max(self._written, (block_no, end))
+        if self.byte_count:  # else it gave all that up, or is closed
+            self._budget.wrote(self)
         if self.byte_count > self._bytes_max or self._budget.used > self._budget.bytes_max:
             self.evict(self._bytes_max * 3 // 4)
 

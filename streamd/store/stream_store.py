@@ -35,7 +35,8 @@ class LoadedSnapshot(NamedTuple):
 
 class StreamStore(Blocks):
     """One stream's directory, `streams/<uid>/`. Used on the event loop, except that `open`,
-    recovery, `close` and `move_to_trash` may also be called in a job of the block thread."""
+    recovery, `close` of what it can't use and `move_to_trash` may also be called in a job of the
+    block thread."""
 
     def __init__(
         self, disk: Disk, directory: str, uid: Uid, thread: Thread, budget: HotBudget
@@ -43,7 +44,6 @@ class StreamStore(Blocks):
         super().__init__(disk, directory, uid, thread, budget)
         self._saved_index: Index = 0  # of the newest snapshot
         self._doomed: list[int] = []  # dead before it: removed when the next one is durable
-        self._is_closed = False
 
     @classmethod
     def open(
@@ -251,8 +251,9 @@ class StreamStore(Blocks):
             self._files.close()
 
         self._submit(job, lambda result: None)
-        self._tail.clear()
-        self._chunks.clear()
+        if not self._thread.is_current():  # there nothing is in memory yet, and the loop's it is
+            self._tail.clear()
+            self._chunks.clear()
 
     def move_to_trash(self, trash_dir: str) -> None:
         """Move the directory of a closed store to `trash_dir/<uid>`, durably. Synchronous."""

@@ -197,7 +197,7 @@ class Wal:
         self._writer.failure = self._writer.failure or err
 
     def hold(self) -> None:
-        """Write nothing until `resume`: what was logged does not get to the blocks as fast, and
+        """Begin no write until `resume`: what was logged does not get to the blocks as fast, and
         is kept in memory until then. Who waits for `append` waits longer."""
         self._writer.hold()
 

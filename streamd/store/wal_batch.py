@@ -33,9 +33,9 @@ class Batch:
     __slots__ = (
         "batch_no",
         "buffers",
-        "count",
         "dones",
         "fd",
+        "heads",
         "lazy_count",
         "placed",
         "segment_no",
@@ -47,6 +47,7 @@ class Batch:
     def __init__(self, waiting: deque[Append], bytes_max: int) -> None:
         # For who writes.
         self.buffers: list[Buffer] = [b""]  # the batch header's place
+        self.heads: list[bytes] = []  # of the records: their headers, or all of them
         self.taken: list[tuple[list[WalWrite], list[Lazy]]] = []
         # For the event loop.
         self.batch_no = 0  # 0: nothing was written
@@ -56,9 +57,8 @@ class Batch:
         self.placed: list[Placed] = []  # (group, hard state, truncate_from, first index, ...)
         self.dones: list[Callable[[], None]] = []
         self.lazy_count = 0
-        buffers, placed = self.buffers, self.placed
+        buffers, heads, placed = self.buffers, self.heads, self.placed
         size = wf.BATCH_HEADER_BYTES
-        count = 0
         encode = wf.encode_entry_header
         while waiting and size < bytes_max:
             writes, done, lazy = waiting.popleft()
@@ -69,32 +69,33 @@ class Batch:
                 if hard_state is not None:
                     record = wf.encode_hard_state(group, hard_state)
                     buffers.append(record)
+                    heads.append(record)
                     size += len(record)
-                    count += 1
                 if truncate_from:
                     record = wf.encode_record(wf.TRUNCATE, group, term=0, index=truncate_from)
                     buffers.append(record)
+                    heads.append(record)
                     size += len(record)
-                    count += 1
                 offsets = array("Q")
                 lengths = array("I")
                 for entry in entries:
                     payload = entry.data
-                    buffers.append(encode(group, entry.term, entry.index, entry.chain, payload))
+                    head = encode(group, entry.term, entry.index, entry.chain, payload)
+                    buffers.append(head)
+                    heads.append(head)
                     if payload:
                         buffers.append(payload)
                     offsets.append(size)
                     lengths.append(len(payload))
                     size += wf.RECORD_HEADER_BYTES + len(payload)
-                    count += 1
                 first = entries[0].index if entries else 0
                 placed.append((group, hard_state, truncate_from, first, offsets, lengths))
             for kind, group, index, term, chain in lazy:
-                buffers.append(wf.encode_record(kind, group, term=term, index=index, chain=chain))
+                record = wf.encode_record(kind, group, term=term, index=index, chain=chain)
+                buffers.append(record)
+                heads.append(record)
                 size += wf.RECORD_HEADER_BYTES
-                count += 1
                 if kind == wf.RESET:
                     placed.append((group, None, 0, RESET_MARK, _NO_PLACES, _NO_LENGTHS))
             self.lazy_count += len(lazy)
         self.size = size
-        self.count = count  # of records

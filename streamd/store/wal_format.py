@@ -1,13 +1,15 @@
 """Segments, batches and records of the write-ahead log as bytes. Pure.
 
 segment = header (4096 bytes, the same 64 twice), then batches, each at a multiple of 512.
-batch   = header (64 bytes: who it is, where it is, which batches were durable before it), records.
+batch   = header (64 bytes: who it is, where it is, which batches were durable before it, which
+          records it has), records.
 record  = header (40 bytes: type, group, term, index, chain, crc32c over header and data), data.
 Little endian throughout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -32,6 +34,7 @@ SEGMENT_HEADER_BYTES = 4096
 _COPY_AT = 2048  # the header's second copy, in another sector
 BATCH_HEADER_BYTES = 64
 RECORD_HEADER_BYTES = 40
+_CRC_AT = 36  # of a record's crc in its header
 
 _SEGMENT_MAGIC = b"STRDWAL1"
 _BATCH_MAGIC = b"STRDBAT1"
@@ -76,6 +79,7 @@ class BatchHeader(NamedTuple):
     durable_batch: int
     length: int  # of the records
     count: int  # type: ignore[assignment]
+    tie: int  # see `tie_of`; 0: of a version that did not say
 
 
 class WalRecord(NamedTuple):
@@ -146,6 +150,16 @@ def batch_needle(wal_id: int, segment_no: int) -> bytes:
     return _BATCH_MAGIC + wal_id.to_bytes(8, "little") + segment_no.to_bytes(8, "little")
 
 
+def tie_of(records: Iterable[bytes]) -> int:
+    """One number for which records a batch has, each given whole or just its header; never 0.
+
+    A crash may leave of a batch what it begins with, and behind that what was in its place when
+    the file was in use before: whole records, in the worst case, of another batch.
+    """
+    # Not of more of them: the crc of what ends with its own crc is always the same.
+    return crc32c(b"".join([record[_CRC_AT:RECORD_HEADER_BYTES] for record in records])) or 1
+
+
 def encode_batch_header(
     *,
     wal_id: int,
@@ -155,10 +169,11 @@ def encode_batch_header(
     durable_batch: int,
     length: int,
     count: int,
+    tie: int,
 ) -> bytes:
     """The 64 bytes before a batch's records."""
     body = _BATCH.pack(
-        _BATCH_MAGIC, wal_id, segment_no, offset, batch_no, durable_batch, length, count, 0
+        _BATCH_MAGIC, wal_id, segment_no, offset, batch_no, durable_batch, length, count, tie
     )
     return body + _pack_crc(crc32c(body))
 
@@ -172,7 +187,7 @@ def decode_batch_header(
         return None
     if crc32c(body) != _CRC.unpack_from(blob, pos + _BATCH.size)[0]:
         return None
-    magic, found_id, found_no, found_offset, batch_no, durable, length, count, _ = _BATCH.unpack(
+    magic, found_id, found_no, found_offset, batch_no, durable, length, count, tie = _BATCH.unpack(
         body
     )
     if (bytes(magic), found_id, found_no, found_offset) != (
@@ -182,7 +197,7 @@ def decode_batch_header(
         offset,
     ):
         return None
-    return BatchHeader(batch_no, durable, length, count)
+    return BatchHeader(batch_no, durable, length, count, tie)
 
 
 def encode_record(
@@ -233,17 +248,19 @@ def decode_record(blob: bytes | memoryview, pos: int, *, offset: int) -> WalReco
     return WalRecord(kind, group, term, index, chain, offset, length, bytes(data), flags)
 
 
-def decode_batch(blob: memoryview, *, offset: int, count: int) -> list[WalRecord] | None:
-    """Return the `count` records that fill `blob` exactly, or None if any is damaged.
+def decode_batch(blob: memoryview, header: BatchHeader, *, offset: int) -> list[WalRecord] | None:
+    """Return the records of `header`'s batch, which fill `blob` exactly, or None if any is damaged
+    or is another.
 
     `offset` is where `blob` starts in the segment. The data of entries is verified, not copied.
     """
     records: list[WalRecord] = []
+    tie = 0
     unpack = _RECORD.unpack_from
     unpack_crc = _CRC.unpack_from
     pos = 0
     size = len(blob)
-    for _ in range(count):
+    for _ in range(header.count):
         data_at = pos + RECORD_HEADER_BYTES
         if data_at > size:
             return None
@@ -254,6 +271,7 @@ def decode_batch(blob: memoryview, *, offset: int, count: int) -> list[WalRecord
         data = blob[data_at:end]
         if crc32c(data, crc32c(blob[pos : data_at - 4])) != unpack_crc(blob, data_at - 4)[0]:
             return None
+        tie = crc32c(blob[data_at - 4 : data_at], tie)
         records.append(
             WalRecord(
                 kind,
@@ -268,4 +286,6 @@ def decode_batch(blob: memoryview, *, offset: int, count: int) -> list[WalRecord
             )
         )
         pos = end
-    return records if pos == size else None
+    if pos != size or (header.tie and header.tie != (tie or 1)):
+        return None
+    return records

@@ -42,5 +42,5 @@ class BatchReader:
         if header is None:
             return None
         at = offset + wf.BATCH_HEADER_BYTES
-        records = wf.decode_batch(self.bytes_at(at, header.length), offset=at, count=header.count)
+        records = wf.decode_batch(self.bytes_at(at, header.length), header, offset=at)
         return None if records is None else (header, records)

@@ -75,14 +75,16 @@ def _size_of(entries: list[Entry]) -> int:
 def _write(segment: CurrentSegment, uid: Uid, entries: list[Entry]) -> list[int]:
     """Put one batch of entries; return where they are now."""
     buffers: list[Buffer] = [b""]
+    heads: list[bytes] = []
     places: list[int] = []
     place = (segment.no << 32) + segment.position + wf.BATCH_HEADER_BYTES
     for entry in entries:
         header = wf.encode_entry_header(uid, entry.term, entry.index, entry.chain, entry.data)
         buffers += (header, entry.data)
+        heads.append(header)
         places.append(place)
         place += len(header) + len(entry.data)
-    segment.put(buffers, size=_size_of(entries), count=len(entries))
+    segment.put(buffers, heads, size=_size_of(entries))
     return places
 
 

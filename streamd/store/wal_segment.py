@@ -86,8 +86,9 @@ class CurrentSegment:
 
     # --- writing ----------------------------------------------------------------------------
 
-    def put(self, buffers: list[Buffer], *, size: int, count: int) -> None:
-        """Write one batch at the position. `buffers[0]` becomes its header. Not synced."""
+    def put(self, buffers: list[Buffer], heads: list[bytes], *, size: int) -> None:
+        """Write one batch at the position. `buffers[0]` becomes its header; `heads` are its
+        records, or just their headers. Not synced."""
         position = self.position
         buffers[0] = wf.encode_batch_header(
             wal_id=self.wal_id,
@@ -96,7 +97,8 @@ class CurrentSegment:
             batch_no=self.next_batch,
             durable_batch=self.durable_batch,
             length=size - wf.BATCH_HEADER_BYTES,
-            count=count,
+            count=len(heads),
+            tie=wf.tie_of(heads),
         )
         end = position + size
         # Zeros up to the page's end: a page written whole need not be read from disk first.
@@ -147,7 +149,7 @@ class CurrentSegment:
         self.position = wf.SEGMENT_HEADER_BYTES
         records = self._checkpoint.records()
         size = wf.BATCH_HEADER_BYTES + sum(map(len, records))
-        self.put([b"", *records], size=size, count=len(records))
+        self.put([b"", *records], records, size=size)
 
     def name_it(self, name: str) -> None:
         """The synced file `name` becomes the segment that is written to."""

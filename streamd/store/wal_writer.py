@@ -53,7 +53,7 @@ class Writer:
         self._batch_size = BatchSize()
         # Between the two: appended by the loop, taken by the thread.
         self._waiting: deque[Append] = deque()
-        self._held: deque[Append] | None = None  # the loop's: not to be written yet
+        self._is_held = False
         self._is_scheduled = False
         # Who writes': the log thread's, or the loop's while the thread has nothing to do.
         self._segment = segment
@@ -68,24 +68,17 @@ class Writer:
 
     def add(self, append: Append) -> None:
         """Have `append` written after all that came before."""
-        if self._held is not None:
-            self._held.append(append)
-            return
         self._waiting.append(append)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._schedule()
+        self._look()
 
     def hold(self) -> None:
-        """Keep what comes until `resume`."""
-        if self._held is None:
-            self._held = deque()
+        """Begin no batch until `resume`."""
+        self._is_held = True
 
     def resume(self) -> None:
-        """Have written what was kept."""
-        held, self._held = self._held, None
-        for append in held or ():
-            self.add(append)
+        """Have written what waits."""
+        self._is_held = False
+        self._look()
 
     def free(self, no: int, *, fd: int) -> None:
         """Take segment `no`, which nobody reads any more, out of use."""
@@ -106,7 +99,7 @@ class Writer:
                 self._write_batch()
             segment.sync()
             if segment.position + wf.ALIGN <= segment.capacity:
-                segment.put([b""], size=wf.BATCH_HEADER_BYTES, count=0)
+                segment.put([b""], [], size=wf.BATCH_HEADER_BYTES)
                 segment.sync()
         except OSError as err:
             self._fail("closing the log", err)
@@ -116,18 +109,24 @@ class Writer:
         """Write and sync what waits, as one batch; more than a batch waits for the next turn."""
         if self.failure is not None:
             return None
-        try:
-            batch = self._write_batch()
-        except OSError as err:
-            self._fail("writing the log", err)
-        if self._waiting:
+        batch = None
+        if not self._is_held:
+            try:
+                batch = self._write_batch()
+            except OSError as err:
+                self._fail("writing the log", err)
+        if self._waiting and not self._is_held:
             self._schedule()
         else:
             self._is_scheduled = False
-            if self._waiting and not self._is_scheduled:  # came between the two lines above
-                self._is_scheduled = True
-                self._schedule()
+            self._look()  # something may have come, or `resume`, between the lines above
         return batch
+
+    def _look(self) -> None:
+        """Have what waits written, unless that is about to be done, or must wait."""
+        if self._waiting and not self._is_held and not self._is_scheduled:
+            self._is_scheduled = True
+            self._schedule()
 
     def _schedule(self) -> None:
         """Have `_write` run: by the event loop while the disk is quick, else by the thread."""
@@ -145,14 +144,14 @@ class Writer:
         if self.is_segment_wanted:
             self.is_segment_wanted = False
             segment.rotate(size)
-        if not batch.count:  # only a clean close writes an empty batch
+        if not batch.heads:  # only a clean close writes an empty batch
             batch.segment_no, batch.fd = segment.no, segment.fd
             return batch
         if segment.position + wf.padded(size) > segment.capacity:
             segment.rotate(size)
         batch.start = segment.position
         began = time.monotonic()
-        segment.put(batch.buffers, size=size, count=batch.count)
+        segment.put(batch.buffers, batch.heads, size=size)
         # Only now: a rotation above must not repeat what this batch was still to say.
         self._checkpoint.note(batch.taken)
         if self._sync_s:
@@ -167,7 +166,7 @@ class Writer:
             self._witness_later()
         batch.batch_no = segment.next_batch - 1
         batch.segment_no, batch.fd = segment.no, segment.fd
-        batch.buffers, batch.taken = [], []  # the loop needs neither
+        batch.buffers, batch.heads, batch.taken = [], [], []  # the loop needs none of them
         self._spares.note_batch(size, is_next_near=segment.position * 16 > segment.capacity)
         return batch
 
@@ -209,7 +208,7 @@ class Writer:
             return  # the next append begins a new segment, which says it too
         record = wf.encode_record(wf.WITNESS, 0, term=0, index=0)
         try:
-            segment.put([b"", record], size=wf.BATCH_HEADER_BYTES + len(record), count=1)
+            segment.put([b"", record], [record], size=wf.BATCH_HEADER_BYTES + len(record))
             segment.sync()
         except OSError as err:
             self._report("writing the log", err)

@@ -209,6 +209,33 @@ def test_a_hand_over_that_fails_loses_nothing(cluster: Cluster) -> None:
     cluster.until_whole()
 
 
+def test_what_hand_overs_hold_up_is_bounded_for_all_streams(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that stops hands over all it leads at once: 64 MiB for each had no bound."""
+    cluster.create("S")
+    cluster.create("T")
+    leader, target = cluster.leader("S"), cluster.followers("S")[0]
+    if cluster.leader("T") != leader:
+        cluster.send("STREAM.LEADER.STEPDOWN.T", {"placement": {"preferred": leader}}, at=leader)
+        cluster.until("moved", lambda: cluster.leader("T") == leader)
+    monkeypatch.setattr(limits, "PUBLISH_KEPT_BYTES_MAX", 1000)
+    cluster.process(target).pause()
+    for name in "ST":
+        placement = {"placement": {"preferred": target}}
+        cluster.send(f"STREAM.LEADER.STEPDOWN.{name}", placement, at=leader)
+    cluster.run_ms(20)
+    replies: list[bytes] = []
+    for name in "SST":
+        replies += cluster.offer(name, [(f"{name}.x".encode(), b"", b"x" * 400)], leader)
+    cluster.run_ms(20)
+    outcomes: list[Any] = [cluster.outcome(reply) for reply in replies]
+    assert outcomes[:2] == [None, None]
+    assert outcomes[2].err_code == CLUSTER_NOT_AVAIL.err_code
+    cluster.until("acks", lambda: all(type(cluster.outcome(one)) is int for one in replies[:2]), 5)
+    assert not cluster.node(leader).replicas._maker._backlog.held_bytes
+
+
 def test_a_deleted_stream_leaves_nothing_where_it_only_passed(cluster: Cluster) -> None:
     uid = cluster.create(replicas=1)
     leader = cluster.leader("S")

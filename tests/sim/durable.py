@@ -108,7 +108,7 @@ class _Log:
                 return
             at = self.offset + wf.BATCH_HEADER_BYTES
             blob = memoryview(bytes(content[at : at + header.length]))
-            records = wf.decode_batch(blob, offset=at, count=header.count)
+            records = wf.decode_batch(blob, header, offset=at)
             if records is None:
                 return
             for record in records:

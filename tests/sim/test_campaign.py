@@ -6,6 +6,11 @@ import os
 
 import pytest
 
+from streamd import limits
+from streamd.raft import log
+from streamd.store import blocks, hot_tail
+from streamd.store.hot_tail import HotBudget
+from streamd.store.wal_writer import Writer
 from tests.sim.__main__ import HARSH, VARIED, run_seed, run_seeds
 
 SEEDS = int(os.environ.get("STREAMD_SEEDS", "300"))
@@ -60,6 +65,36 @@ def test_no_promise_is_broken_whatever_is_asked_for() -> None:
     assert campaign.counts["acked"] > 80 * campaign.seeds
     if SEEDS >= 300:
         assert not campaign.missing()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_promise_is_broken_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are behind all the time, so that the log is held again and again (docs/adr/0028), and
+    whoever keeps something that can be had from elsewhere has to give it up."""
+    monkeypatch.setattr(blocks, "FLUSH_BYTES", 1024)
+    defaults = HotBudget.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "gathered_bytes_max", 3000)
+    monkeypatch.setitem(defaults, "queue_bytes_max", 4096)
+    monkeypatch.setattr(HotBudget.__init__, "__defaults__", (16 * 1024,))
+    monkeypatch.setattr(hot_tail, "CHUNK_SHARE_BYTES", 8 * 1024)
+    monkeypatch.setattr(limits, "RAFT_WINDOWS_BYTES", 8 * 1024)
+    monkeypatch.setattr(log, "RAFT_WINDOW_STEP_BYTES", 512)
+    hold_count = 0
+    hold = Writer.hold
+
+    def counted(writer: Writer) -> None:
+        nonlocal hold_count
+        hold_count += 1
+        hold(writer)
+
+    monkeypatch.setattr(Writer, "hold", counted)
+    campaign = run_seeds(range(1, SEEDS // 15 + 2))
+    print(campaign.last_line())
+    assert campaign.violations == 0
+    assert campaign.counts["acked"] > 80 * campaign.seeds
+    assert hold_count > 20 * campaign.seeds
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,7 @@ from streamd.node.rafts import GroupStart
 from streamd.node.relay import Chunk, Relayed
 from streamd.store import wal_writer
 from streamd.store.disk import OsDisk
-from streamd.store.hot_tail import HotBudget
+from streamd.store.hot_tail import ChunkCache, HotBudget, HotTail
 from streamd.store.snapshots import SnapshotFile
 from streamd.store.wal_pace import Pace
 from tests.sim.crash import SimWires
@@ -409,6 +409,38 @@ def test_a_stream_that_is_deleted_gives_back_what_it_had_under_way(tmp_path: Pat
             await stopped.wait()
             assert backlog.byte_count == 0
             node.wal.resume()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_what_a_deleted_stream_had_in_memory_is_given_up_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block thread did it, while a turn of another stream went through the same lists: that
+    stream stopped, with a KeyError."""
+    threads: list[int] = []
+    for part in (HotTail, ChunkCache):
+        clear: Callable[[Any], None] = part.clear
+
+        def noted(held: Any, clear: Callable[[Any], None] = clear) -> None:
+            threads.append(threading.get_ident())
+            clear(held)
+
+        monkeypatch.setattr(part, "clear", noted)
+
+    async def run() -> None:
+        async with _running(tmp_path) as node:
+            await _create(node, "A")
+            handle = node.streams_for(b"A")[0]
+            acks = Acks(1)
+            handle.publish([(b"A", b"", bytes(1000))], [b"r"], acks)
+            await acks.all.wait()
+            gone = asyncio.Event()
+            node.replicas.when_closed(handle.uid, gone.set)
+            await _propose(node, [commands.DELETE_STREAM, 3, "A", handle.uid])
+            await gone.wait()
+            assert not handle.store.unwritten_bytes
+            assert set(threads) == {threading.get_ident()}
 
     asyncio.run(asyncio.wait_for(run(), 30))
 

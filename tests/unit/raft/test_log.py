@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.limits import RAFT_WINDOW_STEP_BYTES
+from streamd.limits import RAFT_ENTRY_MEMORY_BYTES, RAFT_WINDOW_STEP_BYTES
 from streamd.memory_share import MemoryShare
 from streamd.raft import membership
 from streamd.raft.log import RaftLog, next_chain
@@ -239,7 +239,7 @@ def test_a_start_asks_the_reader_for_nothing_that_the_snapshot_covers() -> None:
 def window(
     windows: MemoryShare, *, entries: int, is_in_memory: bool = False
 ) -> tuple[RaftLog, Disk]:
-    """A log with 256 KiB in each of its entries, all durable, committed and emitted."""
+    """A log each of whose entries takes a step of memory, all durable, committed and emitted."""
     disk = Disk()
     log = RaftLog(disk.state(), disk, applied=0, membership=simple("abc"), windows=windows)
     log.is_in_memory = is_in_memory
@@ -248,8 +248,10 @@ def window(
     return log, disk
 
 
-def grow(log: RaftLog, disk: Disk) -> None:
-    add(log, 1, bytes(RAFT_WINDOW_STEP_BYTES))
+def grow(
+    log: RaftLog, disk: Disk, *, size: int = RAFT_WINDOW_STEP_BYTES - RAFT_ENTRY_MEMORY_BYTES
+) -> None:
+    add(log, 1, bytes(size))
     disk.entries[log.last_index] = log.entries[-1]
     log.written = log.stable = log.commit = log.emitted = log.last_index
     log.forget_emitted()
@@ -268,6 +270,19 @@ def test_the_windows_of_a_node_are_bounded_together() -> None:
     assert [entry.index for entry in second.slice(1, last=4, max_entries=9, max_bytes=1 << 30)] == [
         1, 2, 3, 4,
     ]  # fmt: skip
+
+
+def test_the_windows_of_thousands_with_little_in_them_are_bounded_too() -> None:
+    """Of a log that had grown by less than 256 KiB nothing was counted, and of an entry its data
+    alone: 100 bytes of the 300 that it takes."""
+    windows = MemoryShare(1 << 20)
+    logs = [window(windows, entries=0) for _ in range(60)]
+    for _ in range(400):
+        for log, disk in logs:
+            grow(log, disk, size=100)
+    count = sum(len(log.entries) for log, _ in logs)
+    assert count * (RAFT_ENTRY_MEMORY_BYTES + 100) < (1 << 20) + 60 * RAFT_WINDOW_STEP_BYTES
+    assert count > 2000
 
 
 def test_what_is_not_emitted_stays_in_memory() -> None:

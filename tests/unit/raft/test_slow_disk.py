@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.limits import RAFT_ELECTION_MS
+from streamd.limits import RAFT_ELECTION_MS, RAFT_HEARTBEAT_MS, RAFT_INFLIGHT_APPENDS
 from streamd.raft.core import ProposalRejected
 from tests.unit.raft.cluster import Cluster
 
@@ -59,3 +59,36 @@ def test_nobody_hands_over_to_a_disk_that_hangs_too() -> None:
         except ProposalRejected as err:
             raise AssertionError(hung) from err
         assert cluster.core("a").is_leader, hung
+
+
+def test_a_follower_whose_disk_hangs_is_not_sent_more_and_more() -> None:
+    """With each heartbeat it was sent another append beyond those that it had not answered, all of
+    them kept in memory until its disk would take them: 4 MiB a second, of each group."""
+    cluster = led_by_a()
+    cluster.hung.add("b")
+    leader = cluster.core("a")
+    before = leader.last_index
+    for number in range(RAFT_INFLIGHT_APPENDS + 40):
+        leader.propose(b"%d" % number)
+        cluster.pass_time(RAFT_HEARTBEAT_MS)
+    assert leader.commit == leader.last_index == before + RAFT_INFLIGHT_APPENDS + 40
+    assert cluster.core("b").last_index == before + RAFT_INFLIGHT_APPENDS
+    cluster.hung.clear()
+    cluster.pass_time(RAFT_HEARTBEAT_MS)
+    assert cluster.core("b").applied == leader.last_index
+
+
+def test_all_that_was_sent_is_noticed_to_be_lost() -> None:
+    """A whole window of appends, so that no answer would ever come."""
+    cluster = led_by_a()
+    cluster.hung.add("b")
+    leader = cluster.core("a")
+    cluster.cuts.add(("a", "b"))
+    for number in range(RAFT_INFLIGHT_APPENDS + 4):
+        leader.propose(b"%d" % number)
+        cluster.run()
+    cluster.cuts.clear()
+    cluster.hung.clear()
+    cluster.pass_time(RAFT_ELECTION_MS)
+    assert cluster.core("b").applied == leader.last_index
+    assert leader.is_leader

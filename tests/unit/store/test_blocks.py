@@ -15,7 +15,7 @@ from streamd.store import blocks as blocks_module
 from streamd.store import format as fmt
 from streamd.store.blocks import APPEND, DROP, SEAL
 from streamd.store.footer import FooterColumns, decode_footer, encode_footer
-from streamd.store.hot_tail import HotBudget
+from streamd.store.hot_tail import HotBudget, HotTail
 from streamd.store.memory import MemoryStreamStore
 from streamd.store.stream_store import StreamStore
 from streamd.types import Pieces
@@ -217,10 +217,66 @@ def test_what_readers_of_many_streams_had_read_is_bounded_together() -> None:
     assert budget.chunks.used <= 3 * 60_000
     assert stores[0].chunk(1, 64) is None
     assert stores[-1].chunk(1, 64 + len(blobs[0])) is not None
+    stores[0].read_chunk(1, 64, 50_000, lambda: None)
     for store in stores:
         store.close()
     thread.run()
-    assert budget.chunks.used == 0
+    assert budget.chunks.used == 0, "nor what was on its way from the disk"
+
+
+def test_who_has_nothing_in_a_file_is_not_asked_to_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 5,000 streams that had 20 KiB each on their way to a file, each publish asked them all
+    and took 5 ms."""
+    asked: list[HotTail] = []
+    evict = HotTail.evict
+    monkeypatch.setattr(
+        HotTail, "evict", lambda tail, keep: (asked.append(tail), evict(tail, keep))
+    )
+    budget = HotBudget(bytes_max=1000)
+    tails = [HotTail(budget) for _ in range(20)]
+    for number in range(5):
+        for tail in tails:
+            tail.append(1, 64 + 100 * number, bytes(100))
+    assert not asked
+    tails[3].wrote(1, 264)
+    tails[4].wrote(1, 264)
+    del asked[:]
+    tails[0].append(1, 564, bytes(100))
+    assert asked == [tails[3], tails[4]]
+    assert budget.used == 20 * 500 - 2 * 200 + 100
+    tails[0].append(1, 664, bytes(100))
+    assert len(asked) == 2
+    for tail in tails:
+        tail.clear()
+    assert budget.used == 0
+
+
+def test_what_gathers_for_a_write_is_bounded_for_all_streams_together() -> None:
+    """Each gathers up to 1 MiB: thousands of them kept gigabytes in memory."""
+    disk, thread = SimDisk(), SimThread()
+    budget = HotBudget(gathered_bytes_max=100_000)
+    blob = blob_of(1, 1, 30_000)
+    stores = []
+    for uid in range(1, 7):
+        directory = f"/streams/{uid}"
+        disk.mkdir(directory)
+        stores.append(StreamStore.open(disk, directory, uid, thread, budget=budget))
+    for store in stores:
+        store.apply([(APPEND, 1, 64, blob)])
+    assert budget.gathered == 3 * len(blob)
+    assert budget.queued == 3 * len(blob), "those that began first"
+    stores[3].apply([(APPEND, 1, 64 + len(blob), blob_of(2, 1))])
+    stores[0].apply([(APPEND, 1, 64 + len(blob), blob)])
+    assert budget.gathered == 3 * len(blob)
+    thread.run()
+    unwritten = [uid for uid, store in enumerate(stores, 1) if store.unwritten_bytes]
+    assert unwritten == [1, 5, 6]
+    assert budget.queued == 0
+    for store in stores:
+        store.close()
+    assert budget.gathered == 0
+    thread.run()
+    assert disk.contents("/streams/1/1.blk")[64:] == 2 * blob
 
 
 def test_who_fills_the_queue_is_told_when_there_is_room_again() -> None:
@@ -241,6 +297,20 @@ def test_who_fills_the_queue_is_told_when_there_is_room_again() -> None:
     thread.run()
     assert told == ["full", "room"]
     assert budget.queued == 0
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "fdatasync"])
+def test_a_block_that_can_not_be_written_is_closed_with_its_stream(operation: str) -> None:
+    disk, thread = SimDisk(), SimThread()
+    store, errors = opened(disk, thread)
+    disk.fail(operation, errno.ENOSPC, under=DIRECTORY)
+    store.apply([(APPEND, 1, 64, blob_of(1, 1)), (SEAL, 1, 500, footer_of(500))])
+    store.flush()
+    thread.run()
+    assert errors
+    store.close()
+    thread.run()
+    assert not disk._open
 
 
 def test_what_never_gets_to_its_file_leaves_the_queue_too() -> None:

@@ -16,6 +16,7 @@ from streamd.errors import DiskError
 from streamd.store.disk import DiskThread, OsDisk
 from streamd.store.wal import Wal
 from streamd.store.wal_in_use import SEGMENTS_MAX
+from streamd.store.wal_pace import BATCH_BYTES_MIN
 from streamd.store.wal_segment import BULKY_BYTES
 from streamd.types import Buffer, Entry, HardState, LogState
 from tests.sim.disk import SimDisk, SimThread
@@ -68,6 +69,7 @@ def test_all_that_waits_shares_one_sync_and_is_done_in_order() -> None:
 def test_what_is_held_back_is_written_later_and_in_order() -> None:
     bed = Bed()
     bed.append(1)
+    bed.thread.run()
     bed.wal.hold()
     bed.append(2)
     bed.wal.hold()  # once more changes nothing
@@ -79,6 +81,22 @@ def test_what_is_held_back_is_written_later_and_in_order() -> None:
     bed.wal.resume()
     bed.thread.run()
     assert bed.done == [1, 2, 3, 4]
+
+
+def test_what_waits_already_is_held_back_too() -> None:
+    """All that a backlog had in front of the log was written on: hundreds of MiB more for blocks
+    that were behind as it was."""
+    bed = Bed(segment_bytes=16 << 20)
+    for index in range(1, 9):
+        bed.append(index, bytes(BATCH_BYTES_MIN))
+    assert bed.thread.step()
+    bed.wal.hold()
+    bed.thread.run()
+    assert bed.done == [1]
+    bed.wal.resume()
+    bed.append(9)
+    bed.thread.run()
+    assert bed.done == list(range(1, 10))
 
 
 def test_a_closing_log_writes_what_was_held_back() -> None:

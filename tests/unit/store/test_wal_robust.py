@@ -371,6 +371,65 @@ def test_an_unreadable_page_is_an_error_or_tolerated() -> None:
     assert bed.indexes() == list(range(1, bed.wal.groups[5].last_index + 1))
 
 
+def test_what_an_earlier_use_of_the_file_left_is_no_part_of_a_torn_batch() -> None:
+    """A segment is used again, and its batches may lie as those before them did. Of the last one a
+    crash may leave the pages it begins in: older records stood behind, whole ones, and took back
+    votes that were safe."""
+    bed = Bed()
+    uids = range(1, 41)
+    vote = "a-node-of-16-chr"  # so that a record ends where a page does, in one of 8 batches
+
+    def vote_all(term: int) -> None:
+        bed.wal.append([(uid, [], HardState(term, vote, 0), 0) for uid in uids], lambda: None)
+        bed.thread.run()
+
+    term = 0
+    while bed.wal.segment_no < 8:
+        term += 1
+        vote_all(term)
+    path = bed.segments()[-1]
+    cut_count = 0
+    for safe in range(term, term + 8):
+        before = bed.disk.contents(path)
+        vote_all(safe + 1)
+        after = bed.disk.contents(path)
+        for cut in range(4096, len(after), 4096):
+            if after[:cut] == before[:cut] or after[cut:] == before[cut:]:
+                continue
+            cut_count += 1
+            torn = Bed()
+            torn.disk = SimDisk()
+            torn.disk.mkdir("/wal")
+            for name in bed.disk.paths:
+                fd = torn.disk.open(name, create=True)
+                blob = after[:cut] + before[cut:] if name == path else bed.disk.contents(name)
+                torn.disk.pwrite(fd, blob, 0)
+                torn.disk.close(fd)
+            torn.start()
+            assert {torn.wal.groups[uid].hard_state.term for uid in uids} == {safe}, cut
+    assert cut_count > 3
+
+
+@pytest.mark.parametrize("vote", ["", "n"])
+def test_records_of_any_kind_tell_batches_apart(vote: str) -> None:
+    """The crc of what ends with its own crc is always the same."""
+    batches = [
+        [
+            wf.encode_record(wf.TRUNCATE, 5, term=0, index=number),
+            wf.encode_hard_state(5, HardState(number, vote, 0)),
+            wf.encode_entry_header(5, 1, 9, 9, b"%d" % number),
+        ]
+        for number in range(2)
+    ]
+    ties = {
+        wf.tie_of([batches[a][0], batches[b][1], batches[c][2]])
+        for a in range(2)
+        for b in range(2)
+        for c in range(2)
+    }
+    assert len(ties) == 8
+
+
 def test_a_torn_tail_is_no_damage() -> None:
     bed = Bed()
     bed.append(1)
