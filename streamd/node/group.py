@@ -334,6 +334,7 @@ class Group:
     def _on_peer_up(self, node_id: NodeId, live: frozenset[NodeId], c: Any) -> None:
         self.raft.set_live(live)
         self.raft.peer_up(node_id)
+        self._is_at_rest = False  # if it rests it says again what it holds: who came missed it
 
     def _on_peer_down(self, node_id: NodeId, live: frozenset[NodeId], c: Any) -> None:
         self.raft.set_live(live)

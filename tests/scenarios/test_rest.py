@@ -8,6 +8,7 @@ from streamd import limits
 from streamd.machine import commands
 from streamd.types import Uid
 from tests.scenarios.driver import Cluster
+from tests.scenarios.files import falsify, purged
 
 LONG_MS = 3 * limits.CHECKPOINT_EVERY_MS
 
@@ -51,6 +52,30 @@ def test_replicas_compare_again_when_a_node_is_back(cluster: Cluster) -> None:
     cluster.until("compared", lambda: cluster.node(name).peering.comparisons.latest(uid)[0])
     assert {index for index, _ in _compared(cluster, uid)} == {end}
     assert len(_compared(cluster, uid)) == 1
+
+
+def test_followers_whose_link_was_down_at_rest_compare_when_it_is_back(cluster: Cluster) -> None:
+    """Their leader has links to both, so the group rests, and one of them is wrong: it takes the
+    other's word to say so. That comes with the link, which wakes nobody else."""
+    cluster.create()
+    cluster.publish(300)
+    cluster.until_whole()
+    uid, leader = cluster.uid("S"), cluster.leader("S")
+    cluster.save(uid)
+    wrong, right = cluster.followers("S")
+    cluster.stop(wrong)
+    falsify(cluster, wrong, purged(101), like=leader)
+    cluster.net.block({(wrong, right), (right, wrong)})
+    cluster.boot(wrong)
+    cluster.until("here", lambda: cluster.group(wrong, "S") is not None)
+    _at_rest(cluster, "S")
+    cluster.run_ms(LONG_MS)
+    assert cluster.leader("S") == leader
+    cluster.net.heal()
+    cluster.until("seen to be wrong", lambda: cluster.events("replica has drifted"))
+    cluster.suspects.clear()
+    cluster.until_whole()
+    assert len(cluster.read(wrong)) == 300
 
 
 def test_whoever_does_not_come_to_rest_compares_at_an_entry(cluster: Cluster) -> None:
