@@ -121,3 +121,19 @@ def test_of_a_message_to_a_group_at_rest_nothing_but_itself_is_logged(cluster: C
     cluster.run_ms(LONG_MS)
     assert commands.CHECKPOINT not in logged
     assert len(logged) == len(groups)
+
+
+def test_what_is_told_of_a_stream_while_it_is_removed_is_not_kept(cluster: Cluster) -> None:
+    """Its last notes come when it was deleted already, and its files are about to go."""
+    uid = cluster.create()
+    cluster.publish(1)
+    _at_rest(cluster, "S")
+    disk = cluster.process("n3").threads["block"]
+    disk.hold()
+    reply = cluster.send("STREAM.DELETE.S")
+    cluster.run_ms(3 * 1000 * limits.COMPARE_DELAY_S)
+    disk.release()
+    nodes = [cluster.node(name) for name in cluster.names]
+    cluster.until("gone", lambda: not any(node.group_of(uid) for node in nodes))
+    assert cluster.received(reply)
+    assert not any(uid in node.peering.comparisons._digests._votes for node in nodes)
