@@ -132,6 +132,24 @@ def test_no_help_to_depose_a_leader_that_rests() -> None:
     assert len(beats) == 2
 
 
+def test_who_is_cut_off_from_a_leader_that_rests_does_not_come_to_lead() -> None:
+    """The others are woken by its campaign, their leader is not. They ask it before they help: else
+    it rests on as a leader of before, and its clients are cut off instead."""
+    for seed in range(20):
+        for names in ("abc", "abcde"):
+            cluster = Cluster(list(names), seed=seed * 1000)
+            cluster.has_links = True
+            cluster.tell_links()
+            cluster.elect("a")
+            cluster.pass_time(1500)
+            cluster.cuts |= {("a", "c"), ("c", "a")}
+            cluster.tell_links()
+            cluster.pass_time(20_000, step_ms=5)
+            assert "c" not in cluster.leaders.values()
+            leader = cluster.core("a").leader_id
+            assert {cluster.core(name).leader_id for name in names if name != "c"} == {leader}
+
+
 def test_a_dead_follower_is_no_reason_to_stay_awake_a_lost_quorum_is() -> None:
     cluster = resting()
     cluster.crash("c")
