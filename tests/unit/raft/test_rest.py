@@ -121,6 +121,21 @@ def test_a_member_that_begins_anew_without_its_state_is_made_whole() -> None:
     assert all(each.core.is_quiescent for each in cluster.members.values())
 
 
+def test_who_begins_anew_just_before_the_group_rests_knows_that_it_has_all() -> None:
+    """The word that all may rest is the first it hears of its leader, and the last for long."""
+    cluster = resting()
+    cluster.core("a").propose(b"x")
+    cluster.run()
+    cluster.boot("c", cluster.close("c"))
+    cluster.trace.clear()
+    cluster.pass_time(400)
+    assert [line for line in cluster.trace if "a->c" in line] == [
+        "a->c Quiesce t1 last_index=2 commit=2"
+    ]
+    core = cluster.core("c")
+    assert (core.is_quiescent, core.first_commit, core.applied) == (True, 2, 2)
+
+
 def test_no_help_to_depose_a_leader_that_rests() -> None:
     cluster = resting()
     for node_id in "ab":
