@@ -104,6 +104,29 @@ def test_streams_with_many_consumers_compare_at_an_entry(cluster: Cluster) -> No
     assert (index, others) == (end + 1, [])
 
 
+def test_streams_with_many_consumers_compare_when_a_node_is_back(cluster: Cluster) -> None:
+    """At an entry too, for they say nothing at rest."""
+    cluster.create()
+    for number in range(limits.REST_CONSUMERS_MAX + 1):
+        config = {"durable_name": f"C{number}", "ack_policy": "explicit"}
+        cluster.ask(f"CONSUMER.DURABLE.CREATE.S.C{number}", {"stream_name": "S", "config": config})
+    cluster.publish(20)
+    cluster.run_ms(limits.CHECKPOINT_EVERY_MS + 1000)
+    name = cluster.followers("S")[0]
+    cluster.stop(name)
+    cluster.suspects.add(name)
+    cluster.boot(name)
+    cluster.until("open", lambda: cluster.group(name, "S") is not None)
+    _at_rest(cluster, "S")
+    cluster.machine(name, "S").index.digest ^= 1
+    cluster.until("seen", lambda: cluster.events("replica has drifted"), 15)
+    cluster.suspects.clear()
+    cluster.until_whole()
+    end = _at_rest(cluster, "S")[0].raft.last_index
+    cluster.run_ms(LONG_MS)
+    assert _at_rest(cluster, "S")[0].raft.last_index == end
+
+
 def test_of_a_message_to_a_group_at_rest_nothing_but_itself_is_logged(cluster: Cluster) -> None:
     cluster.create()
     cluster.publish(1)
