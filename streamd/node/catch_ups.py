@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamd import limits
+from streamd import errors, limits
 from streamd.errors import StreamdError
 from streamd.node.catchup import CatchUp, CatchUpTurns, InstalledSnapshot
 from streamd.node.catchup_source import CatchUpSource
@@ -197,12 +197,16 @@ class CatchUps:
 
     # --- to a follower ----------------------------------------------------------------------
 
-    def serve(self, method: str, args: list[Any], answer: Callable[[Any], None]) -> None:
+    def serve(
+        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
+    ) -> None:
         """Answer the calls `manifest` and `block`."""
-        if method == "manifest":
+        if method == "block":
+            self._source.on_block(args, answer)
+        elif self._node.peering.comparisons.may_hand_out(args[0], sender):
             self._source.on_manifest(args, answer)
         else:
-            self._source.on_block(args, answer)
+            answer(errors.CLUSTER_NOT_AVAIL())
 
     def _find(self, uid: Uid) -> _Source | None:
         node = self._node

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from streamd import limits
+from streamd.machine import commands
+from streamd.node import group as g
 from streamd.node.digests import Digests, Verdict
 from streamd.types import Index, NodeId, Uid
 
@@ -27,7 +29,7 @@ class Comparisons:
         self._node = node
         self._digests = Digests(node.server_name)
         self._untold: dict[NodeId, list[Row]] = {}
-        self.forget = self._digests.forget
+        self._disputes: dict[Uid, int] = {}  # that were told of; when to compare anew, monotonic ms
         self.latest = self._digests.latest
 
     def tell(self, uid: Uid, group: Group, found: Iterable[tuple[Index, int]]) -> None:
@@ -64,14 +66,50 @@ class Comparisons:
             if group is not None:
                 self._judge(uid, group, index, sender, fingerprint)
 
+    def may_hand_out(self, uid: Uid, asker: NodeId) -> bool:
+        """False while members differ and nobody knows who is right: `asker`, which begins anew with
+        what it is given, would only repeat it. They compare once more then, for who was wrong may
+        have been mended, and a group that waits for `asker` does not rest."""
+        node = self._node
+        group, monitor = node.group_of(uid), node.monitor_of(uid)
+        self._digests.forgive(uid, asker)
+        if group is None or not self._digests.is_disputed(uid, group.raft.members.voters):
+            return True
+        self._note_dispute(uid)
+        now_ms = node.env.clock.monotonic_ms()
+        if monitor is not None and now_ms >= self._disputes[uid]:
+            self._disputes[uid] = now_ms + limits.CHECKPOINT_EVERY_MS
+            command = [commands.CHECKPOINT, node.env.clock.now_ns(), 0, 0]
+            monitor.post((g.PROPOSE, command, None, False))
+        return False
+
+    def _note_dispute(self, uid: Uid) -> None:
+        if uid not in self._disputes:
+            self._disputes[uid] = 0
+            text = "one holds what another does not, and no majority is here to say who is right"
+            self._node.error("replicas differ", group=uid, reason=text)
+
+    def forget(self, uid: Uid) -> None:
+        """The group's replica here begins anew, or is gone."""
+        self._digests.forget(uid)
+        self._disputes.pop(uid, None)
+
     def _judge(
         self, uid: Uid, group: Group, index: Index, node_id: NodeId, fingerprint: int
     ) -> None:
         voters = group.raft.members.voters
         verdict = self._digests.add(uid, index, node_id, fingerprint, voters)
-        if verdict is Verdict.OPEN or verdict is Verdict.EQUAL:
-            return
         node = self._node
+        if verdict is Verdict.OPEN:
+            is_up = node.peers is None or all(
+                node.peers.is_up(name) for name in voters if name != node.server_name
+            )
+            if not is_up and self._digests.is_disputed(uid, voters):
+                self._note_dispute(uid)
+            return
+        if verdict is Verdict.EQUAL:
+            self._disputes.pop(uid, None)
+            return
         if verdict is Verdict.DRIFTED:
             self.forget(uid)
             text = f"content at index {index} is not what the majority holds"

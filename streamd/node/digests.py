@@ -53,6 +53,24 @@ class Digests:
             return Verdict.DRIFTED
         return Verdict.SPLIT if len(told) == len(voters) else Verdict.OPEN
 
+    def is_disputed(self, uid: Uid, voters: tuple[NodeId, ...]) -> bool:
+        """True if nobody can say that this node is right: where it last compared with anybody, as
+        many hold one other thing as hold what it holds, or more."""
+        for _, votes in sorted(self._votes.get(uid, {}).items(), reverse=True):
+            mine = votes.get(self._name)
+            if mine is None:
+                continue
+            told = Counter(votes[name] for name in {*voters, self._name} if name in votes)
+            if told.total() > 1:
+                return any(told[mine] <= told[other] for other in told if other != mine)
+        return False
+
+    def forgive(self, uid: Uid, node_id: NodeId) -> None:
+        """What `node_id` held and this node did not is gone: that replica begins anew."""
+        for votes in self._votes.get(uid, {}).values():
+            if votes.get(node_id) != votes.get(self._name):
+                votes.pop(node_id, None)
+
     def forget(self, uid: Uid) -> None:
         """The group's replica here begins anew, or is gone."""
         self._votes.pop(uid, None)

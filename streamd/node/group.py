@@ -334,6 +334,10 @@ class Group:
     def _on_peer_up(self, node_id: NodeId, live: frozenset[NodeId], c: Any) -> None:
         self.raft.set_live(live)
         self.raft.peer_up(node_id)
+        # Who came missed what this member holds. If it rests it says so again; a leader compares at
+        # an entry, unless the group rests before.
+        self._is_at_rest = False
+        self._checkpoint_index = min(self._checkpoint_index, max(self.machine.applied - 1, 0))
 
     def _on_peer_down(self, node_id: NodeId, live: frozenset[NodeId], c: Any) -> None:
         self.raft.set_live(live)

@@ -204,7 +204,7 @@ class Peering:
         elif method == "stand_in":
             self._node.heirs.serve(args, answer)
         elif method in ("manifest", "block"):
-            self._node.replicas.catch_ups.serve(method, args, answer)
+            self._node.replicas.catch_ups.serve(sender, method, args, answer)
         else:
             answer(errors.BAD_REQUEST())
 

@@ -511,6 +511,7 @@ class Replicas:
 
     def _gone(self, uid: Uid) -> None:
         self._assets.pop(uid, None)
+        self._node.peering.comparisons.forget(uid)  # others told of it until now
         if self._node.meta.is_deleted(uid):
             self._node.amnesia.forget(uid)
         for waiting in self._waiting.pop(uid, []):

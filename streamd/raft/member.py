@@ -283,6 +283,7 @@ class Member(Roles):
         if not (is_whole and has_all):
             self._refuse(sender, message.last_index, message.term)
             return
+        self.first_commit = self.first_commit or message.commit
         self._commit_to(message.commit)
         if log.stable == log.last_index:
             self.is_quiescent = True

@@ -328,8 +328,10 @@ class Roles(State):
         self.is_quiescent = False
         leadership = self._leadership
         if leadership is None:
-            self.heard_ms = self.now_ms
             self._arm_election()
+            # Who leads may rest on, unaware that it is missed: to ask it ourselves comes before
+            # helping somebody who may just be cut off from it.
+            self.heard_ms = max(self.now_ms, self.deadline_ms - self._election_ms)
             return
         leadership.expect_signs_from(self.now_ms)
         leadership.quiet_index = self.log.last_index

@@ -8,6 +8,7 @@ from streamd import limits
 from streamd.machine import commands
 from streamd.types import Uid
 from tests.scenarios.driver import Cluster
+from tests.scenarios.files import falsify, purged
 
 LONG_MS = 3 * limits.CHECKPOINT_EVERY_MS
 
@@ -53,6 +54,30 @@ def test_replicas_compare_again_when_a_node_is_back(cluster: Cluster) -> None:
     assert len(_compared(cluster, uid)) == 1
 
 
+def test_followers_whose_link_was_down_at_rest_compare_when_it_is_back(cluster: Cluster) -> None:
+    """Their leader has links to both, so the group rests, and one of them is wrong: it takes the
+    other's word to say so. That comes with the link, which wakes nobody else."""
+    cluster.create()
+    cluster.publish(300)
+    cluster.until_whole()
+    uid, leader = cluster.uid("S"), cluster.leader("S")
+    cluster.save(uid)
+    wrong, right = cluster.followers("S")
+    cluster.stop(wrong)
+    falsify(cluster, wrong, purged(101), like=leader)
+    cluster.net.block({(wrong, right), (right, wrong)})
+    cluster.boot(wrong)
+    cluster.until("here", lambda: cluster.group(wrong, "S") is not None)
+    _at_rest(cluster, "S")
+    cluster.run_ms(LONG_MS)
+    assert cluster.leader("S") == leader
+    cluster.net.heal()
+    cluster.until("seen to be wrong", lambda: cluster.events("replica has drifted"))
+    cluster.suspects.clear()
+    cluster.until_whole()
+    assert len(cluster.read(wrong)) == 300
+
+
 def test_whoever_does_not_come_to_rest_compares_at_an_entry(cluster: Cluster) -> None:
     uid = cluster.create()
     groups = [cluster.group(name, "S") for name in cluster.names]
@@ -79,6 +104,29 @@ def test_streams_with_many_consumers_compare_at_an_entry(cluster: Cluster) -> No
     assert (index, others) == (end + 1, [])
 
 
+def test_streams_with_many_consumers_compare_when_a_node_is_back(cluster: Cluster) -> None:
+    """At an entry too, for they say nothing at rest."""
+    cluster.create()
+    for number in range(limits.REST_CONSUMERS_MAX + 1):
+        config = {"durable_name": f"C{number}", "ack_policy": "explicit"}
+        cluster.ask(f"CONSUMER.DURABLE.CREATE.S.C{number}", {"stream_name": "S", "config": config})
+    cluster.publish(20)
+    cluster.run_ms(limits.CHECKPOINT_EVERY_MS + 1000)
+    name = cluster.followers("S")[0]
+    cluster.stop(name)
+    cluster.suspects.add(name)
+    cluster.boot(name)
+    cluster.until("open", lambda: cluster.group(name, "S") is not None)
+    _at_rest(cluster, "S")
+    cluster.machine(name, "S").index.digest ^= 1
+    cluster.until("seen", lambda: cluster.events("replica has drifted"), 15)
+    cluster.suspects.clear()
+    cluster.until_whole()
+    end = _at_rest(cluster, "S")[0].raft.last_index
+    cluster.run_ms(LONG_MS)
+    assert _at_rest(cluster, "S")[0].raft.last_index == end
+
+
 def test_of_a_message_to_a_group_at_rest_nothing_but_itself_is_logged(cluster: Cluster) -> None:
     cluster.create()
     cluster.publish(1)
@@ -96,3 +144,19 @@ def test_of_a_message_to_a_group_at_rest_nothing_but_itself_is_logged(cluster: C
     cluster.run_ms(LONG_MS)
     assert commands.CHECKPOINT not in logged
     assert len(logged) == len(groups)
+
+
+def test_what_is_told_of_a_stream_while_it_is_removed_is_not_kept(cluster: Cluster) -> None:
+    """Its last notes come when it was deleted already, and its files are about to go."""
+    uid = cluster.create()
+    cluster.publish(1)
+    _at_rest(cluster, "S")
+    disk = cluster.process("n3").threads["block"]
+    disk.hold()
+    reply = cluster.send("STREAM.DELETE.S")
+    cluster.run_ms(3 * 1000 * limits.COMPARE_DELAY_S)
+    disk.release()
+    nodes = [cluster.node(name) for name in cluster.names]
+    cluster.until("gone", lambda: not any(node.group_of(uid) for node in nodes))
+    assert cluster.received(reply)
+    assert not any(uid in node.peering.comparisons._digests._votes for node in nodes)

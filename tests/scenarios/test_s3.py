@@ -195,12 +195,12 @@ def test_s3_4_a_snapshot_of_another_incarnation_is_sent(cluster: Cluster) -> Non
     catch_ups = cluster.node(leader).replicas.catch_ups
     lies = 1
 
-    def serve(method: str, args: list[Any], answer: Callable[[Any], None]) -> None:
+    def serve(sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]) -> None:
         nonlocal lies
         if method == "manifest" and args[0] == cluster.uid("S") and lies:
             lies -= 1
             args = [other, 0, []]
-        type(catch_ups).serve(catch_ups, method, args, answer)
+        type(catch_ups).serve(catch_ups, sender, method, args, answer)
 
     catch_ups.serve = serve  # type: ignore[method-assign]
     cluster.boot(name)

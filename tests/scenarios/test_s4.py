@@ -258,6 +258,57 @@ def test_s4_10_a_follower_begins_elsewhere(cluster: Cluster, wrong: str) -> None
     assert len(cluster.read(name)) == (220 if wrong == "purge missed" else 320)
 
 
+def test_two_of_three_differ_while_the_third_is_away(cluster: Cluster) -> None:
+    """One of two that are left has lost its head, and leads; the third comes back without files. It
+    is given neither's content, which would be a majority then, and it is said that they differ.
+    With the wrong one replaced all three hold what was published."""
+    cluster.create()
+    cluster.publish(300)
+    uid, right = cluster.uid("S"), cluster.leader("S")
+    cluster.until_whole()
+    cluster.save(uid)
+    wrong, third = cluster.followers("S")
+    cluster.stop(third)
+    cluster.hosts[third].disk.wipe(cluster.directory("S"))
+    cluster.stop(wrong)
+    falsify(cluster, wrong, purged(101), like=right)
+    cluster.boot(wrong)
+    cluster.until("told by both", lambda: cluster.events("replicas differ") == 2)
+    cluster.lead("S", wrong)
+    cluster.boot(third)
+    cluster.run_ms(25_000)
+    assert cluster.not_current(third)
+    assert not cluster.events("replica has drifted")
+    assert len(cluster.read(right)) == 300
+    cluster.stop(wrong)
+    cluster.hosts[wrong].disk.wipe(cluster.directory("S"))
+    cluster.suspects.clear()
+    cluster.boot(wrong)
+    cluster.until_whole()
+    assert len(cluster.read(third)) == 300
+
+
+def test_who_differed_and_was_right_all_along_is_heard_again(cluster: Cluster) -> None:
+    """What differed was in its memory, and a restart has mended it. Nothing is written, and the
+    third, which waits for a content, keeps the group awake: they compare at an entry."""
+    cluster.create()
+    cluster.publish(300)
+    cluster.until_whole()
+    cluster.save(cluster.uid("S"))
+    wrong, third = cluster.followers("S")
+    cluster.stop(third)
+    cluster.hosts[third].disk.wipe(cluster.directory("S"))
+    cluster.suspects.add(wrong)
+    cluster.machine(wrong, "S").index.digest ^= 1
+    cluster.publish(1)
+    cluster.until("told", lambda: cluster.events("replicas differ"), 5)
+    cluster.stop(wrong)
+    cluster.suspects.clear()
+    cluster.boot(wrong, third)
+    cluster.until_whole()
+    assert len(cluster.read(third)) == 301
+
+
 def test_s4_11_messages_expire_alike_whatever_the_clocks_say(cluster: Cluster) -> None:
     """S4.11: max_age and TTLs while one clock is an hour late, one an hour early, and leaders
     change: all replicas expire the same, because leaders name what expires in the log."""

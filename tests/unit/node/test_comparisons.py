@@ -29,6 +29,9 @@ class _Node:
     def note(self, node_id: str, kind: str, args: list[Any]) -> None:
         self.notes.append((node_id, kind, args))
 
+    def is_up(self, node_id: str) -> bool:
+        return True
+
     def all_know(self, command: str, members: tuple[str, ...]) -> bool:
         assert command == "compares"
         return all(name in self._newer for name in members)

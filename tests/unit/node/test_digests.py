@@ -51,6 +51,44 @@ def test_a_learner_is_not_judged_and_does_not_judge() -> None:
     assert learner.add(7, 10, "d", 9, THREE) is Verdict.OPEN
 
 
+def _told(index: int, votes: dict[str, int], voters: tuple[str, ...] = THREE) -> Digests:
+    digests = Digests("a")
+    for node_id, fingerprint in votes.items():
+        digests.add(7, index, node_id, fingerprint, voters)
+    return digests
+
+
+def test_it_is_a_dispute_while_as_many_hold_another_thing() -> None:
+    five = ("a", "b", "c", "d", "e")
+    assert _told(10, {"a": 1, "b": 2}).is_disputed(7, THREE)
+    assert not _told(10, {"a": 1, "b": 1}).is_disputed(7, THREE)
+    assert not _told(10, {"a": 1, "b": 2, "c": 1}).is_disputed(7, THREE)
+    assert not _told(10, {"a": 1, "b": 2, "c": 1}, five).is_disputed(7, five)
+    assert _told(10, {"a": 1, "b": 2, "c": 1, "d": 2}, five).is_disputed(7, five)
+    assert not _told(10, {"a": 1, "d": 2}).is_disputed(7, THREE)  # of a learner
+    assert not _told(10, {"b": 1, "c": 2}).is_disputed(7, THREE)  # nothing is known of us
+
+
+def test_a_dispute_is_over_where_they_compare_again_or_who_differed_begins_anew() -> None:
+    digests = _told(10, {"a": 1, "b": 2})
+    digests.add(7, 11, "a", 3, THREE)
+    assert digests.is_disputed(7, THREE)
+    digests.add(7, 11, "b", 3, THREE)
+    assert not digests.is_disputed(7, THREE)
+    digests = _told(10, {"a": 1, "b": 2})
+    digests.forgive(7, "c")
+    assert digests.is_disputed(7, THREE)
+    digests.forgive(7, "b")
+    assert not digests.is_disputed(7, THREE)
+
+
+def test_what_was_the_same_once_still_counts_for_who_held_it() -> None:
+    digests = _told(10, {"a": 1, "c": 1})
+    digests.forgive(7, "c")
+    digests.add(7, 10, "b", 2, THREE)
+    assert not digests.is_disputed(7, THREE)
+
+
 def test_old_checkpoints_are_forgotten() -> None:
     digests = Digests("a")
     for index in range(1, 50):

@@ -121,6 +121,21 @@ def test_a_member_that_begins_anew_without_its_state_is_made_whole() -> None:
     assert all(each.core.is_quiescent for each in cluster.members.values())
 
 
+def test_who_begins_anew_just_before_the_group_rests_knows_that_it_has_all() -> None:
+    """The word that all may rest is the first it hears of its leader, and the last for long."""
+    cluster = resting()
+    cluster.core("a").propose(b"x")
+    cluster.run()
+    cluster.boot("c", cluster.close("c"))
+    cluster.trace.clear()
+    cluster.pass_time(400)
+    assert [line for line in cluster.trace if "a->c" in line] == [
+        "a->c Quiesce t1 last_index=2 commit=2"
+    ]
+    core = cluster.core("c")
+    assert (core.is_quiescent, core.first_commit, core.applied) == (True, 2, 2)
+
+
 def test_no_help_to_depose_a_leader_that_rests() -> None:
     cluster = resting()
     for node_id in "ab":
@@ -130,6 +145,24 @@ def test_no_help_to_depose_a_leader_that_rests() -> None:
     assert cluster.core("a").is_leader
     [*beats] = [m for _, m in (cluster.take("a")).send_now if isinstance(m, Heartbeat)]  # type: ignore[union-attr]
     assert len(beats) == 2
+
+
+def test_who_is_cut_off_from_a_leader_that_rests_does_not_come_to_lead() -> None:
+    """The others are woken by its campaign, their leader is not. They ask it before they help: else
+    it rests on as a leader of before, and its clients are cut off instead."""
+    for seed in range(20):
+        for names in ("abc", "abcde"):
+            cluster = Cluster(list(names), seed=seed * 1000)
+            cluster.has_links = True
+            cluster.tell_links()
+            cluster.elect("a")
+            cluster.pass_time(1500)
+            cluster.cuts |= {("a", "c"), ("c", "a")}
+            cluster.tell_links()
+            cluster.pass_time(20_000, step_ms=5)
+            assert "c" not in cluster.leaders.values()
+            leader = cluster.core("a").leader_id
+            assert {cluster.core(name).leader_id for name in names if name != "c"} == {leader}
 
 
 def test_a_dead_follower_is_no_reason_to_stay_awake_a_lost_quorum_is() -> None:
