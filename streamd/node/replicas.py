@@ -332,9 +332,9 @@ class Replicas:
 
         def stopped() -> None:
             replica.store.close()
-            if self._replicas.get(uid) is replica:
+            if self._replicas.get(uid) is replica:  # else it stopped for something else, too
                 del self._replicas[uid]
-            replica.let_go()
+                replica.let_go()
             # Writes of this group that are under way end before its log is looked at again.
             self._node.wal.append([], done)
 
@@ -489,8 +489,8 @@ class Replicas:
             node.amnesia.note_dropped(uid)
             if replica.is_file:
                 node.trash.destroy(uid)
-            self._replicas.pop(uid, None)
-            replica.let_go()
+            if self._replicas.pop(uid, None) is replica:  # else it stopped for something else, too
+                replica.let_go()
             self._gone(uid)
             self._no_longer_busy(asset)
 

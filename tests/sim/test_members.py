@@ -704,6 +704,51 @@ def test_who_can_ask_nobody_whether_it_is_counted_on_stays_until_its_stream_is_d
         script.wait("its end", lambda: script.group(b, uid) is None)
 
 
+def test_who_was_in_a_stream_in_memory_before_begins_anew_with_a_voter_that_forgot() -> None:
+    """A learner, and had been a member before, which it had noted; for that, it did not note that
+    it was open by now, was never looked at, and refused whoever had less: seed 9100009 of those
+    worlds in which streams change their size. The stream had no leader any more."""
+    with born(5) as script:
+        uid, first, second = script.create_alone(IN_MEMORY)
+        for wanted in (second, first):
+            script.move(uid, (wanted,))
+        script.restart(second)
+        third = next(n for n in script.cluster.names if n not in (first, second))
+        script.cluster.hosts[third].kill("to be away")
+        script.wait("a meta leader", lambda: script.cluster._leader(META_UID))
+        script.set_peers(uid, (first, second, third))
+        script.publish(IN_MEMORY, 3)
+        script.wait_for_last(second, uid, 3)
+        assert script.voters(second, uid) == (first,)
+        script.restart(first)
+        script.cluster.hosts[third].boot()
+        script.publish(IN_MEMORY, 1)
+        for name in (first, second, third):
+            script.wait_for_last(name, uid, 1)
+
+
+def test_a_stream_is_deleted_while_its_replica_begins_anew() -> None:
+    """The replica waited for a snapshot under way before it stopped, with the repair and the
+    deletion behind it; the second of them failed, so it was never gone."""
+    with born(3) as script:
+        uid = script.create(ALONE, 3)
+        script.publish(ALONE, 5)
+        name = next(n for n in script.cluster.names if not script.group(n, uid).is_ready)
+        script.wait_for_last(name, uid, 5)
+        host = script.cluster.hosts[name]
+        process, node = host.process, host.node
+        assert process is not None and node is not None
+        host.slowness, host.slow_thread = 1000, "block"
+        monitor = next(one for one in process.monitors if one._group.uid == uid)
+        process.run(monitor.when_saved, monitor._group.machine.applied, lambda: None)
+        process.run(node.replicas.reopen, uid, lambda: None)
+        script.propose_meta([commands.DELETE_STREAM, 1, ALONE, uid])
+        script.wait("word of it", lambda: node.meta.is_deleted(uid))
+        assert not monitor.stopped.is_set()
+        host.slowness = 1
+        script.wait("its end", lambda: not node.replicas.knows(uid))
+
+
 def test_the_only_voter_of_a_growing_stream_is_spared() -> None:
     """Seed 560188 of the varied worlds: three servers belonged to the group as far as the meta
     group knew, and the log of the only one that votes was destroyed."""
