@@ -109,7 +109,12 @@ VARIED_DEEDS = (
     "unpins",
 )
 # And in those of failing disks of blocks, and of streams that grow and shrink.
-DISKS_DEEDS = ("acked", "consumers drained", "disks of blocks lost for good", "fault log's disk fails")
+DISKS_DEEDS = (
+    "acked",
+    "consumers drained",
+    "disks of blocks lost for good",
+    "fault log's disk fails",
+)
 SIZES_DEEDS = ("acked", "consumers drained", "peers removed", "resizes", "stream_moved")
 # Kinds of worlds.
 PLAIN, HARSH, VARIED, DISKS, SIZES = "plain", "harsh", "varied", "disks", "sizes"

@@ -20,7 +20,7 @@ from streamd.store.hot_tail import HotBudget, HotTail
 from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
 from tests.sim.drain import Drain
-from tests.sim.faults import DISK_OF_BLOCKS, DirectedWorld, Faults, fail_one_disk
+from tests.sim.faults import DISK_OF_BLOCKS, DirectedWorld, Faults, fail_one_disk, heal_disk
 from tests.sim.host import Host, SimProcess
 from tests.sim.ledger import Ledger
 from tests.sim.net import SimNet
@@ -304,8 +304,9 @@ class SimCluster:
             return
         lost = self.rng.choice(leaders)
         if self.has_two_disks:
-            fail_one_disk(lost, DISK_OF_BLOCKS[:1], self.rng.choice(("full", "write")), "block")
-            self.world.note(f"{lost.name} has no disk for blocks any more")
+            how = self.rng.choice(("full", "write", "read", "dead", "slow"))
+            fail_one_disk(lost, DISK_OF_BLOCKS[:1], how, "block", slowness=3000)
+            self.world.note(f"{lost.name} has no disk for blocks any more: {how}")
             self.world.counts["disks of blocks lost for good"] += 1
         else:
             lost.restart_wanted = False
@@ -318,7 +319,7 @@ class SimCluster:
             raise Violation(f"10 s after {lost.name} was lost: {probes.missing()}")
         probes.is_over = True
         if self.has_two_disks:
-            lost.disk.heal()
+            heal_disk(lost)
             lost.kill("its disk is mended")
         lost.restart_wanted = True
         lost.boot()

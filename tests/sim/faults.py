@@ -133,9 +133,11 @@ def disks_world(seed: int) -> DirectedWorld:
 
 
 def sizes_world(seed: int) -> DirectedWorld:
-    """A world of five nodes in which streams get more and fewer replicas, and move, all the time."""
+    """A world of five nodes in which streams get more and fewer replicas all the time, and move."""
     rng = random.Random(f"sizes/{seed}")
     kinds = rng.sample([*STORMY, "partition", "power loss of all", "stop", "slow disk"], 4)
+    if rng.random() < 0.4:
+        kinds += rng.sample(COSTLY, 2)
     return DirectedWorld(
         tuple(kinds),
         pace=rng.choice((0.15, 0.4, 0.8)),
@@ -191,7 +193,7 @@ class Faults:
         self._calm()
         net.heal()
         for host in self._cluster.hosts.values():
-            self._heal_disk(host)
+            heal_disk(host)
             process = host.process
             if process is not None and process.is_alive and process.is_paused:
                 process.resume()
@@ -562,7 +564,7 @@ class Faults:
             return None
         self._excuse(host, 4.0)
         host.disk.fail("fdatasync", errno.EIO, under=self._rng.choice((ROOT, ROOT + "/streams")))
-        self._later((0.5, 2.0), lambda: self._heal_disk(host))
+        self._later((0.5, 2.0), lambda: heal_disk(host))
         return host.name
 
     def _read_error(self) -> str | None:
@@ -572,7 +574,7 @@ class Faults:
         self._excuse(host, 4.0)
         under = self._rng.choice((ROOT + "/wal", ROOT + "/streams", ROOT + "/meta"))
         host.disk.fail("pread", errno.EIO, under=under, count=self._rng.randint(1, 3))
-        self._later((0.5, 3.0), lambda: self._heal_disk(host))
+        self._later((0.5, 3.0), lambda: heal_disk(host))
         if self._rng.random() < 0.6:
             host.kill("to read its disk again")
             host.boot_later(50 * MS)
@@ -581,7 +583,7 @@ class Faults:
     def _slow_disk(self) -> str:
         host = self._cluster.hosts[self._rng.choice(self._cluster.names)]
         host.slowness = self._rng.choice((5, 30, 100))
-        self._later((0.5, 4.0), lambda: self._heal_disk(host))
+        self._later((0.5, 4.0), lambda: heal_disk(host))
         return f"{host.name} x{host.slowness}"
 
     def _disk_full(self) -> str | None:
@@ -590,7 +592,7 @@ class Faults:
             return None
         self._excuse(host, 6.0)
         host.disk.capacity = host.disk.used_bytes + self._rng.randint(0, 100_000)
-        self._later((0.5, 3.0), lambda: self._heal_disk(host))
+        self._later((0.5, 3.0), lambda: heal_disk(host))
         return host.name
 
     def _blocks_disk_fails(self) -> str | None:
@@ -607,33 +609,30 @@ class Faults:
         host = self._victim() if how in ("read", "dead") else self._some(self._running())
         if host is None:
             return None
-        seconds = rng.uniform(0.3, 4.0)
-        if how != "slow":
-            self._excuse(host, seconds + 2.0)  # it may refuse to start
-        count = rng.choice((0, 0, 1, 3))
-        fail_one_disk(host, under, how, thread, count=count, slowness=rng.choice((30, 300, 1000)))
+        seconds, count = rng.uniform(0.3, 4.0), rng.choice((0, 0, 1, 3))
+        # They are of one size, and fill up together.
+        are_all = how == "full" and rng.random() < 0.3
+        for each in self._running() if are_all else [host]:
+            if how != "slow":
+                self._excuse(each, seconds + 2.0)  # it may refuse to start
+            slowness = rng.choice((30, 300, 1000))
+            fail_one_disk(each, under, how, thread, count=count, slowness=slowness)
+            self._later((seconds, seconds), partial(self._mend, each))
+            if rng.random() < 0.3:
+                each.kill("to read its disk again")
+                each.boot_later(rng.randint(*self._rest_ms) * MS)
+        return f"{'all' if are_all else host.name} {how} {count} {under[-1]}"
 
-        def mend() -> None:
-            self._heal_disk(host)
-            if host.restart_wanted and rng.random() < 0.7:
-                host.kill("its disk is mended")
-                host.boot_later(rng.randint(*self._rest_ms) * MS)
-
-        self._later((seconds, seconds), mend)
-        if rng.random() < 0.3:
-            host.kill("to read its disk again")
-            host.boot_later(rng.randint(*self._rest_ms) * MS)
-        return f"{host.name} {how} {count} {under[-1]}"
+    def _mend(self, host: Host) -> None:
+        """Somebody exchanges the disk, or makes room, and mostly restarts the server."""
+        heal_disk(host)
+        if host.restart_wanted and self._rng.random() < 0.7:
+            host.kill("its disk is mended")
+            host.boot_later(self._rng.randint(*self._rest_ms) * MS)
 
     def _excuse(self, host: Host, seconds: float) -> None:
         until_us = self._world.now_us + int(seconds * SECOND)
         host.excused_until_us = max(host.excused_until_us, until_us)
-
-    def _heal_disk(self, host: Host) -> None:
-        host.slowness, host.slow_thread = 1, ""
-        host.disk.capacity = 1 << 40
-        host.disk.heal()
-        host.disk.crash_at_operation = host.disk.crash_at_point = None
 
     # --- orders -----------------------------------------------------------------------------
 
@@ -685,6 +684,14 @@ def fail_one_disk(
             # To make a directory that is there needs no disk.
             inside = path + "/" if operation == "mkdir" else path
             host.disk.fail(operation, code, under=inside, count=count)
+
+
+def heal_disk(host: Host) -> None:
+    """No more errors of a host's disks; they are quick, and have room."""
+    host.slowness, host.slow_thread = 1, ""
+    host.disk.capacity = 1 << 40
+    host.disk.heal()
+    host.disk.crash_at_operation = host.disk.crash_at_point = None
 
 
 def _put_back(disk: SimDisk, files: dict[str, bytes]) -> None:

@@ -100,7 +100,8 @@ class HostThread:
 
     def submit_soon(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         host = self._process.host
-        if self._is_busy or self._is_closed or not host.has_quick_disk or host.slowness_of(self._name) > 1:
+        is_quick = host.has_quick_disk and host.slowness_of(self._name) == 1
+        if self._is_busy or self._is_closed or not is_quick:
             self.submit(job, done)
             return
         self._for_loop.append((job, done))
