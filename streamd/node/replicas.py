@@ -486,7 +486,8 @@ class Replicas:
 
         def removed(result: Any) -> None:
             node.trash.note_moved(uid, result)
-            node.amnesia.note_dropped(uid)
+            log = replica.group.raft.log
+            node.amnesia.note_dropped(uid, (log.last_term, log.last_index))
             if replica.is_file:
                 node.trash.destroy(uid)
             if self._replicas.pop(uid, None) is replica:  # else it stopped for something else, too

@@ -212,8 +212,8 @@ class Campaign:
         if self.kind == HARSH:
             return []
         if self.kind != PLAIN:
-            deeds = {VARIED: VARIED_DEEDS, DISKS: DISKS_DEEDS, SIZES: SIZES_DEEDS}[self.kind]
-            return [name for name in deeds if not self.counts[name]]
+            wanted = {VARIED: VARIED_DEEDS, DISKS: DISKS_DEEDS, SIZES: SIZES_DEEDS}[self.kind]
+            return [name for name in wanted if not self.counts[name]]
         faults = [kind for kind in (*KINDS, *SINGLE) if not self.counts[f"fault {kind}"]]
         deeds = [name for name in DEEDS if not self.counts[name]]
         return faults + deeds + [name for name in POINTS if not self.counts[f"point {name}"]]

@@ -70,6 +70,7 @@ class SimCluster:
         if directed is not None:
             self.plan.actions.update(directed.actions)
         self.checkers.sees_owed = is_varied
+        self.checkers.voters = self._voters
         self.ledger = Ledger(self.world, self.checkers)
         self.ledger.has_deletions = is_varied
         self.clients: dict[bytes, Client] = {}
@@ -536,7 +537,7 @@ def little_memory() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_set(blocks, "FLUSH_BYTES", 4 * 1024))
         stack.enter_context(_set(HotTail.__init__, "__defaults__", (8 * 1024,)))
-        few = HotBudget.__init__.__kwdefaults__ | {"queue_bytes_max": 16 * 1024}
+        few = dict(HotBudget.__init__.__kwdefaults__ or {}) | {"queue_bytes_max": 16 * 1024}
         stack.enter_context(_set(HotBudget.__init__, "__kwdefaults__", few))
         yield
 
