@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.sim.__main__ import HARSH, VARIED, run_seed, run_seeds
+from tests.sim.__main__ import DISKS, HARSH, SIZES, VARIED, run_seed, run_seeds
 
 SEEDS = int(os.environ.get("STREAMD_SEEDS", "300"))
 
@@ -54,6 +54,21 @@ def test_no_promise_is_broken_whatever_is_asked_for() -> None:
     """Streams and consumers of many kinds, single servers among the clusters, and the same faults;
     what retention rests on is followed by sets, entry by entry."""
     campaign = run_seeds(range(1, SEEDS // 3 + 2), jobs=min(2, os.cpu_count() or 1), kind=VARIED)
+    campaign.report()
+    print(campaign.last_line())
+    assert campaign.violations == 0, "see the output for the command that replays it"
+    assert campaign.counts["acked"] > 80 * campaign.seeds
+    if SEEDS >= 300:
+        assert not campaign.missing()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", [DISKS, SIZES])
+def test_no_promise_is_broken_where_one_disk_fails_or_streams_change_size(kind: str) -> None:
+    """The disk of a node's blocks fails while that of its log works on, and the other way round;
+    five nodes whose streams have one, three and five replicas by turns, and move."""
+    campaign = run_seeds(range(1, SEEDS // 3 + 2), jobs=min(2, os.cpu_count() or 1), kind=kind)
     campaign.report()
     print(campaign.last_line())
     assert campaign.violations == 0, "see the output for the command that replays it"
