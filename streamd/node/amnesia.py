@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from streamd import limits
 from streamd.machine.meta import StreamAsset
 from streamd.raft.core import RaftCore
-from streamd.types import Index, Uid
+from streamd.types import Index, Term, Uid
 
 if TYPE_CHECKING:
     from streamd.node.node import Node
@@ -85,19 +85,29 @@ class Amnesia:
         """True if this node once destroyed its member of a group that lived on."""
         return uid in self._node.identity.get("dropped", ())
 
-    def note_dropped(self, uid: Uid) -> None:
-        """This node's member of a group is about to be destroyed; the group may live on.
+    def note_dropped(self, uid: Uid, last: tuple[Term, Index] = (0, 0)) -> None:
+        """This node's member of a group, which ends with entry `last`, is about to be destroyed;
+        the group may live on.
 
-        Should it come back, it must not pass for one of the founders, who promised nothing yet.
+        Should it come back, it must not pass for one of the founders, who promised nothing yet. Nor
+        may it help anybody who has not heard that it left to lead without what it had.
         """
         node = self._node
         if not node.is_clustered:
             return
-        before = node.identity.get("dropped", [])
-        dropped = sorted(one for one in {*before, uid} if not node.meta.is_deleted(one))
-        if dropped != before:
-            node.identity["dropped"] = dropped
+        before = node.identity.get("dropped", []), node.identity.get("left_at", {})
+        dropped = sorted(one for one in {*before[0], uid} if not node.meta.is_deleted(one))
+        left_at = {**before[1], str(uid): max(list(last), before[1].get(str(uid), [0, 0]))}
+        left_at = {str(one): left_at[str(one)] for one in dropped if str(one) in left_at}
+        if (dropped, left_at) != before:
+            node.identity["dropped"], node.identity["left_at"] = dropped, left_at
             node.save_identity()
+
+    def left_at(self, uid: Uid) -> tuple[Term, Index]:
+        """(term, index) of the last entry that the member had which was destroyed here; (0, 0):
+        none was. Says nothing of a group in memory, which may have begun anew since."""
+        term, index = self._node.identity.get("left_at", {}).get(str(uid), (0, 0))
+        return term, index
 
     # --- groups in memory -------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ class GroupStart(NamedTuple):
     is_log_void: bool = False  # what its log says is wrong, votes aside
     is_memory: bool = False
     named: frozenset[NodeId] = frozenset()  # of a group in memory: who belongs to it, or will
+    left_at: tuple[Term, Index] = (0, 0)  # where a member ended that was destroyed here
     is_alone: bool = False  # there is no other member to ask, and never was
 
 
@@ -166,6 +167,7 @@ class Rafts:
             is_incomplete=is_incomplete,
             may_begin_anew=start.is_memory,
             named=start.named,
+            left_at=start.left_at,
             windows=self._windows,
         )
         if reader is not None:

@@ -54,7 +54,8 @@ class ReplicaMaker:
         node = self._node
         uid, is_file = asset.uid, found.is_file
         amnesia = node.amnesia
-        is_forgotten = amnesia.may_have_forgotten(uid) or (not is_file and amnesia.was_open(uid))
+        was_open = not is_file and amnesia.was_open(uid)  # asked in any case: it notes that it is
+        is_forgotten = was_open or amnesia.may_have_forgotten(uid)
         voters = asset.created_peers or asset.peers or (node.server_name,)
         members = found.members
         if not is_file and asset.members and is_forgotten and members is None:
@@ -72,6 +73,7 @@ class ReplicaMaker:
                 is_log_void=is_log_void,
                 is_memory=not is_file,
                 named=frozenset() if is_file else frozenset(named_by(asset)),
+                left_at=amnesia.left_at(uid) if is_file else (0, 0),
                 is_alone=amnesia.is_alone(asset),
             )
         )

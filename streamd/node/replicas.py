@@ -337,9 +337,9 @@ class Replicas:
 
         def stopped() -> None:
             replica.store.close()
-            if self._replicas.get(uid) is replica:
+            if self._replicas.get(uid) is replica:  # else it stopped for something else, too
                 del self._replicas[uid]
-            replica.let_go()
+                replica.let_go()
             # Writes of this group that are under way end before its log is looked at again.
             self._node.wal.append([], done)
 
@@ -499,11 +499,12 @@ class Replicas:
 
         def removed(result: Any) -> None:
             node.trash.note_moved(uid, result)
-            node.amnesia.note_dropped(uid)
+            log = replica.group.raft.log
+            node.amnesia.note_dropped(uid, (log.last_term, log.last_index))
             if replica.is_file:
                 node.trash.destroy(uid)
-            self._replicas.pop(uid, None)
-            replica.let_go()
+            if self._replicas.pop(uid, None) is replica:  # else it stopped for something else, too
+                replica.let_go()
             self._gone(uid)
             self._no_longer_busy(asset)
 

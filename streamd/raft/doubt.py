@@ -29,6 +29,11 @@ In both cases the member then holds all that was committed before (leader comple
 vote protects that again. It records the leader as its vote of the term: of that term's election
 it has forgotten the rest, and the leader did win it. It acts as certain only when this is durable.
 
+That a majority remembers does not hold for those who were members and left: their logs are gone,
+and to a candidate that has not heard of it they may be all voters there are. So a node keeps where
+such a log ended (`left_at`), and its next member, as long as it is in doubt, refuses whoever has
+less: the candidate would lack what said who was to come in its place.
+
 A member whose data an older copy replaced does not know that it has forgotten. Its leader sees it,
 and doubts it until it holds all again; in the meantime it may vote, which nobody can help.
 

@@ -77,6 +77,9 @@ class Member(Roles):
 
     def _on_vote(self, sender: NodeId, vote: Vote) -> None:
         log = self.log
+        last_term, last_index = log.last_term, log.last_index
+        if self.is_uncertain:
+            last_term, last_index = max((last_term, last_index), self.left_at)
         is_granted = (
             not self._has_diverged
             and election.may_vote(
@@ -84,7 +87,7 @@ class Member(Roles):
             )
             and (
                 self._is_mere_learner()
-                or election.is_up_to_date(vote, last_term=log.last_term, last_index=log.last_index)
+                or election.is_up_to_date(vote, last_term=last_term, last_index=last_index)
             )
         )
         if vote.is_pre:

@@ -66,6 +66,7 @@ class State:
         "is_quiescent",
         "is_uncertain",
         "leader_id",
+        "left_at",
         "log",
         "may_begin_anew",
         "named",
@@ -96,6 +97,7 @@ class State:
         is_incomplete: bool = False,
         may_begin_anew: bool = False,
         named: frozenset[NodeId] = frozenset(),
+        left_at: tuple[Term, Index] = (0, 0),
         windows: MemoryShare | None = None,
     ) -> None:
         """Start from what storage has: `log`, and a snapshot at `applied` whose members were
@@ -107,8 +109,10 @@ class State:
         `may_begin_anew`: what all members have forgotten is gone, and the group may go on without
         it: an uncertain member may stand, and wins if all voters, or a majority that remembers,
         grant it; whoever has a longer log does not. `named`: who must be among the voters for
-        that, whatever its log says: it may have been told a part of before they came. `windows`:
-        shared by the logs of the node.
+        that, whatever its log says: it may have been told a part of before they came. `left_at`:
+        (term, index) of the last entry of an earlier member of this node, which was destroyed when
+        it had left; nobody with less is granted a vote while there is a doubt. `windows`: shared by
+        the logs of the node.
 
         Reads the durable log once, and raises CorruptionError if it does not fit together.
         """
@@ -118,6 +122,7 @@ class State:
         self.is_incomplete = is_incomplete
         self.may_begin_anew = may_begin_anew
         self.named = named
+        self.left_at = left_at
         if self.is_uncertain:
             # The hint may be younger than the entries that are left: let a leader verify them.
             log = log._replace(hard_state=log.hard_state._replace(commit=0))

@@ -16,6 +16,7 @@ from streamd.errors import CorruptionError, ReadError
 from streamd.node import group as g
 from streamd.node.catch_ups import CatchUps
 from streamd.node.stream_group import StreamGroup
+from streamd.store.block import HEADER_BYTES
 from streamd.types import NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, Make, campaign
 from tests.scenarios.driver import ROOT, Cluster
@@ -266,6 +267,25 @@ def test_s4_8_all_sealed_blocks_are_damaged(cluster: Cluster) -> None:
     cluster.until("all repaired", lambda: not damages.reasons)
     assert damages._running_count == 0
     check_blocks(cluster)
+
+
+def test_s4_7_a_block_is_read_whose_first_message_is_just_being_stored(cluster: Cluster) -> None:
+    """When it was read it said what nobody had wanted, and held no message."""
+    uid = cluster.create(retention="interest")
+    cluster.publish(3)
+    cluster.until_whole()
+    name = cluster.followers("S")[0]
+    cluster.consumer()
+    node, block = cluster.node(name), cluster.machine(name, "S").index.active
+    assert block.count == 0 and block.end_offset > HEADER_BYTES
+    process = cluster.process(name)
+    process.threads["block"].hold()
+    process.run(node.scrubber._read_block, node.replicas.get(uid), block)
+    cluster.publish(1)
+    cluster.until("stored", lambda: block.count)
+    process.threads["block"].release()
+    cluster.run_ms(100)
+    assert not node.damages.damage_count
 
 
 def test_s4_8_a_block_that_peers_have_not_written_yet(cluster: Cluster) -> None:

@@ -1,10 +1,10 @@
 """Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace]
-[--harsh | --varied]
+[--harsh | --varied | --disks | --sizes]
 
 The last line says how many seeds ran, how many promises were broken, how many publishes were
 acked, and how often each kind of fault struck. A broken promise prints the command that replays
 it. A campaign of 100 seeds or more also fails if a fault, a deed or a named point never happened,
-unless it is a harsh one: those have few kinds of faults each.
+unless its worlds have few kinds of faults each, as all have but the plain and the varied ones.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tests.sim.cluster import SimCluster
-from tests.sim.faults import KINDS, SINGLE, DirectedWorld, harsh_world
+from tests.sim.faults import (
+    KINDS,
+    SINGLE,
+    DirectedWorld,
+    disks_world,
+    harsh_world,
+    sizes_world,
+)
 from tests.sim.world import SECOND, Violation
 
 CAMPAIGN_SEEDS = 100  # from here on nothing may be missing
@@ -101,7 +108,16 @@ VARIED_DEEDS = (
     "stream updates",
     "unpins",
 )
-PLAIN, HARSH, VARIED = "plain", "harsh", "varied"  # kinds of worlds
+# And in those of failing disks of blocks, and of streams that grow and shrink.
+DISKS_DEEDS = (
+    "acked",
+    "consumers drained",
+    "disks of blocks lost for good",
+    "fault log's disk fails",
+)
+SIZES_DEEDS = ("acked", "consumers drained", "peers removed", "resizes", "stream_moved")
+# Kinds of worlds.
+PLAIN, HARSH, VARIED, DISKS, SIZES = "plain", "harsh", "varied", "disks", "sizes"
 
 
 class Outcome(NamedTuple):
@@ -145,6 +161,26 @@ def run_varied_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
     return run_seed(seed, is_verbose=is_verbose, is_varied=True)
 
 
+def run_disks_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_seed`, where blocks and log are on two disks; with odd seeds clients of all kinds."""
+    world = disks_world(seed)
+    return run_seed(seed, is_verbose=is_verbose, world=world, is_varied=seed % 2 == 1)
+
+
+def run_sizes_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_varied_seed`, with streams that grow, shrink and move under way."""
+    return run_seed(seed, is_verbose=is_verbose, world=sizes_world(seed), is_varied=True)
+
+
+RUN: dict[str, Callable[..., Outcome]] = {
+    PLAIN: run_seed,
+    HARSH: run_harsh_seed,
+    VARIED: run_varied_seed,
+    DISKS: run_disks_seed,
+    SIZES: run_sizes_seed,
+}
+
+
 class Campaign:
     """Outcomes of many seeds."""
 
@@ -175,8 +211,9 @@ class Campaign:
         """Faults, deeds and points that never happened."""
         if self.kind == HARSH:
             return []
-        if self.kind == VARIED:
-            return [name for name in VARIED_DEEDS if not self.counts[name]]
+        if self.kind != PLAIN:
+            wanted = {VARIED: VARIED_DEEDS, DISKS: DISKS_DEEDS, SIZES: SIZES_DEEDS}[self.kind]
+            return [name for name in wanted if not self.counts[name]]
         faults = [kind for kind in (*KINDS, *SINGLE) if not self.counts[f"fault {kind}"]]
         deeds = [name for name in DEEDS if not self.counts[name]]
         return faults + deeds + [name for name in POINTS if not self.counts[f"point {name}"]]
@@ -211,6 +248,8 @@ def main() -> int:
         "--harsh", action="store_true", help="few kinds of faults, but fast, and copies are lost"
     )
     parser.add_argument("--varied", action="store_true", help="streams and consumers of many kinds")
+    parser.add_argument("--disks", action="store_true", help="one of two disks of a node fails")
+    parser.add_argument("--sizes", action="store_true", help="streams grow, shrink and move")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     args = parser.parse_args()
@@ -219,7 +258,7 @@ def main() -> int:
     campaign = run_seeds(
         seeds,
         jobs=args.jobs,
-        kind=HARSH if args.harsh else VARIED if args.varied else PLAIN,
+        kind=next((kind for kind in RUN if kind != PLAIN and getattr(args, kind)), PLAIN),
         is_verbose=args.trace,
         shows_hashes=args.hashes,
     )
@@ -242,7 +281,7 @@ def run_seeds(
 ) -> Campaign:
     """Run many seeds, in `jobs` processes; what breaks a promise is printed as it is found."""
     campaign = Campaign(kind)
-    run = {PLAIN: run_seed, HARSH: run_harsh_seed, VARIED: run_varied_seed}[kind]
+    run = RUN[kind]
     if jobs > 1:
         with multiprocessing.Pool(jobs) as pool:
             _collect(campaign, pool.imap_unordered(run, seeds), shows_hashes)

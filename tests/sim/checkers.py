@@ -119,6 +119,7 @@ class Checkers:
         self.durability = Durability(world, disks, self.assets)
         self.on_asset: list[Callable[[str, StreamAsset], None]] = []
         self.sees_owed = False
+        self.voters: Callable[[Uid], set[NodeId]] = lambda uid: set()  # in force now
         self._leaders: dict[tuple[Uid, Term], NodeId] = {}
         self._votes: dict[tuple[Uid, Term, NodeId], NodeId] = {}
         # Streams in memory whose copies were lost on a majority: nothing can be said of them.
@@ -133,13 +134,16 @@ class Checkers:
         for uid, asset in self.truths[META_UID].machine.streams_by_uid.items():
             if asset.config["storage"] != "memory" or uid in self.forfeited:
                 continue
-            if asset.peers and name not in (*asset.peers, *asset.members):
+            voters = self.voters(uid)
+            if asset.peers and name not in (*asset.peers, *asset.members, *voters):
                 continue
             forgot = self._forgot.setdefault(uid, set())
             forgot.add(name)
-            # Who was in the group when meta last heard of it may be all who vote in it.
+            # Who was in the group when meta last heard of it may be all who vote in it; and while
+            # it grows, fewer vote than meta names.
             if not asset.peers or any(
-                2 * len(forgot.intersection(who)) > len(who) for who in (asset.peers, asset.members)
+                2 * len(forgot.intersection(who)) > len(who)
+                for who in (asset.peers, asset.members, voters)
             ):
                 self.forfeited.add(uid)
                 self.world.counts["memory streams forfeited"] += 1

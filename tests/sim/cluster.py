@@ -15,10 +15,12 @@ from streamd.machine.meta import StreamAsset
 from streamd.machine.stream import StreamMachine
 from streamd.node import stream_group
 from streamd.node.monitor import Monitor
+from streamd.store import blocks
+from streamd.store.hot_tail import HotBudget, HotTail
 from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
 from tests.sim.drain import Drain
-from tests.sim.faults import DirectedWorld, Faults
+from tests.sim.faults import DISK_OF_BLOCKS, DirectedWorld, Faults, fail_one_disk, heal_disk
 from tests.sim.host import Host, SimProcess
 from tests.sim.ledger import Ledger
 from tests.sim.net import SimNet
@@ -64,7 +66,11 @@ class SimCluster:
         self.is_varied = is_varied
         draw = draw_varied if is_varied else draw_plain
         self.plan = draw(self.world.rng("plan"), len(self.names))
+        self.has_two_disks = directed is not None and directed.has_two_disks
+        if directed is not None:
+            self.plan.actions.update(directed.actions)
         self.checkers.sees_owed = is_varied
+        self.checkers.voters = self._voters
         self.ledger = Ledger(self.world, self.checkers)
         self.ledger.has_deletions = is_varied
         self.clients: dict[bytes, Client] = {}
@@ -196,7 +202,13 @@ class SimCluster:
         if len(self.names) == 1:
             self.world.counts["single servers"] += 1
         few = self.world.rng("few").choice(FEW) if self.is_varied else 16
-        with Probes(self.checkers), small_limits(), scrubbing(scrub_every_s), few_are(few):
+        with ExitStack() as stack:
+            stack.enter_context(Probes(self.checkers))
+            stack.enter_context(small_limits())
+            stack.enter_context(scrubbing(scrub_every_s))
+            stack.enter_context(few_are(few))
+            if self.has_two_disks:
+                stack.enter_context(little_memory())
             self._be_born()
             for client in self.clients.values():
                 client.start()
@@ -292,15 +304,24 @@ class SimCluster:
         if not leaders:
             return
         lost = self.rng.choice(leaders)
-        lost.restart_wanted = False
-        lost.kill("lost for good")
-        self.world.counts["nodes lost for good"] += 1
+        if self.has_two_disks:
+            how = self.rng.choice(("full", "write", "read", "dead", "slow"))
+            fail_one_disk(lost, DISK_OF_BLOCKS[:1], how, "block", slowness=3000)
+            self.world.note(f"{lost.name} has no disk for blocks any more: {how}")
+            self.world.counts["disks of blocks lost for good"] += 1
+        else:
+            lost.restart_wanted = False
+            lost.kill("lost for good")
+            self.world.counts["nodes lost for good"] += 1
         probes = _Probes(self, lost.name)
         probes.start()
         until_us = self.world.now_us + LIVENESS_US
         if not self.world.run(until_us, self.every_ms(20, probes.is_answered)):
             raise Violation(f"10 s after {lost.name} was lost: {probes.missing()}")
         probes.is_over = True
+        if self.has_two_disks:
+            heal_disk(lost)
+            lost.kill("its disk is mended")
         lost.restart_wanted = True
         lost.boot()
         whole = _Probes(self)
@@ -507,6 +528,17 @@ def small_limits() -> Iterator[None]:
             stack.enter_context(_set(log, "RAFT_TRAILING_ENTRIES", 64))
         for function in (StreamMachine.__init__, StreamMachine.restore.__func__):  # type: ignore[attr-defined]
             stack.enter_context(_block_bytes(function, 16 * 1024))
+        yield
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Have blocks written after a few messages, and read back from their files after some more."""
+    with ExitStack() as stack:
+        stack.enter_context(_set(blocks, "FLUSH_BYTES", 4 * 1024))
+        stack.enter_context(_set(HotTail.__init__, "__defaults__", (8 * 1024,)))
+        few = dict(HotBudget.__init__.__kwdefaults__ or {}) | {"queue_bytes_max": 16 * 1024}
+        stack.enter_context(_set(HotBudget.__init__, "__kwdefaults__", few))
         yield
 
 

@@ -56,6 +56,11 @@ KINDS: dict[str, float] = {
     "backup put back": 6.0,
 }
 DRAWN_APART = ("server removal", "backup put back")
+# Of worlds of their own: one of a node's two disks.
+OF_ONE_DISK: dict[str, float] = {"blocks' disk fails": 3.0, "log's disk fails": 6.0}
+DISK_OF_LOG = (ROOT + "/wal",)
+DISK_OF_BLOCKS = (ROOT + "/streams", ROOT + "/trash", ROOT + "/meta")
+CHANGING = ("pwrite", "fdatasync", "truncate", "replace", "unlink", "mkdir", "sync_dir")
 PUT_BACK = 0.15  # of the clusters: a node gets all of its directory back from an older copy
 REMOVABLE = 0.25  # of the clusters of five: some of their servers go for good
 REMOVAL_US = 4 * SECOND  # before the end of the faults at the latest
@@ -96,6 +101,8 @@ class DirectedWorld(NamedTuple):
     node_count: int = 0  # 0: as the seed says
     rest_ms: tuple[int, int] = (100, 2500)  # between the end of a process and the next
     caught_by: int = 0  # a seed that tells the variant of the server that this world is for
+    actions: tuple[tuple[str, float], ...] = ()  # what varied clients do as well, and how often
+    has_two_disks: bool = False  # blocks are written soon, read back often, and may queue up
 
 
 def harsh_world(seed: int) -> DirectedWorld:
@@ -108,6 +115,36 @@ def harsh_world(seed: int) -> DirectedWorld:
         pace=rng.choice((0.15, 0.3, 0.5)),
         node_count=rng.choice((0, 3, 3)),
         rest_ms=rng.choice(((100, 2500), (100, 800), (5, 120))),
+    )
+
+
+def disks_world(seed: int) -> DirectedWorld:
+    """A world in which the blocks of a node and its log are on two disks, and one of them fails."""
+    rng = random.Random(f"disks/{seed}")
+    kinds = [*OF_ONE_DISK] if rng.random() < 0.4 else ["blocks' disk fails"]
+    kinds += rng.sample([*STORMY, "power loss of all", "stop", "membership change"], 3)
+    return DirectedWorld(
+        tuple(kinds),
+        pace=rng.choice((0.3, 0.6, 1.0)),
+        node_count=rng.choice((3, 3, 5)),
+        rest_ms=rng.choice(((100, 2500), (5, 120))),
+        has_two_disks=True,
+    )
+
+
+def sizes_world(seed: int) -> DirectedWorld:
+    """A world of five nodes in which streams get more and fewer replicas all the time, and move."""
+    rng = random.Random(f"sizes/{seed}")
+    kinds = rng.sample([*STORMY, "partition", "power loss of all", "stop", "slow disk"], 4)
+    if rng.random() < 0.4:
+        # No rot: a stream may shrink to the one copy of which nobody knows yet that it is damaged.
+        kinds += rng.sample(["wipe", "stream directory removed", "log removed", "fsync error"], 2)
+    return DirectedWorld(
+        tuple(kinds),
+        pace=rng.choice((0.15, 0.4, 0.8)),
+        node_count=5,
+        rest_ms=rng.choice(((100, 2500), (5, 120))),
+        actions=(("resize", rng.choice((2.0, 5.0))), ("replace_peer", rng.choice((0.5, 3.0)))),
     )
 
 
@@ -157,7 +194,7 @@ class Faults:
         self._calm()
         net.heal()
         for host in self._cluster.hosts.values():
-            self._heal_disk(host)
+            heal_disk(host)
             process = host.process
             if process is not None and process.is_alive and process.is_paused:
                 process.resume()
@@ -165,12 +202,12 @@ class Faults:
                 host.boot()
 
     def _next(self, kind: str) -> None:
-        pause_s = self._rng.expovariate(1.0) * KINDS[kind] * self._pace
+        pause_s = self._rng.expovariate(1.0) * (KINDS | OF_ONE_DISK)[kind] * self._pace
         self._world.after(int(pause_s * SECOND) + 50 * MS, self._fire, kind)
 
     def _fire(self, kind: str) -> None:
         if self._is_on:
-            what = getattr(self, "_" + kind.replace(" ", "_").replace("-", "_"))()
+            what = getattr(self, "_" + kind.replace("'", "").replace(" ", "_").replace("-", "_"))()
             if what is not None:
                 self._world.fault(kind, what)
             self._next(kind)
@@ -528,7 +565,7 @@ class Faults:
             return None
         self._excuse(host, 4.0)
         host.disk.fail("fdatasync", errno.EIO, under=self._rng.choice((ROOT, ROOT + "/streams")))
-        self._later((0.5, 2.0), lambda: self._heal_disk(host))
+        self._later((0.5, 2.0), lambda: heal_disk(host))
         return host.name
 
     def _read_error(self) -> str | None:
@@ -538,7 +575,7 @@ class Faults:
         self._excuse(host, 4.0)
         under = self._rng.choice((ROOT + "/wal", ROOT + "/streams", ROOT + "/meta"))
         host.disk.fail("pread", errno.EIO, under=under, count=self._rng.randint(1, 3))
-        self._later((0.5, 3.0), lambda: self._heal_disk(host))
+        self._later((0.5, 3.0), lambda: heal_disk(host))
         if self._rng.random() < 0.6:
             host.kill("to read its disk again")
             host.boot_later(50 * MS)
@@ -547,7 +584,7 @@ class Faults:
     def _slow_disk(self) -> str:
         host = self._cluster.hosts[self._rng.choice(self._cluster.names)]
         host.slowness = self._rng.choice((5, 30, 100))
-        self._later((0.5, 4.0), lambda: self._heal_disk(host))
+        self._later((0.5, 4.0), lambda: heal_disk(host))
         return f"{host.name} x{host.slowness}"
 
     def _disk_full(self) -> str | None:
@@ -556,18 +593,47 @@ class Faults:
             return None
         self._excuse(host, 6.0)
         host.disk.capacity = host.disk.used_bytes + self._rng.randint(0, 100_000)
-        self._later((0.5, 3.0), lambda: self._heal_disk(host))
+        self._later((0.5, 3.0), lambda: heal_disk(host))
         return host.name
+
+    def _blocks_disk_fails(self) -> str | None:
+        """Of the streams' directories alone, or of all but the log."""
+        under = DISK_OF_BLOCKS[: self._rng.choice((1, 3))]
+        return self._one_disk_fails(under, "block")
+
+    def _logs_disk_fails(self) -> str | None:
+        return self._one_disk_fails(DISK_OF_LOG, "log")
+
+    def _one_disk_fails(self, under: tuple[str, ...], thread: str) -> str | None:
+        rng = self._rng
+        how = rng.choice(("slow", "full", "write", "write", "read", "dead"))
+        host = self._victim() if how in ("read", "dead") else self._some(self._running())
+        if host is None:
+            return None
+        seconds, count = rng.uniform(0.3, 4.0), rng.choice((0, 0, 1, 3))
+        # They are of one size, and fill up together.
+        are_all = how == "full" and rng.random() < 0.3
+        for each in self._running() if are_all else [host]:
+            if how != "slow":
+                self._excuse(each, seconds + 2.0)  # it may refuse to start
+            slowness = rng.choice((30, 300, 1000))
+            fail_one_disk(each, under, how, thread, count=count, slowness=slowness)
+            self._later((seconds, seconds), partial(self._mend, each))
+            if rng.random() < 0.3:
+                each.kill("to read its disk again")
+                each.boot_later(rng.randint(*self._rest_ms) * MS)
+        return f"{'all' if are_all else host.name} {how} {count} {under[-1]}"
+
+    def _mend(self, host: Host) -> None:
+        """Somebody exchanges the disk, or makes room, and mostly restarts the server."""
+        heal_disk(host)
+        if host.restart_wanted and self._rng.random() < 0.7:
+            host.kill("its disk is mended")
+            host.boot_later(self._rng.randint(*self._rest_ms) * MS)
 
     def _excuse(self, host: Host, seconds: float) -> None:
         until_us = self._world.now_us + int(seconds * SECOND)
         host.excused_until_us = max(host.excused_until_us, until_us)
-
-    def _heal_disk(self, host: Host) -> None:
-        host.slowness = 1
-        host.disk.capacity = 1 << 40
-        host.disk.heal()
-        host.disk.crash_at_operation = host.disk.crash_at_point = None
 
     # --- orders -----------------------------------------------------------------------------
 
@@ -602,6 +668,31 @@ class Faults:
                 host.process.run(node.propose_meta, command, lambda result: None)
                 return f"{uid} on {' '.join(peers)}"
         return None
+
+
+def fail_one_disk(
+    host: Host, under: tuple[str, ...], how: str, thread: str, *, count: int = 0, slowness: int = 1
+) -> None:
+    """Have what is `under` one of a host's disks fail, `count` times (0: until it is healed), or
+    what `thread` does there take its time."""
+    if how == "slow":
+        host.slowness, host.slow_thread = slowness, thread
+        return
+    code = errno.ENOSPC if how == "full" else errno.EIO
+    operations = {"full": ("pwrite",), "write": CHANGING, "read": ("pread",)}
+    for path in under:
+        for operation in operations.get(how, (*CHANGING, "pread", "open")):
+            # To make a directory that is there needs no disk.
+            inside = path + "/" if operation == "mkdir" else path
+            host.disk.fail(operation, code, under=inside, count=count)
+
+
+def heal_disk(host: Host) -> None:
+    """No more errors of a host's disks; they are quick, and have room."""
+    host.slowness, host.slow_thread = 1, ""
+    host.disk.capacity = 1 << 40
+    host.disk.heal()
+    host.disk.crash_at_operation = host.disk.crash_at_point = None
 
 
 def _put_back(disk: SimDisk, files: dict[str, bytes]) -> None:

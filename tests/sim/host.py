@@ -82,6 +82,7 @@ class HostThread:
 
     def __init__(self, process: SimProcess, name: str) -> None:
         self._process = process
+        self._name = name
         self._rng = process.host.rng
         self._base_us = 150 if name == "log" else 400
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None] | None]] = deque()
@@ -99,7 +100,8 @@ class HostThread:
 
     def submit_soon(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         host = self._process.host
-        if self._is_busy or self._is_closed or not host.has_quick_disk or host.slowness > 1:
+        is_quick = host.has_quick_disk and host.slowness_of(self._name) == 1
+        if self._is_busy or self._is_closed or not is_quick:
             self.submit(job, done)
             return
         self._for_loop.append((job, done))
@@ -136,7 +138,7 @@ class HostThread:
     def _begin(self) -> None:
         self._is_busy = True
         took_us = self._base_us + int(self._rng.expovariate(1.0) * self._base_us)
-        took_us *= self._process.host.slowness
+        took_us *= self._process.host.slowness_of(self._name)
         # The job happens somewhere within the time it takes: a crash may come before or after.
         before_us = self._rng.randint(0, took_us)
         self._process.schedule(before_us, self._do, took_us - before_us)
@@ -348,6 +350,7 @@ class Host:
         self.disk.mkdir(STORE_DIR)
         self.clock = HostClock(world, self.rng.randint(-400, 400) * 1_000_000)
         self.slowness = 1
+        self.slow_thread = ""  # only this one is slow; empty: both are
         # Of every fourth seed: syncs take no time, so the event loop does them (docs/adr/0021).
         is_quick = random.Random(f"quick/{world.seed}/{name}").random() < QUICK_SHARE
         self.has_quick_disk = is_quick and world.seed % 4 == 3
@@ -368,6 +371,10 @@ class Host:
         """The node, if one runs."""
         process = self.process
         return process.node if process is not None and process.is_alive else None
+
+    def slowness_of(self, thread: str) -> int:
+        """How many times as long as usual what this thread does takes."""
+        return self.slowness if self.slow_thread in ("", thread) else 1
 
     @property
     def is_failing(self) -> bool:

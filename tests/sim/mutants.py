@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from streamd.machine.consumer import Consumer
@@ -33,6 +33,7 @@ from streamd.raft.messages import Append, AppendReply, Quiesce
 from streamd.raft.ready import Ready
 from streamd.raft.replication import Leadership
 from streamd.raft.state import State
+from streamd.store.block import BlockFiles
 from streamd.store.wal import Wal
 from streamd.store.wal_recovery import _SegmentScan
 from tests.sim.disk import SimDisk
@@ -422,6 +423,17 @@ def refused_is_acked(replace: Replace) -> None:
     replace(ConsumerAcks, "apply_naked", naked)
 
 
+def failed_writes_forgotten(replace: Replace) -> None:
+    """A write of blocks that failed is taken for one that did not."""
+    write = BlockFiles.write
+
+    def careless(files: BlockFiles, writes: Any, **how: Any) -> None:
+        with suppress(OSError):
+            write(files, writes, **how)
+
+    replace(BlockFiles, "write", careless)
+
+
 def _handle(replace: Replace, message: type, handler: Any) -> None:
     from streamd.raft import member
 
@@ -447,7 +459,7 @@ _RARE = _named(
     vote_not_logged, leader_counts_itself_early, old_terms_commit_by_count, two_majorities,
     stale_reads, dead_leader_not_noticed, uncertain_acks_count, quiet_without_a_look,
     members_not_in_snapshot, certified_unseen, log_cut_at_damage, seqs_used_again,
-    vote_counted_twice,
+    vote_counted_twice, failed_writes_forgotten,
 )  # fmt: skip
 RARE: dict[str, DirectedWorld] = {
     "vote_not_logged": DirectedWorld(
@@ -484,6 +496,9 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "seqs_used_again": DirectedWorld(
         ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=261
+    ),
+    "failed_writes_forgotten": DirectedWorld(
+        ("blocks' disk fails", "kill"), pace=0.3, node_count=3, has_two_disks=True, caught_by=14
     ),
     "certified_unseen": DirectedWorld(
         ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60),

@@ -11,7 +11,7 @@ from streamd.raft import log
 from streamd.store import blocks, hot_tail
 from streamd.store.hot_tail import HotBudget
 from streamd.store.wal_writer import Writer
-from tests.sim.__main__ import HARSH, VARIED, run_seed, run_seeds
+from tests.sim.__main__ import DISKS, HARSH, SIZES, VARIED, run_seed, run_seeds
 
 SEEDS = int(os.environ.get("STREAMD_SEEDS", "300"))
 
@@ -95,6 +95,21 @@ def test_no_promise_is_broken_where_memory_is_short(monkeypatch: pytest.MonkeyPa
     assert campaign.violations == 0
     assert campaign.counts["acked"] > 80 * campaign.seeds
     assert hold_count > 20 * campaign.seeds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", [DISKS, SIZES])
+def test_no_promise_is_broken_where_one_disk_fails_or_streams_change_size(kind: str) -> None:
+    """The disk of a node's blocks fails while that of its log works on, and the other way round;
+    five nodes whose streams have one, three and five replicas by turns, and move."""
+    campaign = run_seeds(range(1, SEEDS // 3 + 2), jobs=min(2, os.cpu_count() or 1), kind=kind)
+    campaign.report()
+    print(campaign.last_line())
+    assert campaign.violations == 0, "see the output for the command that replays it"
+    assert campaign.counts["acked"] > 80 * campaign.seeds
+    if SEEDS >= 300:
+        assert not campaign.missing()
 
 
 @pytest.mark.slow

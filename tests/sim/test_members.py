@@ -12,6 +12,7 @@ import pytest
 
 from streamd import limits
 from streamd.machine import commands
+from streamd.raft.membership import Membership
 from streamd.types import META_UID, Index, NodeId, Seq, Uid
 from tests.sim.checkers import Probes
 from tests.sim.cluster import SimCluster, small_limits
@@ -95,12 +96,16 @@ class Script:
 
     def move(self, uid: Uid, peers: tuple[NodeId, ...]) -> None:
         """Have the stream live on `peers`, and nobody else know of it any more."""
+        self.move_without(uid, peers, "")
+
+    def move_without(self, uid: Uid, peers: tuple[NodeId, ...], away: NodeId) -> None:
+        """The same, but for a node that hears nothing of it."""
         self.set_peers(uid, peers)
 
         def is_moved() -> bool:
             asset = next(asset for asset in self.cluster.assets() if asset.uid == uid)
             holders = {name for name in self.cluster.names if self.group(name, uid) is not None}
-            return set(asset.members) == set(peers) == holders
+            return set(asset.members) == set(peers) == holders - {away}
 
         self.wait(f"move to {peers}", is_moved)
 
@@ -702,6 +707,105 @@ def test_who_can_ask_nobody_whether_it_is_counted_on_stays_until_its_stream_is_d
         assert script.group(b, uid) is member
         script.propose_meta([commands.DELETE_STREAM, 1, ALONE, uid])
         script.wait("its end", lambda: script.group(b, uid) is None)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_who_left_and_comes_back_elects_nobody_who_has_not_heard_that_it_left(
+    is_restarted: bool,
+) -> None:
+    """It had been the only voter, and had handed over what it held to the next. Back with nothing,
+    it voted for who had been there before it, who led what it had left beside the one that leads
+    since: seeds 9102025 and 9102035 of the worlds of changing sizes."""
+    with born(5) as script:
+        uid, first, second = script.create_alone(ALONE)
+        script.publish(ALONE, 3)
+        net = script.cluster.net
+        third, *others = (n for n in script.cluster.names if n not in (first, second))
+        script.lead(META_UID, others[0])
+        script.set_peers(uid, (second,))
+        alone = Membership((second,))
+        both = (first, second)
+        script.wait(
+            "a step",
+            lambda: all(
+                (group := script.group(n, uid)) is not None and group.raft.members == alone
+                for n in both
+            ),
+        )
+        rest = [n for n in script.cluster.names if n != first]
+        net.block({(x, first) for x in rest} | {(first, x) for x in rest})
+        script.wait("a leader", lambda: script.group(second, uid).is_ready)
+        script.publish(ALONE, 3, at=second)
+        script.move_without(uid, (third,), first)
+        script.publish(ALONE, 3, at=third)
+        if is_restarted:
+            # That it left is written with what comes next.
+            script.propose_meta([commands.MOVED, 1, uid, [third]])
+            script.cluster.world.run(script.cluster.world.now_us + SECOND)
+            script.restart(second)
+            host = script.cluster.hosts[second]
+            script.wait("a start", lambda: script.cluster.is_whole(host))
+        net.heal()
+        away = {(x, y) for x in (first, second) for y in (third, *others)}
+        net.block(away | {(third, second)} | {(x, first) for x in (third, *others)})
+        process = script.cluster.hosts[first].process
+        assert process is not None
+        peers = process.peers
+        script.wait("a link", lambda: peers.is_up(second))
+        script.set_peers(uid, (third, second))
+        script.wait("a member again", lambda: script.group(second, uid))
+        script.cluster.world.run(script.cluster.world.now_us + 3 * SECOND)
+        assert not script.group(first, uid).raft.is_leader
+        assert script.group(third, uid).raft.is_leader
+        net.heal()
+        script.publish(ALONE, 1)
+        for each in (second, third):
+            script.wait_for_last(each, uid, 10)
+
+
+def test_who_was_in_a_stream_in_memory_before_begins_anew_with_a_voter_that_forgot() -> None:
+    """A learner, and had been a member before, which it had noted; for that, it did not note that
+    it was open by now, was never looked at, and refused whoever had less: seed 9100009 of those
+    worlds in which streams change their size. The stream had no leader any more."""
+    with born(5) as script:
+        uid, first, second = script.create_alone(IN_MEMORY)
+        for wanted in (second, first):
+            script.move(uid, (wanted,))
+        script.restart(second)
+        third = next(n for n in script.cluster.names if n not in (first, second))
+        script.cluster.hosts[third].kill("to be away")
+        script.wait("a meta leader", lambda: script.cluster._leader(META_UID))
+        script.set_peers(uid, (first, second, third))
+        script.publish(IN_MEMORY, 3)
+        script.wait_for_last(second, uid, 3)
+        assert script.voters(second, uid) == (first,)
+        script.restart(first)
+        script.cluster.hosts[third].boot()
+        script.publish(IN_MEMORY, 1)
+        for name in (first, second, third):
+            script.wait_for_last(name, uid, 1)
+
+
+def test_a_stream_is_deleted_while_its_replica_begins_anew() -> None:
+    """The replica waited for a snapshot under way before it stopped, with the repair and the
+    deletion behind it; the second of them failed, so it was never gone."""
+    with born(3) as script:
+        uid = script.create(ALONE, 3)
+        script.publish(ALONE, 5)
+        name = next(n for n in script.cluster.names if not script.group(n, uid).is_ready)
+        script.wait_for_last(name, uid, 5)
+        host = script.cluster.hosts[name]
+        process, node = host.process, host.node
+        assert process is not None and node is not None
+        host.slowness, host.slow_thread = 1000, "block"
+        monitor = next(one for one in process.monitors if one._group.uid == uid)
+        process.run(monitor.when_saved, monitor._group.machine.applied, lambda: None)
+        process.run(node.replicas.reopen, uid, lambda: None)
+        script.propose_meta([commands.DELETE_STREAM, 1, ALONE, uid])
+        script.wait("word of it", lambda: node.meta.is_deleted(uid))
+        assert not monitor.stopped.is_set()
+        host.slowness = 1
+        script.wait("its end", lambda: not node.replicas.knows(uid))
 
 
 def test_the_only_voter_of_a_growing_stream_is_spared() -> None:

@@ -66,6 +66,7 @@ def draw_varied(rng: random.Random, node_count: int) -> Plan:
     return Plan(configs, actions)
 
 
+_NEXT_SIZES = {1: (3,), 3: (1, 5), 5: (3,)}
 _NEEDED = ("publish", "make_consumer", "pull", "ack")
 
 
@@ -342,6 +343,29 @@ class VariedClient(Client):
                 "discard_new_per_subject": False,
             }
         self._order(f"STREAM.UPDATE.{handle.name}", config, "stream updates")
+
+    def resize(self) -> None:
+        """One step up or down: of 1, 3, 5 replicas."""
+        handle = self.some_handle()
+        if handle is None:
+            return
+        asset = self.ledger.checkers.assets.get(handle.uid)
+        if asset is None:
+            self.finish()
+            return
+        config = dict(asset.config)
+        config.pop("metadata", None)
+        config["num_replicas"] = self.rng.choice(_NEXT_SIZES[config["num_replicas"]])
+        self._order(f"STREAM.UPDATE.{handle.name}", config, "resizes")
+
+    def replace_peer(self) -> None:
+        """As `remove_peer`, of one that has a replica, whatever else is wrong."""
+        handle = self.some_handle()
+        if handle is None:
+            return
+        asset = self.ledger.checkers.assets.get(handle.uid)
+        peer = self.rng.choice(asset.peers if asset is not None else self.cluster.names)
+        self._order(f"STREAM.PEER.REMOVE.{handle.name}", {"peer": peer}, "peers removed")
 
     def remove_peer(self) -> None:
         """Have another node take the place of one replica."""
