@@ -34,13 +34,16 @@ class MetaHeirs:
         self._round = 0
         self._turns = 0  # nodes asked to stand
         self._asked: set[NodeId] = set()  # in this round
+        self._awaited: set[NodeId] = set()  # who has not answered, nor is known not to
         self._answers: dict[NodeId, _Recalled] = {}
         self._missing: list[NodeId] = []  # as the log was told
 
     def look(self) -> None:
         """The group is in doubt here and has no leader: ask all, and then the next one to stand."""
+        if self._awaited:
+            return
         missing = sorted(self._asked - self._answers.keys())
-        if missing != self._missing:
+        if missing and missing != self._missing:
             self._missing = missing
             self._node.warn(
                 "the meta group waits for servers that may have more of it",
@@ -52,6 +55,7 @@ class MetaHeirs:
 
     def _hear(self, round_no: int, name: NodeId, answer: Any) -> None:
         node = self._node
+        self._awaited.discard(name)
         if round_no != self._round or not isinstance(answer, list):
             return
         self._answers[name] = answer
@@ -63,6 +67,7 @@ class MetaHeirs:
         assert peers is not None
         for other in sorted(everybody - self._asked):
             self._asked.add(other)
+            self._awaited.add(other)
             peers.call(other, "recall", [], partial(self._hear, round_no, other))
         self._asked &= everybody
         if everybody == self._answers.keys():
