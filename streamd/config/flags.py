@@ -54,7 +54,8 @@ JetStream Options:
         --accept-loss                Start a single server although its log or a block is damaged:
                                      go on without what can't be proven, keep the old files.
                                      In a cluster: have streams go on whose voters all lost their
-                                     logs, from whoever has most. For one start: leave it out again
+                                     logs, and the cluster itself, from whoever has most, once all
+                                     servers are up. For one start: leave it out again
 
 Authorization Options:
         --user <user>                User required for connections

@@ -112,6 +112,10 @@ ADOPT_STREAM = 108
 """[ADOPT_STREAM, ts, uid, config: dict, update_index]: a stream whose files a single server has,
 and whose creation its log has lost, is known again by its uid. The stream's own log may have a
 later config: that one stays. Outcome: StreamAsset or JsError."""
+ACCEPT_LOSS = 109
+"""[ACCEPT_LOSS, ts, known_to, used_to]: the group has lost the end of its log, and goes on. Streams
+created after entry `known_to` that are not known here are lost, not deleted; no entry up to
+`used_to` numbers anything, for one that was lost may have. Outcome: True."""
 
 DUPLICATE = -1
 """First item of a STORE outcome for a message whose id was seen inside the window."""

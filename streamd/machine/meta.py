@@ -24,12 +24,16 @@ from streamd.machine.digest import MASK64, chain64
 from streamd.subject_tree import SubjectTree
 from streamd.types import Entry, Index, NodeId, Uid
 
-_STATE_VERSION: Final = 3  # with the servers that were removed
+_STATE_VERSION: Final = 4  # with the losses that were accepted
+_STATE_VERSION_REMOVED: Final = 3
+"""With the servers that were removed: written while no loss was ever accepted, likewise."""
 _STATE_VERSION_COMPLETE: Final = 2
 """Each asset with its peers: written while no server was ever removed, likewise."""
 _STATE_VERSION_ALONE: Final = 1
 """Without: written while no asset has peers, so that a single node's directory stays readable for
 the release that made it."""
+_NUMBERING: Final = (commands.CREATE_STREAM, commands.UPDATE_STREAM, commands.REMOVE_SERVER)
+"""Commands whose entry's index is kept, and compared with others."""
 _DYNAMIC_METADATA: Final = ("_nats.ver", "_nats.level", "_nats.req.level")
 
 
@@ -86,6 +90,8 @@ class MetaMachine:
         before that, by its data, must not take part."""
         self.out: set[NodeId] = set()  # of these, who has not joined anew
         self.thin: set[Uid] = set()  # streams that a removal left with fewer peers than they want
+        self.losses: list[tuple[Index, Index, tuple[Uid, ...]]] = []
+        """What was lost, each time: streams created between two entries, but for some."""
         self.carried: Counter[tuple[NodeId, bool]] = Counter()
         """How many replicas are wanted on a node, by whether the stream has several."""
         self._captured: SubjectTree[str] = SubjectTree()  # names by what they capture
@@ -98,6 +104,7 @@ class MetaMachine:
             commands.REMOVE_SERVER: self._apply_remove_server,
             commands.ADMIT_SERVER: self._apply_admit_server,
             commands.ADOPT_STREAM: self._apply_adopt,
+            commands.ACCEPT_LOSS: self._apply_accept_loss,
             commands.CHECKPOINT: self._apply_checkpoint,
         }
 
@@ -106,7 +113,10 @@ class MetaMachine:
         assert entry.index == self.applied + 1, (entry.index, self.applied)
         command = commands.command_of(entry)
         if command is not None:
-            outcome = self._handlers[command[0]](entry, command, out)
+            if entry.index <= self.used_to and command[0] in _NUMBERING:
+                outcome: Any = errors.CLUSTER_NOT_AVAIL()
+            else:
+                outcome = self._handlers[command[0]](entry, command, out)
             if entry.tag is not None:
                 out.outcomes.append((entry.tag, outcome))
         self.applied = entry.index
@@ -119,9 +129,12 @@ class MetaMachine:
             version, width = _STATE_VERSION_COMPLETE, len(StreamAsset._fields)
         rows = [list(asset[:width]) for asset in assets]
         state = [version, self.applied, self.digest, self.max_streams, rows]
-        if self.removals:
-            state[0] = _STATE_VERSION
+        if self.removals or self.losses:
+            state[0] = _STATE_VERSION_REMOVED
             state.append([[list(row) for row in self._removed_rows()], sorted(self.thin)])
+        if self.losses:
+            state[0] = _STATE_VERSION
+            state.append(self.losses)
         packed: bytes = msgpack.packb(state, use_bin_type=True)
         return packed
 
@@ -133,15 +146,18 @@ class MetaMachine:
         values = [self.digest, len(self.streams_by_name)]
         for name, index, is_out in self._removed_rows():
             values += (zlib.crc32(name.encode()), index, int(is_out))
-        return chain64(values + sorted(self.thin))
+        values += sorted(self.thin)
+        for known_to, used_to, known in self.losses:
+            values += (known_to, used_to, *known)
+        return chain64(values)
 
     @classmethod
     def restore(cls, state: bytes) -> MetaMachine:
         """The machine as `snapshot` saw it."""
         values = msgpack.unpackb(state, raw=False, strict_map_key=False)
-        if values[0] not in (_STATE_VERSION, _STATE_VERSION_COMPLETE, _STATE_VERSION_ALONE):
+        if not _STATE_VERSION_ALONE <= values[0] <= _STATE_VERSION:
             raise CorruptionError(f"meta snapshot has unknown version {values[0]}")
-        _, applied, digest, max_streams, assets, *removed = values
+        _, applied, digest, max_streams, assets, *more = values
         machine = cls(max_streams=max_streams)
         machine.applied = applied
         machine.digest = digest
@@ -150,11 +166,13 @@ class MetaMachine:
             asset = StreamAsset(*row[:_FIELDS_ALONE], *placement)
             machine.streams_by_name[asset.name] = machine.streams_by_uid[asset.uid] = asset
             machine._count_in(asset)
-        if removed:
-            rows, thin = removed[0]
+        if more:
+            rows, thin = more[0]
             machine.removals = {name: index for name, index, _ in rows}
             machine.out = {name for name, _, is_out in rows if is_out}
             machine.thin = set(thin)
+        for known_to, used_to, known in more[1] if len(more) > 1 else ():
+            machine.losses.append((known_to, used_to, tuple(known)))
         return machine
 
     # --- commands -------------------------------------------------------------------------------
@@ -263,6 +281,14 @@ class MetaMachine:
         without a replica would be a deletion by stealth."""
         return tuple(name for name in peers if name not in self.out) or tuple(peers)
 
+    def _apply_accept_loss(self, entry: Entry, command: Command, out: Effects) -> bool:
+        _, _, known_to, used_to = command
+        if used_to > self.used_to:  # else it is one of those that use up indexes
+            known = tuple(uid for uid in sorted(self.streams_by_uid) if uid > known_to)
+            self.losses.append((known_to, used_to, known))
+            out.events.append(("loss_accepted", {}))
+        return True
+
     def _apply_checkpoint(self, entry: Entry, command: Command, out: Effects) -> bool:
         out.checkpoint = (entry.index, self.fingerprint())
         return True
@@ -308,7 +334,20 @@ class MetaMachine:
     def is_deleted(self, uid: Uid) -> bool:
         """True if a committed command deleted the stream. A meta group that begins anew knows of
         no stream before it comes to the entry that made it, and that one's index is the uid."""
-        return uid not in self.streams_by_uid and self.applied >= uid
+        is_known = uid in self.streams_by_uid or self.is_lost(uid)
+        return not is_known and self.applied >= uid
+
+    def is_lost(self, uid: Uid) -> bool:
+        """True of a stream whose creation the group has lost: it is not known, nor was deleted."""
+        return any(
+            known_to < uid <= used_to and uid not in known
+            for known_to, used_to, known in self.losses
+        )
+
+    @property
+    def used_to(self) -> Index:
+        """Up to this entry none numbers anything: one that was lost may have had its index."""
+        return self.losses[-1][1] if self.losses else 0
 
     def capturing(self, pattern: bytes) -> set[str]:
         """Names of the streams that capture a subject, or any subject of a pattern."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from streamd import errors, limits
 from streamd.machine.base import Effects
-from streamd.machine.commands import CHECKPOINT, Command, encode
+from streamd.machine.commands import ACCEPT_LOSS, CHECKPOINT, Command, encode
 from streamd.node.block_port import BlockPort
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.raft.messages import SnapshotOffer
@@ -42,7 +42,7 @@ MEMBERS = 19  # (voters, learners): change who belongs to the group
 WROTE = 20  # (node_id): a client there publishes, so it may read its own writes there
 UNREADABLE = 21  # (block, seqs, reason): not given by the disk; none: only what is dead
 READABLE = 22  # (block): it gave all of it
-STAND_IN = 23  # (nodes): stand for election, and lead if all of them agree; see `heirs`
+STAND_IN = 23  # (nodes, used_to | 0): stand, and lead if all of them agree; see `heirs`
 
 
 class Turn:
@@ -350,8 +350,9 @@ class Group:
         except (NotLeader, ProposalRejected):
             return
 
-    def _on_stand_in(self, names: frozenset[NodeId], b: Any, c: Any) -> None:
-        self.raft.stand_in(names)
+    def _on_stand_in(self, names: frozenset[NodeId], used_to: Index, c: Any) -> None:
+        loss = [ACCEPT_LOSS, self.at_ns, self.machine.applied, used_to]
+        self.raft.stand_in(names, encode(loss) if used_to else b"")
 
     def _on_wrote(self, node_id: NodeId, b: Any, c: Any) -> None:
         self.raft.hasten_commit(node_id)

@@ -4,7 +4,8 @@ A voter in doubt does not stand for election (`raft/doubt.py`), so a group all o
 in doubt has no leader, also if its learners have everything: its only voter may have acked what
 nobody else was told. `--accept-loss` at a voter in doubt says that this is lost. Then each
 member, this one too, is asked in turn to stand, and leads if everybody that belongs to the group,
-or may belong to it, grants: it has the most, then, of all that there is.
+or may belong to it, grants: it has the most, then, of all that there is. Who may belong to the meta
+group: `meta_heirs`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from streamd import errors, limits
 from streamd.machine.meta import StreamAsset
 from streamd.node import group as g
+from streamd.node.meta_heirs import MetaHeirs
 from streamd.node.rosters import named_by
 from streamd.raft.core import RaftCore
 from streamd.types import META_UID, NodeId, Uid
@@ -31,6 +33,7 @@ class Heirs:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.meta = MetaHeirs(node)
         self._turns: dict[Uid, int] = {}  # members asked, or how often it was told
 
     def begin(self) -> None:
@@ -41,7 +44,7 @@ class Heirs:
         )
         if node.accepts_doubt:
             node.warn(
-                "--accept-loss: as long as this server runs, streams whose voters all forgot go on "
+                "--accept-loss: as long as this server runs, groups whose voters all forgot go on "
                 "without what nobody has",
                 advice="leave it out at the next start",
             )  # fmt: skip
@@ -53,12 +56,19 @@ class Heirs:
         doubtful = [asset for asset in node.meta.streams_by_uid.values() if self._is_stuck(asset)]
         group, monitor = node.meta_member.group, node.meta_member.monitor
         if group is not None and self._is_in_doubt(group):
+            advice = "start those servers that are down"
+            if not node.accepts_doubt:
+                advice += (
+                    "; if they all are up, and nobody has what this one may have forgotten, start "
+                    "this one once with --accept-loss"
+                )
             self._tell(
                 META_UID,
                 "the meta group has no leader, and what this server remembers of it is in doubt",
-                advice="start those servers that are down: nothing goes on before one that "
-                "remembers is here, with all that do not",
-            )  # fmt: skip
+                advice=advice,
+            )
+            if node.accepts_doubt:
+                self.meta.look()
         elif not node.accepts_doubt:
             for asset in doubtful:
                 self._tell(
@@ -135,7 +145,11 @@ class Heirs:
 
     def serve(self, args: list[Any], answer: Callable[[Any], None]) -> None:
         """A voter in doubt asks this node's member to stand."""
-        uid, names = args
+        uid, names, *used_to = args
+        if uid == META_UID:
+            answer(True)
+            self.meta.stand_in(names, *used_to)
+            return
         asset = self._node.meta.streams_by_uid.get(uid)
         answer(errors.BAD_REQUEST() if asset is None else True)
         if asset is not None:

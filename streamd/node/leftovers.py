@@ -17,6 +17,7 @@ class Leftovers:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._told: set[Uid] = set()  # whose files are known to be kept
 
     def look(self) -> None:
         """Bring to an end what had begun before the log had heard of a deletion, or before its
@@ -29,12 +30,24 @@ class Leftovers:
                 if stem.isdigit():
                     left.add(int(stem))
         for uid in sorted(left - {META_UID}):
+            if node.meta.is_lost(uid):
+                self._tell_lost(uid)
             if node.replicas.knows(uid) or not node.meta.is_deleted(uid):
                 continue
             if node.is_clustered:
                 self.remove(uid)
             else:
                 node.wal.destroy(uid)  # files of no known stream are kept
+
+    def _tell_lost(self, uid: Uid) -> None:
+        """What the meta group lost the creation of is not served, and stays as it is, with what is
+        in the log: its uid is never used again, so it is in nobody's way."""
+        if uid not in self._told:
+            self._told.add(uid)
+            self._node.warn(
+                "files of a stream are kept, not served: the meta group has lost its creation",
+                group=uid, path=os.path.join(self._node.root, "streams", str(uid)),
+            )  # fmt: skip
 
     def remove(self, uid: Uid) -> None:
         """Remove what there is of a deleted stream that is not open here."""

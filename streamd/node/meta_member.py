@@ -166,6 +166,13 @@ class MetaMember:
             if kind == "server_removed":
                 node.removals.on_removed(fields["server"])
                 continue
+            if kind == "loss_accepted":
+                node.warn(
+                    "the meta group goes on without the end of its log: what that said of streams "
+                    "and servers is lost"
+                )
+                node.replicas.reconcile()
+                continue
             asset: StreamAsset = fields["asset"]
             if kind == "stream_created":
                 node.failed.pop(asset.name, None)
@@ -195,12 +202,21 @@ class MetaMember:
         if turn.has_role_changed:
             node.leaders.note_own(META_UID, group.raft.term, is_ready=group.is_ready)
             node.peering.announce(META_UID)
+            self._use_up(group)
         node.peering.follow(META_UID, turn)
         if group.raft.is_uncertain:
             return
         # What this node may have forgotten is behind it: the leader appended that entry after
         # it had heard of the loss.
         node.amnesia.meta_certified(group.raft.certified_index or group.raft.last_index)
+
+    def _use_up(self, group: Group) -> None:
+        """As leader: have entries that are not to number anything behind us."""
+        used_to = group.machine.used_to
+        if group.is_ready and self.monitor is not None:
+            nothing = [commands.ACCEPT_LOSS, group.at_ns, used_to, used_to]
+            for _ in range(used_to - group.raft.last_index):
+                self.monitor.post((g.PROPOSE, nothing, None, False))
 
     def remember_commit(self) -> None:
         """Have the log say how far the group is committed, before what is appended next."""

@@ -201,6 +201,8 @@ class Peering:
             self._node.config_changes.wait(uid, meta_index, answer, limits.CONFIGURED_MS)
         elif method == "has_left":
             self._node.replicas.departures.answer(args[0], sender, answer)
+        elif method == "recall":
+            answer(self._node.heirs.meta.recall())
         elif method == "stand_in":
             self._node.heirs.serve(args, answer)
         elif method in ("manifest", "block"):

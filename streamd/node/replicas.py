@@ -111,6 +111,8 @@ class Replicas:
             # A committed command took it away, if it named the uid.
             if uid in self._assets and node.meta.is_deleted(uid):
                 self._close(self._assets[uid])
+            elif uid in self._assets and node.meta.is_lost(uid):
+                self._close_lost(self._assets[uid])
             elif uid not in self._assets:
                 node.peering.forget(uid)  # it was elsewhere
         elif self._is_foreign(asset):
@@ -509,6 +511,18 @@ class Replicas:
             self._no_longer_busy(asset)
 
         replica.monitor.when_stopped(stopped)
+
+    def _close_lost(self, asset: StreamAsset) -> None:
+        """The meta group went on without the stream: its group stops, and its files stay."""
+        uid = asset.uid
+
+        def closed() -> None:
+            self._gone(uid)
+            self._no_longer_busy(asset)
+
+        self._busy.add(uid)
+        self.catch_ups.stop(uid)
+        self.close_live(uid, closed)
 
     def _gone(self, uid: Uid) -> None:
         self._assets.pop(uid, None)

@@ -47,6 +47,10 @@ class Sightings:
         """What a peer is told when a link comes up."""
         return {"start": self._own, "seen": self._node.identity.get(_SEEN, {})}
 
+    def names(self) -> list[NodeId]:
+        """Every node that this one, or one that it met, has ever seen."""
+        return list(self._node.identity.get(_SEEN, {}))
+
     def check(self, node_id: NodeId, hello: dict[str, Any]) -> None:
         """Take over what a peer says. Raises ConfigError if it has seen more of this node."""
         node = self._node

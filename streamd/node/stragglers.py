@@ -25,7 +25,7 @@ class Stragglers:
         for uid in node.wal.stragglers():
             monitor, group = node.monitor_of(uid), node.group_of(uid)
             asset = node.meta.streams_by_uid.get(uid)
-            if asset is not None and asset.name in node.failed:
+            if node.meta.is_lost(uid) or (asset is not None and asset.name in node.failed):
                 self._carry(uid)
             if monitor is None or group is None or monitor.stopped.is_set():
                 continue

@@ -155,19 +155,20 @@ class RaftCore(Member):
         leadership.start_transfer(node_id, by_ms=self.now_ms + self._election_ms)
         self._arm_leader()
 
-    def stand_in(self, named: frozenset[NodeId]) -> None:
+    def stand_in(self, named: frozenset[NodeId], opening: bytes = b"") -> None:
         """Stand for election once, as a learner or in doubt too: an operator accepts that what only
         voters in doubt have had is lost. Why that elects nobody wrongly: `doubt`.
 
         Won only if everybody grants: all voters, and `named`, who may have more, or be voters by
-        entries that this member lacks. Ignored where a leader may be alive, and by a member that
-        is not whole.
+        entries that this member lacks. Its term begins with the command `opening`, if any: whoever
+        leads later has that too. Ignored where a leader may be alive, and by a member that is not
+        whole.
         """
         is_whole = not (self.is_incomplete or self._has_diverged or self.may_begin_anew)
         if is_whole and self.role == FOLLOWER and not self._hears_leader():
             open_members = self.log.open_memberships()
             voters = {name for held in open_members for name in (*held.voters, *held.voters_out)}
-            self._everybody = named | voters | {self.node_id}
+            self._everybody, self._opening = named | voters | {self.node_id}, opening
             self._arm_election()
             self._campaign()
 

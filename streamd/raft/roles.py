@@ -69,7 +69,7 @@ class Roles(State):
             self._hard_state_changed = True
         self.is_quiescent = False
         self._end_leadership()
-        self._everybody = frozenset()
+        self._everybody, self._opening = frozenset(), b""
         self.role = FOLLOWER
         self.leader_id = leader
         self._role_changed = True
@@ -190,7 +190,9 @@ class Roles(State):
             self.is_uncertain = False
             self._note_sole()
             self._hard_state_changed = True
-        self._append(b"", None, None)  # commits what earlier terms left, once it is committed
+        # Commits what earlier terms left, once it is committed.
+        self._append(self._opening, None, None)
+        self._opening = b""
         if not self._is_sole:
             self._leadership.send_heartbeats()
             self._leadership.heartbeat_at_ms = self.now_ms + self._heartbeat_ms

@@ -44,6 +44,7 @@ class State:
         "_leadership",
         "_live",
         "_may_have_voted",
+        "_opening",
         "_outbox",
         "_patience_ms",
         "_read_states",
@@ -161,6 +162,7 @@ class State:
         self.nonce = 0  # differs from one life of a member to the next; the shell's to set
         self._ballot = Ballot()
         self._everybody: frozenset[NodeId] = frozenset()  # who must agree; see `stand_in`
+        self._opening = b""  # the command that its term begins with if they do
         self._leadership: Leadership | None = None
         self._is_sole = False
         self._excused_ms = 0  # when it last was found to have stood still; see the core

@@ -138,6 +138,51 @@ def test_what_all_voters_lost_is_given_up_when_the_operator_says_so(
         assert not read(nodes["n4"], stream, count + 1)
 
 
+def test_a_cluster_whose_logs_all_lost_their_end_goes_on_when_the_operator_says_so(
+    make_cluster: MakeCluster,
+) -> None:
+    """All three logs end in the middle of S, before LATE was created: nobody leads the meta group.
+    With the flag at one server both groups go on; the files of LATE stay, and are not served."""
+    cluster = make_cluster()
+    nodes = cluster.nodes
+    for name in ("S", "LATE"):
+        config = {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3}
+        load.api(cluster, f"STREAM.CREATE.{name}", config | DIRECT)
+        for number in range(COUNT):
+            assert publish(nodes["n1"], name, number) == number + 1
+        cluster.wait_until(lambda name=name: cluster.is_whole(name), "whole")
+    folders = [node.store_dir / "streamd" / "streams" for node in nodes.values()]
+    late = max(int(path.name) for path in folders[0].iterdir())
+    cluster.kill_at_once()
+    for node in nodes.values():
+        rot(node, body("S", LOST))
+
+    for node in nodes.values():
+        node.launch()
+    why = "the meta group has no leader, and what this server remembers of it is in doubt"
+    line = cluster.wait_until(lambda: logged(nodes["n2"], why), "told")
+    assert "--accept-loss" in line
+    assert "has not established contact with a meta leader" in health(nodes["n2"], "S")
+    nodes["n2"].stop()
+    nodes["n2"].launch("--accept-loss")
+    kept = "files of a stream are kept, not served: the meta group has lost its creation"
+    for node in nodes.values():
+        cluster.wait_healthy(node)
+        cluster.wait_until(lambda node=node: logged(node, kept, f"group={late} "), "told")
+    nodes["n2"].stop()
+    nodes["n2"].launch()
+    cluster.wait_healthy(nodes["n2"])
+    cluster.wait_until(lambda: cluster.is_whole("S"), "whole")
+    assert publish(nodes["n2"], "S", LOST) == LOST + 1
+    found = [read(nodes["n1"], "S", seq) for seq in range(1, LOST + 3)]
+    assert found == [*(body("S", number) for number in range(LOST + 1)), b""]
+    assert load.api(cluster, "STREAM.NAMES")["streams"] == ["S"]
+    assert all((folder / str(late)).is_dir() for folder in folders)
+    load.api(cluster, "STREAM.CREATE.LATE", config | DIRECT)
+    cluster.leader("LATE")
+    assert max(int(path.name) for path in folders[0].iterdir()) > late
+
+
 def test_a_majority_that_comes_back_empty_is_waited_for_and_its_loss_told(
     make_cluster: MakeCluster,
 ) -> None:

@@ -83,6 +83,14 @@ def meta_with_removals() -> MetaMachine:
     return machine
 
 
+def meta_with_losses() -> MetaMachine:
+    """The log lost its end after entry 1; entry 2 was there all the same."""
+    machine = meta()
+    command = [commands.ACCEPT_LOSS, START_NS + 3, 1, 9]
+    machine.apply(Entry(2, machine.applied + 1, commands.encode(command)), Effects())
+    return machine
+
+
 def made() -> dict[str, bytes]:
     box = stream()
     return {
@@ -92,6 +100,7 @@ def made() -> dict[str, bytes]:
         "stream.consumers.state": consumers().machine.snapshot(),
         "meta.state": meta().snapshot(),
         "meta.removals.state": meta_with_removals().snapshot(),
+        "meta.losses.state": meta_with_losses().snapshot(),
     }
 
 
@@ -104,6 +113,7 @@ def made() -> dict[str, bytes]:
         "stream.consumers.state",
         "meta.state",
         "meta.removals.state",
+        "meta.losses.state",
     ],
 )
 def test_bytes_are_what_they_were(name: str) -> None:
@@ -136,6 +146,9 @@ def test_old_snapshots_can_be_read() -> None:
         {1},
     )
     assert old.fingerprint() == want.fingerprint()
+    old = MetaMachine.restore((HERE / "meta.losses.state").read_bytes())
+    assert old.losses == [(1, 9, (2,))]
+    assert old.fingerprint() == meta_with_losses().fingerprint() != meta().fingerprint()
 
 
 @pytest.mark.parametrize("name", ["stream.consumers.state", "stream.consumers.1.state"])

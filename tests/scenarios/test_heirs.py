@@ -227,25 +227,6 @@ def test_two_of_three_that_come_back_empty_are_told_by_the_third_and_it_says_so(
     assert cluster.events(told) == 2
 
 
-def test_servers_that_all_lost_their_logs_say_that_nothing_goes_on(cluster: Cluster) -> None:
-    """Of the meta group no loss is accepted: but each says why it serves nothing."""
-    uid = cluster.create()
-    cluster.publish(20)
-    cluster.kill(*cluster.names)
-    for name in cluster.names:
-        cluster.checkers.durability.log_lost(name, [META_UID, uid])
-        for offset in (0, wf.MANIFEST_COPY_BYTES):
-            cluster.hosts[name].disk.flip(f"{ROOT}/wal/manifest", offset)
-        boot_accepting(cluster, name)
-    stays_without_leader(cluster)
-    told = "the meta group has no leader, and what this server remembers of it is in doubt"
-    assert cluster.events(told) == 3
-    accepted = (
-        "as long as this server runs, streams whose voters all forgot go on without what nobody has"
-    )
-    assert cluster.events(accepted) == 3
-
-
 def test_a_stream_that_is_deleted_while_it_is_in_doubt_is_not_told_to_be_over(
     cluster: Cluster,
 ) -> None:

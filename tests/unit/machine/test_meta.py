@@ -40,6 +40,32 @@ def test_uid_is_the_entry_that_created_it() -> None:
     assert box.events == ["stream_created", "stream_created", "stream_deleted", "stream_created"]
 
 
+def test_what_was_created_in_what_is_lost_is_not_taken_for_deleted() -> None:
+    """The log went to entry 4, of which the last two may never have been committed; entries up to
+    8 may have been there."""
+    box = MetaBox()
+    box.create("A", "a")
+    box.create("B", "b")
+    box.create("C", "c")
+    box.do(commands.DELETE_STREAM, 6, "A", 0)
+    box.events.clear()
+    assert box.do(commands.ACCEPT_LOSS, 7, 2, 8) is True
+    machine = box.machine
+    assert [uid for uid in range(12) if machine.is_lost(uid)] == [4, 5, 6, 7, 8]
+    assert box.create("D", "d") == errors.CLUSTER_NOT_AVAIL()
+    assert box.do(commands.REMOVE_SERVER, 8, "n1") == errors.CLUSTER_NOT_AVAIL()
+    assert box.do(commands.ACCEPT_LOSS, 9, 8, 8) is True
+    assert box.events == ["loss_accepted"]
+    assert machine.applied == machine.used_to == 8
+    assert machine.is_deleted(1) and not machine.is_deleted(7)
+    assert box.create("D", "d").uid == 9
+    box.do(commands.DELETE_STREAM, 10, "C", 0)
+    assert machine.is_deleted(3)
+    again = MetaMachine.restore(machine.snapshot())
+    assert again.fingerprint() == machine.fingerprint()
+    assert again.losses == machine.losses == [(2, 8, (3,))]
+
+
 def test_a_stream_is_adopted_under_its_uid() -> None:
     box = MetaBox()
     box.create("A", "a")

@@ -595,6 +595,27 @@ def test_a_learner_leads_by_the_grant_of_everybody_who_may_have_more() -> None:
     assert not cluster.core("b").is_leader, "it left the group, as any leader that does"
 
 
+def test_the_term_of_who_stands_in_begins_with_what_it_was_given() -> None:
+    """And with nothing of it once that election came to nothing."""
+    cluster = forgetful()
+    cluster.cut("c")
+    cluster.core("b").stand_in(frozenset("abc"), b"lost")
+    for _ in range(8):
+        cluster.run()
+        cluster.tick(500)
+    assert not cluster.core("b").is_leader
+    cluster.heal()
+    cluster.core("b").stand_in(frozenset("abc"))
+    cluster.run()
+    assert cluster.core("b").is_leader
+    cluster = forgetful()
+    cluster.core("b").stand_in(frozenset("abc"), b"lost")
+    for _ in range(8):
+        cluster.run()
+        cluster.tick(250)
+    assert [entry.data for entry in cluster.members["c"].applied][-2:] == [b"y", b"lost"]
+
+
 @pytest.mark.parametrize("who", ["a", "c"])
 def test_who_has_less_does_not_stand_in(who: str) -> None:
     cluster = forgetful()
