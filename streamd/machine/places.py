@@ -159,6 +159,22 @@ class IndexPlaces:
             return self.last_seq + 1
         return self.deleted.next_absent(seq) if self.deleted else seq
 
+    def next_without(self, flag: int, seq: Seq) -> Seq:
+        """The first live seq >= `seq` that does not have `flag`; last_seq + 1 if there is none."""
+        seq = self.next_live(seq)
+        while seq <= self.last_seq:
+            block = self._block_of(seq)
+            columns = self._columns(block)
+            if not columns.has_flags:
+                return seq
+            at, count = columns.position(seq), len(columns)
+            seqs = columns.seqs_between(at, count)
+            for found, length in zip(seqs, columns.lengths[at:], strict=True):
+                if not length & flag and self.is_live(found):
+                    return found
+            seq = self.next_live(block.last_seq + 1)
+        return seq
+
     def seq_at_time(self, ts_ns: int) -> Seq:
         """The first live seq stored at or after `ts_ns`; last_seq + 1 if there is none."""
         if not self.count or ts_ns > self.last_ts:
