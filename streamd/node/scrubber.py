@@ -172,13 +172,15 @@ class Scrubber:
 
         def done(result: Any) -> None:
             if self._is_live(replica, block):
-                self._judge(replica, block, result, count if not is_sealed else 0)
+                self._judge(replica, block, result, None if is_sealed else count)
             self._was_read(end_offset, self._next)
 
         self._node.block_thread.submit(job, done)
         return True
 
-    def _judge(self, replica: LocalStream, block: Block, result: Any, active_count: int) -> None:
+    def _judge(
+        self, replica: LocalStream, block: Block, result: Any, active_count: int | None
+    ) -> None:
         if isinstance(result, BaseException):
             if not isinstance(result, StreamdError):
                 raise result

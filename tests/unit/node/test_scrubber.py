@@ -14,8 +14,11 @@ from streamd.api.stream_configs import normalise
 from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.node.node import Node
+from streamd.node.scrub import block_difference
 from streamd.node.scrubber import Scrubber
+from streamd.store.verify import BlockRows
 from tests.sim.crash import SimWires
+from tests.unit.machine.box import Box
 
 
 class Log:
@@ -120,3 +123,39 @@ def test_pauses_after_small_files_are_made_in_one() -> None:
     assert timers[2:] == [3.0]
     scrubber._was_read(limits.SCRUB_LOG_BYTES_PER_S, lambda: None, limits.SCRUB_LOG_BYTES_PER_S)
     assert timers[3:] == [1.0]
+
+
+def test_a_block_that_held_no_message_yet_is_not_damaged() -> None:
+    """It held what tells that a seq was used up; the first messages came while it was read. The
+    replica, whole as it was, was made anew from its peers."""
+    box = Box(retention="interest")
+    box.put(b"a.1")
+    jobs: list[Any] = []
+    found: list[Any] = []
+    replica: Any = SimpleNamespace(
+        uid=7,
+        name="S",
+        machine=box.machine,
+        unreadable=None,
+        group=SimpleNamespace(
+            failure="", raft=SimpleNamespace(members=SimpleNamespace(voters=["n", "m"]))
+        ),
+        monitor=SimpleNamespace(stopped=asyncio.Event()),
+        store=SimpleNamespace(flush=lambda: None, verify=lambda *_, **__: None),
+    )
+    node: Any = SimpleNamespace(
+        is_stopping=False,
+        replicas={7: replica},
+        block_thread=SimpleNamespace(submit=lambda job, done: jobs.append(done)),
+        damages=SimpleNamespace(on_damaged=lambda *told, **where: found.append(told)),
+    )
+    block = box.machine.index.active
+    scrubber = Scrubber(node)
+    scrubber._queue.append(lambda: True)
+    assert scrubber._read_block(replica, block)
+    rows = BlockRows([], [], block.end_offset, False)
+    box.consumer("c")
+    box.put(b"a.1")
+    jobs.pop()(rows)
+    assert (block.count, found) == (1, [])
+    assert block_difference(box.machine, block, rows)
