@@ -23,7 +23,8 @@ Loc = tuple[Seq, int, int, int]
 _SIZES_AT_ONCE: Final = 256  # mostly few are asked for
 
 # A subject's row: [first, last, count, block its local id belongs to, local id, seqs or None].
-# first and last are exact if live, else a lower and an upper bound.
+# first and last are exact if live, else a lower and an upper bound. Where seqs are listed, last is
+# exact, and there is a list of more than one: of a million keys most have one.
 FIRST, LAST, COUNT, ID_BLOCK, LOCAL_ID, SEQS = range(6)
 SubjectRow = list[Any]
 SEQ_LIST_MAX: Final = 256  # per-subject limits up to this keep a list of each subject's seqs
