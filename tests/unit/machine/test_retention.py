@@ -77,6 +77,19 @@ def test_never_outlives_age() -> None:
     assert box.restored().next_expiry_ns() == 0
 
 
+def test_who_reads_the_block_again_finds_the_same_time_to_live() -> None:
+    """Headers without their first line, as no client library sends them: stored, `never` was
+    found in them; from the block, not, and two replicas expired different messages."""
+    box = Box(allow_msg_ttl=True, max_age=10 * SECOND)
+    box.store((b"a.1", b"Nats-TTL: never\r\n\r\n", b"x"), (b"a.2", b"", b"x"))
+    other = box.restored(with_index=False)
+    assert other.index.flags_at(1) == box.machine.index.flags_at(1)
+    command = commands.encode([commands.EXPIRE, box.now + 20 * SECOND, 2, []])
+    for machine in (box.machine, other):
+        machine.apply(Entry(1, machine.applied + 1, command), Effects())
+    assert other.digest == box.machine.digest
+
+
 def test_marker_is_left_for_an_emptied_subject() -> None:
     box = Box(
         max_age=10 * SECOND,
