@@ -165,7 +165,10 @@ class IndexLookup(IndexPlaces):
         if row is None:
             return 0
         if not self.is_live(row[LAST]):
-            row[LAST] = self._search_back(row[LAST] - 1, Matcher.of_subject(subject))
+            if row[COUNT] == 1 and self.is_live(row[FIRST]):
+                row[LAST] = row[FIRST]
+            else:
+                row[LAST] = self._search_back(row[LAST] - 1, Matcher.of_subject(subject))
         return int(row[LAST])
 
     def first_of(self, subject: bytes) -> Seq:
