@@ -64,6 +64,8 @@ BATCHES_PER_STREAM_MAX: Final = 50
 BATCHES_PER_SERVER_MAX: Final = 1000
 BATCH_IDLE_MS_MAX: Final = 10_000  # an abandoned batch holds memory no longer than this
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024  # staged bytes of one stream, all batches together
+BATCHES_BYTES_MAX: Final = 256 * 1024 * 1024  # and of all streams of a node, with what they take
+BATCH_MSG_MEMORY_BYTES: Final = 192  # beside its bytes: a tuple, three objects, a place in a list
 
 # --- configuration ------------------------------------------------------------------------------
 # Blocks and includes nested deeper are a mistake or an attack on the parser's stack.

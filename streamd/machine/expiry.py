@@ -156,6 +156,16 @@ class Expiry:
             return None
         return [commands.EXPIRE, now_ns, up_to, sorted(named)]
 
+    def aged(self, up_to: Seq, limits: Limits) -> list[Seq]:
+        """What age takes of the live messages up to `up_to`, ascending. Those in front of the first
+        that it takes are not looked at again: there may be a million that never leave."""
+        index = self._index
+        first = self._first_aging(limits)
+        due = list(index.live_seqs(first, up_to)) if first else []
+        if limits.allows_ttl:
+            due = [seq for seq in due if not index.flags_at(seq) & IS_NEVER]
+        return due
+
     def _first(self) -> Due | None:
         """The live one that is due first; it is the first of `_soon`. None may also mean that very
         many dead ones are before it, as after a purge: ask again."""
@@ -179,10 +189,8 @@ class Expiry:
     def _first_aging(self, limits: Limits) -> Seq:
         """The first live message that age will remove; 0 if none."""
         index = self._index
-        seq = index.next_live(max(self._age_from, index.first_seq))
-        if limits.allows_ttl:
-            while seq <= index.last_seq and index.flags_at(seq) & IS_NEVER:
-                seq = index.next_live(seq + 1)
+        seq = max(self._age_from, index.first_seq)
+        seq = index.next_without(IS_NEVER, seq) if limits.allows_ttl else index.next_live(seq)
         self._age_from = seq
         return seq if seq <= index.last_seq else 0
 

@@ -10,7 +10,6 @@ asks, because most deletes are never asked about.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -157,11 +156,12 @@ class StreamIndex(IndexRemoval):
             row = get(subject)
             if row is None or row[ID_BLOCK] != block_no:
                 row = self._enter(subject, row, seq)
+            if row[COUNT]:
+                if row[SEQS] is None:
+                    row[SEQS] = [row[LAST]]
+                row[SEQS].append(seq)
             row[LAST] = seq
             row[COUNT] += 1
-            if row[SEQS] is None:
-                row[SEQS] = deque()
-            row[SEQS].append(seq)
             add_id(row[LOCAL_ID])
             seq += 1
 
@@ -286,15 +286,27 @@ class StreamIndex(IndexRemoval):
             return
         self.tracks_seqs = is_on
         for row in self.subjects.values():
-            row[SEQS] = deque() if is_on else None
+            row[SEQS] = None
         if is_on:
             self._relist()
 
     def _relist(self) -> None:
+        """Fill the lists. Where every subject has one message, as in a bucket that is to remember
+        more from now on, nothing is read for it."""
+        lists: dict[bytes, list[Seq]] = {
+            name: []
+            for name, row in self.subjects.items()
+            if row[COUNT] > 1 or not self.is_live(row[LAST])
+        }
+        if not lists:
+            return
         for seq, subject in self.live_subjects():
-            self.subjects[subject][SEQS].append(seq)
-        for row in self.subjects.values():
-            row[FIRST], row[LAST] = row[SEQS][0], row[SEQS][-1]
+            if subject in lists:
+                lists[subject].append(seq)
+        for name, held in lists.items():
+            row = self.subjects[name]
+            row[FIRST], row[LAST] = held[0], held[-1]
+            row[SEQS] = held if len(held) > 1 else None
 
     # --- persistence ----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from itertools import islice, repeat
 from typing import Any, Final
 
 from streamd.machine.base import LENGTH_MASK
-from streamd.machine.columns import Columns
+from streamd.machine.columns import Block, Columns
 from streamd.machine.places import COUNT, FIRST, LAST, IndexPlaces, Loc, SubjectRow
 from streamd.subjects import Matcher
 from streamd.types import Seq
@@ -165,7 +165,10 @@ class IndexLookup(IndexPlaces):
         if row is None:
             return 0
         if not self.is_live(row[LAST]):
-            row[LAST] = self._search_back(row[LAST] - 1, Matcher.of_subject(subject))
+            if row[COUNT] == 1 and self.is_live(row[FIRST]):
+                row[LAST] = row[FIRST]
+            else:
+                row[LAST] = self._search_back(row[LAST] - 1, Matcher.of_subject(subject))
         return int(row[LAST])
 
     def first_of(self, subject: bytes) -> Seq:
@@ -259,21 +262,42 @@ class IndexLookup(IndexPlaces):
     def _count_between(self, first: Seq, last: Seq, matcher: Matcher) -> int:
         total = 0
         for block in self.blocks:
-            if not block.live or block.last_seq < first or block.first_seq > last:
-                continue
-            columns = self._columns(block)
-            low, high = columns.position(max(first, self.first_seq)), columns.position(last + 1)
-            wanted = columns.wanted(matcher)
-            if not wanted:
-                continue
-            if not self._has_deleted(columns, low, high):
-                total += wanted.count_of(columns.subject_ids[low:high])
-            else:
-                total += sum(
-                    self.is_live(columns.seq_at(at))
-                    for at in wanted.rows(columns.subject_ids, low, high)
-                )
+            if block.live and block.last_seq >= first and block.first_seq <= last:
+                total += self._count_in(block, first, last, matcher)
         return total
+
+    def _count_in(self, block: Block, first: Seq, last: Seq, matcher: Matcher) -> int:
+        columns = self._columns(block)
+        low, high = columns.position(max(first, self.first_seq)), columns.position(last + 1)
+        wanted = columns.wanted(matcher)
+        if not wanted:
+            return 0
+        if not self._has_deleted(columns, low, high):
+            return wanted.count_of(columns.subject_ids[low:high])
+        rows = wanted.rows(columns.subject_ids, low, high)
+        return sum(self.is_live(columns.seq_at(at)) for at in rows)
+
+    def last_of_many(self, matcher: Matcher | None, end: Seq, count: int) -> Seq:
+        """The first of the last `count` live matching messages below `end`; 0 if there are not as
+        many."""
+        if count == 1:
+            return self.last_match(matcher, end)
+        matcher = self._if_it_tells_apart(matcher)
+        for block in reversed(self.blocks):
+            first, last = max(block.first_seq, self.first_seq), min(block.last_seq, end - 1)
+            if not block.live or first > last:
+                continue
+            if matcher is not None:
+                there = self._count_in(block, first, last, matcher)
+            elif last == block.last_seq:
+                there = block.live
+            else:
+                there = self.count_between(first, last, None)
+            if there >= count:
+                locs, _ = self.select(first, matcher, there, block.count)
+                return locs[there - count][0]
+            count -= there
+        return 0
 
     def spread(self, matcher: Matcher | None) -> tuple[int, Seq, Seq]:
         """How many live messages match, and seqs between which all of them lie: (count, first,

@@ -23,7 +23,8 @@ Loc = tuple[Seq, int, int, int]
 _SIZES_AT_ONCE: Final = 256  # mostly few are asked for
 
 # A subject's row: [first, last, count, block its local id belongs to, local id, seqs or None].
-# first and last are exact if live, else a lower and an upper bound.
+# first and last are exact if live, else a lower and an upper bound. Where seqs are listed, last is
+# exact, and there is a list of more than one: of a million keys most have one.
 FIRST, LAST, COUNT, ID_BLOCK, LOCAL_ID, SEQS = range(6)
 SubjectRow = list[Any]
 SEQ_LIST_MAX: Final = 256  # per-subject limits up to this keep a list of each subject's seqs
@@ -158,6 +159,22 @@ class IndexPlaces:
         if seq > self.last_seq:
             return self.last_seq + 1
         return self.deleted.next_absent(seq) if self.deleted else seq
+
+    def next_without(self, flag: int, seq: Seq) -> Seq:
+        """The first live seq >= `seq` that does not have `flag`; last_seq + 1 if there is none."""
+        seq = self.next_live(seq)
+        while seq <= self.last_seq:
+            block = self._block_of(seq)
+            columns = self._columns(block)
+            if not columns.has_flags:
+                return seq
+            at, count = columns.position(seq), len(columns)
+            seqs = columns.seqs_between(at, count)
+            for found, length in zip(seqs, columns.lengths[at:], strict=True):
+                if not length & flag and self.is_live(found):
+                    return found
+            seq = self.next_live(block.last_seq + 1)
+        return seq
 
     def seq_at_time(self, ts_ns: int) -> Seq:
         """The first live seq stored at or after `ts_ns`; last_seq + 1 if there is none."""

@@ -277,7 +277,7 @@ def flags_from(headers: bytes) -> int:
     if not headers:
         return 0
     flags = HAS_HEADERS | marker_flags(headers)
-    value = msgheaders.get(headers, TTL) if TTL in headers else None
+    value = msgheaders.server_headers(headers).get(TTL) if TTL in headers else None
     if value:
         ttl_ns = msgheaders.parse_ttl(value)
         if ttl_ns == msgheaders.NEVER:

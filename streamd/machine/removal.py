@@ -7,7 +7,7 @@ block until all of that is dead. All ways end in the same state.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from operator import lt
 from typing import Any, Final
@@ -16,7 +16,7 @@ from streamd.machine.base import HAS_HEADERS, LENGTH_MASK
 from streamd.machine.columns import Block, Columns
 from streamd.machine.digest import MASK64, mix64, mix_all, mix_run
 from streamd.machine.lookup import IndexLookup
-from streamd.machine.places import COUNT, FIRST, LAST, SEQS
+from streamd.machine.places import COUNT, FIRST, LAST, SEQS, SubjectRow
 from streamd.types import Seq
 
 _FEW: Final = 8  # are removed one by one
@@ -69,12 +69,8 @@ class IndexRemoval(IndexLookup):
             if not row[COUNT]:
                 del self.subjects[subject]
             elif row[SEQS] is not None:
-                held = row[SEQS]
-                if held[0] == seq:
-                    held.popleft()
-                else:
-                    held.remove(seq)
-                row[FIRST], row[LAST] = held[0], held[-1]
+                row[SEQS].remove(seq)
+                _note_bounds(row)
             elif row[COUNT] == 1 and row[LAST] > seq and self.is_live(row[LAST]):
                 row[FIRST] = row[LAST]  # else the next one to ask would have to look for it
             if seq == self.first_seq:
@@ -150,8 +146,8 @@ class IndexRemoval(IndexLookup):
         if not row[COUNT]:
             del self.subjects[subject]
         elif row[SEQS] is not None:
-            row[SEQS] = deque(filter(self.is_live, row[SEQS]))
-            row[FIRST], row[LAST] = row[SEQS][0], row[SEQS][-1]
+            row[SEQS] = list(filter(self.is_live, row[SEQS]))
+            _note_bounds(row)
         elif row[COUNT] == 1 and row[LAST] > last and self.is_live(row[LAST]):
             row[FIRST] = row[LAST]  # else the next one to ask would have to look for it
 
@@ -192,9 +188,8 @@ class IndexRemoval(IndexLookup):
                 if not row[COUNT]:
                     del rows[names[local]]
                 elif row[SEQS] is not None:
-                    for _ in range(count):
-                        row[SEQS].popleft()
-                    row[FIRST] = row[SEQS][0]
+                    del row[SEQS][:count]
+                    _note_bounds(row)
                 elif row[COUNT] == 1 and row[LAST] > last and self.is_live(row[LAST]):
                     row[FIRST] = row[LAST]
             seq += high - low
@@ -229,8 +224,15 @@ class IndexRemoval(IndexLookup):
         self.remove_all()
         self.first_seq = row[FIRST] = row[LAST] = seq
         self.count = row[COUNT] = block.live = 1
-        if row[SEQS] is not None:
-            row[SEQS] = deque((seq,))
+        row[SEQS] = None
         self.subjects[subject] = row
         self.bytes = size
         self.digest = block.digest = mix64(seq, columns.crcs[at])
+
+
+def _note_bounds(row: SubjectRow) -> None:
+    """Some of a subject's messages have left its list, and not all."""
+    held = row[SEQS]
+    row[FIRST], row[LAST] = held[0], held[-1]
+    if len(held) == 1:
+        row[SEQS] = None

@@ -119,8 +119,8 @@ def subject_seqs(index: IndexLookup, subject: bytes, count: int) -> list[Seq]:
     """The oldest `count` live seqs of `subject`."""
     row = index.subjects[subject]
     if row[SEQS] is not None:
-        held = row[SEQS]
-        return [held[at] for at in range(count)]
+        held: list[Seq] = row[SEQS]
+        return held[:count]
     if count == 1:
         return [index.first_of(subject)]
     found, _ = index.select(index.first_of(subject), Matcher.of_subject(subject), count, 1 << 62)

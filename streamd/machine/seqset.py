@@ -28,11 +28,12 @@ def _bits(low: int, high: int) -> int:
 class SeqSet:
     """A set of seqs. Not a queue, not ordered by insertion; iteration is ascending."""
 
-    __slots__ = ("_count", "_full", "_spans")
+    __slots__ = ("_count", "_full", "_low", "_spans")
 
     def __init__(self) -> None:
         self._spans: dict[int, int] = {}  # those with some members, and not all
         self._full: SeqSet | None = None  # the keys of the others; None: there never was one
+        self._low = 0  # no key in `_spans` is below it: what is discarded is mostly near to that
         self._count = 0
 
     def __len__(self) -> int:
@@ -87,6 +88,8 @@ class SeqSet:
             if self._full is not None and key in self._full:
                 return
             old = 0
+            if key < self._low:
+                self._low = key
         new = old | bits
         if new == _FULL:
             self._fill(key, key)
@@ -118,8 +121,9 @@ class SeqSet:
         before = self._count
         limit = seq >> _SHIFT
         spans = self._spans
-        for key in [key for key in spans if key < limit]:
+        for key in self._partial(self._low, limit - 1):
             self._count -= spans.pop(key).bit_count()
+        self._low = max(self._low, limit)
         bits = spans.get(limit, 0)
         full = self._full
         if full is not None:
@@ -241,6 +245,7 @@ class SeqSet:
         made = SeqSet()
         made._spans = self._spans.copy()
         made._full = self._full.copy() if self._full is not None else None
+        made._low = self._low
         made._count = self._count
         return made
 

@@ -12,7 +12,7 @@ from typing import Any
 from streamd import errors
 from streamd.durations import format_duration
 from streamd.machine import retention
-from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER, Effects
+from streamd.machine.base import HAS_HEADERS, HAS_TTL, NO_MARKER, Effects
 from streamd.machine.commands import Command
 from streamd.machine.stream_consumers import StreamConsumers
 from streamd.machine.trimming import Purged
@@ -119,9 +119,7 @@ class StreamRemoval(StreamConsumers):
         index = self.index
         due: list[Seq] = []
         if up_to:
-            due = list(index.live_seqs(index.first_seq, up_to))
-            if self.limits.allows_ttl:
-                due = [seq for seq in due if not index.flags_at(seq) & IS_NEVER]
+            due = self.expiry.aged(up_to, self.limits)
         named = [seq for seq in seqs if index.is_live(seq)]
         if named:
             due = sorted({*due, *named})

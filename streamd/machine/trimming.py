@@ -43,8 +43,9 @@ class Purged:
         self._left, self._position, last = index.spread(self._matcher)
         self._end = min(seq or last + 1, last + 1)  # exclusive
         if keep:
-            beyond = index.count_from(self._end, self._matcher)
-            self._left = max(self._left - beyond - keep, 0)
+            # A seq, not how many: others may leave between two steps.
+            self._end = index.last_of_many(self._matcher, self._end, keep)
+            self._left = max(self._left - keep, 0)
         self.is_done = False
 
     def step(self, most: int = ALL, rows: int = ALL) -> list[Seq]:
@@ -84,14 +85,18 @@ class OverPerSubject:
     def __init__(self, index: IndexLookup, allowed: int) -> None:
         self._index = index
         self._allowed = allowed
-        over = [row for row in index.subjects.values() if row[COUNT] > allowed]
-        self._position = min((row[FIRST] for row in over), default=0)
-        self._left = sum(row[COUNT] - allowed for row in over)
-        self.is_done = not over
+        table = index.subjects
+        # Those of which nothing is left before the position: of another one that is over the limit
+        # by now, the next message is not the oldest.
+        self._over = {name for name, row in table.items() if row[COUNT] > allowed}
+        self._position = min((table[name][FIRST] for name in self._over), default=0)
+        self._left = sum(table[name][COUNT] - allowed for name in self._over)
+        self.is_done = not self._over
 
     def step(self, most: int = ALL, rows: int = ALL) -> list[Seq]:
         """See Search."""
         index, allowed, table = self._index, self._allowed, self._index.subjects
+        subjects = self._over
         found: list[Seq] = []
         excess: dict[bytes, int] = {}
         chunk = rows if rows == ALL else min(_ROWS, rows, most)
@@ -101,13 +106,17 @@ class OverPerSubject:
             rows -= after - position
             position = after
             for seq, subject in looked:
+                if subject not in subjects:
+                    continue
                 over = excess.get(subject)
                 if over is None:
                     over = table[subject][COUNT] - allowed
                 if over > 0:
                     found.append(seq)
                     self._left -= 1
-                excess[subject] = over - 1
+                    excess[subject] = over - 1
+                else:
+                    subjects.discard(subject)
         self._position = position
         self.is_done = self._left <= 0 or position > index.last_seq
         return found

@@ -30,11 +30,12 @@ _SEQ_HEAD = b"\r\nNats-Batch-Sequence: "
 
 
 class BatchBudget:
-    """What batches may take, and how many more may wait at once in the whole server; shared by its
-    streams' stagers."""
+    """What batches may take, and how many more may wait at once in the whole server, with how much
+    in memory; shared by its streams' stagers."""
 
     def __init__(self, allowed: BatchLimits = _AS_USUAL) -> None:
         self.left = allowed.per_server_max or limits.BATCHES_PER_SERVER_MAX
+        self.bytes_left = limits.BATCHES_BYTES_MAX
         self.per_stream_max = allowed.per_stream_max or limits.BATCHES_PER_STREAM_MAX
         self.msgs_max = allowed.msgs_max or limits.BATCH_MSGS_MAX
         self.idle_ms_max = allowed.idle_ms_max or limits.BATCH_IDLE_MS_MAX
@@ -84,9 +85,7 @@ class BatchStager:
                 return self._too_large()
             if seq != 1:
                 return errors.ATOMIC_PUBLISH_INCOMPLETE_BATCH()
-            if (
-                len(self._batches) >= self._budget.per_stream_max or self._budget.left <= 0
-            ) and not commit:
+            if self._is_full() and not commit:
                 return errors.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT()
             batch = self._open(batch_id)
         if commit is not None and commit not in (b"1", b"eob"):
@@ -107,10 +106,9 @@ class BatchStager:
             batch.msgs[-1] = (subject, _mark_last(last_headers), payload)
         else:
             batch.msgs.append(msg)
-            size = len(msg[0]) + len(headers) + len(msg[2])
-            batch.byte_count += size
-            self._byte_count += size
-            if self._byte_count > limits.BATCH_BYTES_MAX and not commit:
+            self._count(batch, 1, len(msg[0]) + len(headers) + len(msg[2]))
+            is_too_much = self._byte_count > limits.BATCH_BYTES_MAX or self._budget.bytes_left < 0
+            if is_too_much and not commit:
                 self._give_up(batch_id, "large", advices)
                 return self._too_large()
         if commit:
@@ -143,6 +141,7 @@ class BatchStager:
         head = headers[:id_end] + _SEQ_HEAD
         size_max = config.get("max_msg_size", -1)
         bytes_left = limits.BATCH_BYTES_MAX - self._byte_count
+        memory_left = self._budget.bytes_left
         taken = batch.msgs
         first = seq = len(taken) + 1
         byte_count = 0
@@ -156,16 +155,16 @@ class BatchStager:
             size = len(headers) + len(msg[2])
             if 0 <= size_max < size:
                 break
-            byte_count += size + len(msg[0])
-            if byte_count > bytes_left:
-                byte_count -= size + len(msg[0])
+            size += len(msg[0])
+            memory_left -= size + limits.BATCH_MSG_MEMORY_BYTES
+            if byte_count + size > bytes_left or memory_left < 0:
                 break
+            byte_count += size
             taken.append(msg)
             seq += 1
         count = seq - first
         if count:
-            batch.byte_count += byte_count
-            self._byte_count += byte_count
+            self._count(batch, count, byte_count)
             self._touch(batch_id, batch, now_ms)
         return start + count
 
@@ -197,6 +196,18 @@ class BatchStager:
 
     # --- the table ------------------------------------------------------------------------------
 
+    def _is_full(self) -> bool:
+        """True if no other batch may wait here."""
+        budget = self._budget
+        is_too_many = len(self._batches) >= budget.per_stream_max
+        return is_too_many or budget.left <= 0 or budget.bytes_left <= 0
+
+    def _count(self, batch: _Batch, msgs: int, size: int) -> None:
+        """So many messages of `size` bytes are added to a batch, or (negative) go with it."""
+        batch.byte_count += size
+        self._byte_count += size
+        self._budget.bytes_left -= size + msgs * limits.BATCH_MSG_MEMORY_BYTES
+
     def _open(self, batch_id: bytes) -> _Batch:
         batch = _Batch()
         self._batches[batch_id] = batch
@@ -212,7 +223,7 @@ class BatchStager:
 
     def _close(self, batch_id: bytes) -> None:
         batch = self._batches.pop(batch_id)
-        self._byte_count -= batch.byte_count
+        self._count(batch, -len(batch.msgs), -batch.byte_count)
         self._budget.left += 1
         self._set_deadline()
 

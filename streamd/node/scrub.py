@@ -71,7 +71,8 @@ def block_difference(
     machine: StreamMachine, block: Block, rows: BlockRows, *, active_count: int | None = None
 ) -> str:
     """How what was read of a block of a running stream differs from what it should be; empty: not
-    at all. `active_count`: messages it had when it was read, if it was the newest block then."""
+    at all. `active_count`: messages it had when it was read, if it was the newest block then; 0 if
+    there were other records only."""
     if active_count is None:
         return _difference(machine, block, rows)
     if len(rows.seqs) != active_count:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -113,3 +115,26 @@ def test_what_was_deleted_long_ago_costs_nothing() -> None:
     assert list(SeqSet.from_state(made.to_state()).ranges()) == [(2, 1 << 62)]
     assert made.discard_below(1 << 61) == (1 << 61) - 2
     assert list(made.ranges()) == [(1 << 61, 1 << 62)]
+
+
+def test_what_is_discarded_in_front_is_not_looked_for_in_all_that_follows() -> None:
+    """Each message that leaves at the front of a stream, below scattered deletes."""
+
+    class Spans(dict[int, int]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[int]:
+            for key in super().__iter__():
+                self.looks += 1
+                yield key
+
+    made = SeqSet()
+    made.add_all(range(1000, 1_000_000, 2000))
+    made.discard_below(2)
+    spans = made._spans = Spans(made._spans)
+    for seq in range(2, 10_000):
+        assert made.discard_below(seq) == (seq % 2000 == 1001)
+    assert spans.looks < 100
+    made.add(500)
+    assert made.discard_below(501) == 1
+    assert list(made) == list(range(11_000, 1_000_000, 2000))

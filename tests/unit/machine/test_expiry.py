@@ -10,6 +10,7 @@ import pytest
 
 from streamd.machine import commands, expiry
 from streamd.machine.expiry import Expiry
+from streamd.machine.places import IndexPlaces
 from streamd.machine.retention import Limits
 from tests.holdings import sizes
 from tests.unit.machine.box import SECOND, START_NS, Box
@@ -132,6 +133,35 @@ def test_what_left_before_its_time_is_not_kept_until_then(first_life: str) -> No
     box.do(commands.PURGE, b"", last, 0)
     now = box.now + 721 * 3600 * SECOND
     assert machine.plan_expiry(now)[2:] == [0, [last]]
+
+
+def test_what_never_leaves_is_not_looked_at_by_each_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket whose keys last for ever, but for some: each EXPIRE looked at every one of the keys
+    that had come before, on each replica: a second of the loop for a million."""
+    box = Box(block_bytes=2000, allow_msg_ttl=True, max_age=10 * SECOND)
+    never = b"NATS/1.0\r\nNats-TTL: never\r\n\r\n"
+    box.store(*[(b"a.%d" % number, never, b"") for number in range(500)])
+    asked: list[int] = []
+    flags_at = IndexPlaces.flags_at
+
+    def counted(index: IndexPlaces, seq: int) -> int:
+        asked.append(seq)
+        return flags_at(index, seq)
+
+    monkeypatch.setattr(IndexPlaces, "flags_at", counted)
+    for _ in range(2):
+        for _ in range(5):
+            box.put(b"a.x")
+            box.put(b"a.x", TTL="never")
+            box.now += 20 * SECOND
+            plan = box.machine.plan_expiry(box.now)
+            assert plan is not None
+            asked.clear()
+            assert box.do(commands.EXPIRE, *plan[2:]) == 1
+            assert len(asked) < 3, asked
+        box.machine = box.restored()
+    assert box.machine.index.count == 510
+    assert box.machine.next_expiry_ns() == 0
 
 
 def test_those_of_one_entry_are_kept_while_others_are_forgotten() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamd.machine import commands
+from streamd.machine.columns import ColumnsCache
 from streamd.machine.names import SubjectNames
 from streamd.subjects import Matcher
 from tests.unit.machine.box import Box
@@ -109,3 +110,17 @@ def test_names_with_a_prefix_follow_what_comes() -> None:
     subjects[b"a.b.0"] = None
     names.note(b"a.b.0")
     assert names.beginning_with(b"a.b.") == [b"a.b.0", b"a.b.1", b"a.b.2"]
+
+
+def test_the_last_of_a_subject_is_its_first_where_one_is_left() -> None:
+    """Its second message is deleted, and the first one is far back: all blocks between were read
+    to find it."""
+    box = Box(block_bytes=500)
+    box.put(b"a.x")
+    for _ in range(10):
+        box.store(*[(b"a.%d" % number, b"", b"x") for number in range(20)])
+    box.do(commands.DELETE_MSG, box.put(b"a.x"), False)
+    index = box.machine.index
+    index.use_cache(ColumnsCache())
+    box.blocks.footers.clear()
+    assert index.last_of(b"a.x") == index.first_of(b"a.x") == 1

@@ -10,7 +10,7 @@ from streamd import errors
 from streamd.machine import commands
 from streamd.machine.base import DROP, SEAL, Effects
 from streamd.machine.lookup import IndexLookup
-from streamd.machine.places import FIRST, LAST
+from streamd.machine.places import FIRST, LAST, SEQS
 from streamd.machine.stream import StreamMachine
 from streamd.types import Entry
 from tests.unit.machine.box import SECOND, Box
@@ -75,6 +75,19 @@ def test_never_outlives_age() -> None:
     assert box.live() == [1]
     assert box.machine.next_expiry_ns() == 0
     assert box.restored().next_expiry_ns() == 0
+
+
+def test_who_reads_the_block_again_finds_the_same_time_to_live() -> None:
+    """Headers without their first line, as no client library sends them: stored, `never` was
+    found in them; from the block, not, and two replicas expired different messages."""
+    box = Box(allow_msg_ttl=True, max_age=10 * SECOND)
+    box.store((b"a.1", b"Nats-TTL: never\r\n\r\n", b"x"), (b"a.2", b"", b"x"))
+    other = box.restored(with_index=False)
+    assert other.index.flags_at(1) == box.machine.index.flags_at(1)
+    command = commands.encode([commands.EXPIRE, box.now + 20 * SECOND, 2, []])
+    for machine in (box.machine, other):
+        machine.apply(Entry(1, machine.applied + 1, command), Effects())
+    assert other.digest == box.machine.digest
 
 
 def test_marker_is_left_for_an_emptied_subject() -> None:
@@ -554,3 +567,25 @@ def test_a_new_limit_per_subject_walks_the_stream_once(monkeypatch: pytest.Monke
     assert box.live() == list(range(951, 1001))
     blocks = len(set(looked))
     assert len(looked) <= 3 * blocks  # to find them, to remove them, and what `live` asks
+
+
+def test_a_key_with_one_value_has_no_list_of_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list each, for a million keys: 700 MB more for `max_msgs_per_subject` 5 than for 1. And a
+    bucket that is to remember more from now on is not read for it, in one turn on each replica."""
+    box = Box(max_msgs_per_subject=1, block_bytes=500)
+    for _ in range(2):
+        box.store(*[(b"a.%d" % number, b"", b"") for number in range(50)])
+    box.do(commands.DELETE_MSG, 70, False)
+    walked: list[int] = []
+    monkeypatch.setattr(IndexLookup, "live_subjects", lambda index: walked.append(1) or iter(()))
+    box.config(max_msgs_per_subject=3)
+    assert not walked
+    rows = box.machine.index.subjects.values()
+    assert [row[SEQS] for row in rows] == [None] * 49
+    box.store(*[(b"a.7", b"", b"")] * 2)
+    assert box.machine.index.subjects[b"a.7"][SEQS] == [58, 101, 102]
+    box.put(b"a.7")
+    assert box.live()[-4:] == [100, 101, 102, 103] and 58 not in box.live()
+    box.do(commands.PURGE, b"a.7", 0, 1)
+    assert box.machine.index.subjects[b"a.7"][:3] == [103, 103, 1]
+    assert [row[SEQS] for row in rows] == [None] * 49

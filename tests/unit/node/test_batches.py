@@ -216,3 +216,25 @@ def test_staged_bytes_are_bounded(publisher: Publisher, monkeypatch: pytest.Monk
     publisher.send("b", 1, payload=b"x" * 100)
     assert publisher.refused("a", 2, payload=b"x" * 150) == 10199
     assert publisher.send("b", 2, payload=b"x" * 150) is None
+
+
+def test_staged_bytes_of_all_streams_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred streams with half of their bytes each would be 3 GiB."""
+    message_bytes = limits.BATCH_MSG_MEMORY_BYTES + 1 + len(header_block("a", 1))
+    monkeypatch.setattr(limits, "BATCHES_BYTES_MAX", 3 * (message_bytes + 100) - 1)
+    budget = BatchBudget()
+    one, two, three = (Publisher(budget) for _ in range(3))
+    for _ in range(2):
+        for each in (one, two):
+            assert each.send("a", 1, payload=bytes(100)) is None
+        run = [(b"t", header_block("a", seq), bytes(100)) for seq in (2, 3)]
+        assert one.stager.stage_run(run, [b"", b""], 0, CONFIG, now_ms=1) == 0
+        assert three.send("a", 1, "1", payload=bytes(100)) is not None  # it does not wait
+        assert two.refused("a", 2, payload=bytes(100)) == 10199
+        assert two.advices.pop() == ("batch_abandoned", {"batch": "a", "reason": "large"})
+        assert one.stager.stage_run(run, [b"", b""], 0, CONFIG, now_ms=1) == 1
+        assert three.send("a", 1, payload=bytes(99)) is None
+        assert three.refused("b", 1) == 10210
+        for each in (one, three):
+            each.stager.clear()
+        assert budget.bytes_left == limits.BATCHES_BYTES_MAX

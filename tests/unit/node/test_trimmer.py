@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -136,6 +137,115 @@ def test_messages_published_meanwhile_count() -> None:
     assert heard == [40]
     assert world.box.machine.index.count_of(b"a.1") == 0
     assert world.box.machine.index.count == 80
+
+
+def test_what_a_purge_keeps_stays_though_others_leave_meanwhile() -> None:
+    """Acks of a work queue, or age, take the oldest in between: then so many fewer are left to be
+    purged. The purge took as many as it had counted at first, from what it was to keep."""
+    for pattern, kept in ((b"", list(range(81, 101))), (b"a.*", list(range(81, 101)))):
+        world = World()
+        world.fill(100)
+        world.post([commands.PURGE, 1, pattern, 0, 20], lambda outcome: None)
+        world.turn()
+        assert world.box.live()[0] == 11
+        world.box.do(commands.EXPIRE, 40, [])
+        while world.turn():
+            pass
+        assert world.box.live() == kept
+    world = World()
+    world.fill(100)
+    world.post([commands.PURGE, 1, b"a.1", 0, 3], lambda outcome: None)
+    world.turn()
+    world.box.do(commands.EXPIRE, 90, [])
+    while world.turn():
+        pass
+    assert [seq for seq in world.box.live() if seq % 3 == 2] == [92, 95, 98]
+
+
+def test_the_newest_of_a_subject_stay_though_they_came_meanwhile() -> None:
+    """Of a subject that was within the new limit when its oldest message was looked at, and is
+    not any more: the steps took the next one they came to, and kept the oldest."""
+    world, plain = World(), World()
+    plain.is_known = False
+    old = [(b"a.x", b"", b"1"), *[(b"a.y", b"", b"")] * 30, (b"a.x", b"", b"2")]
+    for each in (world, plain):
+        each.box.store(*old)
+        each.box.store(*[(b"a.z", b"", b"")] * 60)
+    config = world.box.machine.config | {"max_msgs_per_subject": 2}
+    world.post([commands.CONFIGURE, 1, config, 200], lambda outcome: None)
+    world.turn()
+    assert world.box.live()[:2] == [1, 12]
+    for each in (world, plain):
+        each.box.store((b"a.x", b"", b"3"))
+    while world.turn():
+        pass
+    plain.configure(max_msgs_per_subject=2)
+    assert world.box.live() == plain.box.live() == [30, 31, 32, 91, 92, 93]
+
+
+def test_the_newest_value_of_a_key_stays_though_others_leave_meanwhile() -> None:
+    """More had left than the steps found, so they went on into what came since; there they took
+    the newest value of a key for the one too many, and the one before it was its value again."""
+    world = World()
+    world.box.store((b"a.key", b"", b"old"), *[(b"a.z", b"", b"")] * 60)
+    config = world.box.machine.config | {"max_msgs_per_subject": 1}
+    world.post([commands.CONFIGURE, 1, config, 200], lambda outcome: None)
+    world.turn()
+    world.box.do(commands.EXPIRE, 0, list(range(30, 50)))
+    world.box.store((b"a.key", b"", b"new"), *[(b"a.%d" % n, b"", b"") for n in range(100)])
+    while world.turn():
+        pass
+    assert world.box.live() == list(range(61, 163))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_comes_and_goes_between_the_steps_is_as_if_there_were_none(seed: int) -> None:
+    """Beside the steps, one stream for which the command came at their beginning, and one for
+    which it came at their end: what both keep is kept, and nothing that the second would not."""
+    rng = random.Random(seed)
+    subjects = [b"a.%d" % number for number in range(rng.choice((1, 3, 8, 30)))]
+    steps, first, last = worlds = [World(block_bytes=rng.choice((400, 10**6))) for _ in range(3)]
+
+    def all_do(kind: int, *fields: Any) -> None:
+        for world in worlds:
+            world.box.do(kind, *fields)
+
+    def publish(count: int) -> None:
+        msgs = [[rng.choice(subjects), b"", bytes(rng.randrange(20))] for _ in range(count)]
+        all_do(commands.STORE, msgs)
+
+    publish(rng.choice((60, 150)))
+    command: list[Any] = [
+        commands.PURGE,
+        1,
+        rng.choice((b"", b"a.*", b"a.1")),
+        0,
+        rng.choice((3, 20)),
+    ]
+    if seed % 3:
+        limit = (
+            {"max_msgs_per_subject": rng.choice((1, 2, 10))} if seed % 3 == 1 else {"max_msgs": 9}
+        )
+        command = [commands.CONFIGURE, 1, steps.box.machine.config | limit, 10**6]
+    heard: list[Any] = []
+    first.box.do(command[0], *command[2:])
+    steps.post(command, heard.append)
+    while steps.turn() and not heard:
+        index = steps.box.machine.index
+        what = rng.randrange(5)
+        if what < 2:
+            publish(rng.choice((1, 5, 15)) if index.last_seq < 400 else 1)
+        elif what == 2:
+            all_do(commands.DELETE_MSG, rng.randint(1, index.last_seq), False)
+        elif what == 3:
+            all_do(commands.EXPIRE, min(index.first_seq + rng.randrange(12), index.last_seq), [])
+        else:
+            some = {rng.randint(1, index.last_seq) for _ in range(8)}
+            all_do(commands.EXPIRE, 0, sorted(some))
+    assert heard
+    last.box.do(command[0], *command[2:])
+    kept = [{*world.box.live()} for world in worlds]
+    assert kept[1] & kept[2] <= kept[0] <= kept[2]
 
 
 def test_one_after_another_and_a_later_config_ends_an_earlier_one() -> None:
