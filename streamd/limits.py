@@ -225,6 +225,7 @@ HTTP_FIRST_REQUEST_S: Final = 5.0  # until a connection must have asked somethin
 HTTP_IDLE_S: Final = 75.0  # between requests: above what scrapers leave between two looks
 HTTP_BACKLOG: Final = 128  # connections that wait while the HTTP library is being loaded
 MONITORING_PAGE: Final = 1024  # connections or subscriptions in one answer, unless asked for more
+CLOSED_SUBSCRIPTIONS_MAX: Final = 32  # kept of a closed connection, 0.3 kB each; all are counted
 MONITORING_ACCOUNTS_MAX: Final = 1024
 CURRENT_LAG_MAX: Final = 1000  # entries a replica under load is behind and still called current
 

@@ -68,7 +68,7 @@ class Connz:
 
     def _has_subject(self, facts: ConnectionFacts, subject: str) -> bool:
         wanted = subject.encode()
-        return any(matches(sub.subject.encode(), wanted) for sub in facts.subscriptions)
+        return any(matches(sub.subject.encode(), wanted) for sub in facts.subscriptions())
 
     def subsz(self, query: Query) -> dict[str, Any]:
         with_list = flag(query, "subs")
@@ -159,10 +159,10 @@ def _connection(
         "authorized_user": facts.user or None if with_user else None,
         "account": ACCOUNT if with_user else None,
         "subscriptions_list": (
-            [sub.subject for sub in facts.subscriptions] or None if with_subjects else None
+            [sub.subject for sub in facts.subscriptions()] or None if with_subjects else None
         ),
         "subscriptions_list_detail": (
-            [_subscription(sub) for sub in facts.subscriptions] or None if is_detailed else None
+            [_subscription(sub) for sub in facts.subscriptions()] or None if is_detailed else None
         ),
         "name_tag": ACCOUNT if with_user else None,
     }

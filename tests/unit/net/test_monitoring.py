@@ -26,7 +26,7 @@ def connection(cid: int, **changes: Any) -> ConnectionFacts:
         cid=cid, ip="127.0.0.1", port=5000 + cid, start_ns=cid * SECOND,
         last_activity_ns=(cid + 1) * SECOND, stop_ns=0, reason="", rtt_ns=597_000,
         pending_bytes=0, in_msgs=1, out_msgs=2, in_bytes=10, out_bytes=20,
-        subscriptions=(SubscriptionFacts(f"s.{cid}.*", "q", "1", 7, 0, cid),),
+        subscriptions=lambda: [SubscriptionFacts(f"s.{cid}.*", "q", "1", 7, 0, cid)],
         subscription_count=1, name=f"c{cid}", lang="python3", version="2.16.0", user="",
     )  # fmt: skip
     return facts._replace(**changes)
