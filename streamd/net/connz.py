@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from streamd.api.times import format_ns
@@ -94,14 +95,13 @@ class Connz:
             "limit": limit,
         }
         if with_list:
-            found = [
+            found = (
                 sub
                 for sub in self._sources.subscriptions()
                 if not test or matches(sub.subject.encode(), test.encode())
-            ]
-            if account and account != ACCOUNT:
-                found = []
-            shown = found[offset : offset + limit]
+            )
+            is_other = account and account != ACCOUNT
+            shown = [] if is_other else list(islice(found, offset, offset + limit))
             document["total"] = len(shown)
             if shown:
                 document["subscriptions_list"] = [

@@ -197,6 +197,14 @@ def test_subsz_lists_and_tests() -> None:
     ]
 
 
+def test_subsz_looks_at_no_more_than_it_shows() -> None:
+    """Of a million subscriptions a page is made at once."""
+    each = iter([SubscriptionFacts(f"a.{at}", "", "1", 0, 0, 4) for at in range(9)])
+    shown = monitoring(subscriptions=each).subsz({"subs": "1", "offset": "2", "limit": "3"})
+    assert [sub["subject"] for sub in shown["subscriptions_list"]] == ["a.2", "a.3", "a.4"]
+    assert len(list(each)) == 4
+
+
 def test_a_test_subject_is_one_to_publish_to() -> None:
     with pytest.raises(BadQuery, match="invalid test subject, must be valid publish subject: a"):
         monitoring().subsz({"test": "a.*"})
