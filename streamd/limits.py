@@ -244,7 +244,7 @@ REMOTE_NOTE_BYTES: Final = 1024 * 1024  # of messages to a node at once; longer 
 REMOTE_NOTE_SUBS: Final = 8192  # subscriptions told at once; for the same reason
 REMOTE_CHANGES_MAX: Final = 64  # more changed subscriptions at once: forget all routes instead
 REMOTE_CONGESTED_BYTES: Final = 2 * 1024 * 1024  # on a link; then deliveries over it pause
-REMOTE_STALL_BYTES: Final = 8 * 1024 * 1024  # on a link; then clients that publish rest a little
+REMOTE_STALL_BYTES: Final = 8 * 1024 * 1024  # on a link; then clients that publish rest
 
 # --- consumers ----------------------------------------------------------------------------------
 
