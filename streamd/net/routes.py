@@ -85,7 +85,7 @@ class Route:
 
     def queue_names(self) -> list[bytes]:
         """The queue groups with members at this node."""
-        return [members[0].queue for members in self.queues]
+        return [members[0].queue for members in self.queues if _is_any_open(members)]
 
 
 _NOWHERE = Route(Match(), ())

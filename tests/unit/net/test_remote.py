@@ -532,3 +532,20 @@ def test_a_slow_link_is_not_filled_by_many_publishers(monkeypatch):
             sent += len(wire.popleft())
         mesh.beds["a"].clock.advance(0.01)
     assert sent > 3000 * 1250  # it was never idle
+
+
+def test_a_group_whose_members_here_just_left_is_served_elsewhere():
+    """Who had many subscriptions is taken out in steps."""
+    mesh = Mesh(2)
+    gone, far = mesh.peer("a"), mesh.peer("b")
+    gone.send(b"SUB d g 0\r\n" + b"".join(b"SUB s.%d %d\r\n" % (at, at) for at in range(1, 500)))
+    far.send(b"SUB d g 1\r\n")
+    mesh.settle()
+    pubsub = mesh.beds["a"].pubsub
+    ticks = iter(range(10**9))
+    pubsub.clock = lambda: next(ticks)
+    gone.leave()
+    assert pubsub.sublist.has_literal(b"d", b"g")
+    pubsub.sink(b"d", b"g").deliver([(b"m", b"", b"", b"x")])
+    mesh.settle()
+    assert far.take() == msg(b"m", b"1")
