@@ -96,6 +96,8 @@ class ClientConn(ClientSession):
         self.subs.clear()
         for sub in subs:
             sub.is_open = False
+        # From the end: members of groups first, whose messages others would get.
+        subs.sort(key=lambda sub: sub.queue)
         self._unsubscribe(subs)
 
     def _unsubscribe(self, subs: list[Subscription]) -> None:

@@ -538,7 +538,7 @@ def test_a_group_whose_members_here_just_left_is_served_elsewhere():
     """Who had many subscriptions is taken out in steps."""
     mesh = Mesh(2)
     gone, far = mesh.peer("a"), mesh.peer("b")
-    gone.send(b"SUB d g 0\r\n" + b"".join(b"SUB s.%d %d\r\n" % (at, at) for at in range(1, 500)))
+    gone.send(b"SUB d g 0\r\n" + b"".join(b"SUB s.%d g %d\r\n" % (at, at) for at in range(1, 500)))
     far.send(b"SUB d g 1\r\n")
     mesh.settle()
     pubsub = mesh.beds["a"].pubsub
