@@ -607,6 +607,13 @@ def test_who_is_gone_gets_no_turn():
     assert a.take() == b""
 
 
+def test_a_star_in_an_inbox_is_text():
+    """Where the subjects of a prefix share a route, too."""
+    peer = Bed().peer()
+    peer.send(b"SUB _INBOX.*.* 1\r\n")
+    assert peer.send(pub(b"_INBOX.*.x")) == msg(b"_INBOX.*.x", b"1")
+
+
 @pytest.mark.parametrize("queue", [b"", b"q "])
 def test_one_of_many_on_a_subject_ends_and_the_others_keep_their_order(queue):
     bed = Bed()
