@@ -227,6 +227,7 @@ HTTP_FIRST_REQUEST_S: Final = 5.0  # until a connection must have asked somethin
 HTTP_IDLE_S: Final = 75.0  # between requests: above what scrapers leave between two looks
 HTTP_BACKLOG: Final = 128  # connections that wait while the HTTP library is being loaded
 MONITORING_PAGE: Final = 1024  # connections or subscriptions in one answer, unless asked for more
+CLOSED_SUBSCRIPTIONS_MAX: Final = 32  # kept of a closed connection, 0.3 kB each; all are counted
 MONITORING_ACCOUNTS_MAX: Final = 1024
 CURRENT_LAG_MAX: Final = 1000  # entries a replica under load is behind and still called current
 
@@ -245,7 +246,7 @@ REMOTE_NOTE_BYTES: Final = 1024 * 1024  # of messages to a node at once; longer 
 REMOTE_NOTE_SUBS: Final = 8192  # subscriptions told at once; for the same reason
 REMOTE_CHANGES_MAX: Final = 64  # more changed subscriptions at once: forget all routes instead
 REMOTE_CONGESTED_BYTES: Final = 2 * 1024 * 1024  # on a link; then deliveries over it pause
-REMOTE_STALL_BYTES: Final = 8 * 1024 * 1024  # on a link; then clients that publish rest a little
+REMOTE_STALL_BYTES: Final = 8 * 1024 * 1024  # on a link; then clients that publish rest
 
 # --- consumers ----------------------------------------------------------------------------------
 

@@ -164,7 +164,15 @@ class Router:
         """Answer what is published to `$JS.API.>`, and announce what streams report."""
         events: Any = self.context.node
         events.on_stream_event = self.advisories.on_stream_event
-        pubsub.subscribe_internal(PREFIX + b">", self.handle)
+        pubsub.subscribe_internal(PREFIX + b">", self._on_message)
+
+    def _on_message(
+        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: Any
+    ) -> None:
+        """What clients ask for. Answers and acks of the server go wherever a client wants them, and
+        may not ask for what that client may not: they are no requests."""
+        if client is not None:
+            self.handle(subject, reply, headers, payload, client)
 
     def handle(
         self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: Any = None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = b"$SYS.REQ.ACCOUNT.PING."
 _STATES: Final = ("open", "closed", "any")
+_TEXTS: Final = ("sort", "user", "filter_subject", "offset", "limit", "cid")
 _Document = Callable[[Query], dict[str, Any]]
 
 
@@ -61,8 +62,7 @@ class AccountPings:
 
 def connz_query(asked: dict[str, Any]) -> Query:
     """Return what the monitoring port would be asked. The account is always the asker's."""
-    query = {key: str(asked[key]) for key in ("sort", "user", "filter_subject") if asked.get(key)}
-    query |= {key: str(asked[key]) for key in ("offset", "limit", "cid") if asked.get(key)}
+    query = {key: _text(asked[key]) for key in _TEXTS if asked.get(key)}
     if asked.get("auth"):
         query["auth"] = "1"
     if asked.get("subscriptions"):
@@ -70,8 +70,14 @@ def connz_query(asked: dict[str, Any]) -> Query:
     if asked.get("subscriptions_detail"):
         query["subs"] = "detail"
     state = asked.get("state") or 0
-    query["state"] = _STATES[state] if state in range(len(_STATES)) else str(state)
+    is_known = isinstance(state, int) and 0 <= state < len(_STATES)
+    query["state"] = _STATES[state] if is_known else _text(state)
     return query
+
+
+def _text(value: Any) -> str:
+    """Return `value` as text that can be sent back: JSON may name halves of characters."""
+    return str(value).encode(errors="replace").decode()
 
 
 def statz_query(asked: dict[str, Any]) -> Query:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from streamd.api.decoding import Shape, decode_one
 from streamd.errors import JsError
-from streamd.limits import STALL_S
 from streamd.net.auth import Check, Identity, UserRights
 from streamd.net.client_output import ClientOutput
 from streamd.net.sublist import Subscription
@@ -333,12 +332,12 @@ class ClientSession(ClientOutput):
         if events:
             self._handle(events)
 
-    def stall(self) -> None:
+    def stall(self, rest_s: float) -> None:
         """Read no more for a moment: a receiver of what this client publishes is far behind."""
         if not self._is_stalled and not self.is_closed and not self.is_being_checked:
             self._is_stalled = True
             self._transport.pause_reading()
-            self._loop.call_later(STALL_S, self._unstall)
+            self._loop.call_later(rest_s, self._unstall)
 
     def _unstall(self) -> None:
         self._is_stalled = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from streamd.api.times import format_ns
@@ -68,7 +69,7 @@ class Connz:
 
     def _has_subject(self, facts: ConnectionFacts, subject: str) -> bool:
         wanted = subject.encode()
-        return any(matches(sub.subject.encode(), wanted) for sub in facts.subscriptions)
+        return any(matches(sub.subject.encode(), wanted) for sub in facts.subscriptions())
 
     def subsz(self, query: Query) -> dict[str, Any]:
         with_list = flag(query, "subs")
@@ -94,14 +95,13 @@ class Connz:
             "limit": limit,
         }
         if with_list:
-            found = [
+            found = (
                 sub
                 for sub in self._sources.subscriptions()
                 if not test or matches(sub.subject.encode(), test.encode())
-            ]
-            if account and account != ACCOUNT:
-                found = []
-            shown = found[offset : offset + limit]
+            )
+            is_other = account and account != ACCOUNT
+            shown = [] if is_other else list(islice(found, offset, offset + limit))
             document["total"] = len(shown)
             if shown:
                 document["subscriptions_list"] = [
@@ -159,10 +159,10 @@ def _connection(
         "authorized_user": facts.user or None if with_user else None,
         "account": ACCOUNT if with_user else None,
         "subscriptions_list": (
-            [sub.subject for sub in facts.subscriptions] or None if with_subjects else None
+            [sub.subject for sub in facts.subscriptions()] or None if with_subjects else None
         ),
         "subscriptions_list_detail": (
-            [_subscription(sub) for sub in facts.subscriptions] or None if is_detailed else None
+            [_subscription(sub) for sub in facts.subscriptions()] or None if is_detailed else None
         ),
         "name_tag": ACCOUNT if with_user else None,
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
+
+from streamd.limits import CLOSED_SUBSCRIPTIONS_MAX
 
 if TYPE_CHECKING:
     from streamd.net.client_conn import ClientConn
@@ -27,7 +30,7 @@ class ConnectionFacts(NamedTuple):
     out_msgs: int
     in_bytes: int
     out_bytes: int
-    subscriptions: tuple[SubscriptionFacts, ...]
+    subscriptions: Callable[[], list[SubscriptionFacts]]  # asked for only if they are shown
     subscription_count: int
     name: str
     lang: str
@@ -73,7 +76,7 @@ class SublistFacts(NamedTuple):
 
 
 def connection_facts(conn: ClientConn) -> ConnectionFacts:
-    """Return what is shown of `conn`, which may be about to close."""
+    """Return what is shown of `conn`, which is open."""
     return ConnectionFacts(
         cid=conn.cid,
         ip=conn.ip,
@@ -88,13 +91,19 @@ def connection_facts(conn: ClientConn) -> ConnectionFacts:
         out_msgs=conn.out_msgs,
         in_bytes=conn.in_bytes,
         out_bytes=conn.out_bytes,
-        subscriptions=tuple(_subscription_facts(sub) for sub in conn.subs.values()),
+        subscriptions=lambda: list(map(_subscription_facts, conn.subs.values())),
         subscription_count=len(conn.subs),
         name=conn.name,
         lang=conn.lang,
         version=conn.version,
         user=conn.user,
     )
+
+
+def last_facts(conn: ClientConn) -> ConnectionFacts:
+    """Return what is shown of `conn` once it is gone: of many subscriptions the first alone."""
+    subs = list(map(_subscription_facts, islice(conn.subs.values(), CLOSED_SUBSCRIPTIONS_MAX)))
+    return connection_facts(conn)._replace(subscriptions=lambda: subs)
 
 
 def _subscription_facts(sub: Subscription) -> SubscriptionFacts:

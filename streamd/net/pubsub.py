@@ -13,7 +13,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
 
 from streamd.config.options import Options
-from streamd.limits import CLIENT_SHARE_S
+from streamd.limits import CLIENT_SHARE_S, STALL_S
 from streamd.net.fanout import FanOut
 from streamd.net.pubacks import domain_field
 from streamd.net.remote import Remotes
@@ -113,12 +113,12 @@ class PubSub(FanOut):
         self.is_in_chunk = False
         if self.dirty:
             self.write_out(conn)
-        if self._has_slow_receiver:
+        rest_s = STALL_S if self._has_slow_receiver else 0.0
+        if self.remotes is not None:
+            rest_s = max(rest_s, self.remotes.flush())
+        if rest_s:
             self.stalled_count += 1
-            conn.stall()
-        if self.remotes is not None and self.remotes.flush():
-            self.stalled_count += 1
-            conn.stall()
+            conn.stall(rest_s)
 
     # --- publishing -------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from streamd.limits import (
     REMOTE_NOTE_BYTES,
     REMOTE_NOTE_SUBS,
     REMOTE_STALL_BYTES,
+    STALL_S,
 )
 from streamd.net.interest import LocalInterest, RemoteInterest
 from streamd.net.sinks import Delivery, Numbers, deliver_here, deliver_run_here, is_congested_here
@@ -190,18 +191,19 @@ class Remotes:
         self.flush()
         self.on_drained()
 
-    def flush(self) -> bool:
-        """Send what waits. True if it goes to a node so far behind that its source should rest."""
+    def flush(self) -> float:
+        """Send what waits. Returns how many seconds its source should rest, since it goes to a node
+        that is behind. With the square of how far: many sources, each of which sends a chunk
+        between two rests, would fill any link that takes less, and it would be closed."""
         if self.has_untold:
             self.tell()
         is_relayed, self.has_relayed = self.has_relayed, False
-        is_behind = False
+        behind = 0.0
         for node in list(self._nodes.values()):
             if node.outbox or is_relayed:
                 node.flush()
-                if self._links.buffered_bytes(node.node_id) > REMOTE_STALL_BYTES:
-                    is_behind = True
-        return is_behind
+                behind = max(behind, self._links.buffered_bytes(node.node_id) / REMOTE_STALL_BYTES)
+        return STALL_S * behind**2 if behind > 1 else 0.0
 
     def on_drained(self) -> None:
         """A connection here has room again, or is gone: those who wait for it may go on."""

@@ -78,12 +78,14 @@ class Route:
         if queue:
             if remote is not None and queue in remote.groups:
                 return True
-            return any(members[0].queue == queue for members in self.queues)
-        return bool(self.plain or self.queues or remote)
+            return any(
+                members[0].queue == queue and _is_any_open(members) for members in self.queues
+            )
+        return remote is not None or _is_any_open(self.plain) or any(map(_is_any_open, self.queues))
 
     def queue_names(self) -> list[bytes]:
         """The queue groups with members at this node."""
-        return [members[0].queue for members in self.queues]
+        return [members[0].queue for members in self.queues if _is_any_open(members)]
 
 
 _NOWHERE = Route(Match(), ())
@@ -180,6 +182,11 @@ class RouteTable:
         # A prefix may also be shorter than the pattern's: the pattern then sees some of its
         # subjects only, as `a.b.*` does of those under `a.`. Never deeper than one token, though.
         self._by_prefix.forget_under(fixed)
+
+
+def _is_any_open(subs: list[Subscription]) -> bool:
+    """Those of a connection that has just ended may still be there."""
+    return any(sub.is_open for sub in subs)
 
 
 def _fixed_prefix(pattern: bytes) -> bytes:

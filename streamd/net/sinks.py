@@ -149,8 +149,14 @@ def _share(pubsub: PubSub, members: list[Subscription], batch: list[Delivery]) -
         able = members
         if is_filtered:
             able = [member for member in members if not _is_denied(member, message[0])]
-        if able:
-            _deliver_to(pubsub.pick_member(able), [message])
+        while able:
+            member = pubsub.pick_member(able)
+            if member.is_open:
+                _deliver_to(member, [message])
+                break
+            # It had its last message, or was too slow, perhaps within this batch.
+            members = [each for each in members if each.is_open]
+            able = [each for each in able if each.is_open]
 
 
 def _is_denied(sub: Subscription, subject: bytes) -> bool:

@@ -217,9 +217,12 @@ class Sublist:
                 rest = children.get(b">")
                 if rest is not None:
                     found.take(rest)
-                for child in (children.get(token), children.get(b"*")):
-                    if child is not None:
-                        following.append(child)
+                child = children.get(token)
+                if child is not None and token != b">" and token != b"*":  # as in `match`
+                    following.append(child)
+                child = children.get(b"*")
+                if child is not None:
+                    following.append(child)
             levels = following
         for level in levels:
             for token, child in level.children.items():

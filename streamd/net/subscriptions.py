@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamd.config.options import Options
-from streamd.net.facts import ConnectionFacts, connection_facts
+from streamd.net.facts import ConnectionFacts, last_facts
 from streamd.net.interest import RemoteInterest, sees_acks
 from streamd.net.remote import Remotes
 from streamd.net.routes import RouteTable
@@ -80,7 +80,7 @@ class Subscriptions:
         self.closed_in_bytes += conn.in_bytes
         self.closed_out_msgs += conn.out_msgs
         self.closed_out_bytes += conn.out_bytes
-        self.closed.append(connection_facts(conn))
+        self.closed.append(last_facts(conn))
 
     # --- subscriptions ----------------------------------------------------------------------------
 

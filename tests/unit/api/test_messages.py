@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from streamd.api.router import Router
 from tests.unit.api.bed import Bed, Stream
+from tests.unit.net.bed import Bed as ClientBed
 
 HEADERS = b"NATS/1.0\r\nA: b\r\n\r\n"
 
@@ -224,3 +226,18 @@ def test_direct_batch_reads_in_chunks() -> None:
         stream.store(f"b.{at % 2}")
     seqs = [seq for seq, _, _ in heads(bed.ask_raw("DIRECT.GET.B", {"batch": 599, "seq": 2}))]
     assert seqs == [*range(2, 601), 0]
+
+
+def test_an_answer_that_goes_to_the_api_asks_nothing(bed: Bed) -> None:
+    """Who may only read could have the server itself ask for what only others may."""
+    clients = ClientBed()
+    node: Any = bed.node
+    router = Router(
+        node, clients.pubsub, server_version="2.14.0", clock=bed.node.clock, call_later=None
+    )
+    router.attach(clients.pubsub)
+    peer = clients.peer()
+    peer.send(b"PUB $JS.API.DIRECT.GET.T.none $JS.API.STREAM.DELETE.T 0\r\n\r\n")
+    assert bed.node.stream("T") is not None
+    peer.send(b"SUB in 1\r\nPUB $JS.API.STREAM.DELETE.T in 0\r\n\r\n")
+    assert bed.node.stream("T") is None

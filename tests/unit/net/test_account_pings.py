@@ -64,12 +64,20 @@ def test_what_is_no_json_is_refused(payload: bytes) -> None:
         (b'{"state":[1]}', "Error decoding state for"),
         (b'{"limit":"x"}', "Error decoding int"),
         (b'{"sort":{"a":1}}', "invalid sorting option"),
+        (b'{"state":1.0}', "Error decoding state for 1.0"),
+        (b'{"sort":"\\ud800"}', "invalid sorting option: ?"),
+        (b'{"limit":"\\ud800"}', "Error decoding int"),
     ],
 )
 def test_what_means_nothing_is_refused(payload: bytes, text: str) -> None:
     answer = ask("CONNZ", payload)
     assert answer["data"] is None and answer["error"]["code"] == 500
     assert answer["error"]["description"].startswith(text)
+
+
+def test_half_a_character_is_in_no_subject() -> None:
+    asked = b'{"filter_subject":"\\ud800"}'
+    assert ask("CONNZ", asked)["data"]["connections"] == []
 
 
 def test_every_node_answers_with_its_own() -> None:

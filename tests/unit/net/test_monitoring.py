@@ -26,7 +26,7 @@ def connection(cid: int, **changes: Any) -> ConnectionFacts:
         cid=cid, ip="127.0.0.1", port=5000 + cid, start_ns=cid * SECOND,
         last_activity_ns=(cid + 1) * SECOND, stop_ns=0, reason="", rtt_ns=597_000,
         pending_bytes=0, in_msgs=1, out_msgs=2, in_bytes=10, out_bytes=20,
-        subscriptions=(SubscriptionFacts(f"s.{cid}.*", "q", "1", 7, 0, cid),),
+        subscriptions=lambda: [SubscriptionFacts(f"s.{cid}.*", "q", "1", 7, 0, cid)],
         subscription_count=1, name=f"c{cid}", lang="python3", version="2.16.0", user="",
     )  # fmt: skip
     return facts._replace(**changes)
@@ -195,6 +195,14 @@ def test_subsz_lists_and_tests() -> None:
     assert tested == [
         {"account": "$G", "account_tag": "$G", "subject": "b.>", "sid": "1", "msgs": 0, "cid": 4}
     ]
+
+
+def test_subsz_looks_at_no_more_than_it_shows() -> None:
+    """Of a million subscriptions a page is made at once."""
+    each = iter([SubscriptionFacts(f"a.{at}", "", "1", 0, 0, 4) for at in range(9)])
+    shown = monitoring(subscriptions=each).subsz({"subs": "1", "offset": "2", "limit": "3"})
+    assert [sub["subject"] for sub in shown["subscriptions_list"]] == ["a.2", "a.3", "a.4"]
+    assert len(list(each)) == 4
 
 
 def test_a_test_subject_is_one_to_publish_to() -> None:

@@ -607,6 +607,13 @@ def test_who_is_gone_gets_no_turn():
     assert a.take() == b""
 
 
+def test_a_star_in_an_inbox_is_text():
+    """Where the subjects of a prefix share a route, too."""
+    peer = Bed().peer()
+    peer.send(b"SUB _INBOX.*.* 1\r\n")
+    assert peer.send(pub(b"_INBOX.*.x")) == msg(b"_INBOX.*.x", b"1")
+
+
 @pytest.mark.parametrize("queue", [b"", b"q "])
 def test_one_of_many_on_a_subject_ends_and_the_others_keep_their_order(queue):
     bed = Bed()
@@ -617,3 +624,48 @@ def test_one_of_many_on_a_subject_ends_and_the_others_keep_their_order(queue):
     match = bed.pubsub.sublist.match(b"s")
     kept = match.queues[0] if queue else match.plain
     assert kept == subs[:7] + subs[8:49]
+
+
+def test_who_had_very_many_subscriptions_leaves_a_share_at_a_time():
+    bed = Bed()
+    peer, other = bed.peer(), bed.peer()
+    peer.send(
+        b"".join(b"SUB a.%d %d\r\nSUB in.%d q q%d\r\n" % (at, at, at, at) for at in range(500))
+    )
+    other.send(b"SUB in.7 q 1\r\n")
+    ticks = iter(range(10**9))
+    bed.pubsub.clock = lambda: next(ticks) * 1e-3  # each look takes a millisecond
+    peer.leave()
+    assert bed.pubsub.closed[-1].subscription_count == 1000
+    assert 500 < bed.pubsub.sublist.count < 1000
+    # What is still there to be taken out gets nothing, and stands for nobody.
+    assert bed.pubsub.sink(b"a.0") is None and bed.pubsub.sink(b"in.8", b"q") is None
+    # Members of groups go first: other nodes may still choose this one for them.
+    assert not bed.pubsub.sublist.has_literal(b"in.499", b"q")
+    for _ in range(8):
+        bed.pubsub.sink(b"in.7", b"q").deliver([(b"m", b"", b"", b"x")])
+    assert other.take() == msg(b"m", b"1") * 8
+    asker = bed.peer()
+    assert asker.send(b"SUB r 1\r\n" + pub(b"a.0", b"", b"r")).startswith(b"HMSG r 1 ")
+    bed.clock.advance(1)
+    assert bed.pubsub.sublist.count == 2
+
+
+def test_what_a_gone_connection_had_is_kept_in_part():
+    bed = Bed()
+    peer = bed.peer()
+    peer.send(b"".join(b"SUB a.%d %d\r\n" % (at, at) for at in range(500)))
+    peer.leave()
+    gone = bed.pubsub.closed[-1]
+    assert gone.subscription_count == 500
+    assert [sub.subject for sub in gone.subscriptions()] == [f"a.{at}" for at in range(32)]
+
+
+def test_a_member_that_ends_within_a_batch_leaves_the_rest_to_others():
+    bed = Bed()
+    peer, other = bed.peer(), bed.peer()
+    peer.send(b"SUB d g 1\r\nUNSUB 1 2\r\n")
+    other.send(b"SUB d g 1\r\n")
+    bed.pubsub.sink(b"d", b"g").deliver([(b"m", b"", b"", b"x")] * 40)
+    assert peer.take() == msg(b"m", b"1") * 2
+    assert other.take() == msg(b"m", b"1") * 38

@@ -2,6 +2,8 @@
 
 import pytest
 
+from streamd.limits import PEER_BUFFER_BYTES_MAX
+from streamd.net import remote
 from tests.unit.net.bed import Node, Stream
 from tests.unit.net.mesh import Mesh
 from tests.unit.net.test_pubsub import NO_ECHO, msg, pub
@@ -508,3 +510,42 @@ def test_without_other_nodes_a_link_that_says_nothing_is_no_burden():
     peer.send(b"SUB s 1\r\n")
     assert peer.send(pub(b"s")) == msg(b"s", b"1")
     assert mesh.beds["a"].pubsub.remotes.nodes() == []
+
+
+def test_a_slow_link_is_not_filled_by_many_publishers(monkeypatch):
+    """40 clients send a chunk whenever they are read, over a link of 16 MB/s; in 128ths."""
+    monkeypatch.setattr(remote, "REMOTE_STALL_BYTES", remote.REMOTE_STALL_BYTES // 128)
+    mesh = Mesh(2)
+    mesh.peer("b").send(b"SUB d 1\r\n")
+    mesh.settle()
+    publishers = [mesh.peer("a") for _ in range(40)]
+    wire, sent = mesh.wire("a", "b"), 0
+    for _ in range(3000):  # 10 ms each
+        for publisher in publishers:
+            if not publisher.transport.is_paused:
+                publisher.send(pub(b"d", b"x" * 2048))
+        # At all of it the link would be closed.
+        assert mesh.links["a"].buffered_bytes("b") < PEER_BUFFER_BYTES_MAX // 128 // 2
+        room = 1250
+        while wire and room > 0:
+            room -= len(wire[0])
+            sent += len(wire.popleft())
+        mesh.beds["a"].clock.advance(0.01)
+    assert sent > 3000 * 1250  # it was never idle
+
+
+def test_a_group_whose_members_here_just_left_is_served_elsewhere():
+    """Who had many subscriptions is taken out in steps."""
+    mesh = Mesh(2)
+    gone, far = mesh.peer("a"), mesh.peer("b")
+    gone.send(b"SUB d g 0\r\n" + b"".join(b"SUB s.%d g %d\r\n" % (at, at) for at in range(1, 500)))
+    far.send(b"SUB d g 1\r\n")
+    mesh.settle()
+    pubsub = mesh.beds["a"].pubsub
+    ticks = iter(range(10**9))
+    pubsub.clock = lambda: next(ticks)
+    gone.leave()
+    assert pubsub.sublist.has_literal(b"d", b"g")
+    pubsub.sink(b"d", b"g").deliver([(b"m", b"", b"", b"x")])
+    mesh.settle()
+    assert far.take() == msg(b"m", b"1")
