@@ -191,9 +191,7 @@ class CatchUps:
             assert node.meta_member.group is not None
             node.meta_member.on_failed(node.meta_member.group, err)
             return
-        asset = node.meta.streams_by_uid.get(uid)
-        if asset is not None:
-            node.replicas.fail(uid, asset.name, err)
+        node.replicas.not_opened(uid, err)
 
     # --- to a follower ----------------------------------------------------------------------
 

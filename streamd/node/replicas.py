@@ -178,8 +178,7 @@ class Replicas:
                     raise result
                 self._run(asset, result)
             except OPENING_ERRORS as err:
-                self.fail(asset.uid, asset.name, err)
-                self._look_if_passing(asset, err)
+                self.not_opened(asset.uid, err)
             self._no_longer_busy(asset)
 
         self._node.block_thread.submit(partial(self._recovery.recover, asset), opened)
@@ -316,9 +315,8 @@ class Replicas:
             self._node.block_thread.submit(before, done)
 
         def done(result: Any) -> None:
-            asset = self._assets.get(uid)  # None: deleted meanwhile
-            if asset is not None and isinstance(result, BaseException):
-                self.fail(uid, asset.name, result)
+            if isinstance(result, BaseException):
+                self.not_opened(uid, result)
             else:
                 self.open_again(uid)
 
@@ -384,6 +382,13 @@ class Replicas:
         self.fail(uid, asset.name, err)
         replica.store.close()  # nobody reads it any more: others need what it holds open
         self._look_if_passing(asset, err)
+
+    def not_opened(self, uid: Uid, err: BaseException) -> None:
+        """A replica that is closed can't be opened, for now or for good."""
+        asset = self._assets.get(uid)
+        if asset is not None:  # else it was deleted meanwhile
+            self.fail(uid, asset.name, err)
+            self._look_if_passing(asset, err)
 
     def _look_if_passing(self, asset: StreamAsset, err: BaseException) -> None:
         """A replica that had to stop, or could not be opened, with nothing wrong but what passes:
