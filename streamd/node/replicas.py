@@ -117,7 +117,10 @@ class Replicas:
             if uid in self._replicas:
                 self.departures.begin(uid)
             elif uid in self._assets:
-                self._close(self._assets[uid])  # not open: what it has on disk stays
+                is_stopped = asset.name in node.failed and uid not in self._paused
+                if is_stopped or not asset.is_file:
+                    self._close(self._assets[uid])  # not open: what it has on disk stays
+                # Else it is begun anew, here or in a while: then its group is asked.
             elif node.wal.group(uid) is not None:
                 self._open(asset)  # it moved away meanwhile: the group is asked, as by any other
         elif uid not in self._assets:
@@ -370,6 +373,9 @@ class Replicas:
     def _failed(self, asset: StreamAsset, err: BaseException) -> None:
         """A turn raised. With peers, what is wrong here is right elsewhere."""
         uid, replica = asset.uid, self._replicas[asset.uid]
+        if uid in self._busy:
+            self._node.warn("stream failed at its end", stream=asset.name, reason=str(err))
+            return  # it is being closed for good, and nobody misses it
         # As its members are now: when it was opened, or where it is wanted, may be another matter.
         voters = replica.group.raft.members.voters
         has_peers = any(name != self._node.server_name for name in voters)

@@ -20,12 +20,13 @@ class Stragglers:
         self._uncarried: dict[Uid, str] = {}  # groups whose entries can't be read: why
 
     def look(self) -> None:
-        """Have each save a snapshot; carry over the entries of those that stopped for good."""
+        """Have each save a snapshot; carry over the entries of those that stopped for good, or have
+        moved away and could not be opened to ask their group."""
         node = self._node
         for uid in node.wal.stragglers():
             monitor, group = node.monitor_of(uid), node.group_of(uid)
             asset = node.meta.streams_by_uid.get(uid)
-            if asset is not None and asset.name in node.failed:
+            if asset is not None and (asset.name in node.failed or not node.replicas.knows(uid)):
                 self._carry(uid)
             if monitor is None or group is None or monitor.stopped.is_set():
                 continue
