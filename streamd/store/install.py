@@ -141,8 +141,12 @@ class FileInstall:
         self._aside = ""  # where `quarantine` moved the stream last; most of it is good
         self._manifest: Manifest | None = None
 
-    def begin(self, manifest: Manifest, done: Result) -> None:
-        """Keep what is here of `manifest`, drop the rest; `done(set of whole files' numbers)`."""
+    def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
+        """Keep what is here of `manifest`, drop the rest; `done(set of whole files' numbers)`.
+
+        Asked before each file, `is_over()` ends it: what another manifest has made of the directory
+        by then must stay.
+        """
         self._manifest = manifest
         facts = list(manifest.files)
         whole: set[int] = set()
@@ -161,6 +165,8 @@ class FileInstall:
 
         def step(result: Any) -> None:
             # One job for each file: others have their turn on the thread in between.
+            if is_over():
+                return
             if isinstance(result, BaseException):
                 done(result)
                 return
