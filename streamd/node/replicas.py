@@ -207,6 +207,9 @@ class Replicas:
             node.damages.on_conflict(uid, found.conflict)
         if found.marker is not None:
             self._recovery.tell_log(uid, found.marker)
+        if found.marker is not None or found.is_install_void:
+            self.catch_ups.note_opened(uid, is_void=found.is_install_void)
+            node.trash.empty(found.needless)
         raft = self._maker.member(asset, found, is_log_void=uid in self._void_logs)
         self._void_logs.discard(uid)
         replica = self._replicas[uid] = self._maker.replica(asset, found, raft)
@@ -472,7 +475,7 @@ class Replicas:
         node = self._node
         uid = asset.uid
         self.departures.forget(uid)
-        self.catch_ups.stop(uid)
+        self.catch_ups.forget(uid)
         if uid not in node.meta.streams_by_uid:
             node.peering.forget(uid)  # else it lives on, elsewhere
         node.peering.comparisons.forget(uid)
