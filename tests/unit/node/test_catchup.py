@@ -799,3 +799,33 @@ def test_what_is_begun_anew_while_blocks_are_looked_for_here_is_not_disturbed(
         world.run()
         assert not world.troubles
         assert same(world.reopened(), two)
+
+
+def test_a_state_that_was_handed_out_leaves_the_leaders_memory() -> None:
+    """It has some 24 bytes for each message: those of the last four streams stayed for ever."""
+    one = leader()
+    world = World(Replica("b"), one)
+    world.catchup.start("a", 1)
+    most = 0
+    while not world.done:
+        assert world.step()
+        states = one.files._states.values()
+        most = max(most, sum(len(blob) for files in states for blob in files.values()))
+    assert most > 1000
+    assert not any(one.files._states.values())
+    assert same(world.reopened(), one)
+
+
+def test_two_may_fetch_one_state_at_a_time() -> None:
+    one = leader()
+    worlds = [World(Replica(name), one) for name in "bc"]
+    for world in worlds:
+        world.catchup.start("a", 1)
+        for _ in range(5):
+            world.step()
+    while not all(world.done for world in worlds):
+        for world in worlds:
+            assert world.done or world.step()
+    for world in worlds:
+        assert not world.troubles
+        assert same(world.reopened(), one)
