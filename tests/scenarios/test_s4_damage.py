@@ -195,6 +195,26 @@ def test_s4_8_damage_is_repaired_while_the_stream_rests(cluster: Cluster) -> Non
     check_blocks(cluster)
 
 
+def test_s4_8_who_lost_with_its_state_who_the_members_are_finds_them(cluster: Cluster) -> None:
+    """It founded the stream alone, and knew of the others by its snapshot, which it lost. It asked
+    nobody for a leader; those who had it all rested, and it was recovering until a publish."""
+    uid = cluster.create(replicas=1)
+    cluster.publish(500)
+    name = cluster.leader("S")
+    config = {"name": "S", "subjects": ["S.>"], "num_replicas": 3, "allow_direct": True}
+    assert "error" not in cluster.ask("STREAM.UPDATE.S", config)
+    cluster.until_whole()
+    cluster.lead("S", next(each for each in cluster.names if each != name))
+    cluster.save(uid)
+    cluster.until_whole()
+    cluster.run_ms(10_000)
+    node = cluster.node(name)
+    cluster.process(name).run(node.replicas.repair, uid, "a test wants it")
+    cluster.until("open", lambda: cluster.group(name, "S") is not None)
+    cluster.until_whole()
+    assert cluster.leader("S") != name
+
+
 def test_s4_8_of_copies_that_were_set_aside_the_newest_stays(cluster: Cluster) -> None:
     """The block that grows is damaged, so the replica is made anew. What is set aside took as much
     of the disk as the stream does, each time, for ever."""
