@@ -37,9 +37,14 @@ class LocalStream:
         self.name_bytes = self.name.encode()
         self._post = monitor.post
         self._raft = group.raft
+        self._is_let_go = False
 
     def let_go(self) -> None:
-        """The group has stopped, and this is no stream of the node any more; see Group.let_go."""
+        """The group has stopped, and this is no stream of the node any more; see Group.let_go. More
+        than one may have waited for that: a repair, a snapshot that takes its place, a deletion."""
+        if self._is_let_go:
+            return
+        self._is_let_go = True
         self.store.on_error = lambda err: None
         self.machine.let_go()
         self.group.let_go()

@@ -254,6 +254,41 @@ def test_a_stream_that_stopped_and_moved_away_does_not_keep_the_log(make: Make) 
     cluster.until("forgotten", lambda: uid not in cluster.node(name).wal.groups)
 
 
+@pytest.mark.parametrize("then", ["reopened", "deleted"])
+def test_two_may_wait_until_a_replica_is_closed(cluster: Cluster, then: str) -> None:
+    """The second met what the first had taken apart: an error in the last moment of a group, where
+    nothing catches it, and what was to be done then was not done until the next start."""
+    uid = cluster.create()
+    cluster.publish(100, size=500)
+    cluster.until_whole()
+    name = cluster.followers("S")[0]
+    node, disk, directory = cluster.node(name), cluster.hosts[name].disk, cluster.directory("S")
+
+    def close_twice() -> None:
+        node.replicas.reopen(uid, before=lambda: None)
+        if then == "reopened":
+            node.replicas.reopen(uid, before=lambda: None)
+
+    monitor = node.monitor_of(uid)
+    assert monitor is not None
+    cluster.process(name).threads["block"].hold()
+    cluster.process(name).run(monitor.post, (g.SNAPSHOT, None, None, None))
+    cluster.run_ms(5)
+    cluster.process(name).run(close_twice)
+    if then == "deleted":
+        cluster.send("STREAM.DELETE.S")
+        cluster.until("told", lambda: node.meta.is_deleted(uid))
+    cluster.process(name).threads["block"].release()
+    cluster.run_ms(1000)
+    if then == "reopened":
+        cluster.until_whole()
+    else:
+        cluster.until("gone", lambda: not node.replicas.knows(uid) and not disk.exists(directory))
+        assert uid not in node.wal.groups
+        cluster.create()
+    assert cluster.publish(1)
+
+
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_stream_that_fails_while_it_is_deleted_leaves_no_failure(
     cluster: Cluster, replicas: int
