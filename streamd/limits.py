@@ -274,6 +274,7 @@ CATCHUP_GROUPS_MAX: Final = 4  # of a node at a time; times the window: 8 MiB un
 CATCHUP_BAD_FILE_TRIES: Final = 2  # the same file, damaged again: the leader's copy is suspect
 CATCHUP_RETRY_S_MIN: Final = 0.05  # after an attempt failed; doubles up to
 CATCHUP_RETRY_S_MAX: Final = 2.0  # this, for ever: there is nothing better to do
+CATCHUP_VOID_S_MAX: Final = 60.0  # until a snapshot is fetched after one that could not be used
 CATCHUP_OFFER_MS: Final = 5000  # an offer that a leader means is renewed each second or so
 CATCHUP_STATES_MAX: Final = 4  # states a leader keeps at hand for those who fetch them
 CATCHUP_MANIFEST_TURNS_MAX: Final = 8  # newer snapshots met while one manifest is being made

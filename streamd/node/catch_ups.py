@@ -48,6 +48,9 @@ class CatchUps:
         self._running: dict[Uid, CatchUp] = {}
         self._offered_in: dict[Uid, Term] = {}  # the term of the last offer
         self._offered_at_ms: dict[Uid, int] = {}  # and when it came
+        self._void: dict[
+            Uid, tuple[int, float]
+        ] = {}  # what was fetched in vain: times; pause, to ms
         self._turns = CatchUpTurns()
         self._source = CatchUpSource(
             find=self._find,
@@ -66,6 +69,8 @@ class CatchUps:
             return
         running = self._running.get(uid)
         if running is None:
+            if uid in self._void and node.env.clock.monotonic_ms() < self._void[uid][1]:
+                return
             running = self._running[uid] = self._make(uid)
             node.info("catching up", group=uid, leader=leader, index=index)
         elif self._offered_in[uid] != group.raft.term and not running.is_local:
@@ -91,6 +96,22 @@ class CatchUps:
         running = self._running.pop(uid, None)
         if running is not None:
             running.stop()
+
+    def forget(self, uid: Uid) -> None:
+        """The group is gone from here."""
+        self.stop(uid)
+        self._void.pop(uid, None)
+
+    def note_opened(self, uid: Uid, *, is_void: bool) -> None:
+        """What was fetched is in use, or (`is_void`) could not be used. The next would hardly be
+        better, and each takes as much of disks and link as the stream has bytes."""
+        if not is_void:
+            self._void.pop(uid, None)
+            return
+        count = self._void.get(uid, (0, 0.0))[0] + 1
+        pause_s = min(2.0 ** min(count, 10), limits.CATCHUP_VOID_S_MAX)
+        until_ms = self._node.env.clock.monotonic_ms() + pause_s * 1000
+        self._void[uid] = count, until_ms
 
     def stop_all(self) -> None:
         for uid in list(self._running):
@@ -191,9 +212,7 @@ class CatchUps:
             assert node.meta_member.group is not None
             node.meta_member.on_failed(node.meta_member.group, err)
             return
-        asset = node.meta.streams_by_uid.get(uid)
-        if asset is not None:
-            node.replicas.fail(uid, asset.name, err)
+        node.replicas.not_opened(uid, err)
 
     # --- to a follower ----------------------------------------------------------------------
 

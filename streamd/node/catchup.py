@@ -30,8 +30,9 @@ Result = Callable[[Any], None]
 class InstallTarget(Protocol):
     """Where the files go: store/install.py. `done` may be called at once or later."""
 
-    def begin(self, manifest: Manifest, done: Result) -> None:
-        """`done` gets the set of numbers of files that are whole here already."""
+    def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
+        """`done` gets the set of numbers of files that are whole here already. Once `is_over()`,
+        nothing more is done about this manifest, whose place another may have taken."""
 
     def write(self, no: int, offset: int, data: bytes, done: Result) -> None: ...
 
@@ -219,7 +220,10 @@ class CatchUp:
         self._manifest = manifest
         self._done_bytes = 0
         self.state = PREPARING
-        self._target.begin(manifest, self._mine(self._on_prepared))
+        attempt = self._attempt
+        self._target.begin(
+            manifest, self._mine(self._on_prepared), lambda: attempt != self._attempt
+        )
 
     def _on_prepared(self, result: Any) -> None:
         if isinstance(result, BaseException):

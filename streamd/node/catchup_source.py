@@ -148,17 +148,23 @@ class CatchUpSource:
             return
         files = self._states.get((uid, index))
         if files is not None and no in files:
-            answer(files[no][offset : offset + size])
+            answer(self._part(files, no, offset, size))
             return
 
         def loaded(result: Any) -> None:
             if isinstance(result, LoadedSnapshot) and result.index == index:
-                self._remember(uid, result)
-                answer(self._states[uid, index].get(no, b"")[offset : offset + size])
+                answer(self._part(self._remember(uid, result), no, offset, size))
             else:
                 answer(errors.STREAM_STORE_FAILED(err=f"no snapshot at {index} any more"))
 
         group.source.load(loaded)
+
+    def _part(self, files: dict[int, bytes], no: int, offset: int, size: int) -> bytes:
+        """Of a state. With its end a file goes: few will ask again, and it can be loaded again."""
+        blob = files.get(no, b"")
+        if offset + size >= len(blob):
+            files.pop(no, None)
+        return blob[offset : offset + size]
 
     def forget(self, uid: Uid) -> None:
         """The group is gone, no longer led here, or its files were replaced."""

@@ -34,7 +34,7 @@ class GroupStart(NamedTuple):
     is_damaged: bool = False  # what the snapshot should have brought back is lost
     is_log_void: bool = False  # what its log says is wrong, votes aside
     is_memory: bool = False
-    named: frozenset[NodeId] = frozenset()  # of a group in memory: who belongs to it, or will
+    named: frozenset[NodeId] = frozenset()  # who belongs to it, or will, as the meta group says
     left_at: tuple[Term, Index] = (0, 0)  # where a member ended that was destroyed here
     is_alone: bool = False  # there is no other member to ask, and never was
 

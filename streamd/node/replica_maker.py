@@ -72,7 +72,7 @@ class ReplicaMaker:
                 is_damaged=found.is_damaged,
                 is_log_void=is_log_void,
                 is_memory=not is_file,
-                named=frozenset() if is_file else frozenset(named_by(asset)),
+                named=frozenset(named_by(asset)),
                 left_at=amnesia.left_at(uid) if is_file else (0, 0),
                 is_alone=amnesia.is_alone(asset),
             )

@@ -26,13 +26,14 @@ from streamd.store.disk import disk_error
 from streamd.store.hot_tail import HotBudget
 from streamd.store.install import (
     clear_marker,
+    failed_installs,
     finish_install,
     read_marker,
     remove_replaced,
 )
 from streamd.store.manifest import Manifest
 from streamd.store.memory import MemoryStreamStore
-from streamd.store.quarantine import older_quarantines, quarantine
+from streamd.store.quarantine import quarantine, quarantines
 from streamd.store.stream_store import StreamStore
 from streamd.types import Index, Uid
 
@@ -55,6 +56,8 @@ class Recovered:
         self.is_damaged = False
         self.conflict = ""  # what was there was another incarnation's
         self.marker: Manifest | None = None  # what the files were installed from, if just now
+        self.is_install_void = False  # what had been installed could not be used
+        self.needless: list[str] = []  # in `trash/`: earlier ones of that kind
 
     @property
     def is_file(self) -> bool:
@@ -86,6 +89,7 @@ class ReplicaRecovery:
             return self._recover_files(asset)
         disk, uid = node.env.disk, asset.uid
         directory = os.path.join(node.root, "streams", str(uid))
+        marker: Manifest | None = None
         try:
             marker = finish_install(disk, node.root, uid) or read_marker(disk, directory, uid)
             found = self._recover_files(asset)
@@ -103,6 +107,8 @@ class ReplicaRecovery:
             node.warn("stream files set aside", stream=asset.name, path=aside, reason=str(err))
             found = self._recover_files(asset)
             found.is_damaged = True
+            found.is_install_void = marker is not None
+            found.needless = failed_installs(disk, node.root, uid)[:-1]  # the last lends its blocks
             found.conflict = str(err) if isinstance(err, IncarnationError) else ""
             return found
 
@@ -237,7 +243,11 @@ class ReplicaRecovery:
         def forget() -> list[str]:
             clear_marker(node.env.disk, directory)
             remove_replaced(node.env.disk, node.root, uid)
-            return older_quarantines(node.env.disk, node.root, uid)
+            failed = failed_installs(node.env.disk, node.root, uid)
+            kept = [
+                name for name in quarantines(node.env.disk, node.root, uid) if name not in failed
+            ]
+            return failed + kept[:-1]
 
         def forgotten(result: Any) -> None:
             if isinstance(result, BaseException):

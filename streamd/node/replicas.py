@@ -119,7 +119,10 @@ class Replicas:
             if uid in self._replicas:
                 self.departures.begin(uid)
             elif uid in self._assets:
-                self._close(self._assets[uid])  # not open: what it has on disk stays
+                is_stopped = asset.name in node.failed and uid not in self._paused
+                if is_stopped or not asset.is_file:
+                    self._close(self._assets[uid])  # not open: what it has on disk stays
+                # Else it is begun anew, here or in a while: then its group is asked.
             elif node.wal.group(uid) is not None:
                 self._open(asset)  # it moved away meanwhile: the group is asked, as by any other
         elif uid not in self._assets:
@@ -180,8 +183,7 @@ class Replicas:
                     raise result
                 self._run(asset, result)
             except OPENING_ERRORS as err:
-                self.fail(asset.uid, asset.name, err)
-                self._look_if_passing(asset, err)
+                self.not_opened(asset.uid, err)
             self._no_longer_busy(asset)
 
         self._node.block_thread.submit(partial(self._recovery.recover, asset), opened)
@@ -207,6 +209,9 @@ class Replicas:
             node.damages.on_conflict(uid, found.conflict)
         if found.marker is not None:
             self._recovery.tell_log(uid, found.marker)
+        if found.marker is not None or found.is_install_void:
+            self.catch_ups.note_opened(uid, is_void=found.is_install_void)
+            node.trash.empty(found.needless)
         raft = self._maker.member(asset, found, is_log_void=uid in self._void_logs)
         self._void_logs.discard(uid)
         replica = self._replicas[uid] = self._maker.replica(asset, found, raft)
@@ -318,9 +323,8 @@ class Replicas:
             self._node.block_thread.submit(before, done)
 
         def done(result: Any) -> None:
-            asset = self._assets.get(uid)  # None: deleted meanwhile
-            if asset is not None and isinstance(result, BaseException):
-                self.fail(uid, asset.name, result)
+            if isinstance(result, BaseException):
+                self.not_opened(uid, result)
             else:
                 self.open_again(uid)
 
@@ -374,6 +378,9 @@ class Replicas:
     def _failed(self, asset: StreamAsset, err: BaseException) -> None:
         """A turn raised. With peers, what is wrong here is right elsewhere."""
         uid, replica = asset.uid, self._replicas[asset.uid]
+        if uid in self._busy:
+            self._node.warn("stream failed at its end", stream=asset.name, reason=str(err))
+            return  # it is being closed for good, and nobody misses it
         # As its members are now: when it was opened, or where it is wanted, may be another matter.
         voters = replica.group.raft.members.voters
         has_peers = any(name != self._node.server_name for name in voters)
@@ -386,6 +393,13 @@ class Replicas:
         self.fail(uid, asset.name, err)
         replica.store.close()  # nobody reads it any more: others need what it holds open
         self._look_if_passing(asset, err)
+
+    def not_opened(self, uid: Uid, err: BaseException) -> None:
+        """A replica that is closed can't be opened, for now or for good."""
+        asset = self._assets.get(uid)
+        if asset is not None:  # else it was deleted meanwhile
+            self.fail(uid, asset.name, err)
+            self._look_if_passing(asset, err)
 
     def _look_if_passing(self, asset: StreamAsset, err: BaseException) -> None:
         """A replica that had to stop, or could not be opened, with nothing wrong but what passes:
@@ -463,7 +477,7 @@ class Replicas:
         node = self._node
         uid = asset.uid
         self.departures.forget(uid)
-        self.catch_ups.stop(uid)
+        self.catch_ups.forget(uid)
         if uid not in node.meta.streams_by_uid:
             node.peering.forget(uid)  # else it lives on, elsewhere
         node.peering.comparisons.forget(uid)
@@ -521,7 +535,7 @@ class Replicas:
             self._no_longer_busy(asset)
 
         self._busy.add(uid)
-        self.catch_ups.stop(uid)
+        self.catch_ups.forget(uid)
         self.close_live(uid, closed)
 
     def _gone(self, uid: Uid) -> None:

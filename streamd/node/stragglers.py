@@ -20,12 +20,16 @@ class Stragglers:
         self._uncarried: dict[Uid, str] = {}  # groups whose entries can't be read: why
 
     def look(self) -> None:
-        """Have each save a snapshot; carry over the entries of those that stopped for good."""
+        """Have each save a snapshot; carry over the entries of those that stopped for good, or have
+        moved away and could not be opened to ask their group."""
         node = self._node
         for uid in node.wal.stragglers():
             monitor, group = node.monitor_of(uid), node.group_of(uid)
             asset = node.meta.streams_by_uid.get(uid)
-            if node.meta.is_lost(uid) or (asset is not None and asset.name in node.failed):
+            is_not_open = asset is not None and (
+                asset.name in node.failed or not node.replicas.knows(uid)
+            )
+            if is_not_open or node.meta.is_lost(uid):
                 self._carry(uid)
             if monitor is None or group is None or monitor.stopped.is_set():
                 continue

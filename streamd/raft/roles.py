@@ -114,7 +114,8 @@ class Roles(State):
         log = self.log
         self.leader_id = None
         self._role_changed = True
-        self._ask_for_votes(Vote(self.term + 1, True, log.last_index, log.last_term))
+        # Whom the members were may have been lost with the state.
+        self._ask_for_votes(Vote(self.term + 1, True, log.last_index, log.last_term), *self.named)
 
     def _stand(self, *, is_transfer: bool) -> None:
         """Raise the term and ask for real votes, our own included."""
@@ -138,10 +139,12 @@ class Roles(State):
         """True if nobody else has a say in this election."""
         return self._is_sole and self._everybody <= {self.node_id}
 
-    def _ask_for_votes(self, vote: Vote) -> None:
+    def _ask_for_votes(self, vote: Vote, *others: NodeId) -> None:
         channel = self._outbox if vote.is_pre else self._held
         log_members = self.log.membership
-        for node_id in sorted({*log_members.voters, *log_members.voters_out, *self._everybody}):
+        for node_id in sorted(
+            {*log_members.voters, *log_members.voters_out, *self._everybody, *others}
+        ):
             if node_id != self.node_id:
                 channel.append((node_id, vote))
 

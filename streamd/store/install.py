@@ -21,7 +21,7 @@ from streamd.store.disk import Disk, Thread, opened
 from streamd.store.format import block_name
 from streamd.store.index_db import write_index
 from streamd.store.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
-from streamd.store.quarantine import free_name, newest_quarantine
+from streamd.store.quarantine import free_name, newest_quarantine, quarantines
 from streamd.store.snapshots import Snapshot, SnapshotFile, read_file, write_file
 from streamd.store.source import Result, submit
 from streamd.store.verify import check_block
@@ -58,7 +58,9 @@ def finish_install(disk: Disk, root: str, uid: Uid) -> Manifest | None:
     for name in _NAMES.values():
         if disk.exists(os.path.join(folder, name)):
             disk.unlink(os.path.join(folder, name))
-    if disk.exists(target):
+    if disk.exists(target) and not disk.listdir(target):
+        disk.remove_tree(target)  # of a replica whose files were set aside
+    elif disk.exists(target):
         disk.replace(target, free_name(disk, trash, f"{uid}-replaced"))
         disk.crash_point("INSTALL_OLD_MOVED")
         disk.sync_dir(trash)
@@ -103,6 +105,21 @@ def clear_marker(disk: Disk, directory: str) -> None:
         disk.sync_dir(directory)
 
 
+def failed_installs(disk: Disk, root: str, uid: Uid) -> list[str]:
+    """Names in `trash/` of fetched snapshots that were set aside as they had come, oldest first.
+    They hold nothing of this node's own."""
+    found = []
+    for name in quarantines(disk, root, uid):
+        directory = os.path.join(root, "trash", name)
+        try:
+            marker = read_marker(disk, directory, uid)
+        except (CorruptionError, OSError):
+            continue  # then nobody knows
+        if marker is not None and _newest_index(disk, directory, uid) == marker.index:
+            found.append(name)
+    return found
+
+
 def remove_replaced(disk: Disk, root: str, uid: Uid) -> None:
     """Remove what installs replaced. Only once the newest one was opened and verified (I11);
     quarantined directories stay."""
@@ -141,8 +158,12 @@ class FileInstall:
         self._aside = ""  # where `quarantine` moved the stream last; most of it is good
         self._manifest: Manifest | None = None
 
-    def begin(self, manifest: Manifest, done: Result) -> None:
-        """Keep what is here of `manifest`, drop the rest; `done(set of whole files' numbers)`."""
+    def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
+        """Keep what is here of `manifest`, drop the rest; `done(set of whole files' numbers)`.
+
+        Asked before each file, `is_over()` ends it: what another manifest has made of the directory
+        by then must stay.
+        """
         self._manifest = manifest
         facts = list(manifest.files)
         whole: set[int] = set()
@@ -161,6 +182,8 @@ class FileInstall:
 
         def step(result: Any) -> None:
             # One job for each file: others have their turn on the thread in between.
+            if is_over():
+                return
             if isinstance(result, BaseException):
                 done(result)
                 return

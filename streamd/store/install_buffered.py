@@ -34,7 +34,7 @@ class _BufferedInstall:
         self._parts: dict[int, bytearray] = {}
         self._whole: dict[int, bytes] = {}
 
-    def begin(self, manifest: Manifest, done: Result) -> None:
+    def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
         """See FileInstall; what is whole stays if the new manifest has it too."""
         self._manifest = manifest
         self._parts.clear()

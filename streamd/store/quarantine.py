@@ -36,9 +36,9 @@ def newest_quarantine(disk: Disk, root: str, uid: Uid) -> str:
     return os.path.join(root, "trash", _name(uid, max(numbers))) if numbers else ""
 
 
-def older_quarantines(disk: Disk, root: str, uid: Uid) -> list[str]:
-    """Names in `trash/` of where it was moved before that."""
-    return [_name(uid, number) for number in sorted(_numbers(disk, root, uid))[:-1]]
+def quarantines(disk: Disk, root: str, uid: Uid) -> list[str]:
+    """Names in `trash/` of where it was moved, in that order."""
+    return [_name(uid, number) for number in sorted(_numbers(disk, root, uid))]
 
 
 def _name(uid: Uid, number: int) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from streamd import limits
 from streamd.errors import DiskError
+from streamd.machine import commands
 from streamd.node import group as g
 from streamd.store import wal_in_use
-from streamd.types import META_UID
+from streamd.types import META_UID, NodeId
 from tests.holdings import grown, sizes
+from tests.scenarios.conftest import Make
 from tests.scenarios.driver import EXPLICIT, ROOT, Cluster
 
 ROUND = 24
@@ -174,6 +178,144 @@ def test_a_stream_that_moved_away_meanwhile_leaves_nothing(cluster: Cluster) -> 
     cluster.run_ms(5000)
     assert is_gone()
     assert cluster.publish(5, "S") == [21, 22, 23, 24, 25]
+
+
+def move_away(cluster: Cluster, name: NodeId) -> NodeId:
+    """Have another node take the replica of S at `name`; return some node but that."""
+    at = next(each for each in cluster.names if each != name)
+    assert cluster.ask("STREAM.PEER.REMOVE.S", {"peer": name}, at=at)["success"]
+    return at
+
+
+def a_follower(cluster: Cluster) -> NodeId:
+    peers = cluster.checkers.assets[cluster.uid("S")].peers
+    return next(name for name in cluster.followers("S") if name in peers)
+
+
+@pytest.mark.parametrize("is_passing", [False, True])
+def test_a_stream_that_moved_away_while_it_was_begun_anew_leaves_nothing(
+    make: Make, is_passing: bool
+) -> None:
+    """The news found it closed, and it was not opened again to ask whether it may go: its files
+    stayed, and what the log had of it kept all that others logged, until the next start."""
+    cluster = make(4)
+    uid = cluster.create()
+    cluster.publish(20, "S", size=500)
+    cluster.until_whole()
+    name, directory = a_follower(cluster), cluster.directory("S")
+    node, disk = cluster.node(name), cluster.hosts[name].disk
+    cluster.save(uid, name)
+    move_away(cluster, name)
+    if is_passing:
+        disk.fail("open", errno.EMFILE, under=directory, count=0)
+    cluster.process(name).run(node.replicas.reopen, uid, lambda: None)
+    cluster.until("closed", lambda: node.replicas.get(uid) is None)
+    if not is_passing:
+        cluster.process(name).threads["block"].hold()
+    assets = node.meta.streams_by_uid
+    cluster.until("moved", lambda: assets[uid].may_be_dropped_by(name))
+    cluster.run_ms(100)
+    disk.heal()
+    cluster.process(name).threads["block"].release()
+    cluster.run_ms(limits.OPEN_AGAIN_S * 1000 + 3000)
+    assert not node.replicas.knows(uid)
+    assert uid not in node.wal.groups and not disk.exists(directory)
+    assert "S" not in node.failed
+
+
+def test_a_stream_that_stopped_and_moved_away_does_not_keep_the_log(make: Make) -> None:
+    """What an operator does about a bad disk: it is not stopped any more, for it is not wanted
+    here; nor can it be opened, to ask whether it may go. So nobody saw to what it keeps."""
+    cluster = make(4)
+    uid = cluster.create()
+    cluster.publish(20, "S", size=500)
+    cluster.until_whole()
+    name = a_follower(cluster)
+    cluster.save(uid, name)
+    node, disk = cluster.node(name), cluster.hosts[name].disk
+    disk.fail("open", errno.EIO, under=cluster.directory("S"), count=0)
+    disk.fail("replace", errno.EIO, under=cluster.directory("S"), count=0)
+    cluster.process(name).run(node.replicas.reopen, uid, lambda: None)
+    cluster.until("stopped", lambda: "S" in node.failed)
+    at = move_away(cluster, name)
+    cluster.until("gone", lambda: not node.replicas.knows(uid))
+    tuid = cluster.create("T", replicas=1, at=at)
+    cluster.command(META_UID, [commands.SET_PEERS, 1, tuid, [name]])
+    cluster.until("T there", lambda: cluster.leader_name(tuid) == name)
+    for _ in range(6):
+        cluster.publish(800, "T", size=3000, at=name)
+        cluster.run_ms(limits.STRAGGLER_CHECK_S * 1000 + 500)
+        paths = [path for path in disk.paths if path.endswith(".wal")]
+        assert len(paths) <= wal_in_use.SEGMENTS_MAX + 8
+    disk.heal()
+    cluster.kill(name)
+    cluster.boot(name)
+    cluster.until("let go", lambda: not disk.exists(cluster.directory("S")))
+    cluster.until("forgotten", lambda: uid not in cluster.node(name).wal.groups)
+
+
+@pytest.mark.parametrize("then", ["reopened", "deleted"])
+def test_two_may_wait_until_a_replica_is_closed(cluster: Cluster, then: str) -> None:
+    """The second met what the first had taken apart: an error in the last moment of a group, where
+    nothing catches it, and what was to be done then was not done until the next start."""
+    uid = cluster.create()
+    cluster.publish(100, size=500)
+    cluster.until_whole()
+    name = cluster.followers("S")[0]
+    node, disk, directory = cluster.node(name), cluster.hosts[name].disk, cluster.directory("S")
+
+    def close_twice() -> None:
+        node.replicas.reopen(uid, before=lambda: None)
+        if then == "reopened":
+            node.replicas.reopen(uid, before=lambda: None)
+
+    monitor = node.monitor_of(uid)
+    assert monitor is not None
+    cluster.process(name).threads["block"].hold()
+    cluster.process(name).run(monitor.post, (g.SNAPSHOT, None, None, None))
+    cluster.run_ms(5)
+    cluster.process(name).run(close_twice)
+    if then == "deleted":
+        cluster.send("STREAM.DELETE.S")
+        cluster.until("told", lambda: node.meta.is_deleted(uid))
+    cluster.process(name).threads["block"].release()
+    cluster.run_ms(1000)
+    if then == "reopened":
+        cluster.until_whole()
+    else:
+        cluster.until("gone", lambda: not node.replicas.knows(uid) and not disk.exists(directory))
+        assert uid not in node.wal.groups
+        cluster.create()
+    assert cluster.publish(1)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_stream_that_fails_while_it_is_deleted_leaves_no_failure(
+    cluster: Cluster, replicas: int
+) -> None:
+    """A full disk, and what is deleted to make room. Its server said that the stream, which was no
+    more, had stopped; and who made a new one of that name was told that it was offline."""
+    uid = cluster.create(replicas=replicas)
+    cluster.publish(100, size=500)
+    name = cluster.leader("S")
+    node, disk = cluster.node(name), cluster.hosts[name].disk
+    monitor = node.monitor_of(uid)
+    assert monitor is not None
+    directory = cluster.directory("S")
+    disk.fail("fdatasync", errno.ENOSPC, under=directory, count=0)
+    cluster.process(name).threads["block"].hold()
+    cluster.process(name).run(monitor.post, (g.SNAPSHOT, None, None, None))
+    cluster.run_ms(5)
+    reply = cluster.send("STREAM.DELETE.S", at=name)
+    cluster.until("deleted", lambda: node.meta.is_deleted(uid))
+    cluster.run_ms(50)
+    cluster.process(name).threads["block"].release()
+    cluster.until("gone", lambda: not disk.exists(directory))
+    disk.heal()
+    cluster.until("an answer", lambda: cluster.received(reply))
+    assert not node.failed and cluster.health(name).status == 200
+    assert cluster.events("stream failed at its end") == 1
+    cluster.create(replicas=replicas)
 
 
 @pytest.mark.parametrize("after_ms", [0, 5, 20, 60, 2000])

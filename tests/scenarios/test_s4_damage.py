@@ -14,13 +14,14 @@ import pytest
 from streamd import limits
 from streamd.errors import CorruptionError, ReadError
 from streamd.node import group as g
+from streamd.node import replica_recovery, scrub
 from streamd.node.catch_ups import CatchUps
 from streamd.node.stream_group import StreamGroup
 from streamd.store.block import HEADER_BYTES
 from streamd.types import NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, Make, campaign
 from tests.scenarios.driver import ROOT, Cluster
-from tests.scenarios.files import check_blocks, cut, damages_of, fast_scrubbing, swap
+from tests.scenarios.files import check_blocks, copy_of, cut, damages_of, fast_scrubbing, swap
 from tests.sim.disk import SimDisk
 from tests.sim.world import MS
 
@@ -195,6 +196,26 @@ def test_s4_8_damage_is_repaired_while_the_stream_rests(cluster: Cluster) -> Non
     check_blocks(cluster)
 
 
+def test_s4_8_who_lost_with_its_state_who_the_members_are_finds_them(cluster: Cluster) -> None:
+    """It founded the stream alone, and knew of the others by its snapshot, which it lost. It asked
+    nobody for a leader; those who had it all rested, and it was recovering until a publish."""
+    uid = cluster.create(replicas=1)
+    cluster.publish(500)
+    name = cluster.leader("S")
+    config = {"name": "S", "subjects": ["S.>"], "num_replicas": 3, "allow_direct": True}
+    assert "error" not in cluster.ask("STREAM.UPDATE.S", config)
+    cluster.until_whole()
+    cluster.lead("S", next(each for each in cluster.names if each != name))
+    cluster.save(uid)
+    cluster.until_whole()
+    cluster.run_ms(10_000)
+    node = cluster.node(name)
+    cluster.process(name).run(node.replicas.repair, uid, "a test wants it")
+    cluster.until("open", lambda: cluster.group(name, "S") is not None)
+    cluster.until_whole()
+    assert cluster.leader("S") != name
+
+
 def test_s4_8_of_copies_that_were_set_aside_the_newest_stays(cluster: Cluster) -> None:
     """The block that grows is damaged, so the replica is made anew. What is set aside took as much
     of the disk as the stream does, each time, for ever."""
@@ -216,6 +237,37 @@ def test_s4_8_of_copies_that_were_set_aside_the_newest_stays(cluster: Cluster) -
         assert aside == [f"{uid}-damaged-{number}"]
     cluster.until_whole()
     assert len(cluster.read(name)) == 500
+    check_blocks(cluster)
+
+
+def test_s4_8_what_is_fetched_and_can_not_be_used_is_not_gathered(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was fetched again each second, and each copy stayed in trash, as if it were the only one,
+    until the disk had no room for any stream. What this node had before is what must stay."""
+    uid = cluster.create()
+    cluster.publish(500)
+    cluster.save(uid)
+    cluster.until_whole()
+    name = cluster.followers("S")[0]
+    node, disk = cluster.node(name), cluster.hosts[name].disk
+    own = copy_of(disk, cluster.directory("S"))
+
+    def aside() -> list[str]:
+        return sorted(found for found in disk.listdir(f"{ROOT}/trash"))
+
+    with monkeypatch.context() as patched:
+        void = [scrub.Damage(1, "not what the manifest says")]
+        patched.setattr(replica_recovery, "check_installed", lambda *args: void)
+        cluster.process(name).run(node.replicas.repair, uid, "a test wants it")
+        cluster.run_ms(60_000)
+        fetched_count = cluster.events("info: caught up")
+        assert 3 <= fetched_count <= 6
+        assert aside() == [f"{uid}-damaged-1", f"{uid}-damaged-{1 + fetched_count}"]
+    cluster.until_whole(within_s=2 * limits.CATCHUP_VOID_S_MAX)
+    cluster.until("tidy", lambda: aside() == [f"{uid}-damaged-1"])
+    kept = copy_of(disk, f"{ROOT}/trash/{uid}-damaged-1")
+    assert {path for path in own if path.endswith(".blk")} <= set(kept)
     check_blocks(cluster)
 
 

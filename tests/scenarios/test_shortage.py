@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from streamd import limits
+from streamd.node import catchup
 from streamd.types import NodeId
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import damages_of, fast_scrubbing
 from tests.scenarios.test_s4_last_copy import start
+from tests.sim.world import SECOND
 
 OVER_S = limits.OPEN_AGAIN_S + 2
 
@@ -132,3 +134,40 @@ def test_a_start_without_files_sets_nothing_aside(cluster: Cluster, replicas: in
     check_unharmed(cluster, name)
     cluster.until_whole()
     assert cluster.publish(1)[-1] == 501
+
+
+def test_a_fetched_stream_takes_its_place_when_files_can_be_opened_again(cluster: Cluster) -> None:
+    """All of it was here, beside its place, and the replica stopped until the next start."""
+    uid = cluster.create()
+    cluster.publish(500)
+    cluster.save(uid)
+    cluster.until_whole()
+    name = cluster.followers("S")[0]
+    node, disk = cluster.node(name), cluster.hosts[name].disk
+    cluster.process(name).run(node.replicas.repair, uid, "a test wants it")
+
+    def is_about_to_swap() -> bool:
+        running = node.replicas.catch_ups._running.get(uid)
+        return running is not None and running.state in (catchup.CLOSING, catchup.SWAPPING)
+
+    assert cluster.world.run(cluster.world.now_us + 5 * SECOND, is_about_to_swap)
+    disk.fail("open", errno.EMFILE, under=f"{ROOT}/streams", count=0)
+    cluster.until("stopped", lambda: "S" in node.failed)
+    disk.heal()
+    cluster.until_whole(within_s=OVER_S)
+    assert not node.failed
+
+
+def test_a_replica_that_can_not_be_set_aside_for_want_of_files_is_opened_again(
+    cluster: Cluster,
+) -> None:
+    uid = cluster.create()
+    cluster.publish(500)
+    cluster.until_whole()
+    name = cluster.followers("S")[0]
+    node, disk = cluster.node(name), cluster.hosts[name].disk
+    disk.fail("sync_dir", errno.EMFILE, under=f"{ROOT}/trash")
+    cluster.process(name).run(node.replicas.repair, uid, "a test wants it")
+    cluster.until("stopped", lambda: "S" in node.failed)
+    cluster.until_whole(within_s=OVER_S)
+    assert not node.failed

@@ -771,3 +771,61 @@ def test_meta_waits_for_no_turn() -> None:
     for uid in (3, 4, 5, 6, 7, 0):
         make(uid).start("a", 1)
     assert asked == [3, 4, 5, 6, 0]
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_what_is_begun_anew_while_blocks_are_looked_for_here_is_not_disturbed(
+    is_stopped: bool,
+) -> None:
+    """A new leader, or a replica opened again, with hundreds of blocks to be copied from here. The
+    copying for the manifest of before went on, and put its last block, shorter, in the place of
+    one that was whole: what was installed then was not what the manifest said."""
+    for steps in range(12):
+        one, two, follower = leader("a"), leader("c"), leader("b", seed=2)
+        two.apply(PURGE, 1, b"", 198, 0)
+        for _ in range(4):
+            two.publish(2)
+            two.save()
+        world = World(follower, one, two)
+        world.catchup.start("a", 1)
+        while world.catchup.state != c.PREPARING:
+            assert world.step()
+        for _ in range(steps):
+            world.step()
+        if is_stopped:
+            world.catchup.stop()
+            world.catchup = world.make_catchup()
+        world.catchup.start("c", 1)
+        world.run()
+        assert not world.troubles
+        assert same(world.reopened(), two)
+
+
+def test_a_state_that_was_handed_out_leaves_the_leaders_memory() -> None:
+    """It has some 24 bytes for each message: those of the last four streams stayed for ever."""
+    one = leader()
+    world = World(Replica("b"), one)
+    world.catchup.start("a", 1)
+    most = 0
+    while not world.done:
+        assert world.step()
+        states = one.files._states.values()
+        most = max(most, sum(len(blob) for files in states for blob in files.values()))
+    assert most > 1000
+    assert not any(one.files._states.values())
+    assert same(world.reopened(), one)
+
+
+def test_two_may_fetch_one_state_at_a_time() -> None:
+    one = leader()
+    worlds = [World(Replica(name), one) for name in "bc"]
+    for world in worlds:
+        world.catchup.start("a", 1)
+        for _ in range(5):
+            world.step()
+    while not all(world.done for world in worlds):
+        for world in worlds:
+            assert world.done or world.step()
+    for world in worlds:
+        assert not world.troubles
+        assert same(world.reopened(), one)

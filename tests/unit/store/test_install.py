@@ -214,7 +214,7 @@ def fetched_meta(disk: SimDisk, thread: SimThread, results: list[object]) -> Sta
     members = (("a", "b"), (), (), ())
     fact = FileFact(0, len(META_STATE), crc32c(META_STATE))
     manifest = Manifest(0, 40, 2, 9, (0, 0), 0, members, (fact,))
-    target.begin(manifest, results.append)
+    target.begin(manifest, results.append, lambda: False)
     target.write(0, 0, META_STATE[:5], results.append)
     target.write(0, 5, META_STATE[5:], results.append)
     target.complete(0, results.append)
