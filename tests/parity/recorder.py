@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 import urllib.error
@@ -64,6 +65,8 @@ class Recorder:
                     self._names.setdefault(name, f"<ephemeral {self._ephemerals}>")
         elif frames:
             seen = self.frame(frames[0])
+        if subject.startswith("STREAM.DELETE."):
+            self._wait_until_removed()
         if not is_quiet:
             self.note(subject, seen)
         return seen if isinstance(seen, dict) else {}
@@ -251,6 +254,21 @@ class Recorder:
         with Wire(self.port) as wire:
             for name in wire.api("STREAM.NAMES").get("streams") or []:
                 wire.api(f"STREAM.DELETE.{name}")
+                self._wait_until_removed()
+
+    def _wait_until_removed(self) -> None:
+        """The peer moves a deleted stream to `.NAME` and removes that a little later. While it is
+        there the next one of that name can't be moved, and whoever is created then finds its
+        messages again."""
+        streams = self.server.store_dir / "jetstream" / "$G" / "streams"
+
+        def is_removed() -> bool:
+            try:
+                return not any(name.startswith(".") for name in os.listdir(streams))
+            except FileNotFoundError:
+                return True
+
+        self.wait_until(is_removed)
 
 
 def _json(body: Any) -> bytes:
