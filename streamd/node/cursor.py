@@ -100,8 +100,7 @@ class Cursor(CursorSending):
                 return
             for first, last, _, is_redelivery in command[3]:
                 if is_redelivery:
-                    for sseq in range(first, last + 1):
-                        self._ahead_counts.pop(sseq, None)
+                    self._note_again_applied(first, last)
                 else:
                     self._ahead_new -= last - first + 1
                     self._forget_gone(last)
@@ -117,6 +116,7 @@ class Cursor(CursorSending):
             if self.consumer.resets != self._resets:
                 self._redelivery.clear()
                 self._ahead_counts.clear()
+                self._acking.clear()
                 self._position_due_ms = 0
                 self.last_delivered_ns = self.last_acked_ns = 0
                 self._take_position()
@@ -130,6 +130,14 @@ class Cursor(CursorSending):
             reply_empty = self._host.reply_empty
             for reply in tag:
                 reply_empty(reply)
+
+    def _note_again_applied(self, first: Seq, last: Seq) -> None:
+        """A redelivery was applied; of the same message another may be under way still."""
+        consumer, counts = self.consumer, self._ahead_counts
+        for sseq in range(first, last + 1):
+            applied = consumer.redelivered.get(sseq, 1)
+            if sseq not in consumer.pending or counts.get(sseq, 0) <= applied:
+                counts.pop(sseq, None)
 
     def _forget_gone(self, sseq: Seq) -> None:
         """Messages up to `sseq` are no longer ahead of what is applied."""
@@ -145,6 +153,9 @@ class Cursor(CursorSending):
         pending = len(consumer.pending)
         is_changed = seen != self._seen or pending < self._seen_pending
         self._seen, self._seen_pending = seen, pending
+        if self._acking:  # of what has left there is nothing to make room
+            applied, held = consumer.delivered_sseq, consumer.pending
+            self._acking = {each for each in self._acking if each in held or each > applied}
         if consumer.next_sseq > self._next_sseq:
             self._next_sseq = consumer.next_sseq
         if consumer.delivered_sseq >= self._sent_sseq:  # all that was sent is applied, or purged

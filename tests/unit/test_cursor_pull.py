@@ -311,6 +311,58 @@ def test_max_ack_pending_stops_new_messages_until_acks_are_seen() -> None:
     assert bed.info().ack_pending == 3
 
 
+def test_acks_of_what_was_given_up_make_no_room() -> None:
+    """They held no place, yet were counted as if they gave one back: twice as many went out."""
+    bed = Bed()
+    bed.create(max_deliver=1, max_ack_pending=3, ack_wait=SECOND)
+    bed.store(*[b"a"] * 12)
+    box = bed.pull(b'{"batch":12,"expires":60000000000}')
+    bed.advance(1100)
+    assert box.seqs() == [1, 2, 3, 4, 5, 6]  # 1 to 3 are given up
+    bed.is_auto = False
+    bed.cursors["C"].on_acks([1, 2, 3])
+    bed.turn()
+    bed.apply()
+    assert list(bed.consumers["C"].pending) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("is_purge", [False, True])
+def test_acks_of_what_has_left_make_no_room(is_purge: bool) -> None:
+    """What left gave its place back when it left, before its ack was applied."""
+    bed = Bed()
+    bed.create(max_ack_pending=3)
+    bed.store(*[b"a"] * 12)
+    box = bed.pull(b'{"batch":12,"expires":60000000000}')
+    bed.is_auto = False
+    bed.cursors["C"].on_acks([1, 2])
+    bed.turn()
+    assert box.seqs() == [1, 2, 3, 4, 5]
+    if is_purge:
+        bed.purge(3)
+    else:
+        bed.remove(1, 2)
+    bed.apply()
+    assert list(bed.consumers["C"].pending) == [3, 4, 5]
+
+
+def test_deliveries_are_counted_while_several_are_under_way() -> None:
+    """The first of two redeliveries is applied: that the second was sent must not be forgotten."""
+    bed = Bed()
+    bed.create(max_deliver=3)
+    bed.store(b"a")
+    box = bed.pull(b"9")
+    bed.is_auto = False
+    bed.ack(1, b"-NAK")
+    under_way = len(bed.proposed)
+    bed.ack(1, b"-NAK")
+    for _ in range(under_way):
+        bed.apply_one(*bed.proposed.pop(0))
+    bed.ack(1, b"-NAK")
+    bed.apply()
+    assert [ack_of(msg)["delivered"] for msg in box.msgs] == [1, 2, 3]
+    assert bed.consumers["C"].redelivered == {1: 3}
+
+
 def test_ack_all() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 10)
