@@ -160,9 +160,18 @@ class ConsumerAcks(ConsumerPosition):
         return acked
 
     def _ack_up_to(self, sseq: Seq) -> list[Seq]:
-        """AckAll: everything delivered up to `sseq` is acked."""
-        if sseq <= self.floor_sseq or sseq > self.delivered_sseq:
+        """AckAll: everything delivered up to `sseq` is acked, what was given up as well."""
+        if sseq > self.delivered_sseq:
             return []
+        acked = self._ack_pending_to(sseq) if sseq > self.floor_sseq else []
+        if self.redelivered:
+            given_up = sorted(each for each in self.redelivered if each <= sseq)
+            for each in given_up:
+                del self.redelivered[each]
+            acked += given_up
+        return acked
+
+    def _ack_pending_to(self, sseq: Seq) -> list[Seq]:
         acked = []
         pop = self.pending.pop
         cseq = 0
