@@ -100,8 +100,9 @@ class ConsumerAcks(ConsumerPosition):
             # A purge has moved on from here, but what was sent keeps its number.
             self.delivered_cseq = self.floor_cseq = max(self.delivered_cseq, cseq)
             return
-        # Otherwise some may be of the initial list, or have left the stream meanwhile.
-        is_exact = self._removed_ahead_to < self.next_sseq == self.delivered_sseq + 1
+        # Otherwise some may be of the initial list, or have left the stream meanwhile; or a purge
+        # of all moved on to here, and `cseq` counts what had been sent before it.
+        is_exact = self._removed_ahead_to < self.delivered_sseq == self.next_sseq - 1
         is_exact = is_exact and not is_refiltered
         passed = range(self.delivered_sseq + 1, sseq + 1)
         count = cseq - self.delivered_cseq

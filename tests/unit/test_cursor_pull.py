@@ -933,6 +933,24 @@ def test_what_was_sent_and_replaced_is_not_taken_off_twice() -> None:
     assert bed.pull(b"1", reply=b"last").seqs() == [6]
 
 
+@pytest.mark.parametrize("filters", [[], ["a"]])
+def test_what_was_sent_and_purged_is_not_taken_off_what_comes(filters: list[str]) -> None:
+    """Without acks a position is logged once a second. A purge within that second moves on from it,
+    and the next position tells of messages that were sent before the purge as well."""
+    bed = Bed()
+    bed.create(ack_policy="none", filter_subjects=filters)
+    bed.store(b"a", b"a", b"b")
+    assert bed.pull(req(batch=2, no_wait=True)).seqs() == [1, 2]
+    bed.purge(4)
+    bed.store(b"a")
+    assert bed.pull(b"1").seqs() == [1, 2, 4]
+    bed.advance(1100)
+    assert bed.info().pending == 0
+    bed.store(b"a")
+    assert bed.info().pending == 1
+    assert bed.pull(req(batch=1, no_wait=True)).seqs() == [1, 2, 4, 5]
+
+
 def test_a_turn_does_not_ask_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """`max_waiting` may be large: 100,000 pulls took 20 s of the loop."""
     bed = Bed()
