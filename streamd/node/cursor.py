@@ -104,6 +104,8 @@ class Cursor(CursorSending):
                 else:
                     self._ahead_new -= last - first + 1
                     self._forget_gone(last)
+                    if self._acking and self.consumer.may_lack(first):
+                        self._forget_void_acks()
         elif kind == commands.ACKED or kind == commands.DEAD:
             self._acking.difference_update(command[3])
         elif kind == commands.TERMED:
@@ -139,6 +141,11 @@ class Cursor(CursorSending):
             if sseq not in consumer.pending or counts.get(sseq, 0) <= applied:
                 counts.pop(sseq, None)
 
+    def _forget_void_acks(self) -> None:
+        """What has left the stream holds no place, and its ack makes no room."""
+        applied, held = self.consumer.delivered_sseq, self.consumer.pending
+        self._acking = {each for each in self._acking if each in held or each > applied}
+
     def _forget_gone(self, sseq: Seq) -> None:
         """Messages up to `sseq` are no longer ahead of what is applied."""
         gone = self.consumer.sent_gone
@@ -153,9 +160,8 @@ class Cursor(CursorSending):
         pending = len(consumer.pending)
         is_changed = seen != self._seen or pending < self._seen_pending
         self._seen, self._seen_pending = seen, pending
-        if self._acking:  # of what has left there is nothing to make room
-            applied, held = consumer.delivered_sseq, consumer.pending
-            self._acking = {each for each in self._acking if each in held or each > applied}
+        if self._acking:
+            self._forget_void_acks()
         if consumer.next_sseq > self._next_sseq:
             self._next_sseq = consumer.next_sseq
         if consumer.delivered_sseq >= self._sent_sseq:  # all that was sent is applied, or purged

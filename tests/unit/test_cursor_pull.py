@@ -345,6 +345,22 @@ def test_acks_of_what_has_left_make_no_room(is_purge: bool) -> None:
     assert list(bed.consumers["C"].pending) == [3, 4, 5]
 
 
+def test_acks_of_what_left_before_its_delivery_was_applied_make_no_room() -> None:
+    bed = Bed()
+    bed.create(max_ack_pending=3)
+    bed.is_auto = False
+    bed.store(*[b"a"] * 12)
+    bed.pull(b'{"batch":12,"expires":60000000000}')
+    bed.cursors["C"].on_acks([1, 2])
+    bed.remove(1, 2)
+    sent = len(bed.inbox(b"in").msgs)
+    bed.apply_one(*bed.proposed.pop(0))  # the first delivery; the acks are under way still
+    bed.turn()
+    assert bed.cursors["C"].num_ack_pending() == sent - 2 == 3
+    bed.apply()
+    assert list(bed.consumers["C"].pending) == [3, 4, 5]
+
+
 def test_deliveries_are_counted_while_several_are_under_way() -> None:
     """The first of two redeliveries is applied: that the second was sent must not be forgotten."""
     bed = Bed()
