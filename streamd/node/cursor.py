@@ -127,7 +127,7 @@ class Cursor(CursorSending):
             # The scan may have run past what the new filter wants.
             self._next_sseq = max(self._sent_sseq + 1, self.consumer.next_sseq)
         elif kind == commands.PAUSE_CONSUMER:
-            self._is_resume_proposed = False
+            self._pauses_under_way = max(0, self._pauses_under_way - 1)
         if tag:
             reply_empty = self._host.reply_empty
             for reply in tag:
@@ -282,10 +282,15 @@ class Cursor(CursorSending):
                 if self._has_sent:
                     self._has_sent = False
                     self._propose_delivered()
-        if self.consumer.paused_until_ns and not self._is_resume_proposed:
+        if self.consumer.paused_until_ns and not self._pauses_under_way:
             self._look_at_pause()
         self._arm()
         return is_more
+
+    def note_pause_proposed(self) -> None:
+        """A pause is to be set or ended. Until that is applied nobody says that one is over: it
+        would be another one's end."""
+        self._pauses_under_way += 1
 
     def _look_at_pause(self) -> None:
         until_ns = self.consumer.paused_until_ns
@@ -293,7 +298,7 @@ class Cursor(CursorSending):
         if until_ns > now_ns:
             self._hold((until_ns - now_ns + _MS - 1) // _MS)
             return
-        self._is_resume_proposed = True
+        self.note_pause_proposed()
         command = [commands.PAUSE_CONSUMER, now_ns, self.consumer.name, until_ns]
         self._host.propose(command, is_forced=True)
 
