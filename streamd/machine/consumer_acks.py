@@ -100,8 +100,9 @@ class ConsumerAcks(ConsumerPosition):
             # A purge has moved on from here, but what was sent keeps its number.
             self.delivered_cseq = self.floor_cseq = max(self.delivered_cseq, cseq)
             return
-        # Otherwise some may be of the initial list, or have left the stream meanwhile.
-        is_exact = self._removed_ahead_to < self.next_sseq == self.delivered_sseq + 1
+        # Otherwise some may be of the initial list, or have left the stream meanwhile; or a purge
+        # of all moved on to here, and `cseq` counts what had been sent before it.
+        is_exact = self._removed_ahead_to < self.delivered_sseq == self.next_sseq - 1
         is_exact = is_exact and not is_refiltered
         passed = range(self.delivered_sseq + 1, sseq + 1)
         count = cseq - self.delivered_cseq
@@ -160,9 +161,18 @@ class ConsumerAcks(ConsumerPosition):
         return acked
 
     def _ack_up_to(self, sseq: Seq) -> list[Seq]:
-        """AckAll: everything delivered up to `sseq` is acked."""
-        if sseq <= self.floor_sseq or sseq > self.delivered_sseq:
+        """AckAll: everything delivered up to `sseq` is acked, what was given up as well."""
+        if sseq > self.delivered_sseq:
             return []
+        acked = self._ack_pending_to(sseq) if sseq > self.floor_sseq else []
+        if self.redelivered:
+            given_up = sorted(each for each in self.redelivered if each <= sseq)
+            for each in given_up:
+                del self.redelivered[each]
+            acked += given_up
+        return acked
+
+    def _ack_pending_to(self, sseq: Seq) -> list[Seq]:
         acked = []
         pop = self.pending.pop
         cseq = 0

@@ -170,6 +170,10 @@ class ConsumerPosition:
         if last > self.delivered_sseq:
             self._removed_ahead_to = max(self._removed_ahead_to, last)
 
+    def may_lack(self, first: Seq) -> bool:
+        """True if of what was sent from `first` on some may have left before that was applied."""
+        return first <= self._removed_ahead_to
+
     def _note_sent_gone(self, seqs: Sequence[Seq], subjects: Sequence[bytes]) -> None:
         """Of `seqs`, which leave the stream, keep those that were sent and count as left."""
         low = bisect_right(seqs, self.delivered_sseq)

@@ -163,7 +163,8 @@ class AckIntake(Receivers):
                     sseq for sseq in acked if sseq in pending or sseq > applied or sseq in given_up
                 ]
                 is_forced = bool(replies)
-                self._acking.update(acked)
+                # What was given up holds no place any more, and its ack makes no room.
+                self._acking.update(sseq for sseq in acked if sseq in pending or sseq > applied)
             else:
                 most = self._ack_pending_max
                 is_forced = bool(replies) or 0 < most <= self.num_ack_pending()

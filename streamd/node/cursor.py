@@ -100,11 +100,12 @@ class Cursor(CursorSending):
                 return
             for first, last, _, is_redelivery in command[3]:
                 if is_redelivery:
-                    for sseq in range(first, last + 1):
-                        self._ahead_counts.pop(sseq, None)
+                    self._note_again_applied(first, last)
                 else:
                     self._ahead_new -= last - first + 1
                     self._forget_gone(last)
+                    if self._acking and self.consumer.may_lack(first):
+                        self._forget_void_acks()
         elif kind == commands.ACKED or kind == commands.DEAD:
             self._acking.difference_update(command[3])
         elif kind == commands.TERMED:
@@ -117,6 +118,7 @@ class Cursor(CursorSending):
             if self.consumer.resets != self._resets:
                 self._redelivery.clear()
                 self._ahead_counts.clear()
+                self._acking.clear()
                 self._position_due_ms = 0
                 self.last_delivered_ns = self.last_acked_ns = 0
                 self._take_position()
@@ -125,11 +127,24 @@ class Cursor(CursorSending):
             # The scan may have run past what the new filter wants.
             self._next_sseq = max(self._sent_sseq + 1, self.consumer.next_sseq)
         elif kind == commands.PAUSE_CONSUMER:
-            self._is_resume_proposed = False
+            self._pauses_under_way = max(0, self._pauses_under_way - 1)
         if tag:
             reply_empty = self._host.reply_empty
             for reply in tag:
                 reply_empty(reply)
+
+    def _note_again_applied(self, first: Seq, last: Seq) -> None:
+        """A redelivery was applied; of the same message another may be under way still."""
+        consumer, counts = self.consumer, self._ahead_counts
+        for sseq in range(first, last + 1):
+            applied = consumer.redelivered.get(sseq, 1)
+            if sseq not in consumer.pending or counts.get(sseq, 0) <= applied:
+                counts.pop(sseq, None)
+
+    def _forget_void_acks(self) -> None:
+        """What has left the stream holds no place, and its ack makes no room."""
+        applied, held = self.consumer.delivered_sseq, self.consumer.pending
+        self._acking = {each for each in self._acking if each in held or each > applied}
 
     def _forget_gone(self, sseq: Seq) -> None:
         """Messages up to `sseq` are no longer ahead of what is applied."""
@@ -145,6 +160,8 @@ class Cursor(CursorSending):
         pending = len(consumer.pending)
         is_changed = seen != self._seen or pending < self._seen_pending
         self._seen, self._seen_pending = seen, pending
+        if self._acking:
+            self._forget_void_acks()
         if consumer.next_sseq > self._next_sseq:
             self._next_sseq = consumer.next_sseq
         if consumer.delivered_sseq >= self._sent_sseq:  # all that was sent is applied, or purged
@@ -265,10 +282,15 @@ class Cursor(CursorSending):
                 if self._has_sent:
                     self._has_sent = False
                     self._propose_delivered()
-        if self.consumer.paused_until_ns and not self._is_resume_proposed:
+        if self.consumer.paused_until_ns and not self._pauses_under_way:
             self._look_at_pause()
         self._arm()
         return is_more
+
+    def note_pause_proposed(self) -> None:
+        """A pause is to be set or ended. Until that is applied nobody says that one is over: it
+        would be another one's end."""
+        self._pauses_under_way += 1
 
     def _look_at_pause(self) -> None:
         until_ns = self.consumer.paused_until_ns
@@ -276,7 +298,7 @@ class Cursor(CursorSending):
         if until_ns > now_ns:
             self._hold((until_ns - now_ns + _MS - 1) // _MS)
             return
-        self._is_resume_proposed = True
+        self.note_pause_proposed()
         command = [commands.PAUSE_CONSUMER, now_ns, self.consumer.name, until_ns]
         self._host.propose(command, is_forced=True)
 

@@ -101,7 +101,6 @@ class CursorState:
         "_is_acked_by_flow",
         "_is_headers_only",
         "_is_inactive_proposed",
-        "_is_resume_proposed",
         "_is_stopped",
         "_items",
         "_last_stamp",
@@ -109,6 +108,7 @@ class CursorState:
         "_naks",
         "_next_sseq",
         "_out",
+        "_pauses_under_way",
         "_pin",
         "_position_due_ms",
         "_priority_policy",
@@ -172,7 +172,7 @@ class CursorState:
         self._active_ms = host.now_ms()
         self._is_inactive_proposed = False
         self._position_due_ms = 0
-        self._is_resume_proposed = False
+        self._pauses_under_way = 0  # in the log and not applied: the client's, and ends of one
         stream = host.machine.name.encode()
         self._ack_prefix = b"$JS.ACK.%b.%b." % (stream, consumer.name.encode())
         self._ack_first = self._ack_prefix.replace(b"%", b"%%") + b"1.%d.%d.%d.%d"

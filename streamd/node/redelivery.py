@@ -188,7 +188,8 @@ class Redelivery:
             if stamp == _NAK:
                 if self._nak_due_ms.get(first) == due_ms:
                     del self._nak_due_ms[first]
-                    if first not in acking:
+                    is_open = first in pending or first > self._consumer.delivered_sseq
+                    if is_open and first not in acking:
                         expired.append(first)
                 continue
             if last <= self._consumer.floor_sseq:
@@ -214,10 +215,12 @@ class Redelivery:
     def all_waiting(self, acking: Collection[Seq]) -> list[Seq]:
         """Return what is delivered and not acked, ascending, as if its time had come; not queued
         yet. A -NAK's delay is over as well."""
-        self._nak_due_ms.clear()
         queued = self._queued
         pending = self._consumer.pending
-        return sorted(sseq for sseq in pending if sseq not in acking and sseq not in queued)
+        waiting = sorted(sseq for sseq in pending if sseq not in acking and sseq not in queued)
+        for sseq in waiting:  # of what is not applied yet, a -NAK is the only timer left
+            self._nak_due_ms.pop(sseq, None)
+        return waiting
 
     def queue(self, sseqs: Collection[Seq]) -> None:
         """These are due: `pop_due` gives them out, after those that were due before."""

@@ -131,7 +131,12 @@ class StreamGroup(StreamPublishes):
         elif self._is_ready and type(done) is not Trimmed:
             if self._trimmer.takes(command, done, self.at_ns):
                 return
+        last = self.raft.last_index
         super()._on_propose(command, done, is_forced)
+        if command[0] == commands.PAUSE_CONSUMER and self.raft.last_index > last:
+            cursor = self._by_name.get(command[2].encode())
+            if cursor is not None:
+                cursor.note_pause_proposed()
 
     def _on_step_down(self, preferred: NodeId, done: Callable[[Any], None], c: Any) -> None:
         self._propose_all()  # who leads next must not deliver it again

@@ -71,7 +71,8 @@ class _Wants:
         """Returns what it does not want any more."""
         if self.is_ack_all:
             most = max(seqs, default=0)
-            acked = {seq for seq in self.pending if seq <= most <= self.delivered}
+            held = self.pending | self.dead
+            acked = {seq for seq in held if seq <= most <= self.delivered}
         else:
             acked = {seq for seq in seqs if seq in self.pending or seq in self.dead}
         self.drop(acked)

@@ -311,6 +311,74 @@ def test_max_ack_pending_stops_new_messages_until_acks_are_seen() -> None:
     assert bed.info().ack_pending == 3
 
 
+def test_acks_of_what_was_given_up_make_no_room() -> None:
+    """They held no place, yet were counted as if they gave one back: twice as many went out."""
+    bed = Bed()
+    bed.create(max_deliver=1, max_ack_pending=3, ack_wait=SECOND)
+    bed.store(*[b"a"] * 12)
+    box = bed.pull(b'{"batch":12,"expires":60000000000}')
+    bed.advance(1100)
+    assert box.seqs() == [1, 2, 3, 4, 5, 6]  # 1 to 3 are given up
+    bed.is_auto = False
+    bed.cursors["C"].on_acks([1, 2, 3])
+    bed.turn()
+    bed.apply()
+    assert list(bed.consumers["C"].pending) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("is_purge", [False, True])
+def test_acks_of_what_has_left_make_no_room(is_purge: bool) -> None:
+    """What left gave its place back when it left, before its ack was applied."""
+    bed = Bed()
+    bed.create(max_ack_pending=3)
+    bed.store(*[b"a"] * 12)
+    box = bed.pull(b'{"batch":12,"expires":60000000000}')
+    bed.is_auto = False
+    bed.cursors["C"].on_acks([1, 2])
+    bed.turn()
+    assert box.seqs() == [1, 2, 3, 4, 5]
+    if is_purge:
+        bed.purge(3)
+    else:
+        bed.remove(1, 2)
+    bed.apply()
+    assert list(bed.consumers["C"].pending) == [3, 4, 5]
+
+
+def test_acks_of_what_left_before_its_delivery_was_applied_make_no_room() -> None:
+    bed = Bed()
+    bed.create(max_ack_pending=3)
+    bed.is_auto = False
+    bed.store(*[b"a"] * 12)
+    bed.pull(b'{"batch":12,"expires":60000000000}')
+    bed.cursors["C"].on_acks([1, 2])
+    bed.remove(1, 2)
+    sent = len(bed.inbox(b"in").msgs)
+    bed.apply_one(*bed.proposed.pop(0))  # the first delivery; the acks are under way still
+    bed.turn()
+    assert bed.cursors["C"].num_ack_pending() == sent - 2 == 3
+    bed.apply()
+    assert list(bed.consumers["C"].pending) == [3, 4, 5]
+
+
+def test_deliveries_are_counted_while_several_are_under_way() -> None:
+    """The first of two redeliveries is applied: that the second was sent must not be forgotten."""
+    bed = Bed()
+    bed.create(max_deliver=3)
+    bed.store(b"a")
+    box = bed.pull(b"9")
+    bed.is_auto = False
+    bed.ack(1, b"-NAK")
+    under_way = len(bed.proposed)
+    bed.ack(1, b"-NAK")
+    for _ in range(under_way):
+        bed.apply_one(*bed.proposed.pop(0))
+    bed.ack(1, b"-NAK")
+    bed.apply()
+    assert [ack_of(msg)["delivered"] for msg in box.msgs] == [1, 2, 3]
+    assert bed.consumers["C"].redelivered == {1: 3}
+
+
 def test_ack_all() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 10)
@@ -879,6 +947,24 @@ def test_what_was_sent_and_replaced_is_not_taken_off_twice() -> None:
     assert [ack_of(msg)["pending"] for msg in box.msgs] == [1]
     assert bed.info().pending == 1
     assert bed.pull(b"1", reply=b"last").seqs() == [6]
+
+
+@pytest.mark.parametrize("filters", [[], ["a"]])
+def test_what_was_sent_and_purged_is_not_taken_off_what_comes(filters: list[str]) -> None:
+    """Without acks a position is logged once a second. A purge within that second moves on from it,
+    and the next position tells of messages that were sent before the purge as well."""
+    bed = Bed()
+    bed.create(ack_policy="none", filter_subjects=filters)
+    bed.store(b"a", b"a", b"b")
+    assert bed.pull(req(batch=2, no_wait=True)).seqs() == [1, 2]
+    bed.purge(4)
+    bed.store(b"a")
+    assert bed.pull(b"1").seqs() == [1, 2, 4]
+    bed.advance(1100)
+    assert bed.info().pending == 0
+    bed.store(b"a")
+    assert bed.info().pending == 1
+    assert bed.pull(req(batch=1, no_wait=True)).seqs() == [1, 2, 4, 5]
 
 
 def test_a_turn_does_not_ask_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:

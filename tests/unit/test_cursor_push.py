@@ -225,6 +225,25 @@ def test_who_comes_back_under_another_subject_gets_first_what_was_not_acked() ->
     assert list(bed.consumers["C"].pending) == [5]  # the others were delivered twice
 
 
+def test_a_nak_under_way_outlives_a_new_deliver_subject() -> None:
+    """It was the only timer of its message, which waited for ever once that was dropped."""
+    bed = Bed()
+    push(bed, ack_policy="explicit", ack_wait=SECOND, max_ack_pending=1)
+    bed.interest()
+    bed.is_auto = False
+    bed.store(b"a", b"b")
+    bed.ack(1, b"-NAK 2s")
+    consumer = bed.consumers["C"]
+    config = {**consumer.config, "deliver_subject": "other"}
+    consumer.update(config)
+    bed.cursors["C"].on_applied([commands.CREATE_CONSUMER, 0, "C", config, "", False], None)
+    bed.is_auto = True
+    box = bed.interest()
+    assert box.seqs() == []
+    bed.advance(2000)
+    assert box.seqs() == [1]
+
+
 def test_replay_and_live_are_one_read() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 100)

@@ -309,6 +309,29 @@ def test_interest_stays_in_what_was_given_up_and_ends_if_that_is_acked() -> None
     assert box.live() == []
 
 
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_an_ack_of_all_covers_what_was_given_up(is_restored: bool) -> None:
+    """Such messages stayed for ever, though all who wanted them had said that they are done."""
+    box = Box(retention="interest")
+    box.consumer("one", ack_policy="all", max_deliver=2)
+    box.store(*[(b"a.1", b"", b"")] * 5)
+    one = box.machine.consumers["one"]
+    box.do(commands.DELIVERED, one.uid, [(1, 4, 1, False), (2, 2, 5, True)], one.resets)
+    box.do(commands.DEAD, one.uid, [4, 2])
+    if is_restored:
+        box.machine = box.restored()
+        one = box.machine.consumers["one"]
+    box.do(commands.ACKED, one.uid, [2])  # itself
+    assert box.live() == [3, 4, 5]
+    assert one.info()["num_redelivered"] == 1
+    box.do(commands.TERMED, one.uid, [(3, "")])  # the floor goes on over what was given up
+    assert one.floor_sseq == 4
+    assert box.live() == [4, 5]
+    box.do(commands.ACKED, one.uid, [4])
+    assert box.live() == [5]
+    assert one.info()["num_redelivered"] == 0
+
+
 def test_workqueue_removes_at_the_ack() -> None:
     box = Box(retention="workqueue")
     box.store((b"a.1", b"", b""), (b"a.1", b"", b""))

@@ -101,6 +101,27 @@ def test_each_gets_what_it_would_get_if_all_were_woken(
     assert sum(map(len, found[0][0].values())) > 100
 
 
+def test_the_end_of_a_pause_does_not_end_the_next() -> None:
+    """A client pauses the consumer anew at the moment at which its pause is over: the leader's word
+    that it is over comes behind the client's in the log, and undid it."""
+    leader = Leader()
+    create(leader, "c")
+    now_ns = leader.clock.now_ns()
+    leader.propose([commands.PAUSE_CONSUMER, now_ns, "c", now_ns + 10**9])
+    leader.clock.ms += 1000
+    until_ns = now_ns + 60 * 10**9
+    again = [commands.PAUSE_CONSUMER, leader.clock.now_ns(), "c", until_ns]
+    leader.post(g.PROPOSE, again, lambda outcome: None, True)
+    leader.pass_time(20)
+    assert leader.machine.consumers["c"].paused_until_ns == until_ns
+    publish(leader, b"s.1")
+    pull(leader, "c")
+    assert got(leader) == {}
+    leader.pass_time(60_000)
+    assert leader.machine.consumers["c"].paused_until_ns == 0
+    assert got(leader) == {"c": ["1/1"]}
+
+
 def test_a_message_wakes_those_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
     leader = Leader()
     planned: list[str] = []
