@@ -48,9 +48,8 @@ class CatchUps:
         self._running: dict[Uid, CatchUp] = {}
         self._offered_in: dict[Uid, Term] = {}  # the term of the last offer
         self._offered_at_ms: dict[Uid, int] = {}  # and when it came
-        self._void: dict[
-            Uid, tuple[int, float]
-        ] = {}  # what was fetched in vain: times; pause, to ms
+        # What was fetched in vain: how often in a row, and until when nothing is fetched.
+        self._void: dict[Uid, tuple[int, float]] = {}
         self._turns = CatchUpTurns()
         self._source = CatchUpSource(
             find=self._find,

@@ -109,8 +109,9 @@ class State:
         below it is missing; then `applied` may be anything up to the start of the log.
         `may_begin_anew`: what all members have forgotten is gone, and the group may go on without
         it: an uncertain member may stand, and wins if all voters, or a majority that remembers,
-        grant it; whoever has a longer log does not. `named`: who must be among the voters for
-        that, whatever its log says: it may have been told a part of before they came. `left_at`:
+        grant it; whoever has a longer log does not. `named`: who belongs to the group, or will,
+        whatever its log says: it may have been told a part of before they came, or have lost it.
+        They must be among the voters for that, and are asked who leads. `left_at`:
         (term, index) of the last entry of an earlier member of this node, which was destroyed when
         it had left; nobody with less is granted a vote while there is a doubt. `windows`: shared by
         the logs of the node.

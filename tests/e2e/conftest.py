@@ -36,11 +36,17 @@ sys.exit(main())
 
 
 @pytest.fixture
-def make_server(tmp_path: Path) -> Iterator[Start]:
-    """Makes servers (not started); they are killed at the end."""
-    binary = ours_binary()
-    if not binary:
+def binary() -> str:
+    """The server under test."""
+    found = ours_binary()
+    if not found:
         pytest.skip("streamd is not installed beside this interpreter")
+    return found
+
+
+@pytest.fixture
+def make_server(tmp_path: Path, binary: str) -> Iterator[Start]:
+    """Makes servers (not started); they are killed at the end."""
     made: list[ServerProcess] = []
 
     def make(**options: Any) -> ServerProcess:
@@ -55,11 +61,8 @@ def make_server(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
+def make_cluster(tmp_path: Path, binary: str) -> Iterator[MakeCluster]:
     """Makes running clusters; they are killed at the end."""
-    binary = ours_binary()
-    if not binary:
-        pytest.skip("streamd is not installed beside this interpreter")
     made: list[ClusterProcess] = []
 
     def make(**options: Any) -> ClusterProcess:

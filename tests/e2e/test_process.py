@@ -18,7 +18,6 @@ import pytest
 
 from benchmarks.servers import ServerDied, ServerProcess
 from tests.e2e.conftest import Start
-from tests.parity.runner import ours_binary
 from tests.wire import Wire
 
 pytestmark = pytest.mark.slow
@@ -33,14 +32,6 @@ def _stderr_until(process: subprocess.Popen[bytes], wanted: bytes) -> bytes:
         if wanted in line:
             return seen
     raise AssertionError(f"ended without {wanted!r}: {seen.decode(errors='replace')}")
-
-
-@pytest.fixture
-def binary() -> str:
-    found = ours_binary()
-    if not found:
-        pytest.skip("streamd is not installed beside this interpreter")
-    return found
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])

@@ -38,6 +38,18 @@ def forget(cluster: Cluster, restore: Callable[[Files], Files]) -> dict[Seq, byt
     return stored
 
 
+def go_on_without_n1(cluster: Cluster, backup: dict[str, bytes]) -> dict[Seq, bytes]:
+    """n1 and n2 acknowledge more and end; n2 is back with `backup`, and n3. Return what n1 has."""
+    cluster.publish(20)
+    stored = cluster.read("n1")
+    cluster.kill("n1", "n2")
+    cluster.net.heal()
+    put_back_all(cluster, "n2", backup)
+    cluster.boot("n3")
+    cluster.run_ms(10_000)
+    return stored
+
+
 def led_only_with_n1(cluster: Cluster, stored: dict[Seq, bytes]) -> None:
     """n2 and n3 elect nobody by what n2 has forgotten; with n1, which has all, all have."""
     for name in ("n2", "n3"):
@@ -97,13 +109,7 @@ def test_who_has_seen_a_later_start_of_a_node_tells_it_that_it_forgot(
         cluster.kill("n3")
     else:
         cluster.isolate("n3")
-    cluster.publish(20)
-    stored = cluster.read("n1")
-    cluster.kill("n1", "n2")
-    cluster.net.heal()
-    put_back_all(cluster, "n2", backup)
-    cluster.boot("n3")
-    cluster.run_ms(10_000)
+    stored = go_on_without_n1(cluster, backup)
     assert (
         cluster.events(
             "the data of this node is an older copy: it starts anew, and relies on none of it"
@@ -132,13 +138,7 @@ def test_the_disk_of_before_an_empty_one_is_not_believed(cluster: Cluster) -> No
     cluster.lead("S", "n1")
     cluster.until_whole()
     cluster.isolate("n3")
-    cluster.publish(20)
-    stored = cluster.read("n1")
-    cluster.kill("n1", "n2")
-    cluster.net.heal()
-    put_back_all(cluster, "n2", backup)
-    cluster.boot("n3")
-    cluster.run_ms(10_000)
+    stored = go_on_without_n1(cluster, backup)
     led_only_with_n1(cluster, stored)
     cluster.lose_power(*cluster.names)
     cluster.boot()
