@@ -84,7 +84,7 @@ INDEX_SUBJECTS_MAX: Final = 100_000  # with more, a stream that runs writes no `
 """Copying what it says would take more than 30 ms of the loop."""
 SNAPSHOT_AT_STOP_BYTES: Final = 256 * 1024  # less is replayed faster than it is saved
 STORE_BATCH_MSGS: Final = 4096  # messages of one log entry; a turn may make several
-STORE_BATCH_BYTES: Final = 1024 * 1024  # of one log entry, unless one message has more
+STORE_BATCH_BYTES: Final = 2 * 1024 * 1024  # of one log entry, unless one message has more
 PUBLISH_KEPT_MS: Final = 2000  # publishes wait so long for a leader, then 10008: clients wait 5 s
 PUBLISH_LOOK_S: Final = 0.5  # how often that is looked at; the most an earlier leader is waited for
 PUBLISH_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024  # of one node; as much that may be sent again
