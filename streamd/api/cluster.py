@@ -230,8 +230,9 @@ def _what_is_missing(context: ApiContext, assets: list[StreamAsset]) -> Document
 
 def _why_offline(context: ApiContext, asset: StreamAsset) -> str:
     node = context.node
-    if asset.name in node.failed:
-        return node.failed[asset.name]
+    reason = node.failed.get(asset.name, "")
+    if reason:
+        return reason
     if not context.is_clustered:
         return ""
     members = asset.members or asset.peers

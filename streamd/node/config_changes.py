@@ -50,8 +50,9 @@ class ConfigChanges:
         """See ports.NodeHandle.wait_configured."""
         node = self._node
         asset = node.meta.streams_by_uid.get(uid)
-        if asset is not None and asset.name in node.failed and not node.replicas.has_peers(asset):
-            done(errors.STREAM_OFFLINE_REASON(err=node.failed[asset.name]))
+        reason = node.replicas.failures.reason(uid)
+        if asset is not None and reason and not node.replicas.has_peers(asset):
+            done(errors.STREAM_OFFLINE_REASON(err=reason))
             return
         is_open = True
 

@@ -174,8 +174,6 @@ class MetaMember:
                 node.replicas.reconcile()
                 continue
             asset: StreamAsset = fields["asset"]
-            if kind == "stream_created":
-                node.failed.pop(asset.name, None)
             node.replicas.reconcile_one(asset.uid, asset.name)
         node.catalog.changed()
 

@@ -97,7 +97,6 @@ class Node:
         # For this start: of what a single server has lost; of what a voter in doubt may have had.
         self.accepts_loss = accepts_loss and not self.is_clustered
         self.accepts_doubt = accepts_loss and self.is_clustered
-        self.failed: dict[str, str] = {}  # stream name -> why it is offline on this node
         self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
         self.identity: dict[str, Any] = {}  # see storedir; empty until the start
         self.env: NodeEnv = env or SystemEnv()
@@ -337,6 +336,10 @@ class Node:
     @property
     def meta(self) -> MetaMachine:
         return self.meta_member.machine
+
+    @property
+    def failed(self) -> dict[str, str]:
+        return self.replicas.failures.by_name()
 
     def propose_meta(self, command: list[Any], done: Done) -> None:
         self.meta_member.propose(command, done)

@@ -234,8 +234,10 @@ class NodeHandle(Protocol):
     store_dir: str
     memory_max: int
     storage_max: int
-    failed: dict[str, str]
-    """Streams that can't be served on this node, and why."""
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Streams that can't be served on this node, and why."""
 
     def propose_meta(self, command: list[Any], done: Done) -> None:
         """Propose to the meta group. For stream commands, `done` is called once the stream's

@@ -8,17 +8,17 @@ aside as damaged, is stopped and opened again, so there is no second path that c
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import errors, limits
-from streamd.errors import CorruptionError, DiskError, IncarnationError
+from streamd.errors import CorruptionError, IncarnationError
 from streamd.machine.meta import StreamAsset
 from streamd.node import group as g
 from streamd.node.catch_ups import CatchUps
 from streamd.node.departures import Departures
+from streamd.node.failures import Failures
 from streamd.node.leftovers import Leftovers
 from streamd.node.remote_stream import RemoteStream
 from streamd.node.replica_maker import ReplicaMaker
@@ -49,12 +49,12 @@ class Replicas:
         self._led_since_ns: dict[Uid, int] = {}  # when this node last began to lead
         self._early: dict[Uid, dict[NodeId, Message]] = {}  # campaigns in groups not open yet
         self._void_logs: set[Uid] = set()  # of replicas being repaired
-        self._paused: set[Uid] = set()  # stopped by what passes; the log was told
         self.catch_ups = CatchUps(node)
         self._recovery = ReplicaRecovery(node, self.catch_ups)
         self._maker = ReplicaMaker(
             node, on_turn=self._on_turn, on_events=self._on_events, on_failed=self._failed
         )
+        self.failures = Failures(node)
         self.departures = Departures(node)
         self.leftovers = Leftovers(node)
 
@@ -100,6 +100,10 @@ class Replicas:
         """True if a replica of it is open, being opened or closed, or has failed."""
         return uid in self._assets
 
+    def asset(self, uid: Uid) -> StreamAsset | None:
+        """What the stream is, as far as it is known to be here."""
+        return self._assets.get(uid)
+
     def reconcile_one(self, uid: Uid, name: str) -> None:
         """Do what the meta group's state asks for one stream."""
         node = self._node
@@ -119,8 +123,7 @@ class Replicas:
             if uid in self._replicas:
                 self.departures.begin(uid)
             elif uid in self._assets:
-                is_stopped = asset.name in node.failed and uid not in self._paused
-                if is_stopped or not asset.is_file:
+                if self.failures.is_final(uid) or not asset.is_file:
                     self._close(self._assets[uid])  # not open: what it has on disk stays
                 # Else it is begun anew, here or in a while: then its group is asked.
             elif node.wal.group(uid) is not None:
@@ -160,7 +163,8 @@ class Replicas:
             node.catalog.place(name, None)
             return
         replica = self._replicas.get(asset.uid)
-        if replica is not None and (replica.is_ready or not node.is_clustered):
+        is_awaited = not node.is_clustered and asset.uid not in self.failures
+        if replica is not None and (replica.is_ready or is_awaited):
             node.catalog.place(name, replica)
         elif node.is_clustered:
             known = node.catalog.stream(name)
@@ -176,6 +180,7 @@ class Replicas:
         """Recover or create the group of `asset`, off the loop; then run it."""
         self._assets[asset.uid] = asset
         self._busy.add(asset.uid)
+        self.failures.begin_again(asset.uid)
 
         def opened(result: Any) -> None:
             try:
@@ -216,9 +221,7 @@ class Replicas:
         self._void_logs.discard(uid)
         replica = self._replicas[uid] = self._maker.replica(asset, found, raft)
         self._place(asset.name)
-        if uid in self._paused:
-            self._paused.discard(uid)
-            node.info("stream is open again", stream=asset.name, uid=uid)
+        self.failures.over(uid, asset.name)
         node.env.spawn(replica.monitor)
         if node.is_clustered:
             node.peering.introduce(replica.monitor, raft.members.members())
@@ -407,12 +410,11 @@ class Replicas:
         node, uid = self._node, asset.uid
 
         def look() -> None:
-            if asset.name in node.failed and uid in self._assets and not node.is_stopping:
-                del node.failed[asset.name]
+            if uid in self.failures and uid in self._assets and not node.is_stopping:
                 self.close_live(uid, lambda: self.open_again(uid))
 
         if errors.is_passing(err):
-            self._paused.add(uid)
+            self.failures.pause(uid)
             node.env.loop.call_later(limits.OPEN_AGAIN_S, look)
 
     def fail(self, uid: Uid, name: str, err: BaseException) -> None:
@@ -420,36 +422,14 @@ class Replicas:
         node = self._node
         if isinstance(err, IncarnationError):
             node.damages.on_conflict(uid, str(err))
-        reason = node.failed[name] = f"{type(err).__name__}: {err}"
+        reason = self.failures.note(uid, name, err)
         replica = self._replicas.get(uid)
         if replica is not None:
             self._withdraw(replica)
             replica.group.delete()
-        if node.is_clustered:
-            self._place(name)
-        else:
-            node.catalog.place(name, None)
-        facts = {"where": "".join(traceback.format_exception(err)[-3:]).strip()}
-        is_given_up = node.accepts_loss or node.accepts_doubt
-        if isinstance(err, CorruptionError) and not is_given_up and self._has_only_copy(uid):
-            whole = "the log is what is damaged" if node.is_clustered else "a snapshot is whole"
-            facts["advice"] = (
-                f"put the files back, or, if {whole}, go on without what is lost: start this "
-                "server once with --accept-loss"
-            )
-        elif isinstance(err, DiskError) and not errors.is_passing(err):
-            facts["advice"] = "no write that failed is repeated: make room, or mend the disk, and "
-            facts["advice"] += "restart this server"
-        if not (errors.is_passing(err) and uid in self._paused):
-            node.error("stream stopped", stream=name, uid=uid, reason=str(err), **facts)
+        self._place(name)
         self._settle_ready(uid)
         node.config_changes.fail(uid, errors.STREAM_OFFLINE_REASON(err=reason))
-
-    def _has_only_copy(self, uid: Uid) -> bool:
-        asset = self._assets.get(uid)
-        return not self._node.is_clustered or (
-            asset is not None and self._node.amnesia.is_alone(asset)
-        )
 
     def when_closed(self, uid: Uid, done: Ready) -> None:
         """Call `done` when no group of `uid` runs here any more."""
@@ -485,8 +465,7 @@ class Replicas:
         self.reasons.pop(uid, None)
         is_led = self.led_since_ns(uid) > 0
         self._led_since_ns.pop(uid, None)
-        self._paused.discard(uid)
-        node.failed.pop(asset.name, None)
+        self.failures.forget(uid)
         replica = self._replicas.get(uid)
         if replica is None:
             # Not open: being begun anew, or failed.
@@ -536,6 +515,7 @@ class Replicas:
 
         self._busy.add(uid)
         self.catch_ups.forget(uid)
+        self.failures.forget(uid)
         self.close_live(uid, closed)
 
     def _gone(self, uid: Uid) -> None:

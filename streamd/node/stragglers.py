@@ -27,7 +27,7 @@ class Stragglers:
             monitor, group = node.monitor_of(uid), node.group_of(uid)
             asset = node.meta.streams_by_uid.get(uid)
             is_not_open = asset is not None and (
-                asset.name in node.failed or not node.replicas.knows(uid)
+                uid in node.replicas.failures or not node.replicas.knows(uid)
             )
             if is_not_open or node.meta.is_lost(uid):
                 self._carry(uid)

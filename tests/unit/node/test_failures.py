@@ -1,0 +1,46 @@
+"""Streams that can't be served here: known by what they are, not by how they are called."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from streamd.errors import DiskError
+from streamd.node import group as g
+from tests.unit.node.test_accepted_loss import create, make, publish
+from tests.unit.node.test_leftovers import delete, idle
+
+
+def test_a_stream_that_failed_is_not_served_whatever_the_meta_group_says(tmp_path: Path) -> None:
+    """Any word of it, and the name led to the group that had stopped: clients waited in vain."""
+
+    async def run() -> None:
+        node = make(tmp_path)
+        await node.started()
+        uid = await create(node, "S")
+        await publish(node, "S", 1)
+        handle = node.streams()[0]
+        handle.monitor.post((g.FAILED, DiskError("1.blk: Input/output error"), None, None))
+        await handle.monitor.stopped.wait()
+        await idle(node)
+        assert "Input/output error" in node.failed["S"] and node.stream("S") is None
+        node.replicas.reconcile_one(uid, "S")
+        assert node.stream("S") is None
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_new_stream_did_not_fail_because_one_of_its_name_did(tmp_path: Path) -> None:
+    async def run() -> None:
+        node = make(tmp_path)
+        await node.started()
+        first = await create(node, "S")
+        await delete(node, "S")
+        second = await create(node, "S")
+        node.replicas.fail(first, "S", DiskError("1.blk: Input/output error"))
+        assert not node.failed and node.stream("S").uid == second
+        await publish(node, "S", 1)
+        await node.stopped()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
