@@ -116,6 +116,9 @@ WAL_SEGMENT_BYTES_MIN: Final = 4 * 1024 * 1024
 WAL_SEGMENT_FRACTION: Final = 64  # of the free space: a log is a few segments
 RESERVE_SEGMENTS: Final = 4  # kept free for the log to turn over and blocks to be written
 ROOM_LOOK_BYTES: Final = 16 * 1024 * 1024  # how much is stored between two looks at the disk
+SLOW_LOOK_S: Final = 1.0  # how often the log is asked whether it waits for the disk
+SLOW_S: Final = 2.0  # an append that takes longer, or a server that stood still, is told of
+HUNG_S: Final = 10.0  # an append that takes longer: /healthz is 503
 ROOM_CHECK_S: Final = 2.0  # how often the disk is looked at, for an operator to hear in time
 STRAGGLER_CHECK_S: Final = 2.0  # how often groups that pin old log segments are snapshotted
 """Also the longest a freed stream keeps its share of the log."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from streamd.limits import CURRENT_LAG_MAX
+from streamd.limits import CURRENT_LAG_MAX, HUNG_S
 from streamd.net.query import Query, flag
 from streamd.types import ACCOUNT, META_UID, Uid
 
@@ -24,6 +24,9 @@ def judge(node: Any, query: Query) -> Health:
     if account and account != ACCOUNT:
         text = f'JetStream account "{account}" not found'
         return Health(404, "ACCOUNT", text, {"account": account})
+    if node.slowness.waits_s >= HUNG_S:
+        text = f"JetStream has waited {node.slowness.waits_s:.0f} s for the disk"
+        return Health(503, "JETSTREAM", text)
     if node.is_clustered:
         verdict = _of_meta(node)
         if verdict.status != 200 or flag(query, "js-meta-only"):

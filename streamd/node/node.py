@@ -45,6 +45,7 @@ from streamd.node.replicas import Replicas
 from streamd.node.room import MemoryRoom, StorageRoom
 from streamd.node.scrubber import Scrubber
 from streamd.node.sightings import Sightings
+from streamd.node.slowness import Slowness
 from streamd.node.stragglers import Stragglers
 from streamd.node.stream_handle import LocalStream
 from streamd.node.timers import Timers
@@ -111,6 +112,7 @@ class Node:
         self.scrubber = Scrubber(self)
         self.stragglers = Stragglers(self)
         self.timers = Timers(self.env.loop)
+        self.slowness = Slowness(self)
         self.trash = Trash(self)
         self.amnesia = Amnesia(self)
         self.accepted_loss = AcceptedLoss(self)
@@ -173,6 +175,7 @@ class Node:
         self.timers.again("room", limits.ROOM_CHECK_S, tell_room)
         tell_clock = partial(ClockWatch(env.clock).look, self.warn)
         self.timers.again("clock", limits.ROOM_CHECK_S, tell_clock)
+        self.slowness.start()
         self.scrubber.start()
         self.damages.start()
         if not self.is_clustered:

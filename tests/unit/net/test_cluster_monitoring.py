@@ -27,6 +27,7 @@ class Nodes(World):
         for name, node in self.nodes.items():
             node.failed = {}  # type: ignore[attr-defined]
             node.damages = SimpleNamespace(reasons={})  # type: ignore[attr-defined]
+            node.slowness = SimpleNamespace(waits_s=0.0)  # type: ignore[attr-defined]
             self._patch(name, node)
 
     def _patch(self, name: str, node: ClusterNode) -> None:

@@ -65,7 +65,7 @@ class Streams:
         self.node = SimpleNamespace(
             memory_max=1, storage_max=2, store_dir="/d", failed={}, is_clustered=False,
             damages=SimpleNamespace(reasons={}, damage_count=0, conflict_count=0),
-            scrubber=SimpleNamespace(read_bytes=0),
+            scrubber=SimpleNamespace(read_bytes=0), slowness=SimpleNamespace(waits_s=9.9),
             streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
             memory_bytes=lambda: 0, storage_bytes=lambda: 400,
         )  # fmt: skip
@@ -246,6 +246,16 @@ def test_jsz_grows_with_what_is_asked() -> None:
 def test_jsz_without_jetstream_says_so() -> None:
     """`disabled`."""
     assert monitoring().jsz({"streams": "1"})["disabled"] is True
+
+
+def test_healthz_is_503_while_a_disk_hangs() -> None:
+    m = with_streams()
+    streams = Streams()
+    streams.node.slowness.waits_s = 10.0
+    m.attach(streams)  # type: ignore[arg-type]
+    text = "JetStream has waited 10 s for the disk"
+    assert m.healthz({}) == (503, {"status": "unavailable", "error": text})
+    assert m.healthz({"js-enabled-only": "1"})[0] == 200
 
 
 def test_healthz() -> None:
