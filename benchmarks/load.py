@@ -5,7 +5,7 @@ whole stream) and returns figures. Requests are laid out beforehand in a ring of
 publishes whose reply subjects all differ, as a client library's do; answers are counted, not
 parsed, wherever the row allows it. So the generator costs a fraction of the server's work.
 
-    python -m benchmarks.load --port 4222 --row pub_async --size 128 --seconds 3
+    python -m benchmarks.load --port 4222 --row publish --args '{"size": 128, "seconds": 3}'
 """
 
 from __future__ import annotations

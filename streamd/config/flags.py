@@ -65,7 +65,8 @@ Authorization Options:
 Cluster Options:
         --routes <rurl-1, rurl-2>    Routes to solicit and connect
         --cluster <cluster-url>      Cluster URL for solicited routes
-        --cluster_name <string>      Cluster Name, if not set any other is accepted
+        --cluster_name <string>      Cluster Name; without JetStream it may be left out, and any
+                                     other is accepted
         --no_advertise               Do not advertise known cluster information to clients
         --cluster_advertise <string> Cluster URL to advertise to other servers
         --connect_retries <number>   For implicit routes, number of connect retries

@@ -59,7 +59,7 @@ class JetStreamOptions:
     store_dir: str = ""  # "": a directory below the system's temporary one
     domain: str = ""
     max_memory: int = -1  # bytes; -1: three quarters of the machine's memory
-    max_storage: int = -1  # bytes; -1: three quarters of the free disk
+    max_storage: int = -1  # bytes; -1: what is stored, and three quarters of the free disk
     sync_interval_ns: int = 0  # 0: fsync before every ack
     is_strict: bool = True
     max_ack_pending: int = -1

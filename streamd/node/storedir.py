@@ -5,7 +5,7 @@
                     wal/          the log of all groups
                     meta/         snapshots of the meta group
                     streams/<uid>/
-                    trash/        deleted streams, until they are unlinked
+                    trash/        deleted streams, until they are unlinked; what was set aside
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class StoreDir(NamedTuple):
     `is_accepting_loss`: a single server was told to go on without what its log lost, and has not
     come to the end of that start.
     `is_new`: joined with an empty directory, and not vouched for by a meta leader yet.
+    `is_rejoined`, `forgotten_upto`, `dropped`, `left_at`: what it may have forgotten (`amnesia`).
     `removal`: removals of this server's name up to that meta entry were before this data was begun;
     `is_removed`: this very server was removed since."""
 

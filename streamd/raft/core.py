@@ -98,7 +98,7 @@ class RaftCore(Member):
 
         One change at a time: ProposalRejected while another is under way or this term has
         nothing committed yet. A joint phase, if one is needed, ends by itself. A learner should
-        be caught up (`lag`) before it is made a voter: the core does not insist.
+        be caught up (`is_close`) before it is made a voter: the core does not insist.
         """
         leadership = self._leadership
         if leadership is None:
@@ -147,7 +147,11 @@ class RaftCore(Member):
         return self._leadership is not None and bool(self._leadership.transfer_to)
 
     def transfer(self, node_id: NodeId) -> None:
-        """Hand leadership to `node_id`; given up after one election timeout."""
+        """Hand leadership to `node_id`; given up after one election timeout.
+
+        Raises NotLeader, or ProposalRejected if it is no other voter, not whole, or another is
+        under way.
+        """
         leadership = self._leadership
         if leadership is None:
             raise NotLeader(self.leader_id)

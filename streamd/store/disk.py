@@ -1,4 +1,4 @@
-"""The one seam to the file system, and the only threads: `Disk`, `OsDisk`, `DiskThread`.
+"""The one seam to the file system, and its threads: `Disk`, `OsDisk`, `DiskThread`.
 
 All file access of the server goes through a `Disk`; tests give one that loses or tears what was
 not synced. A node has two threads: *log* (the write-ahead log and nothing else, so that an ack

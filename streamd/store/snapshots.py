@@ -1,7 +1,7 @@
 """Snapshot files: the state of a group at a log index, whole or not there at all.
 
-Layout: magic, version, group, index, term, chain, tail, lengths of what follows, sha256 of all of
-that and what follows; then a list of block numbers, then the state. Written as `<name>.tmp`,
+Layout (store/README.md): a header, sha256 of that and of what follows, a list of block numbers, the
+state. Written as `<name>.tmp`,
 synced, renamed, directory synced; so a file under its final name is complete, and one that does
 not verify is damaged, not torn.
 """

@@ -50,7 +50,7 @@ class Recovered(NamedTuple):
     spares: list[str]  # names of prepared files nobody uses
     next_batch: int
     groups: dict[Uid, GroupLog]
-    dropped_bytes: int  # what was torn off the end; for the log line
+    dropped_bytes: int  # torn off the end
     dropped_at: str
     manifest: wf.Manifest | None  # None: there is none, or it is damaged
     newest: int  # highest segment number there is or was

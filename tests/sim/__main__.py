@@ -1,4 +1,4 @@
-"""Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace]
+"""Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace] [--hashes]
 [--harsh | --varied | --disks | --sizes]
 
 The last line says how many seeds ran, how many promises were broken, how many publishes were
@@ -240,7 +240,11 @@ class Campaign:
 
 def main() -> int:
     """Run from the command line; the exit code is 1 if anything is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="processes to use")

@@ -335,7 +335,11 @@ def _run(first_seed: int, points: int, crashes_per_seed: int) -> Counter[str]:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim.crash",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--points", type=int, default=1000)
     parser.add_argument("--first-seed", type=int, default=1)
     args = parser.parse_args()
