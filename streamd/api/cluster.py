@@ -26,7 +26,7 @@ from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.meta import StreamAsset
 from streamd.node import placement
-from streamd.node.ports import StreamHandle
+from streamd.node.ports import NodeHandle, StreamHandle
 from streamd.types import META_UID, NodeId
 
 # --- streams: made, changed, deleted, shown -----------------------------------------------------
@@ -58,11 +58,11 @@ def create_stream(request: Request, config: Document) -> None:
     request.propose_meta(command, lambda asset: _show_configured(request, asset, shown))
 
 
-def update_stream(request: Request, config: Document) -> None:
+def update_stream(request: Request, wanted: Document) -> None:
     """Replace a stream's config; place it anew if that says so."""
     context = request.context
     asset = request.asset()
-    config = stream_configs.check_update(asset.config, config)
+    config = stream_configs.check_update(asset.config, wanted)
     peers = placement.rescale(
         _cluster(context), asset, config, leader=context.node.leader_of(asset.uid)
     )
@@ -74,7 +74,11 @@ def update_stream(request: Request, config: Document) -> None:
     def propose() -> None:
         now_ns = context.clock.now_ns()
         command = [commands.UPDATE_STREAM, now_ns, asset.name, config, peers]
-        request.propose_meta(command, lambda changed: _show_configured(request, changed, shown))
+        request.propose_meta(
+            command + _basis(context, asset),
+            lambda changed: _show_configured(request, changed, shown),
+            again=lambda: update_stream(request, wanted),
+        )
 
     _check_consumers(request, asset, config, propose)
 
@@ -304,8 +308,35 @@ def remove_peer(request: Request) -> None:
     if not found:
         raise errors.CLUSTER_PEER_NOT_MEMBER()
     peers = placement.replace(_cluster(context), asset, found[0])
+    _set_peers(request, asset, peers, again=remove_peer)
+
+
+def _set_peers(
+    request: Request, asset: StreamAsset, peers: list[NodeId], again: Callable[[Request], None]
+) -> None:
+    """Have a stream's replicas live on `peers`, unless it is not what `asset` says by then: `again`
+    looks once more."""
+    context = request.context
     command = [commands.SET_PEERS, context.clock.now_ns(), asset.uid, peers]
-    request.propose_meta(command, lambda _: request.answer({"success": True}))
+    request.propose_meta(
+        command + _basis(context, asset),
+        lambda _: request.answer({"success": True}),
+        again=lambda: again(request),
+    )
+
+
+def _basis(context: ApiContext, asset: StreamAsset) -> list[list[Any]]:
+    """What goes with a command that rests on where the stream is now; nothing while a server of an
+    earlier version, which could not read it, is in the cluster."""
+    facts = context.node.node_facts
+    is_known = all(facts.get(name, {}).get("rests") for name in _servers(context.node))
+    return [asset.basis] if is_known else []
+
+
+def _servers(node: NodeHandle) -> list[NodeId]:
+    """The members of the meta group: all servers of the cluster."""
+    group = node.group_info(META_UID) or {}
+    return [node.server_name, *(peer["name"] for peer in group.get("peers") or ())]
 
 
 def remove_server(request: Request) -> None:
@@ -323,7 +354,7 @@ def remove_server(request: Request) -> None:
     now_ms = context.clock.monotonic_ms()
     if now_ms < context.removing_until_ms or group.get("is_changing"):
         raise errors.CLUSTER_SERVER_MEMBER_CHANGE_INFLIGHT()
-    names = [node.server_name, *(peer["name"] for peer in group.get("peers") or ())]
+    names = _servers(node)
     peer_id, name = wanted.get("peer_id", ""), wanted.get("peer", "")
     found = [each for each in names if (short_hash(each) == peer_id if peer_id else each == name)]
     if not found:
@@ -351,15 +382,12 @@ def remove_server(request: Request) -> None:
 
 def cancel_move(request: Request) -> None:
     """`STREAM.CANCEL_MOVE.<stream>`: the replicas stay where they are."""
-    context = request.context
     asset = request.asset()
     # Those who were members first; who was wanted meanwhile comes behind.
     peers = list(asset.members)[: asset.config["num_replicas"]]
     if set(asset.peers) == set(peers):
         raise errors.STREAM_RECONFIGURE_NOT_IN_PROGRESS()
-    now_ns = context.clock.now_ns()
-    command = [commands.SET_PEERS, now_ns, asset.uid, peers]
-    request.propose_meta(command, lambda _: request.answer({"success": True}))
+    _set_peers(request, asset, peers, again=cancel_move)
 
 
 def step_down_stream(request: Request) -> None:

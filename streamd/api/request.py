@@ -293,15 +293,25 @@ class Request:
         self.stream()  # refuses what was asked of one that is gone by now
         raise errors.Unserved()
 
-    def propose_meta(self, command: list[Any], then: Callable[[Any], None]) -> None:
-        """Propose `command` to the meta group; as `propose`."""
+    def propose_meta(
+        self,
+        command: list[Any],
+        then: Callable[[Any], None],
+        again: Callable[[], None] | None = None,
+    ) -> None:
+        """Propose `command` to the meta group; as `propose`. `again` serves the request anew if
+        what the command rests on was changed by another."""
         self.context.counts.pending += 1
-        self.context.node.propose_meta(command, self._settled(then))
+        self.context.node.propose_meta(command, self._settled(then, again))
 
-    def _settled(self, then: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _settled(
+        self, then: Callable[[Any], None], again: Callable[[], None] | None = None
+    ) -> Callable[[Any], None]:
         def settle(outcome: Any) -> None:
             self.context.counts.pending -= 1
-            if isinstance(outcome, JsError):
+            if again is not None and outcome == errors.STREAM_MOVE_IN_PROGRESS():
+                self.guard(again)
+            elif isinstance(outcome, JsError):
                 self.refuse(outcome)
             else:
                 self.guard(then, outcome)

@@ -91,13 +91,17 @@ replicas are to live on `peers` (absent: on the one node there is; empty: nowher
 Outcome: StreamAsset (machine/meta.py) or JsError; creating what exists with equal config gives the
 existing asset."""
 UPDATE_STREAM = 102
-"""[UPDATE_STREAM, ts, name: str, config: dict, peers: list[str] | None]: None or absent: where its
-replicas live does not change. Outcome: StreamAsset or JsError."""
+"""[UPDATE_STREAM, ts, name: str, config: dict, peers: list[str] | None, basis]: None or absent:
+where its replicas live does not change. Outcome: StreamAsset or JsError.
+
+basis: [uid, *peers] of the stream as it was when this was decided, or absent: if it is another by
+now, nothing changes, and the outcome is STREAM_MOVE_IN_PROGRESS."""
 DELETE_STREAM = 103
 """[DELETE_STREAM, ts, name: str, uid]: uid 0 = whatever has the name. Outcome: True or JsError."""
 SET_PEERS = 104
-"""[SET_PEERS, ts, uid, peers: list[str]]: where the stream's replicas are to live from now on; its
-leader changes the group's membership towards that. Outcome: StreamAsset or JsError."""
+"""[SET_PEERS, ts, uid, peers: list[str], basis]: where the stream's replicas are to live from now
+on; its leader changes the group's membership towards that. basis: see UPDATE_STREAM. Outcome:
+StreamAsset or JsError."""
 MOVED = 105
 """[MOVED, ts, uid, members: list[str]]: the stream's leader reports that the group's membership is
 exactly `members`. Who is in neither these nor the wanted peers may drop its replica. Outcome:

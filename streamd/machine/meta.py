@@ -67,6 +67,11 @@ class StreamAsset(NamedTuple):
         """False: it lives in memory."""
         return bool(self.config.get("storage", "file") == "file")
 
+    @property
+    def basis(self) -> list[Any]:
+        """What a decision on where the stream is to live rests on."""
+        return [self.uid, *self.peers]
+
     def may_be_dropped_by(self, node_id: NodeId) -> bool:
         """True if `node_id` is neither a member of the group nor wanted as one."""
         is_placed = bool(self.peers or self.members)
@@ -215,6 +220,8 @@ class MetaMachine:
         existing = self.streams_by_name.get(name)
         if existing is None:
             return errors.STREAM_NOT_FOUND()
+        if _is_other(existing, placement[1:]):
+            return errors.STREAM_MOVE_IN_PROGRESS()
         if config["name"] != name:
             return errors.STREAM_INVALID_CONFIG(err="stream name can not be changed")
         refused = _check_update(existing.config, config)
@@ -234,10 +241,12 @@ class MetaMachine:
     def _apply_set_peers(
         self, entry: Entry, command: Command, out: Effects
     ) -> StreamAsset | JsError:
-        _, _, uid, peers = command
+        _, _, uid, peers, *basis = command
         existing = self.streams_by_uid.get(uid)
         if existing is None:
             return errors.STREAM_NOT_FOUND()
+        if _is_other(existing, basis):
+            return errors.STREAM_MOVE_IN_PROGRESS()
         if not peers:
             return errors.PEER_REMAP()  # a stream without a replica would be a deletion by stealth
         asset = existing.placed_on(self._without_removed(peers))
@@ -364,6 +373,11 @@ class MetaMachine:
             self._captured.remove(subject.encode(), asset.name)
         for node_id in asset.peers:
             self.carried[node_id, len(asset.peers) > 1] -= 1
+
+
+def _is_other(asset: StreamAsset, basis: list[list[Any]]) -> bool:
+    """True if the stream is not what a command rests on any more: `basis` is of none or one."""
+    return bool(basis) and basis[0] != asset.basis
 
 
 def _check_update(old: dict[str, Any], new: dict[str, Any]) -> JsError | None:

@@ -342,6 +342,7 @@ class Peering:
             "awaits": True,
             "takes_back": True,
             "compares": True,
+            "rests": True,
             "storage_used": storage_used,
             "memory_used": memory_used,
             "streams": stream_count,
@@ -349,7 +350,8 @@ class Peering:
         }
 
     def all_know(self, command: str, members: Iterable[NodeId]) -> bool:
-        """True if all `members` have said that they know a command ("rewrites", "removes"): servers
+        """True if all `members` have said that they know a command ("rewrites", "removes"), or
+        what may come with one ("rests": a basis): servers
         that do not may be among them while a cluster is brought to a new version node by node."""
         return not self._node.is_clustered or all(
             self.node_facts.get(name, {}).get(command) for name in members

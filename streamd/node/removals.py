@@ -151,18 +151,23 @@ class Removals:
             asset = node.meta.streams_by_uid[uid]
             peers = _filled(cluster, asset)
             if peers != list(asset.peers):
-                self._place(uid, peers, now_ms)
+                self._place(asset, peers, now_ms)
         if not self._placing:
             self._in_vain = state
             self._look_again_ms = now_ms + int(limits.FACTS_EVERY_S * 1000)
 
-    def _place(self, uid: Uid, peers: list[NodeId], now_ms: int) -> None:
+    def _place(self, asset: StreamAsset, peers: list[NodeId], now_ms: int) -> None:
+        node, uid = self._node, asset.uid
+
         def placed(outcome: Any) -> None:
             self._placing.pop(uid, None)
 
         self._placing[uid] = now_ms + limits.API_CONFIGURED_MS
-        now_ns = self._node.env.clock.now_ns()
-        self._node.propose_meta([commands.SET_PEERS, now_ns, uid, peers], placed)
+        command = [commands.SET_PEERS, node.env.clock.now_ns(), uid, peers]
+        group = node.meta_member.group
+        if group is not None and node.peering.all_know("rests", group.raft.members.members()):
+            command.append(asset.basis)
+        node.propose_meta(command, placed)
 
 
 def _filled(cluster: placement.Cluster, asset: StreamAsset) -> list[NodeId]:

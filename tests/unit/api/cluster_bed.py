@@ -187,7 +187,11 @@ class ClusterNode(Node):
 
     def propose_meta(self, command: list[Any], done: Callable[[Any], None]) -> None:
         assert self.is_meta_leader
-        done(self.world.apply_meta(packed(command)))
+        world, data = self.world, packed(command)
+        if world.is_meta_busy:
+            world.queue.append(lambda: done(world.apply_meta(data)))
+        else:
+            done(world.apply_meta(data))
 
 
 class World:
@@ -197,7 +201,7 @@ class World:
         self.clock = Clock()
         self.meta = MetaMachine()
         self.facts: dict[str, dict[str, Any]] = {
-            name: {"tags": [], "storage_max": -1, "memory_max": -1} for name in names
+            name: {"tags": [], "storage_max": -1, "memory_max": -1, "rests": True} for name in names
         }
         self.leaders: dict[int, str] = {0: names[0]}
         self.machines: dict[int, dict[str, LocalStream]] = {}
@@ -206,6 +210,7 @@ class World:
         self.timers: list[tuple[int, Callable[[], None]]] = []
         self.notes = 0
         self.is_changing = False  # the meta group's members
+        self.is_meta_busy = False  # what is proposed comes to be applied in a while
         self.obstacle = ""  # to the removal of a server: a stream
         self._remotes: dict[int, RemoteStream] = {}
         self._reply_count = 0

@@ -477,6 +477,44 @@ def test_peer_remove_finds_another_node() -> None:
     assert world.meta.streams_by_name["S"].peers == ("n1", "n4", "n2")
 
 
+def test_two_peers_removed_at_once_are_both_replaced() -> None:
+    """Each answer said success, and the later request had brought the other's peer back."""
+    world = World("n1", "n2", "n3", "n4", "n5")
+    world.make("S", num_replicas=3)
+    world.down = {"n2", "n3"}
+    world.is_meta_busy = True
+    first = world.send("n1", "STREAM.PEER.REMOVE.S", {"peer": "n2"}, runs=False)
+    second = world.send("n1", "STREAM.PEER.REMOVE.S", {"peer": "n3"}, runs=False)
+    world.run()
+    for reply in (first, second):
+        ((_, payload),) = world.replies(reply)
+        assert json.loads(payload)["success"]
+    assert world.meta.streams_by_name["S"].peers == ("n1", "n4", "n5")
+
+
+def test_replicas_asked_for_while_a_config_changes_are_as_many_as_it_says() -> None:
+    """A change of something else, decided before, left five peers to a stream of three replicas."""
+    world = World("n1", "n2", "n3", "n4", "n5")
+    world.make("S", num_replicas=3)
+    world.is_meta_busy = True
+    world.send("n1", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 5}, runs=False)
+    world.send("n1", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 3}, runs=False)
+    world.run()
+    asset = world.meta.streams_by_name["S"]
+    assert asset.config["num_replicas"] == len(asset.peers) == 3
+
+
+def test_a_server_of_before_is_told_nothing_it_can_not_read() -> None:
+    world = World("n1", "n2", "n3", "n4")
+    world.make("S", num_replicas=3)
+    world.facts["n4"]["rests"] = None
+    world.is_meta_busy = True
+    world.send("n1", "STREAM.PEER.REMOVE.S", {"peer": "n2"}, runs=False)
+    world.send("n1", "STREAM.PEER.REMOVE.S", {"peer": "n3"}, runs=False)
+    world.run()
+    assert world.meta.streams_by_name["S"].peers == ("n1", "n2", "n4")  # as it was then
+
+
 def test_r1_has_a_leader_and_no_group(world: World) -> None:
     asset = world.make("S")
     assert world.ask("n1", "STREAM.INFO.S")["cluster"] == {"name": "C1", "leader": asset.peers[0]}

@@ -175,6 +175,25 @@ def test_peers_are_wanted_until_the_leader_reports_them() -> None:
         assert box.do(kind, 8, 99, ["n1"]) == errors.STREAM_NOT_FOUND()
 
 
+def test_a_decision_counts_only_for_the_stream_it_rests_on() -> None:
+    box = MetaBox()
+    config = {"name": "A", "subjects": ["a"], "num_replicas": 3}
+    asset = box.do(commands.CREATE_STREAM, 5, config, ["n1", "n2", "n3"])
+    basis = asset.basis
+    moved = box.do(commands.SET_PEERS, 6, 1, ["n1", "n2", "n4"], basis)
+    assert moved.peers == ("n1", "n2", "n4")
+    assert box.do(commands.SET_PEERS, 7, 1, ["n1", "n3", "n4"], basis) == (
+        errors.STREAM_MOVE_IN_PROGRESS()
+    )
+    changed = config | {"subjects": ["b"]}
+    for late in (basis, [2, *moved.peers]):
+        assert box.do(commands.UPDATE_STREAM, 8, "A", changed, None, late) == (
+            errors.STREAM_MOVE_IN_PROGRESS()
+        )
+    assert box.machine.streams_by_name["A"] == moved
+    assert box.do(commands.UPDATE_STREAM, 9, "A", changed, None, moved.basis).config == changed
+
+
 def test_who_was_wanted_is_not_let_go_before_the_leader_says_so() -> None:
     """The group may have moved to n4 and n5, with the report on its way, when others are wanted:
     who dropped its copy then was a voter, and what it had acked was gone."""
