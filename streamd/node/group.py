@@ -234,7 +234,7 @@ class Group:
                     # to takes many times as much, and who waited, by now, is perhaps long gone.
                     for entry in ready.committed:
                         entry.command = entry.tag = None
-            if not raft.log.is_sole or ready.role_changed:
+            if not raft.log.is_sole or ready.role_changed or ready.read_states:
                 self._note_ready(turn, ready)
             if not ready.more:
                 if raft.log.is_sole:

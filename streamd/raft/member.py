@@ -138,7 +138,7 @@ class Member(Roles):
                 self._outlive(sender, append.commit)
                 return
             at_base = append.entries[log.base_index - previous - 1 :][:1]
-            if at_base and at_base[0].term != log.base_term:
+            if at_base and (at_base[0].term, at_base[0].chain) != (log.base_term, log.base_chain):
                 self._deny(sender, log.base_index, at_base[0].chain)
                 return
             # Compacted here, hence committed, hence equal.
@@ -174,17 +174,20 @@ class Member(Roles):
         chain = append.prev_chain
         index = append.prev_index
         has_members_changed = False
+        is_taken = True
         for entry in append.entries:
             index += 1
-            chain = next_chain(chain, entry.term, index, entry.data)
+            before = chain
+            chain = next_chain(before, entry.term, index, entry.data)
             if entry.index != index or entry.chain != chain:
                 # Not what the leader logged: damaged on its way, or in its memory. Not acked.
                 text = f"append from {sender}: entry {index} does not continue its hash chain"
                 self._alert(text)
-                return False
+                is_taken = False
+                break
             if index <= log.last_index:
                 if log.term_at(index) == entry.term:
-                    continue
+                    continue  # the chain of the last one like this speaks for all
                 if index <= log.commit and self._may_be_outlived():
                     self._outlive(sender, append.commit)
                     return False
@@ -193,11 +196,20 @@ class Member(Roles):
                     return False
                 self._truncate(index)
                 has_members_changed = True
+            if log.last_chain != before:
+                self._diverge(sender, index - 1, log.last_chain, before)
+                is_taken = False
+                break
             log.append(entry)
             has_members_changed |= entry.data[:1] == membership.MARK
         if has_members_changed:
             self._follow_membership()
-        return True
+        if is_taken and append.entries:
+            ours = log.entry_id(index)[1]
+            if ours != chain:
+                self._diverge(sender, index, ours, chain)
+                return False
+        return is_taken
 
     def _on_append_reply(self, sender: NodeId, reply: AppendReply) -> None:
         leadership = self._leadership
@@ -252,9 +264,11 @@ class Member(Roles):
     def _on_heartbeat(self, sender: NodeId, beat: Heartbeat) -> None:
         self._follow(sender)
         if not (self._has_diverged or self.is_uncertain):
-            # An uncertain member may have acked entries that are not the ones it has now.
             self.first_commit = self.first_commit or beat.commit
-            self._commit_to(min(beat.commit, self.log.last_index))
+            # What it is known to hold it may have lost, knowingly or (`doubt`) not: a log that ends
+            # with an entry of this term is the leader's.
+            if self.log.last_term == self.term:
+                self._commit_to(min(beat.commit, self.log.last_index))
         may_have_begun_anew = self.log.commit or self.is_incomplete or self.may_begin_anew
         if may_have_begun_anew and not (self._has_told or self._has_diverged):
             # From a snapshot: the leader that offered it waits for this. Or without one: a leader

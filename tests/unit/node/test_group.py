@@ -74,6 +74,22 @@ def test_a_read_waits_until_what_it_must_see_is_applied() -> None:
     assert turn.ready_callbacks == [reads[1]]
 
 
+def test_a_read_of_a_group_that_just_became_alone_is_answered() -> None:
+    """It waits for a majority's word, and then this member is one."""
+    cluster = Cluster(list("ab"))
+    cluster.elect("a")
+    core = cluster.core("a")
+    group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
+    group.machine.applied = core.applied
+    lost: list[int] = []
+    reads = (g.BARRIER, lambda: None, partial(lost.append, 1), None)
+    turn = group.turn(core.now_ms, 0, [reads, (g.MEMBERS, ["a"], [], None)])
+    [(_, token)] = turn.writes
+    turn = group.turn(core.now_ms, 0, [(g.DURABLE, token, None, None)])
+    assert turn.ready_callbacks == [reads[1]]
+    assert group.deadline_ms() == 0 and not lost
+
+
 def test_who_lost_its_snapshot_takes_one_though_it_knows_of_no_other_member() -> None:
     """It began alone, and the snapshot that told of the others is lost: simulator seeds 7101290 and
     7001888."""

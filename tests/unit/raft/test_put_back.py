@@ -45,6 +45,34 @@ def test_an_older_copy_of_a_members_data_is_noticed_and_brought_up_to_date(
     assert "is its data of a backup?" in cluster.members["a"].alerts[0]
 
 
+def test_an_older_copy_commits_nothing_that_its_leader_does_not_have() -> None:
+    """The copy is of when b was cut off and led, with an entry that was never committed, and voided
+    since. What the leader knows b to hold, b holds no more; a sign of life must not commit it."""
+    cluster = Cluster(list("abc"))
+    cluster.has_links = True
+    cluster.tell_links()
+    cluster.elect("b").propose(b"committed")
+    cluster.run()
+    cluster.cut("b")
+    cluster.core("b").propose(b"never committed")
+    cluster.run()
+    backup = deepcopy(cluster.members["b"].disk)
+    cluster.pass_time(3000)
+    leader = cluster.leader()
+    assert leader is not None
+    for number in range(3):
+        leader.propose(b"%d" % number)
+    cluster.heal()
+    cluster.pass_time(1000)
+    assert cluster.core("b").applied == leader.last_index
+    cluster.crash("b")
+    cluster.pass_time(100)
+    cluster.boot("b", backup)
+    cluster.pass_time(3000)
+    assert [cluster.core(name).applied for name in "abc"] == [leader.last_index] * 3
+    assert not cluster.core("b").status()["has_diverged"]
+
+
 def test_one_old_answer_is_no_reason_to_doubt() -> None:
     """The link broke, and a refusal of before comes late: nothing is thought of it."""
     cluster = led_by_a()

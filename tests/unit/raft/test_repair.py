@@ -155,6 +155,35 @@ def test_what_was_committed_here_and_is_another_there_is_given_up(base: int, pre
     assert core.log.entry_id(4) == (1, logs[1][3].chain)
 
 
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("more", [0, 1])
+def test_another_entry_of_the_same_term_is_noticed_when_it_is_sent(
+    more: int, is_compacted: bool
+) -> None:
+    """c has another second entry of term 1 than its leader. It took the leader's for its own, acked
+    it and what follows, and its log went on with a chain that the next start would refuse."""
+    first = Entry(1, 1, b"", chain=next_chain(0, 1, 1, b""))
+    ours, theirs = (
+        Entry(1, 2, data, chain=next_chain(first.chain, 1, 2, data)) for data in (b"c", b"a")
+    )
+    third = Entry(1, 3, b"3", chain=next_chain(theirs.chain, 1, 3, b"3"))
+    disk = Disk()
+    disk.hard_state = HardState(1, "a", 2 if is_compacted else 1)
+    disk.entries = {1: first, 2: ours}
+    if is_compacted:
+        disk.release(2, 1, ours.chain, simple("abc"))
+    core = Cluster(list("abc")).boot("c", disk).core
+    sent = [theirs, third][: 1 + more]
+    core.step("a", Append(1, 1, 1, first.chain, sent, 1))
+    replies = []
+    while (ready := core.take(64, 1 << 20)) is not None:
+        replies += [message for _, message in ready.send_now]
+        core.persisted(ready.token)
+    assert core.status()["has_diverged"]
+    assert [(reply.is_ok, reply.is_diverged) for reply in replies] == [(False, True)]
+    assert core.last_index == 2
+
+
 def test_an_incomplete_sole_voter_does_not_lead() -> None:
     core = RaftCore(
         group=1,
