@@ -32,8 +32,9 @@ class IncarnationError(CorruptionError):
 class DiskError(StreamdError):
     """The operating system refused a read, write or sync. Final for whoever asked."""
 
-    # It was short of files or memory at the moment, and did not even try. That says nothing of the
-    # bytes, and to ask again later is no second try of anything that failed.
+    # It was short of files or memory at the moment, or this user may not open the file: it did not
+    # even try. That says nothing of the bytes, and to ask again later is no second try of anything
+    # that failed.
     is_passing = False
 
 
@@ -41,13 +42,14 @@ class ReadError(CorruptionError, DiskError):
     """The disk does not give back what was written: as good as damaged, where others have it."""
 
 
-NO_FILES: Final = frozenset((errno.EMFILE, errno.ENFILE))  # no more may be open: told by an open
+NOT_OPENED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM))
+"""No more files may be open, or not by this user: that says nothing of what is in them."""
 
 
 def is_passing(err: object) -> bool:
     """True if nothing is wrong but what will pass: see DiskError."""
     if isinstance(err, OSError):
-        return err.errno in NO_FILES
+        return err.errno in NOT_OPENED
     return isinstance(err, DiskError) and err.is_passing
 
 

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from streamd import limits
-from streamd.errors import NO_FILES, DiskError, ReadError
+from streamd.errors import NOT_OPENED, DiskError, ReadError
 from streamd.store.direct import DirectWriter
 from streamd.types import Buffer
 
@@ -242,7 +242,7 @@ def disk_error(what: str, path: str, err: OSError) -> DiskError:
     """Say which file an OSError is about, in one line an operator understands. `path` is meant
     where the error names none."""
     found = DiskError(f"{_named(path, err)}: {what}: {_reason(err)}")
-    found.is_passing = err.errno in NO_FILES
+    found.is_passing = err.errno in NOT_OPENED
     return found
 
 
@@ -254,8 +254,9 @@ def read_error(what: str, path: str, err: OSError) -> ReadError:
 
 
 def is_shortage(err: OSError) -> bool:
-    """True of a read that was refused for want of files or memory, whatever the bytes are."""
-    return err.errno in NO_FILES or err.errno in _NO_MEMORY
+    """True of a read that was refused for want of files, memory or a right, whatever the bytes
+    are."""
+    return err.errno in NOT_OPENED or err.errno in _NO_MEMORY
 
 
 def _named(path: str, err: OSError) -> str:

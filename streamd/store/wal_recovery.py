@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from streamd.errors import CorruptionError
 from streamd.store import wal_format as wf
-from streamd.store.disk import Disk, read_error
+from streamd.store.disk import Disk, is_shortage, read_error
 from streamd.store.wal_damage import Damage
 from streamd.store.wal_groups import GroupLog, apply
 from streamd.store.wal_manifest import read_manifest
@@ -168,8 +168,8 @@ class _Recovery:
     def _manifest(self) -> tuple[bool, wf.Manifest | None]:
         try:
             return read_manifest(self.disk, self.directory)
-        except OSError:
-            if not self.is_tolerant:
+        except OSError as err:
+            if not self.is_tolerant or is_shortage(err):
                 raise
             return True, None
 
@@ -184,7 +184,7 @@ class _Recovery:
         try:
             fd = self.disk.open(path)
         except OSError as err:
-            if not self.is_tolerant:
+            if not self.is_tolerant or is_shortage(err):
                 raise
             self._bad[no] = f"{path}: cannot be opened: {err}"
             return

@@ -118,15 +118,19 @@ def test_a_stream_that_could_not_write_for_want_of_files_is_opened_again(
     assert cluster.publish(1)[-1] == 502
 
 
+@pytest.mark.parametrize("code", [errno.ENFILE, errno.EACCES])
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_a_start_without_files_sets_nothing_aside(cluster: Cluster, replicas: int) -> None:
-    """Replicas were moved to trash, and fetched again from their peers."""
+def test_a_start_without_files_sets_nothing_aside(
+    cluster: Cluster, replicas: int, code: int
+) -> None:
+    """Replicas were moved to trash, and fetched again from their peers; and where all nodes had got
+    the wrong owner with a restored copy, there was nobody to fetch them from."""
     uid = cluster.create(replicas=replicas)
     cluster.publish(500)
     name = cluster.leader("S")
     cluster.save(uid, name)
     cluster.stop(name)
-    cluster.hosts[name].disk.fail("open", errno.ENFILE, under=cluster.directory("S"), count=0)
+    cluster.hosts[name].disk.fail("open", code, under=cluster.directory("S"), count=0)
     cluster.boot(name)
     cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
     cluster.hosts[name].disk.heal()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -441,6 +442,25 @@ def test_a_torn_tail_is_no_damage() -> None:
     bed.start(tolerates=True)
     assert (bed.wal.damage, bed.wal.damaged_groups, bed.indexes()) == ([], {}, [1])
     assert bed.wal.dropped_bytes > 0
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES])
+@pytest.mark.parametrize("name", ["0000000000000001.wal", "manifest"])
+def test_a_log_that_may_not_be_opened_is_no_damaged_one(name: str, code: int) -> None:
+    """It was set aside, and what the node had promised was in doubt, for a wrong owner."""
+    bed = Bed()
+    bed.append(1)
+    bed.thread.run()
+    bed.stop()
+    before = bed.disk.paths
+    bed.disk.fail("open", code, under=f"/wal/{name}", count=0)
+    with pytest.raises(DiskError, match=os.strerror(code)) as caught:
+        bed.start(tolerates=True)
+    assert not isinstance(caught.value, CorruptionError)
+    bed.disk.heal()
+    assert bed.disk.paths == before
+    bed.start(tolerates=True)
+    assert (bed.wal.damage, bed.wal.damaged_groups, bed.indexes()) == ([], {}, [1])
 
 
 def test_the_manifest_takes_the_newer_whole_copy() -> None:
