@@ -7,12 +7,13 @@ is committed, and returns what the shell must do. No I/O, clock or task in here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from streamd import errors, limits
 from streamd.machine.base import Effects
 from streamd.machine.commands import ACCEPT_LOSS, CHECKPOINT, Command, encode
 from streamd.node.block_port import BlockPort
+from streamd.node.reads import Reads
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.raft.messages import SnapshotOffer
 from streamd.raft.ready import Ready
@@ -81,15 +82,6 @@ class Turn:
         self.alerts: list[str] = []
 
 
-class _Read(NamedTuple):
-    """A linearizable read that waits for a majority's word."""
-
-    least: Index  # what it must see
-    done: Callable[[], None]
-    lost: Callable[[], None]
-    asked_ms: int
-
-
 class Group:
     """A Raft member and its machine. `StreamGroup` adds what the leader of a stream does."""
 
@@ -113,12 +105,7 @@ class Group:
         self.are_events_for_all = False  # the meta group's: every node follows them
         self._is_ready = False
         self._members = raft.members  # as of the last turn
-        self._barriers: list[tuple[Index, Callable[[], None], Callable[[], None]]] = []
-        # By ReadIndex context: what must be applied besides, who waits, and since when (ms).
-        self._reads: dict[int, _Read] = {}
-        # Begins elsewhere in each life: the answer to an earlier one's question must not be taken
-        # for the answer to ours.
-        self._read_count = raft.nonce << 20
+        self._reads = Reads(raft)
         self._checkpoint_at_ms = 0  # 0: nothing changed since the last one
         self._checkpoint_index: Index = 0  # of the last one applied here
         self._is_at_rest = False  # and has said what it holds
@@ -160,9 +147,8 @@ class Group:
             if raft.is_quiescent != self._is_at_rest:
                 self._look_at_rest(turn)
         if self._reads:
-            self._look_at_lost_reads()
-        if self._barriers:
-            self._pass_barriers(turn)
+            self._lose(self._reads.overdue(now_ms))
+            turn.ready_callbacks += self._reads.passed(self.machine.applied)
         if self._stepping_down:
             self._look_at_step_down(turn)
         return turn
@@ -176,7 +162,7 @@ class Group:
         """Begin to serve as leader once all before this term is applied; end when it is over."""
         if not self.raft.is_leader:
             self._is_ready = False
-            self._lose_reads()
+            self._lose(self._reads.all())
             self._checkpoint_at_ms = 0
             self._on_leadership_lost()
             turn.has_role_changed = True
@@ -257,13 +243,9 @@ class Group:
             # lead next: what became of it stays open.)
             self._on_dropped(entry)
         for state in ready.read_states:
-            asked = self._reads.pop(state.context, None)
-            if asked is None:
-                continue
-            if not state.index:  # nobody leads who could say
-                self.call_soon(asked.lost)
-            else:
-                self._barriers.append((max(state.index, asked.least), asked.done, asked.lost))
+            lost = self._reads.answered(state)
+            if lost is not None:
+                self.call_soon(lost)
 
     def _on_dropped(self, entry: Entry) -> None:
         if callable(entry.tag):
@@ -369,10 +351,9 @@ class Group:
         earliest = self.raft.deadline_ms
         if self._checkpoint_at_ms and (not earliest or self._checkpoint_at_ms < earliest):
             earliest = self._checkpoint_at_ms
-        if self._reads:
-            due_ms = next(iter(self._reads.values())).asked_ms + limits.RAFT_READ_LOST_MS
-            if not earliest or due_ms < earliest:
-                earliest = due_ms
+        due_ms = self._reads.deadline_ms()
+        if due_ms and (not earliest or due_ms < earliest):
+            earliest = due_ms
         for deadline_ms, _ in self._stepping_down:
             if not earliest or deadline_ms < earliest:
                 earliest = deadline_ms
@@ -399,7 +380,7 @@ class Group:
         for _, done in self._stepping_down:
             self.call_soon(done, errors.CLUSTER_NOT_AVAIL())
         self._stepping_down = []
-        self._lose_reads()
+        self._lose(self._reads.all())
         self.raft.log.let_go()
 
     def _is_publish(self, entry: Entry) -> bool:
@@ -454,16 +435,6 @@ class Group:
             return bool(self.machine.applied >= raft.last_index and raft.commit > 0)
         return raft.is_leader_ready
 
-    def _pass_barriers(self, turn: Turn) -> None:
-        applied = self.machine.applied
-        waiting = []
-        for barrier in self._barriers:
-            if barrier[0] <= applied:
-                turn.ready_callbacks.append(barrier[1])
-            else:
-                waiting.append(barrier)
-        self._barriers = waiting
-
     # --- messages ---------------------------------------------------------------------------
 
     def _on_stop(self, a: Any, b: Any, c: Any) -> None:
@@ -485,44 +456,16 @@ class Group:
 
     def _on_barrier(self, done: Callable[[], None], lost: Callable[[], None], c: Any) -> None:
         self._propose_collected()
-        self._add_barrier(done, lost)
+        self._begin_read(done, lost)
 
-    def _add_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
-        """Call `done` when a read that starts now may be answered, or `lost` if that is unknown.
-
-        With peers that takes a majority's word that nobody else leads by now (ReadIndex).
-        """
-        raft = self.raft
-        if raft.log.is_sole:
-            self._barriers.append((raft.last_index, done, lost))
-            return
-        self._read_count += 1
-        index = raft.last_index if raft.is_leader else 0
-        self._reads[self._read_count] = _Read(index, done, lost, self.at_ms)
-        try:
-            raft.read_index(self._read_count)
-        except ProposalRejected:
-            if self._reads.pop(self._read_count, None) is not None:
-                self.call_soon(lost)
-
-    def _look_at_lost_reads(self) -> None:
-        """Let go of those whose question or answer was lost on its way."""
-        reads = self._reads
-        since_ms = self.at_ms - limits.RAFT_READ_LOST_MS
-        while reads:
-            oldest = next(iter(reads))
-            if reads[oldest].asked_ms > since_ms:
-                return
-            self.call_soon(reads.pop(oldest).lost)
-
-    def _lose_reads(self) -> None:
-        """This node leads no more: it does not know what a reader must see."""
-        for read in self._reads.values():
-            self.call_soon(read.lost)
-        for _, _, lost in self._barriers:
+    def _begin_read(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Call `done` when a read that starts now may be answered, or `lost` if that is unknown."""
+        if not self._reads.add(done, lost, self.at_ms):
             self.call_soon(lost)
-        self._reads.clear()
-        self._barriers.clear()
+
+    def _lose(self, readers: list[Callable[[], None]]) -> None:
+        for lost in readers:
+            self.call_soon(lost)
 
     def _on_snapshot_wanted(self, a: Any, b: Any, c: Any) -> None:
         self._turn_out.snapshot_wanted = True

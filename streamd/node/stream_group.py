@@ -118,7 +118,7 @@ class StreamGroup(StreamPublishes):
     def _on_barrier(self, done: Callable[[], None], lost: Callable[[], None], c: Any) -> None:
         """A linearizable read: what cursors and clients have done so far is logged first."""
         self._propose_all()
-        self._add_barrier(done, lost)
+        self._begin_read(done, lost)
 
     def _on_propose(self, command: Command, done: Any, is_forced: Any) -> None:
         self._propose_all()  # what happened before comes before, and its answer shows it

@@ -255,9 +255,9 @@ def stale_reads(replace: Replace) -> None:
     """A leader answers reads without asking whether it still leads."""
 
     def at_once(group: Group, done: Callable[[], None], lost: Callable[[], None]) -> None:
-        group._barriers.append((group.machine.applied, done, lost))
+        group._reads._barriers.append((group.machine.applied, done, lost))
 
-    replace(Group, "_add_barrier", at_once)
+    replace(Group, "_begin_read", at_once)
 
 
 def snapshot_index_too_high(replace: Replace) -> None:

@@ -459,7 +459,7 @@ def test_what_peers_echo_differs_from_process_to_process(tmp_path: Path) -> None
             for _ in range(2):  # opened again within the process
                 core = node.rafts.make(GroupStart(99, is_memory=True))
                 group = Group(uid=99, raft=core, machine=None, blocks=NoBlocks(), snapshot_index=0)
-                contexts.append(group._read_count)
+                contexts.append(group._reads._count)
 
     for _ in range(2):
         asyncio.run(asyncio.wait_for(run(), 30))
