@@ -198,10 +198,10 @@ def _apply_ack_pending(
     wanted = config.get("max_ack_pending", 0)
     if wanted == 0:
         stream_limit = (stream.get("consumer_limits") or {}).get("max_ack_pending", 0)
-        if stream_limit > 0:
-            if is_pedantic:
-                raise errors.PEDANTIC(err=_LIMIT_NOT_GIVEN.format("max_ack_pending"))
-            wanted = stream_limit
+        if stream_limit > 0 and is_pedantic:
+            raise errors.PEDANTIC(err=_LIMIT_NOT_GIVEN.format("max_ack_pending"))
+        if stream_limit:
+            wanted = max(-1, stream_limit)  # -1: without limit
         elif config["ack_policy"] != "none":
             wanted = min(limits.MAX_ACK_PENDING, allowed.ack_pending_max or limits.MAX_ACK_PENDING)
     config["max_ack_pending"] = wanted

@@ -82,6 +82,7 @@ def _create(request: Request, given: dict[str, Any], config: dict[str, Any]) -> 
     )
     if existing is not None:
         _keep_pause(normal, existing)
+        _keep_start_time(normal, existing)
         _check_name_in_use(handle, normal, existing)
 
     def created(consumer: Consumer) -> None:
@@ -106,6 +107,13 @@ def _keep_pause(config: dict[str, Any], existing: Consumer) -> None:
         config["pause_until"] = existing.config["pause_until"]
     level = consumer_configs.required_level(config)
     config["metadata"] = static_metadata(config.get("metadata", {}), level)
+
+
+def _keep_start_time(config: dict[str, Any], existing: Consumer) -> None:
+    """A start time stays as it was written: another zone does not make it another one."""
+    given, kept = config.get("opt_start_time"), existing.config.get("opt_start_time")
+    if given and kept and times.parse_ns(given) == times.parse_ns(kept):
+        config["opt_start_time"] = kept
 
 
 def _check_name_in_use(handle: StreamHandle, config: dict[str, Any], existing: Consumer) -> None:

@@ -159,7 +159,8 @@ def _get_last_of_many(request: Request, handle: StreamHandle, wanted: dict[str, 
         return
     seqs = sorted(seq for seq in lasts if seq >= start)
     trailer = b"Nats-UpTo-Sequence: %d\r\n" % up_to
-    batch = _Batch(request, handle, wanted | {"no_hdr": False}, len(seqs), trailer)
+    wanted = wanted | {"no_hdr": False, "batch": max(0, wanted.get("batch", 0))}
+    batch = _Batch(request, handle, wanted, len(seqs), trailer)
     position = 0
 
     def more(limit: int) -> list[Seq]:

@@ -120,6 +120,8 @@ class Receivers(CursorState):
             self._end_no_waits()  # what is left is not for them
             return False
         if self._priority_policy == "pinned_client":
+            if not self._pin.pin_id:
+                self._pin_client_of(request)
             item = (item[0], item[1], self._pin.mark(item[2]), item[3])
         self._out.append((request.sink, request.reply, item))
         request.left -= 1
@@ -149,17 +151,19 @@ class Receivers(CursorState):
                 if is_eligible(request.options, num_pending=left, num_ack_pending=unacked):
                     return request
             return None
-        now_ms = self._host.now_ms()
         self._end_unpinned()
+        if not self._pin.pin_id:
+            return queue[0] if queue else None
         for request in queue:
             if self._pin.serves(request):
                 return request
-        if not self._pin.pin_id and queue:
-            request = queue[0]
-            pin_id = self._pin.take(request, self.consumer, now_ms, self._host.now_ns())
-            self._host.advise("consumer_pinned", self._pin_fields({"pinned_id": pin_id}))
-            return request
         return None
+
+    def _pin_client_of(self, request: PullRequest) -> None:
+        """The client of `request` has the consumer for itself. It hears of that with a message."""
+        host = self._host
+        pin_id = self._pin.take(request, self.consumer, host.now_ms(), host.now_ns())
+        host.advise("consumer_pinned", self._pin_fields({"pinned_id": pin_id}))
 
     def _end_unpinned(self) -> None:
         """Whoever was pinned is told so, and stands behind those who waited for the place."""

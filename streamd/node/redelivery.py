@@ -52,12 +52,14 @@ class Redelivery:
         self.configure()
 
     def configure(self) -> None:
-        """Take ack_wait and backoff from the consumer's present config, also for what waits."""
+        """Take ack_wait and backoff from the consumer's present config, also for what waits. A wait
+        of 0 in a backoff is the ack_wait."""
         config = self._consumer.config
         self._is_timed = config.get("ack_policy") != "flow_control"  # else it is asked for acks
         before = self._wait_ms, self._backoff_ms
-        self._wait_ms = max(1, (config.get("ack_wait") or 30_000 * _MS) // _MS)
-        self._backoff_ms = [max(1, ns // _MS) for ns in config.get("backoff") or ()]
+        wait_ns = config.get("ack_wait") or 30_000 * _MS
+        self._wait_ms = max(1, wait_ns // _MS)
+        self._backoff_ms = [max(1, (ns or wait_ns) // _MS) for ns in config.get("backoff") or ()]
         if self._timers and before != (self._wait_ms, self._backoff_ms):
             self._move_timers(*before)
 

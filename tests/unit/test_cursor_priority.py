@@ -101,6 +101,18 @@ def test_pinned_client_has_it_alone_until_it_is_late() -> None:
     assert bed.cursors["C"].pinned_id != pin_id
 
 
+def test_who_gets_nothing_is_not_pinned() -> None:
+    """A pull that no message fits into is told of no pin: nobody could name it, nor be served."""
+    bed = bed_with("pinned_client")
+    bed.store(*[b"a"] * 2)
+    small = bed.pull(req(batch=1, max_bytes=1), reply=b"small")
+    assert small.log == [b"409 Message Size Exceeds MaxBytes"]
+    assert (bed.cursors["C"].pinned_id, bed.advices) == ("", [])
+    assert bed.pull(req(batch=1), reply=b"one").seqs() == [1]
+    assert bed.pull(req(batch=1), reply=b"two").seqs() == []
+    assert [kind for kind, _ in bed.advices] == ["consumer_pinned"]
+
+
 def test_a_pull_that_does_not_wait_is_answered_though_others_get_what_is_there() -> None:
     bed = bed_with("overflow")
     bed.store(*[b"a"] * 3)

@@ -192,6 +192,19 @@ def test_redelivery_after_ack_wait_comes_before_new_messages() -> None:
     assert bed.info().redelivered == 0
 
 
+def test_a_backoff_of_zero_is_the_ack_wait() -> None:
+    """Not a redelivery at once, and the next: that would use up `max_deliver` in no time."""
+    bed = Bed()
+    bed.store(b"a")
+    bed.create(backoff=[SECOND, 0, 3 * SECOND], ack_wait=SECOND, max_deliver=4)
+    box = bed.pull(b"10")
+    seen = []
+    for ms in (1010, 900, 110, 2900, 110):
+        bed.advance(ms)
+        seen.append(len(box.msgs))
+    assert seen == [2, 2, 3, 3, 4]
+
+
 def test_backoff_stretches_the_ack_wait() -> None:
     bed = Bed()
     bed.store(b"a")

@@ -341,6 +341,27 @@ def stream_consumer_limits(at: Recorder) -> None:
 
 
 @scenario
+def limits_without_limit(at: Recorder) -> None:
+    stream(at, consumer_limits={"max_ack_pending": -1})
+    for more in ({}, {"ack_policy": "none"}, {"max_ack_pending": 7}):
+        for is_pedantic in (False, True):
+            config = DURABLE | more
+            at.api("CONSUMER.CREATE.S.C", request(config, pedantic=is_pedantic))
+            at.api("CONSUMER.DELETE.S.C", is_quiet=True)
+
+
+@scenario
+def start_time_in_another_zone(at: Recorder) -> None:
+    """The same moment is the same start, however it is written."""
+    stream(at, "s.a")
+    config = DURABLE | {"deliver_policy": "by_start_time"}
+    for text in ("2024-03-05T09:30:00.5Z", "2024-03-05T10:30:00.500+01:00", "2024-03-05T09:30:01Z"):
+        for action in ("", "update"):
+            body = request(config | {"opt_start_time": text}, action=action)
+            at.api("CONSUMER.CREATE.S.C", body)
+
+
+@scenario
 def ephemeral_goes(at: Recorder) -> None:
     stream(at)
     config = {"name": "E", "ack_policy": "explicit", "inactive_threshold": SECOND // 5}

@@ -61,6 +61,7 @@ GETS: dict[str, Any] = {
     "multi_wildcard": {"multi_last": ["s.>"]},
     "multi_batch": {"multi_last": ["s.>"], "batch": 2},
     "multi_batch_from": {"multi_last": ["s.>"], "batch": 2, "seq": 3},
+    "multi_batch_negative": {"multi_last": ["s.>"], "batch": -1},
     "multi_up_to": {"multi_last": ["s.>"], "up_to_seq": 3},
     "both_up_to": {"seq": 1, "up_to_seq": 3, "up_to_time": "2120-01-01T00:00:00Z"},
     "only_both_up_to": {"up_to_seq": 3, "up_to_time": "2120-01-01T00:00:00Z"},

@@ -307,6 +307,18 @@ def unpin(at: Recorder) -> None:
 
 
 @scenario
+def too_small_to_be_pinned(at: Recorder) -> None:
+    """Who gets nothing hears of no pin, and does not keep the others waiting."""
+    config = {"priority_policy": "pinned_client", "priority_groups": ["g"]}
+    consumer(at, "s.a", "s.a", **config)
+    wanted = {"batch": 1, "group": "g", "expires": SOON}
+    at.pull("S", "C", wanted | {"max_bytes": 1})
+    at.api("CONSUMER.INFO.S.C")
+    frames = at.wire.ask("$JS.API.CONSUMER.MSG.NEXT.S.C", json.dumps(wanted).encode())
+    at.note("the next one", [[each.payload.decode(), sorted(each.pairs)] for each in frames])
+
+
+@scenario
 def ack_none(at: Recorder) -> None:
     consumer(at, *["s.a"] * 4, ack_policy="none")
     at.pull("S", "C", {"batch": 3}, count=3)

@@ -334,6 +334,27 @@ def test_defaults_follow_the_ack_policy(bed: Bed) -> None:
     assert not {"idle_heartbeat", "max_batch", "max_waiting"} & set(config)
 
 
+def test_a_stream_may_say_that_acks_are_unlimited(bed: Bed) -> None:
+    bed.make("U", subjects=["u"], consumer_limits={"max_ack_pending": -1})
+    for policy in ("explicit", "none"):
+        config = create(bed, "U.c", ack_policy=policy)["config"]
+        assert config["max_ack_pending"] == -1
+        bed.ask("CONSUMER.DELETE.U.c")
+    assert create(bed, "U.c", ack_policy="all", max_ack_pending=7)["config"]["max_ack_pending"] == 7
+
+
+def test_a_start_time_may_be_given_in_another_zone(bed: Bed) -> None:
+    """Clients write a time in the zone of their host; it is the same start."""
+    start = {"name": "a", "deliver_policy": "by_start_time"}
+    at = "2024-03-05T09:30:00.5Z"
+    create(bed, "T.a", opt_start_time=at, **start)
+    for text in ("2024-03-05T10:30:00.500+01:00", "2024-03-05T02:30:00.5-07:00", at):
+        config = create(bed, "T.a", opt_start_time=text, description=text, **start)["config"]
+        assert (config["opt_start_time"], config["description"]) == (at, text)
+    request = {"stream_name": "T", "config": start | {"opt_start_time": "2024-03-05T09:30:00Z"}}
+    assert bed.error("CONSUMER.CREATE.T.a", request) == (10012, "start time can not be updated")
+
+
 def test_action_says_create_or_update(bed: Bed) -> None:
     def ask(action: str, **config: Any) -> dict[str, Any]:
         request = {"stream_name": "T", "action": action, "config": config}

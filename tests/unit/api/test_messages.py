@@ -203,6 +203,7 @@ def test_direct_last_of_many(bed: Bed) -> None:
     assert lasts(up_to_time=times[6]) == lasts(up_to_seq=5)  # nothing of that very moment
     assert lasts(up_to_time=times[2]) == [(1, 0, 0), (0, 0, 1)]
     assert lasts(batch=1) == [(1, 1, 0), (0, 1, 1)]
+    assert lasts(batch=-1) == lasts(batch=0) == lasts()
     assert lasts(seq=2) == [(6, 0, 0), (0, 0, 6)]
     assert lasts(seq=7) == [(0, 0, 0)]
     end = bed.ask_raw("DIRECT.GET.T", {"multi_last": ["t.>"], "up_to_seq": 4})[-1][0]
