@@ -52,7 +52,8 @@ def create_stream(request: Request, config: Document) -> None:
     def shown(info: Document) -> None:
         if is_new:
             context.advisories.stream_action("CREATED", "create", name)
-        request.answer(info | {"did_create": True})
+            info = info | {"did_create": True}
+        request.answer(info)
 
     command = [commands.CREATE_STREAM, context.clock.now_ns(), config, peers]
     request.propose_meta(command, lambda asset: _show_configured(request, asset, shown))

@@ -230,7 +230,7 @@ def backoff(at: Recorder) -> None:
 def backoff_of_zero(at: Recorder) -> None:
     """It is the ack wait: nothing comes again at once."""
     stream(at, "s.a")
-    consumer(at, backoff=[8 * TENTH, 0], max_deliver=4)
+    consumer(at, backoff=[15 * TENTH, 0], max_deliver=4)
     for _ in range(2):
         at.pull("S", "C", {"batch": 1, "expires": 4 * SECOND}, count=1)
     at.pull("S", "C", {"batch": 1, "expires": 4 * TENTH})

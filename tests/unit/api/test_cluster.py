@@ -403,7 +403,8 @@ def test_overlap_is_told_before_room(world: World) -> None:
 
 def test_same_again_is_the_same_stream(world: World) -> None:
     first = world.make("S", num_replicas=3)
-    assert world.make("S", num_replicas=3) == first
+    again = world.ask("n1", "STREAM.CREATE.S", {"name": "S", "num_replicas": 3})
+    assert "did_create" not in again and world.meta.streams_by_name["S"] == first
     assert world.error("n1", "STREAM.CREATE.S", {"name": "S", "num_replicas": 1})[0] == 10058
 
 
