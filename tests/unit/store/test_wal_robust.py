@@ -136,6 +136,39 @@ def test_a_reset_group_can_be_destroyed_and_two_resets_in_flight_count_once_each
     assert 6 not in bed.wal.groups
 
 
+def test_a_group_that_comes_back_has_what_it_logs_after_its_end() -> None:
+    """A stream moves away and comes back before anything else is logged."""
+    bed = Bed()
+    bed.append(1, 2)
+    bed.wal.append([(5, [], HardState(3, "n1", 2), 0)], lambda: None)
+    bed.thread.step()  # written, not yet known to be
+    bed.append(3)
+    bed.wal.destroy(5)
+    bed.wal.append([(5, [Entry(4, 1, b"new")], HardState(4, "n2", 0), 0)], lambda: None)
+    bed.thread.run()
+    bed.append(2, term=4)
+    bed.thread.run()
+    for _ in range(2):
+        assert bed.indexes() == [1, 2]
+        assert bed.wal.read(5, 1, 2, 100)[0].data == b"new"
+        assert bed.wal.groups[5].hard_state == HardState(4, "n2", 0)
+        bed.disk.crash(keep=0.0)
+        bed.start()
+
+
+def test_a_group_that_comes_back_with_a_snapshot_has_not_the_vote_of_before() -> None:
+    bed = Bed()
+    bed.wal.append([(5, [], HardState(3, "n1", 2), 0)], lambda: None)
+    bed.wal.destroy(5)
+    bed.wal.reset_group(5, 9, 1, 7)
+    bed.append(10)
+    bed.thread.run()
+    for _ in range(2):
+        assert bed.wal.groups[5] == LogState(HardState(), 10, 10, 1, 7)
+        bed.disk.crash(keep=0.0)
+        bed.start()
+
+
 def test_a_log_is_given_up_and_that_is_admitted_in_one_durable_step() -> None:
     bed = Bed()
     bed.append(1, 2)
