@@ -417,11 +417,14 @@ class DiskThread:
 
     def _wait_until_due(self) -> _Job | None:
         due, job = min(self._later, key=lambda item: item[0])
-        try:
-            return self._jobs.get(timeout=max(0.0, due - time.monotonic()))
-        except Empty:
-            self._later.remove((due, job))
-            return job, _uncounted
+        wait_s = due - time.monotonic()
+        if wait_s > 0:
+            try:
+                return self._jobs.get(timeout=wait_s)
+            except Empty:
+                pass
+        self._later.remove((due, job))
+        return job, _uncounted
 
     def _complete(self) -> None:
         # Cleared first: a result appended after the loop below saw an empty deque posts again.
