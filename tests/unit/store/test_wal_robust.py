@@ -200,6 +200,27 @@ def test_a_failure_is_reported_once_and_nothing_is_done_after_it() -> None:
 # --- identity and manifest ----------------------------------------------------------------------
 
 
+def test_a_write_that_failed_for_whatever_reason_is_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waited behind it would leave a gap, and with that void all before it."""
+    bed = Bed()
+    bed.append(1)
+    bed.thread.run()
+    bed.wal._writer._batch_size.bytes_max = 100  # one append each
+    bed.append(2)
+    bed.append(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(bed.disk, "writev", lambda *args, **options: bytearray(1 << 62))
+        bed.thread.run()
+    assert "MemoryError" in str(bed.errors[0])
+    bed.append(4)
+    bed.stop()
+    assert len(bed.errors) == 1
+    bed.start()
+    assert bed.indexes() == [1]
+
+
 def test_the_log_keeps_its_id_and_an_emptied_directory_gets_another() -> None:
     bed = Bed()
     first = bed.wal.log_id
