@@ -258,6 +258,12 @@ def is_shortage(err: OSError) -> bool:
     return err.errno in NO_FILES or err.errno in _NO_MEMORY
 
 
+def is_refused(err: OSError) -> bool:
+    """True of an open or a read that says nothing of the bytes: for want of files or memory, or of
+    a permission, which is the operator's to give."""
+    return is_shortage(err) or isinstance(err, PermissionError)
+
+
 def _named(path: str, err: OSError) -> str:
     """The file that could not be opened, where `path` is only the directory that it is in."""
     name = err.filename

@@ -107,7 +107,8 @@ class Wal:
         Raises CorruptionError, naming segment and offset, if something that was durable is damaged
         or missing; then nothing on disk is changed. A torn tail is dropped: see `dropped_bytes`.
 
-        With `tolerate_damage` it never does: what is proven is kept, `damage` says what is not,
+        With `tolerate_damage` it does only if a file may not be read, or can't be for want of files
+        or memory, which is no damage. What is proven is kept, `damage` says what is not,
         and every group in `damaged_groups` may have forgotten votes or entries that it
         acknowledged; its hard state says `is_uncertain` from then on. What is proven is written
         anew into one segment; the old files, their bytes unchanged, go to `damaged-<n>/`.

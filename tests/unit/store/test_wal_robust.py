@@ -425,6 +425,30 @@ def test_an_unreadable_page_is_an_error_or_tolerated() -> None:
     assert bed.indexes() == list(range(1, bed.wal.groups[5].last_index + 1))
 
 
+@pytest.mark.parametrize("path", ["/wal/manifest", "/wal/0000000000000001.wal"])
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [
+        ("open", errno.EACCES),  # started as somebody else
+        ("open", errno.EMFILE),
+        ("pread", errno.ENOMEM),
+    ],
+)
+def test_a_file_that_may_not_be_read_now_is_no_damage(operation: str, code: int, path: str) -> None:
+    """Else every node that meets it gives its log up, with what it has acked and voted."""
+    bed = Bed()
+    bed.append(1, 2)
+    bed.thread.run()
+    files = {name: bed.disk.contents(name) for name in bed.disk.paths}
+    bed.disk.fail(operation, code, under=path, count=0)
+    with pytest.raises(DiskError):
+        bed.start(tolerates=True)
+    assert {name: bed.disk.contents(name) for name in bed.disk.paths} == files
+    bed.disk.heal()
+    bed.start(tolerates=True)
+    assert not bed.wal.damage and bed.indexes() == [1, 2]
+
+
 def test_what_an_earlier_use_of_the_file_left_is_no_part_of_a_torn_batch() -> None:
     """A segment is used again, and its batches may lie as those before them did. Of the last one a
     crash may leave the pages it begins in: older records stood behind, whole ones, and took back
