@@ -35,6 +35,8 @@ class DiskError(StreamdError):
     # It was short of files or memory at the moment, and did not even try. That says nothing of the
     # bytes, and to ask again later is no second try of anything that failed.
     is_passing = False
+    # A permission is missing, which is the operator's to give: no word of the bytes either.
+    is_denied = False
 
 
 class ReadError(CorruptionError, DiskError):
@@ -49,6 +51,11 @@ def is_passing(err: object) -> bool:
     if isinstance(err, OSError):
         return err.errno in NO_FILES
     return isinstance(err, DiskError) and err.is_passing
+
+
+def is_denied(err: object) -> bool:
+    """True if a permission is missing: see DiskError."""
+    return isinstance(err, PermissionError) or (isinstance(err, DiskError) and err.is_denied)
 
 
 class ConfigError(StreamdError):

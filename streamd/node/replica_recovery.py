@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from streamd.errors import CorruptionError, IncarnationError, StreamdError, is_passing
+from streamd.errors import CorruptionError, IncarnationError, StreamdError, is_denied, is_passing
 from streamd.machine.loss import Loss
 from streamd.machine.meta import StreamAsset
 from streamd.machine.snapshot import decode_stream
@@ -101,8 +101,8 @@ class ReplicaRecovery:
             found.marker = marker
             return found
         except OPENING_ERRORS as err:
-            if is_passing(err) or not self._others_have(asset):
-                raise
+            if is_passing(err) or is_denied(err) or not self._others_have(asset):
+                raise  # what is here may be whole, and all that there is of it
             aside = self.set_aside(uid)
             node.warn("stream files set aside", stream=asset.name, path=aside, reason=str(err))
             found = self._recover_files(asset)

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from streamd import limits
-from streamd.errors import NO_FILES, DiskError, ReadError
+from streamd.errors import NO_FILES, DiskError, ReadError, is_denied
 from streamd.store.direct import DirectWriter
 from streamd.types import Buffer
 
@@ -243,6 +243,7 @@ def disk_error(what: str, path: str, err: OSError) -> DiskError:
     where the error names none."""
     found = DiskError(f"{_named(path, err)}: {what}: {_reason(err)}")
     found.is_passing = err.errno in NO_FILES
+    found.is_denied = is_denied(err)
     return found
 
 
@@ -250,6 +251,7 @@ def read_error(what: str, path: str, err: OSError) -> ReadError:
     """As `disk_error`, of bytes that should be there."""
     found = ReadError(f"{_named(path, err)}: {what}: {_reason(err)}")
     found.is_passing = is_shortage(err)
+    found.is_denied = is_denied(err)
     return found
 
 
@@ -260,8 +262,8 @@ def is_shortage(err: OSError) -> bool:
 
 def is_refused(err: OSError) -> bool:
     """True of an open or a read that says nothing of the bytes: for want of files or memory, or of
-    a permission, which is the operator's to give."""
-    return is_shortage(err) or isinstance(err, PermissionError)
+    a permission."""
+    return is_shortage(err) or is_denied(err)
 
 
 def _named(path: str, err: OSError) -> str:
