@@ -102,7 +102,7 @@ class ReplicaRecovery:
             return found
         except OPENING_ERRORS as err:
             if is_passing(err) or not self._others_have(asset):
-                raise
+                raise  # what is here may be whole, and all that there is of it
             aside = self.set_aside(uid)
             node.warn("stream files set aside", stream=asset.name, path=aside, reason=str(err))
             found = self._recover_files(asset)

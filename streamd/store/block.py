@@ -6,7 +6,7 @@ import os
 
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
-from streamd.store.disk import Disk, is_shortage, opened
+from streamd.store.disk import Disk, is_refused, opened
 from streamd.store.footer import TRAILER_BYTES, footer_length
 from streamd.types import Buffer, Index, Pieces, Uid
 
@@ -133,7 +133,7 @@ class BlockFiles:
         try:
             fd = self._disk.open(self.path(block_no))
         except OSError as err:
-            if is_shortage(err):
+            if is_refused(err):
                 raise
             return list(range(len(places)))
         damaged: list[int] = []
@@ -142,7 +142,7 @@ class BlockFiles:
                 try:
                     blob = self._disk.pread(fd, length, offset)
                 except OSError as err:
-                    if is_shortage(err):
+                    if is_refused(err):
                         raise
                     blob = b""
                 is_whole = len(blob) == length == fmt.verified_length(blob)

@@ -249,13 +249,13 @@ def disk_error(what: str, path: str, err: OSError) -> DiskError:
 def read_error(what: str, path: str, err: OSError) -> ReadError:
     """As `disk_error`, of bytes that should be there."""
     found = ReadError(f"{_named(path, err)}: {what}: {_reason(err)}")
-    found.is_passing = is_shortage(err)
+    found.is_passing = is_refused(err)
     return found
 
 
-def is_shortage(err: OSError) -> bool:
-    """True of a read that was refused for want of files, memory or a right, whatever the bytes
-    are."""
+def is_refused(err: OSError) -> bool:
+    """True of an open or a read that says nothing of the bytes: for want of files or memory, or of
+    a permission."""
     return err.errno in NOT_OPENED or err.errno in _NO_MEMORY
 
 
@@ -418,11 +418,14 @@ class DiskThread:
 
     def _wait_until_due(self) -> _Job | None:
         due, job = min(self._later, key=lambda item: item[0])
-        try:
-            return self._jobs.get(timeout=max(0.0, due - time.monotonic()))
-        except Empty:
-            self._later.remove((due, job))
-            return job, _uncounted
+        wait_s = due - time.monotonic()
+        if wait_s > 0:
+            try:
+                return self._jobs.get(timeout=wait_s)
+            except Empty:
+                pass
+        self._later.remove((due, job))
+        return job, _uncounted
 
     def _complete(self) -> None:
         # Cleared first: a result appended after the loop below saw an empty deque posts again.

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from streamd.errors import CorruptionError, IncarnationError
-from streamd.store.disk import Disk, is_shortage, opened, read_error
+from streamd.store.disk import Disk, is_refused, opened, read_error
 from streamd.types import Index, Term, Uid
 
 _MAGIC = b"STRDSNP1"
@@ -199,7 +199,7 @@ class SnapshotFile:
                 size = len(blob)
                 found = decode(blob, name=names[0], group=group).index
         except (CorruptionError, OSError) as err:
-            if isinstance(err, OSError) and is_shortage(err):
+            if isinstance(err, OSError) and is_refused(err):
                 raise read_error("reading a snapshot", directory, err) from err
             return SnapshotCheck(size, str(err))
         if found < index:

@@ -13,7 +13,7 @@ from typing import Literal
 from streamd.errors import DiskError
 from streamd.store import wal_format as wf
 from streamd.store.disk import Disk, Thread, disk_error
-from streamd.store.wal_batch import RESET_MARK, Batch, Lazy, WalWrite
+from streamd.store.wal_batch import DESTROY_MARK, Batch, Lazy, WalWrite
 from streamd.store.wal_check import check
 from streamd.store.wal_checkpoint import Checkpoint
 from streamd.store.wal_groups import GroupLog
@@ -63,8 +63,8 @@ class Wal:
         self._in_use = SegmentsInUse(disk, recovered.segments, recovered.groups.values())
         self._lazy: list[Lazy] = []
         self._lazy_unlogged = 0
-        self._destroyed: set[Uid] = set()  # until logged: what of them is in flight is void
-        self._resets: dict[Uid, int] = {}  # how many are in flight: entries before them are void
+        # How many resets and ends of a group are in flight: its entries before them are void.
+        self._voids: dict[Uid, int] = {}
         self._completed_batch = recovered.next_batch - 1  # the last of which the loop has heard
         # Once the log is open the loop calls the writer alone; the others are used where it writes.
         self._checkpoint = Checkpoint(recovered.groups)
@@ -107,7 +107,8 @@ class Wal:
         Raises CorruptionError, naming segment and offset, if something that was durable is damaged
         or missing; then nothing on disk is changed. A torn tail is dropped: see `dropped_bytes`.
 
-        With `tolerate_damage` it never does: what is proven is kept, `damage` says what is not,
+        With `tolerate_damage` it does only if a file may not be read, or can't be for want of files
+        or memory, which is no damage. What is proven is kept, `damage` says what is not,
         and every group in `damaged_groups` may have forgotten votes or entries that it
         acknowledged; its hard state says `is_uncertain` from then on. What is proven is written
         anew into one segment; the old files, their bytes unchanged, go to `damaged-<n>/`.
@@ -258,7 +259,7 @@ class Wal:
             log = self._groups[group] = GroupLog()
         self._in_use.pin(log, -1)
         log.reset(index, term, chain)
-        self._resets[group] = self._resets.get(group, 0) + 1
+        self._voids[group] = self._voids.get(group, 0) + 1
         self._lazy.append((wf.RESET, group, index, term, chain))
         self._lazy_unlogged += 1
         writes: list[WalWrite] = [] if hard_state is None else [(group, [], hard_state, 0)]
@@ -266,11 +267,12 @@ class Wal:
         self._free_segments()
 
     def destroy(self, group: Uid) -> None:
-        """Forget `group` for ever; its uid never comes back."""
+        """Forget `group`. Logged with the next append, before what that says: a stream that moved
+        away may come back, and then its group begins anew."""
         log = self._groups.pop(group, None)
         if log is not None:
             self._in_use.pin(log, -1)
-        self._destroyed.add(group)
+        self._voids[group] = self._voids.get(group, 0) + 1
         self._lazy.append((wf.DESTROY, group, 0, 0, 0))
         self._lazy_unlogged += 1
         self._free_segments()
@@ -362,20 +364,20 @@ class Wal:
         is_new_segment = result.segment_no != in_use.newest
         if is_new_segment:
             in_use.add(result.segment_no, fd=result.fd)
-        resets = self._resets
+        voids = self._voids
         for uid, hard_state, truncate_from, first, offsets, lengths in result.placed:
-            if resets and uid in resets:
-                if first == RESET_MARK:
-                    resets[uid] -= 1
-                    if not resets[uid]:
-                        del resets[uid]
+            if voids and uid in voids:
+                if first < 0:  # a mark
+                    if first == DESTROY_MARK and uid in groups:
+                        groups[uid].hard_state = HardState()
+                    voids[uid] -= 1
+                    if not voids[uid]:
+                        del voids[uid]
                 elif hard_state is not None and uid in groups:
                     groups[uid].hard_state = hard_state
                 continue  # entries that were in flight when the reset was asked for are void
             log = groups.get(uid)
             if log is None:
-                if uid in self._destroyed:
-                    continue
                 log = groups[uid] = GroupLog()
             if hard_state is not None:
                 log.hard_state = hard_state
@@ -394,8 +396,6 @@ class Wal:
                 self._in_use.pin(log, 1)
         self._lazy_unlogged -= result.lazy_count
         assert self._lazy_unlogged >= 0, self._lazy_unlogged
-        if self._destroyed and not self._lazy_unlogged:
-            self._destroyed.clear()
         for done in result.dones:
             done()
         if result.lazy_count or in_use.oldest != in_use.newest:

@@ -18,10 +18,12 @@ WalWrite: TypeAlias = tuple[Uid, list[Entry], HardState | None, Index]
 """(group, entries, hard state to remember, index from which older entries are void or 0)."""
 
 Lazy: TypeAlias = tuple[int, Uid, Index, Term, int]  # record type, group, index, term, chain
-Append: TypeAlias = tuple[list[WalWrite], Callable[[], None] | None, list[Lazy]]
+Append: TypeAlias = tuple[list[WalWrite], Callable[[], None] | None, list[Lazy]]  # lazy ones first
 Placed: TypeAlias = tuple[Uid, HardState | None, Index, Index, "array[int]", "array[int]"]
 
 RESET_MARK = -1  # as the first index of what was placed: here the group was reset
+DESTROY_MARK = -2  # or destroyed
+_MARKS = {wf.RESET: RESET_MARK, wf.DESTROY: DESTROY_MARK}
 _NO_PLACES = array("Q")
 _NO_LENGTHS = array("I")
 
@@ -65,6 +67,15 @@ class Batch:
             self.taken.append((writes, lazy))
             if done is not None:
                 self.dones.append(done)
+            for kind, group, index, term, chain in lazy:
+                record = wf.encode_record(kind, group, term=term, index=index, chain=chain)
+                buffers.append(record)
+                heads.append(record)
+                size += wf.RECORD_HEADER_BYTES
+                mark = _MARKS.get(kind)
+                if mark is not None:
+                    placed.append((group, None, 0, mark, _NO_PLACES, _NO_LENGTHS))
+            self.lazy_count += len(lazy)
             for group, entries, hard_state, truncate_from in writes:
                 if hard_state is not None:
                     record = wf.encode_hard_state(group, hard_state)
@@ -90,12 +101,4 @@ class Batch:
                     size += wf.RECORD_HEADER_BYTES + len(payload)
                 first = entries[0].index if entries else 0
                 placed.append((group, hard_state, truncate_from, first, offsets, lengths))
-            for kind, group, index, term, chain in lazy:
-                record = wf.encode_record(kind, group, term=term, index=index, chain=chain)
-                buffers.append(record)
-                heads.append(record)
-                size += wf.RECORD_HEADER_BYTES
-                if kind == wf.RESET:
-                    placed.append((group, None, 0, RESET_MARK, _NO_PLACES, _NO_LENGTHS))
-            self.lazy_count += len(lazy)
         self.size = size

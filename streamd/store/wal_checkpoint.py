@@ -22,14 +22,6 @@ class Checkpoint:
     def note(self, taken: list[tuple[list[WalWrite], list[Lazy]]]) -> None:
         """A batch that says this was written."""
         for writes, lazy in taken:
-            for group, entries, hard_state, truncate_from in writes:
-                if hard_state is not None:
-                    self._hard_states[group] = hard_state
-                if entries:
-                    last = entries[-1]
-                    self._tips[group] = (last.index, last.term, last.chain)
-                elif truncate_from:
-                    self._tips.pop(group, None)  # unknown until the next entry
             for kind, group, index, term, chain in lazy:
                 if kind == wf.DESTROY:
                     self._released.pop(group, None)
@@ -40,6 +32,14 @@ class Checkpoint:
                 tip = self._tips.get(group)
                 if kind == wf.RESET or (tip is not None and tip[0] <= index):
                     self._tips[group] = (index, term, chain)
+            for group, entries, hard_state, truncate_from in writes:
+                if hard_state is not None:
+                    self._hard_states[group] = hard_state
+                if entries:
+                    last = entries[-1]
+                    self._tips[group] = (last.index, last.term, last.chain)
+                elif truncate_from:
+                    self._tips.pop(group, None)  # unknown until the next entry
 
     def set_hard_state(self, uid: Uid, hard_state: HardState) -> None:
         """What is known of `uid` since the log was read."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from streamd.errors import CorruptionError
 from streamd.store import wal_format as wf
-from streamd.store.disk import Disk
+from streamd.store.disk import Disk, is_refused
 from streamd.store.wal_groups import GroupLog, apply
 from streamd.types import Index, Term, Uid
 
@@ -86,7 +86,9 @@ class Damage:
         size = wf.RECORD_HEADER_BYTES + group.lengths[at]
         try:
             record = wf.decode_record(self._disk.pread(self.fds[no], size, offset), 0, offset=0)
-        except OSError:
+        except OSError as err:
+            if is_refused(err):
+                raise
             return False
         return record is not None and (record.term, record.chain) == (term, chain)
 

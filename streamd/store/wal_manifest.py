@@ -28,26 +28,33 @@ class ManifestFile:
         if manifest is not None:
             self._fd = self._disk.open(os.path.join(self._directory, NAME))
             self._generation = manifest.generation
+            # A killed process may have left it in the page cache only, and what is written next
+            # takes the place of the other copy, the one that a power cut would leave.
+            self._write_copy(manifest)
 
     def write(self, wal_id: int, newest: int) -> None:
         """Say durably that `newest` is the newest segment."""
         disk = self._disk
         self._generation += 1
-        blob = wf.encode_manifest(wf.Manifest(wal_id, self._generation, newest))
+        manifest = wf.Manifest(wal_id, self._generation, newest)
         if self._fd >= 0:
-            disk.pwrite(self._fd, blob, self._generation % 2 * wf.MANIFEST_COPY_BYTES)
-            disk.crash_point("WAL_MANIFEST_WRITTEN")
-            disk.fdatasync(self._fd)
+            self._write_copy(manifest)
             return
         # Under its name it is always whole: a crash while it is made leaves none.
         path = os.path.join(self._directory, NAME)
         self._fd = disk.open(path + ".tmp", create=True)
         disk.truncate(self._fd, 0)
-        copy = blob.ljust(wf.MANIFEST_COPY_BYTES, b"\0")
+        copy = wf.encode_manifest(manifest).ljust(wf.MANIFEST_COPY_BYTES, b"\0")
         disk.pwrite(self._fd, copy + copy, 0)
         disk.fdatasync(self._fd)
         disk.replace(path + ".tmp", path)
         disk.sync_dir(self._directory)
+
+    def _write_copy(self, manifest: wf.Manifest) -> None:
+        at = manifest.generation % 2 * wf.MANIFEST_COPY_BYTES
+        self._disk.pwrite(self._fd, wf.encode_manifest(manifest), at)
+        self._disk.crash_point("WAL_MANIFEST_WRITTEN")
+        self._disk.fdatasync(self._fd)
 
     def close(self) -> None:
         if self._fd >= 0:

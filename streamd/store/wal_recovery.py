@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from streamd.errors import CorruptionError
 from streamd.store import wal_format as wf
-from streamd.store.disk import Disk, is_shortage, read_error
+from streamd.store.disk import Disk, is_refused, read_error
 from streamd.store.wal_damage import Damage
 from streamd.store.wal_groups import GroupLog, apply
 from streamd.store.wal_manifest import read_manifest
@@ -50,7 +50,7 @@ class Recovered(NamedTuple):
     spares: list[str]  # names of prepared files nobody uses
     next_batch: int
     groups: dict[Uid, GroupLog]
-    dropped_bytes: int  # torn off the end
+    dropped_bytes: int  # what was torn off the end; for the log line
     dropped_at: str
     manifest: wf.Manifest | None  # None: there is none, or it is damaged
     newest: int  # highest segment number there is or was
@@ -165,11 +165,16 @@ class _Recovery:
             raise CorruptionError(text)
         self.damage.texts.append(text)
 
+    def _is_tolerated(self, err: OSError) -> bool:
+        """True if what can't be read is to count as damaged. Who may not read a file, or can't for
+        now, must not take it for lost."""
+        return self.is_tolerant and not is_refused(err)
+
     def _manifest(self) -> tuple[bool, wf.Manifest | None]:
         try:
             return read_manifest(self.disk, self.directory)
         except OSError as err:
-            if not self.is_tolerant or is_shortage(err):
+            if not self._is_tolerated(err):
                 raise
             return True, None
 
@@ -184,7 +189,7 @@ class _Recovery:
         try:
             fd = self.disk.open(path)
         except OSError as err:
-            if not self.is_tolerant or is_shortage(err):
+            if not self._is_tolerated(err):
                 raise
             self._bad[no] = f"{path}: cannot be opened: {err}"
             return
@@ -252,7 +257,7 @@ class _Recovery:
             try:
                 parts.append(self.disk.pread(fd, wanted, offset))
             except OSError as err:
-                if not self.is_tolerant:
+                if not self._is_tolerated(err):
                     raise read_error("reading the log", f"{path}: offset {offset}", err) from err
                 parts.append(bytes(wanted))
                 self.unreadable_at = offset

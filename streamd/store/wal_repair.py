@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from streamd.errors import CorruptionError, DiskError
+from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.store import wal_format as wf
 from streamd.store.disk import Disk
 from streamd.store.wal_checkpoint import Checkpoint
@@ -37,6 +37,8 @@ def carry_over(
             try:
                 entries = in_use.read(uid, group, at, group.last + 1, BATCH_BYTES)
             except (CorruptionError, DiskError) as err:
+                if is_passing(err):
+                    raise
                 recovered.damage.append(str(err))
                 recovered.damaged_groups[uid] = str(err)
                 group.truncate(at)

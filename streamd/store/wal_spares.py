@@ -33,6 +33,10 @@ class Spares:
 
     def adopt(self, names: list[str]) -> None:
         """Reuse spares of an earlier run, or remove those that were never finished."""
+        if names:
+            # A killed process may have freed a segment, and what is written next to its file would
+            # after a power cut stand under the number that it had.
+            self._disk.sync_dir(self._directory)
         numbers = [int(name[len(SPARE_PREFIX) :]) for name in names]
         self._numbers = itertools.count(max(numbers, default=0) + 1)
         for name in names:
@@ -77,6 +81,7 @@ class Spares:
         disk.replace(
             os.path.join(self._directory, segment_name(no)), os.path.join(self._directory, name)
         )
+        disk.crash_point("WAL_SEGMENT_SPARED")
         disk.sync_dir(self._directory)
         disk.crash_point("WAL_SEGMENT_FREED")
         if self._is_kept(fd):

@@ -101,7 +101,7 @@ class Writer:
             if segment.position + wf.ALIGN <= segment.capacity:
                 segment.put([b""], [], size=wf.BATCH_HEADER_BYTES)
                 segment.sync()
-        except OSError as err:
+        except Exception as err:  # noqa: BLE001 - as `_write`
             self._fail("closing the log", err)
         return True
 
@@ -113,7 +113,8 @@ class Writer:
         if not self._is_held:
             try:
                 batch = self._write_batch()
-            except OSError as err:
+            except Exception as err:  # noqa: BLE001 - what it took is not in the log, be it for want
+                # of memory: what comes after it must not get there either
                 self._fail("writing the log", err)
         if self._waiting and not self._is_held:
             self._schedule()
@@ -227,9 +228,12 @@ class Writer:
             path = os.path.join(self._directory, segment_name(no))
             self._report("freeing a log segment", err, path)
 
-    def _fail(self, what: str, err: OSError) -> NoReturn:
+    def _fail(self, what: str, err: Exception) -> NoReturn:
         # Final: after a failed sync nobody knows what the kernel kept (I10).
-        self.failure = disk_error(what, self._directory, err)
+        if isinstance(err, OSError):
+            self.failure = disk_error(what, self._directory, err)
+        else:
+            self.failure = DiskError(f"{self._directory}: {what}: {err!r}")
         raise self.failure from err
 
     def _report(self, what: str, err: OSError, path: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -248,6 +249,7 @@ def test_with_lazy_sync_a_crash_leaves_the_log_as_it_was_at_some_moment() -> Non
         "WAL_MANIFEST_WRITTEN",
         "WAL_MANIFEST_SYNCED",
         "WAL_SEGMENT_RELEASED",
+        "WAL_SEGMENT_SPARED",
         "WAL_SEGMENT_FREED",
     ],
 )
@@ -262,6 +264,29 @@ def test_every_acked_write_survives_a_crash_at_each_named_point(point: str) -> N
                 run.act()
         run.disk.crash(keep=0.5)
         run.start()
+
+
+@pytest.mark.parametrize(
+    "point", ["WAL_SEGMENT_NAMED", "WAL_MANIFEST_WRITTEN", "WAL_SEGMENT_SPARED"]
+)
+def test_a_power_cut_during_the_start_after_a_kill_harms_nothing(point: str) -> None:
+    """What the killed process did last is in memory only, and the start builds on it."""
+    for cut in range(1, 25):
+        for seed in range(20):
+            disk, thread = SimDisk(100 * cut + seed), SimThread()
+            wal = open_wal(disk, thread, helper=SimThread())  # makes no spares
+            disk.crash_at_point = point
+            with pytest.raises(SimCrash):
+                for index in range(1, 100):
+                    wal.append([(5, [Entry(1, index, bytes(4000))], None, 0)], lambda: None)
+                    thread.run()
+                    wal.release(5, index - 2, 1, 0)
+            disk.kill()
+            disk.crash_at_operation = disk.operation_count + cut
+            with suppress(SimCrash):
+                open_wal(disk, SimThread())
+            disk.crash(keep=seed % 2)
+            assert open_wal(disk, SimThread()).groups[5].last_index >= index - 1
 
 
 def filled(count: int = 12) -> tuple[SimDisk, list[int]]:

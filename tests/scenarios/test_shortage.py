@@ -37,6 +37,10 @@ def check_unharmed(cluster: Cluster, name: NodeId) -> None:
     """Nothing was taken for damaged, set aside or stopped."""
     assert not damages_of(cluster, name)
     assert not cluster.node(name).damages.reasons and not cluster.node(name).failed
+    check_no_trash(cluster, name)
+
+
+def check_no_trash(cluster: Cluster, name: NodeId) -> None:
     trash = [path for path in cluster.hosts[name].disk.paths if path.startswith(f"{ROOT}/trash/")]
     assert not trash
 
@@ -123,8 +127,7 @@ def test_a_stream_that_could_not_write_for_want_of_files_is_opened_again(
 def test_a_start_without_files_sets_nothing_aside(
     cluster: Cluster, replicas: int, code: int
 ) -> None:
-    """Replicas were moved to trash, and fetched again from their peers; and where all nodes had got
-    the wrong owner with a restored copy, there was nobody to fetch them from."""
+    """Replicas were moved to trash, and fetched again from their peers."""
     uid = cluster.create(replicas=replicas)
     cluster.publish(500)
     name = cluster.leader("S")
@@ -137,6 +140,28 @@ def test_a_start_without_files_sets_nothing_aside(
     cluster.run_ms(OVER_S * 1000)
     check_unharmed(cluster, name)
     cluster.until_whole()
+    assert cluster.publish(1)[-1] == 501
+
+
+def test_a_start_that_may_not_read_a_stream_sets_nothing_aside(cluster: Cluster) -> None:
+    """All servers ran as root once, and what they wrote then is root's: the streams were moved to
+    trash everywhere, so that nobody had any of them to fetch."""
+    uid = cluster.create()
+    cluster.publish(500)
+    cluster.until_whole()
+    for name in cluster.names:
+        cluster.save(uid, name)
+    for name in cluster.names:
+        cluster.stop(name)
+        disk = cluster.hosts[name].disk
+        disk.fail("open", errno.EACCES, under=cluster.directory("S"), count=0)
+    for name in cluster.names:
+        cluster.boot(name)
+    cluster.until("stopped", lambda: all("S" in cluster.node(n).failed for n in cluster.names))
+    for name in cluster.names:
+        check_no_trash(cluster, name)
+        cluster.hosts[name].disk.heal()
+    cluster.until_whole(within_s=OVER_S)
     assert cluster.publish(1)[-1] == 501
 
 

@@ -179,6 +179,25 @@ def test_a_later_job_runs_between_the_others() -> None:
     assert ran.empty()
 
 
+def test_a_later_job_is_not_put_off_by_others_that_keep_coming() -> None:
+    """With `sync` in seconds its sync comes when it is due, however much is written."""
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    thread = DiskThread("test", posted.put)
+    ran: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def write(left: int) -> None:
+        if left and ran.empty():
+            thread.submit(lambda: write(left - 1), None)
+        else:
+            ran.put("last")
+
+    thread.submit_later(0.0, lambda: ran.put("later"))
+    thread.submit(lambda: write(10_000), None)
+    assert ran.get(timeout=10) == "later"
+    assert ran.get(timeout=10) == "last"
+    thread.close()
+
+
 class LoopAndThread:
     """A thread whose loop runs when the test says so."""
 
