@@ -152,9 +152,10 @@ class Forwarding:
         fields = [request.subject, request.reply, request.headers, request.payload, facts]
         args = [*fields, request.hops + 1]
         if request.endpoint.is_json:
+            asked_ms = self._context.clock.monotonic_ms()
 
             def passed(result: Any) -> None:
-                self._passed(request, target, result)
+                self._passed(request, target, asked_ms, result)
 
             self._passed_on += 1
             peers.call(target, FORWARD, args, passed, limits.API_FORWARD_MS)
@@ -162,10 +163,11 @@ class Forwarding:
             peers.note(target, FORWARD, args)
         return True
 
-    def _passed(self, request: Request, target: NodeId, result: Any) -> None:
+    def _passed(self, request: Request, target: NodeId, asked_ms: int, result: Any) -> None:
         """`target` has answered the client, or gives the request back, or is gone, perhaps before
-        it did."""
+        it did. There may be another link to it by now: then it was this one that is gone."""
         self._passed_on -= 1
+        waited_ms = self._context.clock.monotonic_ms() - asked_ms
         if result is False:
             if self._target(request) == target:
                 self.park(request)  # who takes its place will say so
@@ -173,11 +175,14 @@ class Forwarding:
                 self.route(request)
         elif not isinstance(result, JsError):
             request.finish()
-        elif self._is_up(target):
+        elif self._is_up(target) and waited_ms > limits.API_PARKED_MS:
             # Its endpoint chose silence, or is slow: the client's patience decides.
             request.finish()
         elif request.endpoint.is_read:
-            self.route(request)
+            if self._is_up(target):
+                self.park(request)  # not at once: the link may take no more
+            else:
+                self.route(request)
         else:
             request.refuse(errors.CLUSTER_NOT_AVAIL())  # it may or may not have been done
 

@@ -23,7 +23,7 @@ Reader = Callable[[str], str]
 class Value:
     """One value of the tree: `raw` is a str, int, float, bool, list[Value] or dict[str, Value]."""
 
-    __slots__ = ("col", "file", "is_from_environment", "is_referred_to", "line", "raw")
+    __slots__ = ("col", "file", "is_referred_to", "line", "raw")
 
     def __init__(self, raw: Any, file: str, line: int, col: int) -> None:
         self.raw = raw
@@ -31,7 +31,6 @@ class Value:
         self.line = line
         self.col = col
         self.is_referred_to = False
-        self.is_from_environment = False
 
     def error(self, text: str) -> ConfigError:
         """Return (not raise) an error that names this value's place."""
@@ -62,24 +61,12 @@ def parse_file(path: str) -> Value:
 def digest(root: Value) -> str:
     """Return `sha256:...` of the parsed content: the very digest that nats-server prints.
 
-    Comments, order and layout do not count; values that came from the environment are left out.
+    Comments, order and layout do not count.
     """
-    text = json.dumps(_without_environment(root), sort_keys=True, separators=(",", ":"))
-    for char, escaped in (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e")):
-        text = text.replace(char, escaped)
-    return "sha256:" + hashlib.sha256(text.encode() + b"\n").hexdigest()
-
-
-def _without_environment(value: Value) -> Any:
-    if isinstance(value.raw, dict):
-        return {
-            key: _without_environment(child)
-            for key, child in value.raw.items()
-            if not child.is_from_environment
-        }
-    if isinstance(value.raw, list):
-        return [_without_environment(child) for child in value.raw]
-    return value.raw
+    text = json.dumps(root.plain(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    for char in "&<>\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return "sha256:" + hashlib.sha256(text.encode(errors="replace") + b"\n").hexdigest()
 
 
 def _read_text(path: str) -> str:
@@ -400,9 +387,7 @@ class _Parser:
             found = inner.document().raw[name]
         except ConfigError as err:
             raise self._error(f"variable '{name}' has a bad value: {err.text}", start) from err
-        value = self._value(found.raw, start)
-        value.is_from_environment = True
-        return value
+        return self._value(found.raw, start)
 
 
 def _scalar(word: str) -> Any:

@@ -182,8 +182,11 @@ class UserRights:
     def may_subscribe(self, pattern: bytes, queue: bytes) -> bool:
         """True if a subscription to `pattern`, in `queue` if not b"", is allowed."""
         allow = self._permissions.subscribe_allow
-        if allow is not None and not any(_covers(entry, pattern, queue) for entry in allow):
-            return False
+        if allow is not None:
+            if queue and not _is_open_to(queue, pattern, allow):
+                return False
+            if not any(_covers(entry, pattern, queue) for entry in allow):
+                return False
         denied = self._permissions.subscribe_deny
         return not any(_is_denied_by(entry, pattern, queue) for entry in denied)
 
@@ -232,6 +235,14 @@ def _covers(entry: bytes, pattern: bytes, queue: bytes) -> bool:
     """True if a permission entry, `subject` or `subject queue`, covers a whole subscription."""
     subject, _, group = entry.partition(b" ")
     return is_subset(pattern, subject) and _is_of(group, queue)
+
+
+def _is_open_to(queue: bytes, pattern: bytes, entries: list[bytes]) -> bool:
+    """False if entries that name queue groups leave this one out. As in nats-server, `foo` allows
+    any group, but `foo` and `foo v1` of the groups v1 alone."""
+    split = (entry.partition(b" ") for entry in entries)
+    groups = [group for subject, _, group in split if group and matches(subject, pattern)]
+    return not groups or any(_is_of(group, queue) for group in groups)
 
 
 def _is_denied_by(entry: bytes, pattern: bytes, queue: bytes) -> bool:

@@ -317,11 +317,15 @@ class ClientSession(ClientOutput):
 
     # --- others first ---------------------------------------------------------------------------
 
+    def after_others(self, action: Callable[[], None]) -> None:
+        """Do it when others had their turn of the loop."""
+        self._loop.call_later(0, action)
+
     def _go_on_later(self, events: list[Event]) -> None:
         """Its share of the loop is used up: handle these when others had theirs."""
         self._held = events
         self._transport.pause_reading()
-        self._loop.call_later(0, self._go_on)
+        self.after_others(self._go_on)
 
     def _go_on(self) -> None:
         """Handle what was held, unless there is still a reason to hold it; then read again."""

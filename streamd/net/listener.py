@@ -165,7 +165,7 @@ class Listener:
     def recheck(self, conns: list[ClientSession]) -> None:
         """Judge connections by what is configured now."""
         auth = self.auth
-        Recheck(conns, auth, lambda: auth is self.auth).go_on()
+        Recheck(conns, auth, lambda: auth is self.auth, self.pubsub.clock).go_on()
 
     def _shown_address(self) -> tuple[str, int]:
         """Where clients are told that this server is."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from streamd.limits import CLIENT_SHARE_S
 from streamd.net.auth import Authenticator, Check, Identity
 
 if TYPE_CHECKING:
@@ -21,17 +22,27 @@ class Recheck:
     another thread, and many connections may share it."""
 
     def __init__(
-        self, conns: list[ClientSession], auth: Authenticator, is_current: Callable[[], bool]
+        self,
+        conns: list[ClientSession],
+        auth: Authenticator,
+        is_current: Callable[[], bool],
+        clock: Callable[[], float],
     ) -> None:
         """`is_current` becomes false when the configuration has been read once more."""
         self._conns = conns
         self._auth = auth
         self._is_current = is_current
+        self._clock = clock
         self._refused: set[tuple[str, str]] = set()  # (hash, secret)
 
     def go_on(self) -> None:
-        """Judge until a password has to be tried; then again when that is done."""
+        """Judge until a password has to be tried, or a client's share of the loop is used up; then
+        again when that is done, or others had theirs."""
+        until = self._clock() + CLIENT_SHARE_S
         while self._conns and self._is_current():
+            if self._clock() >= until:
+                self._conns[-1].after_others(self.go_on)
+                return
             conn = self._conns.pop()
             if conn.is_closed or conn.is_being_checked:
                 continue  # what is checked just now is judged again afterwards

@@ -221,6 +221,7 @@ class Remotes:
     # --- from other nodes -----------------------------------------------------------------------
 
     def _on_up(self, node_id: NodeId) -> None:
+        self.tell()  # or what is untold would be measured by what this node never heard
         node = self._node(node_id)
         node.outbox.clear()
         node.full.clear()

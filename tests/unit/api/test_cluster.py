@@ -207,6 +207,32 @@ def test_request_outlives_the_node_it_was_passed_to(world: World) -> None:
     assert json.loads(world.replies(reply)[0][1])["error"]["err_code"] == 10008
 
 
+def test_request_outlives_the_link_it_went_by(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link is cut with the request on its way, and a new one is up before that is noticed."""
+    world.make("S", num_replicas=3)
+    peers = world.nodes["n3"].peers
+    ways: list[Any] = []
+
+    def cut(node_id: str, method: str, args: list[Any], done: Any, timeout_ms: int) -> None:
+        ways.append(node_id)
+        world.queue.append(lambda: done(errors.CLUSTER_NOT_AVAIL()))
+
+    def lost(subject: str) -> bytes:
+        with monkeypatch.context() as patch:
+            patch.setattr(peers, "call", cut)
+            return world.send("n3", subject)
+
+    reply = lost("STREAM.NAMES")
+    assert not world.replies(reply)
+    world.pass_ms(limits.API_RETRY_MS)
+    assert json.loads(world.replies(reply)[0][1])["streams"] == ["S"]
+    reply = lost("STREAM.DELETE.S")
+    assert json.loads(world.replies(reply)[0][1])["error"]["err_code"] == 10008
+    assert ways == ["n1", "n1"]
+
+
 def test_only_so_many_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "API_PARKED_MAX", 2)
     world.leaders[0] = ""

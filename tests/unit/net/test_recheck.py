@@ -8,6 +8,7 @@ import bcrypt
 import pytest
 
 from streamd.config.options import Options, Permissions, User
+from streamd.limits import CLIENT_SHARE_S
 from streamd.net.auth import Authenticator
 from tests.unit.net.bed import Bed, Peer
 
@@ -166,6 +167,27 @@ def test_a_reload_while_a_password_is_tried() -> None:
     reload(bed, users=[User("b", "2")])
     bed.clock.finish_jobs()
     assert peer.take() == REFUSED and peer.transport.is_closing
+
+
+def test_many_are_judged_a_share_of_the_loop_at_a_time() -> None:
+    """A reload must not hold up everybody while thousands of connections are looked at."""
+    bed = Bed(Options(users=[User("a", "1")]))
+    peers = [connect(bed, "a", "1") for _ in range(5)]
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += CLIENT_SHARE_S / 2
+        return now
+
+    bed.pubsub.clock = clock
+    left = []
+    reload(bed, users=[User("a", "2")])
+    while bed.clock.timers and len(left) < 5:
+        left.append(sum(not peer.transport.is_closing for peer in peers))
+        bed.clock.advance(0)
+    assert left[0] == 4 and left == sorted(left, reverse=True)
+    assert all(peer.take() == REFUSED for peer in peers)
 
 
 def test_the_youngest_go_if_fewer_may_stay() -> None:

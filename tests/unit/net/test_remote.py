@@ -77,6 +77,23 @@ def test_a_node_that_comes_later_is_told_everything_and_a_node_that_goes_is_forg
     assert not pubsub.has_interest(b"t")
 
 
+def test_who_leaves_and_who_follows_while_a_node_comes():
+    """A client is gone, a link comes up and another client wants the same, within one iteration of
+    the loop: the other node, told that nobody does, hears of the second."""
+    mesh = Mesh(2)
+    one, other = mesh.peer("a"), mesh.peer("a")
+    one.send(b"SUB s 1\r\nSUB t q 2\r\n")
+    mesh.settle()
+    mesh.part("a", "b")
+    one.leave()
+    mesh.join("a", "b")
+    other.send(b"SUB s 1\r\nSUB t q 2\r\n")
+    mesh.settle()
+    mesh.peer("b").send(pub(b"s") + pub(b"t"))
+    mesh.settle()
+    assert other.take() == msg(b"s", b"1") + msg(b"t", b"2")
+
+
 def test_subscriptions_from_before_the_peers_are_told_too(monkeypatch):
     monkeypatch.setattr("streamd.net.remote.REMOTE_NOTE_SUBS", 3)
     monkeypatch.setattr("streamd.net.remote.REMOTE_CHANGES_MAX", 2)
