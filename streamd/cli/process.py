@@ -180,7 +180,6 @@ class ServerProcess:
         """Listen for other servers and dial those that are configured."""
         options = self._options.cluster
         self._pubsub.attach_peers(cluster)
-        cluster.on_drained(lambda node_id: self._pubsub.on_drained())
         self._monitoring.attach_cluster(cluster)
         try:
             await cluster.start(self._tasks)
