@@ -516,6 +516,7 @@ class Faults:
             self._backups[host.name] = {path: disk.contents(path) for path in files}
         else:
             self._destroy(host, ROOT)
+            heal_disk(host)  # a copy that fails is begun again
             _put_back(host.disk, backup)
             self._log_lost(host)
             self._excuse(host, 60.0)  # it stops when it is told
