@@ -478,7 +478,7 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "stale_reads": DirectedWorld(("cut-off node",), pace=0.3),
     "dead_leader_not_noticed": DirectedWorld(
-        ("kill", "power loss", "stop"), pace=0.5, caught_by=12
+        ("kill", "power loss", "stop"), pace=0.5, caught_by=4
     ),
     "uncertain_acks_count": DirectedWorld(
         ("wipe", "log removed", "partition", "power loss"), pace=0.15, caught_by=4
@@ -492,13 +492,13 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "vote_counted_twice": DirectedWorld(
         ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60),
-        caught_by=20,
+        caught_by=236,
     ),
     "seqs_used_again": DirectedWorld(
         ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=261
     ),
     "failed_writes_forgotten": DirectedWorld(
-        ("blocks' disk fails", "kill"), pace=0.3, node_count=3, has_two_disks=True, caught_by=14
+        ("blocks' disk fails", "kill"), pace=0.3, node_count=3, has_two_disks=True, caught_by=48
     ),
     "certified_unseen": DirectedWorld(
         ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60),
