@@ -7,7 +7,7 @@ has had another log since, had all of its directory put back from an older copy:
 shows it, and it has forgotten what it promised since (I12). It starts again, in doubt about it.
 
 Who was away for all that time can't tell. Nor can anybody if the copy is of after the last start,
-or if it was started so often before it met anybody that its number is that of the last one or later.
+or if it was started so often before it met anybody that its number is no lower than the last one's.
 """
 
 from __future__ import annotations
