@@ -163,7 +163,6 @@ class Node:
         self._log_thread = env.make_thread("log")
         self.block_thread = env.make_thread("block")
         self.wal, self.is_log_lost = ownership.open_log(self, self._log_thread, self._on_log_error)
-        self.sightings.begin()
         self.memory_log = MemoryLog(env.loop.call_soon)
         self.due_turns = DueTurns()
         self.rafts = Rafts(self)

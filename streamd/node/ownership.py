@@ -62,8 +62,9 @@ def open_log(node: Node, thread: Thread, on_error: Callable[[Exception], None]) 
         raise CorruptionError(f"{node.root}/wal: log {identity['log_id']} of this store is gone")
     # Each start begins a segment: of a copy of the log from before this start that tells.
     identity["log_segment"] = wal.segment_no
+    identity["log_id"] = wal.log_id
+    node.sightings.begin()
     if not is_known or is_lost:
-        identity["log_id"] = wal.log_id
         if is_lost and node.is_clustered:
             identity["is_rejoined"] = True
         node.save_identity()

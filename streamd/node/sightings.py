@@ -1,13 +1,13 @@
 """What the nodes of a cluster have seen of each other's logs, and tell each other when they meet.
 
 Each start of a node begins a segment of its log, so of two starts the later one has the higher
-number; and a log that another one took the place of is not the node's any more. A node that is told
-of a later start than the one it remembers, of another one with the number of this one, or that it
-has had another log since, had all of its directory put back from an older copy: nothing in there
-shows it, and it has forgotten what it promised since (I12). It starts again, in doubt about it.
+number; a log that another one took the place of is not the node's any more; and a node writes down
+each start that it tells anybody of, before it does. A node that is told of a later start than this
+one, of one that it has not written down, or that it has had another log since, had all of its
+directory put back from an older copy: nothing in there shows it, and it has forgotten what it
+promised since (I12). It starts again, in doubt about it.
 
-Who was away for all that time can't tell. Nor can anybody if the copy is of after the last start,
-or if it was started so often before it met anybody that its number is no lower than the last one's.
+Who was away for all that time can't tell. Nor can anybody if the copy is of after the last start.
 """
 
 from __future__ import annotations
@@ -22,12 +22,19 @@ from streamd.types import NodeId
 if TYPE_CHECKING:
     from streamd.node.node import Node
 
-_SEEN = "seen"  # in node.json: node -> Start, then a list of the logs that it had before
+_SEEN = "seen"  # in node.json: node -> Start
+_TOLD = "starts"  # in node.json: log, Told
 _LIFE = "log_life"  # in node.json: random; what this node was told about its log is behind it
 _LOGS_MAX = 16  # of before, for each node
+_TOLD_MAX = 32  # starts
 _SURELY_LATER = 1000  # segments; more than the end of this process may still begin
+_NEVER = 1 << 62  # no start begins that segment
 
-Start = list[Any]  # log, segment that this start of the node began, a random number: which start
+# Log, segment that this start of the node began, a random number (which start: none if it could not
+# be written down), the logs it had before, Told. The last two are missing with earlier servers.
+Start = list[Any]
+# First segment from which on each start that anybody was told of is here; each [segment, which].
+Told = list[Any]
 
 
 class Sightings:
@@ -36,17 +43,41 @@ class Sightings:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._own: Start = []
+        self._is_told = False
 
     def begin(self) -> None:
-        """The log is open: this start has its segment."""
+        """The log is open: this start has its segment. The identity is saved after this."""
         node = self._node
         identity = node.identity
         which = node.env.disk.random_bytes(8).hex()
-        self._own = [identity["log_id"] + identity.get(_LIFE, ""), identity["log_segment"], which]
+        log, segment = identity["log_id"] + identity.get(_LIFE, ""), identity["log_segment"]
+        self._own, self._is_told = [log, segment, which], False
+        if identity.get(_TOLD, [None])[0] != log:
+            identity[_TOLD] = [log, [segment, []]]
 
     def hello(self) -> dict[str, Any]:
         """What a peer is told when a link comes up."""
-        return {"start": self._own, "seen": self._node.identity.get(_SEEN, {})}
+        self._write_down()
+        return {"start": self._start(), "seen": self._node.identity.get(_SEEN, {})}
+
+    def _start(self) -> Start:
+        return [*self._own, [], self._node.identity[_TOLD][1]]
+
+    def _write_down(self) -> None:
+        """Before anybody is told of this start."""
+        if self._is_told:
+            return
+        self._is_told = True
+        node = self._node
+        log, (since, told) = node.identity[_TOLD]
+        told = [*told, self._own[1:]]
+        if len(told) > _TOLD_MAX:
+            since, told = told[0][0] + 1, told[1:]
+        node.identity[_TOLD] = [log, [since, told]]
+        try:
+            storedir.save_identity(node.root, node.env.disk, node.identity)
+        except OSError:  # a full disk may go on, but as a start that nobody looks for
+            self._own[2] = ""
 
     def names(self) -> list[NodeId]:
         """Every node that this one, or one that it met, has ever seen."""
@@ -57,7 +88,7 @@ class Sightings:
         node = self._node
         told: dict[NodeId, Start] = dict(hello.get(_SEEN, {}))
         mine = told.pop(node.server_name, None)
-        if mine is not None and _is_put_back(self._own, mine):
+        if mine is not None and _is_put_back(self._start(), mine):
             self._begin_anew(node_id, mine)
             raise ConfigError(f"the data of {node.server_name!r} is an older copy")
         seen: dict[NodeId, Start] = node.identity.get(_SEEN, {})
@@ -89,21 +120,34 @@ class Sightings:
             node.give_up(err)
 
 
-def _logs_before(seen: Start) -> list[str]:
-    return list(seen[3]) if len(seen) > 3 else []  # earlier servers kept none
+def _logs_before(start: Start) -> list[str]:
+    return list(start[3]) if len(start) > 3 else []
 
 
 def _is_put_back(start: Start, seen: Start) -> bool:
     """True if a node that was `seen` can't begin this `start` but with an older copy of its log."""
     if seen[0] != start[0]:
         return start[0] in _logs_before(seen)  # else the log was lost, and the node knows that
-    return bool(seen[1] > start[1] or (seen[1] == start[1] and seen[2] != start[2]))
+    return bool(seen[1] > start[1] or _is_another_life(start, seen))
+
+
+def _is_another_life(start: Start, earlier: Start) -> bool:
+    """True if the node that began `start` has no memory of an `earlier` one, by its number."""
+    log, segment, which = earlier[:3]
+    if log != start[0] or segment > start[1]:
+        return False
+    if segment == start[1]:
+        return bool(which != start[2])
+    if not which or len(start) < 5:
+        return False
+    since, told = start[4]
+    return segment >= since and [segment, which] not in told
 
 
 def _met(start: Start, seen: Start | None) -> Start:
     """What is known of a node that was `seen` once it is here by this `start`."""
     if seen is None:
-        return [*start, []]
+        return _with_logs(start)
     if _is_put_back(start, seen):
         return seen  # it is told so by us, and comes back with another one
     return _with_logs(start, _logs_before(seen), [seen[0]])
@@ -114,7 +158,10 @@ def _later(one: Start, known: Start | None) -> Start:
     if known is None:
         return one
     if one[0] == known[0]:
-        newer = one if one[1] > known[1] else known
+        newer, older = (one, known) if one[1] > known[1] else (known, one)
+        if _is_another_life(newer, older):
+            # It had a copy put back, and we can't tell which of the two it is now: neither will do.
+            newer = [newer[0], _NEVER, ""]
         return _with_logs(newer, _logs_before(known), _logs_before(one))
     if known[0] in _logs_before(one) and one[0] not in _logs_before(known):
         return _with_logs(one, _logs_before(known), _logs_before(one))
@@ -124,4 +171,4 @@ def _later(one: Start, known: Start | None) -> Start:
 def _with_logs(start: Start, *logs: list[str]) -> Start:
     """`start` with each of the `logs` of before once, the latest last."""
     before = dict.fromkeys(log for part in logs for log in part if log != start[0])
-    return [*start[:3], list(before)[-_LOGS_MAX:]]
+    return [*start[:3], list(before)[-_LOGS_MAX:], *start[4:5]]

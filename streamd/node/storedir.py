@@ -36,8 +36,9 @@ class StoreDir(NamedTuple):
     `cluster_id`, `voters`: of the cluster it belongs to; absent until it belongs to one.
     `name`: of the node of a cluster whose data it is.
     `log_id`: of its write-ahead log; `log_segment`: one that it had begun.
-    `seen`: the latest start of each other node that this one knows of, and `log_life`: by what else
-    they know its log since they saw that it was an older copy (`sightings`).
+    `seen`: the latest start of each other node that this one knows of, `starts`: of its own, those
+    it told them of, and `log_life`: by what else they know its log since they saw that it was an
+    older copy (`sightings`).
     `is_accepting_loss`: a single server was told to go on without what its log lost, and has not
     come to the end of that start.
     `is_new`: joined with an empty directory, and not vouched for by a meta leader yet.

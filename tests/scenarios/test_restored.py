@@ -38,13 +38,21 @@ def forget(cluster: Cluster, restore: Callable[[Files], Files]) -> dict[Seq, byt
     return stored
 
 
-def go_on_without_n1(cluster: Cluster, backup: dict[str, bytes]) -> dict[Seq, bytes]:
-    """n1 and n2 acknowledge more and end; n2 is back with `backup`, and n3. Return what n1 has."""
+def go_on_without_n1(
+    cluster: Cluster, backup: dict[str, bytes], *, starts_alone: int = 0
+) -> dict[Seq, bytes]:
+    """n1 and n2 acknowledge more and end; n2 is back with `backup`, and n3. Return what n1 has.
+
+    Before that n2 starts and is killed `starts_alone` times."""
     cluster.publish(20)
     stored = cluster.read("n1")
     cluster.kill("n1", "n2")
-    cluster.net.heal()
     put_back_all(cluster, "n2", backup)
+    for _ in range(starts_alone):
+        cluster.run_ms(500)
+        cluster.kill("n2")
+        cluster.boot("n2")
+    cluster.net.heal()
     cluster.boot("n3")
     cluster.run_ms(10_000)
     return stored
@@ -90,13 +98,14 @@ def test_the_directory_of_another_node_is_refused(cluster: Cluster) -> None:
         cluster.run_ms(1000)
 
 
+@pytest.mark.parametrize("starts_alone", [0, 3])
 @pytest.mark.parametrize("is_n3_started_anew", [False, True])
 def test_who_has_seen_a_later_start_of_a_node_tells_it_that_it_forgot(
-    cluster: Cluster, is_n3_started_anew: bool
+    cluster: Cluster, is_n3_started_anew: bool, starts_alone: int
 ) -> None:
     """All of n2's directory is of before its latest start, which n3 has seen; n1, which has what n2
     acknowledged since, is down. n2 does not vote with what it has: it was believed, and elected n3,
-    which lacks that."""
+    which lacks that. However often it starts before it meets n3."""
     cluster.create()
     cluster.publish(20)
     cluster.until_whole()
@@ -109,7 +118,7 @@ def test_who_has_seen_a_later_start_of_a_node_tells_it_that_it_forgot(
         cluster.kill("n3")
     else:
         cluster.isolate("n3")
-    stored = go_on_without_n1(cluster, backup)
+    stored = go_on_without_n1(cluster, backup, starts_alone=starts_alone)
     assert (
         cluster.events(
             "the data of this node is an older copy: it starts anew, and relies on none of it"

@@ -168,7 +168,6 @@ class Faults:
         self._rot = Rot(self._world.rng("rot"))
         self._rest_ms = (100, 2500)  # between the end of a process and the next
         self._backups: dict[NodeId, dict[str, bytes]] = {}  # of whole directories, by node
-        self._unmet: set[NodeId] = set()  # put back, and without a link since
         self._end_us = 0
         storm = cluster.world.rng("storm")
         if storm.random() < 0.15:
@@ -225,18 +224,11 @@ class Faults:
     # --- helpers ----------------------------------------------------------------------------
 
     def _running(self) -> list[Host]:
-        hosts = [
+        return [
             host
             for host in self._cluster.hosts.values()
             if host.process is not None and host.process.is_alive and not host.process.is_paused
         ]
-        # Started once more before it met anybody, a copy that was put back looks as new as what the
-        # others have seen: then nobody can tell (node/sightings.py).
-        for host in hosts:
-            assert host.process is not None
-            if host.name in self._unmet and host.process.peers.nodes():
-                self._unmet.discard(host.name)
-        return [host for host in hosts if host.name not in self._unmet]
 
     def _some(self, hosts: list[Host]) -> Host | None:
         """One of `hosts`; a leader more often than not."""
@@ -526,7 +518,6 @@ class Faults:
             self._destroy(host, ROOT)
             heal_disk(host)  # a copy that fails is begun again
             _put_back(host.disk, backup)
-            self._unmet.add(host.name)
             self._log_lost(host)
             self._excuse(host, 60.0)  # it stops when it is told
         host.boot_later(self._rng.randint(100, 3000) * MS)

@@ -116,3 +116,103 @@ def test_who_took_the_old_log_for_the_newer_one_convinces_nobody(nodes: list[_No
     a.meet(c)
     with pytest.raises(ConfigError):
         a.meet(b)
+
+
+def test_a_copy_that_was_started_often_before_it_met_anybody_is_told(nodes: list[_Node]) -> None:
+    """Its number has passed the one that the others have seen; its memory has not."""
+    a, b, _ = nodes
+    copy = dict(b.identity)
+    b.begin("log of n2", 2)
+    a.meet(b)
+    b.identity = copy
+    for segment in range(2, 6):
+        b.begin("log of n2", segment)
+    with pytest.raises(ConfigError):
+        a.meet(b)
+    assert b.wal.is_refused
+
+
+def test_a_copy_that_met_others_meanwhile_is_told_by_who_was_away(nodes: list[_Node]) -> None:
+    a, b, c = nodes
+    copy = dict(b.identity)
+    b.begin("log of n2", 2)
+    a.meet(b)
+    b.identity = copy
+    b.begin("log of n2", 2)
+    b.begin("log of n2", 3)
+    c.meet(b)
+    assert not b.wal.is_refused  # n3 was away when it was another
+    with pytest.raises(ConfigError):
+        a.meet(b)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_of_two_lives_that_are_told_of_neither_will_do(nodes: list[_Node], reverse: bool) -> None:
+    """n1 and n3 saw n2 once before and once after it was put back, and compare that."""
+    a, b, c = nodes
+    copy = dict(b.identity)
+    b.begin("log of n2", 2)
+    (c if reverse else a).meet(b)
+    b.identity = copy
+    b.begin("log of n2", 2)
+    b.begin("log of n2", 3)
+    (a if reverse else c).meet(b)
+    a.meet(c)
+    with pytest.raises(ConfigError):
+        c.meet(b)
+    assert b.wal.is_refused
+    b.wal.is_refused = False
+    for segment in (2000, 2001):  # it has begun anew
+        b.begin("log of n2", segment)
+        for one, other in ((c, b), (a, b), (a, c), (a, b), (c, b)):
+            one.meet(other)
+    assert not b.wal.is_refused
+
+
+def test_starts_that_nobody_was_told_of_are_not_written_down(nodes: list[_Node]) -> None:
+    a, b, _ = nodes
+    for segment in range(2, 500):
+        b.begin("log of n2", segment)
+    a.meet(b)
+    assert not b.wal.is_refused
+    assert [segment for segment, _ in b.identity["starts"][1][1]] == [1, 499]
+
+
+def test_who_was_away_for_more_starts_than_are_remembered_is_no_reason(nodes: list[_Node]) -> None:
+    a, b, c = nodes
+    for segment in range(2, 100):
+        b.begin("log of n2", segment)
+        a.meet(b)
+    c.meet(b)
+    a.meet(c)
+    a.meet(b)
+    assert not b.wal.is_refused
+    assert len(b.identity["starts"][1][1]) == 32
+
+
+def test_a_start_that_could_not_be_written_down_is_not_missed_later(nodes: list[_Node]) -> None:
+    a, b, c = nodes
+    b.begin("log of n2", 2)
+    before = dict(b.identity)
+    b.disk.capacity, room = 0, b.disk.capacity
+    a.meet(b)
+    assert a.identity["seen"]["n2"][1:3] == [2, ""]
+    b.disk.capacity = room
+    b.identity = before
+    b.begin("log of n2", 3)
+    a.meet(b)
+    c.meet(b)
+    assert not b.wal.is_refused
+
+
+def test_what_an_earlier_server_did_not_write_down_is_no_reason(nodes: list[_Node]) -> None:
+    a, b, c = nodes
+    b.begin("log of n2", 2)
+    a.meet(b)
+    b.identity.pop("starts")  # it would not have, nor told
+    a.identity["seen"]["n2"] = a.identity["seen"]["n2"][:3]
+    b.begin("log of n2", 3)
+    c.meet(b)
+    a.meet(c)
+    a.meet(b)
+    assert not b.wal.is_refused
