@@ -508,6 +508,8 @@ class Faults:
         host = self._victim()
         if host is None or host.restart_wanted is False:
             return None
+        if host.name in self._backups and not self._is_seen(host):
+            return None  # it promised nobody anything since, and nobody could tell
         backup = self._backups.pop(host.name, None)
         host.kill("to be copied" if backup is None else "to be put back")
         if backup is None:
@@ -522,6 +524,20 @@ class Faults:
             self._excuse(host, 60.0)  # it stops when it is told
         host.boot_later(self._rng.randint(100, 3000) * MS)
         return f"{host.name} {'copied' if backup is None else 'put back'}"
+
+    def _is_seen(self, host: Host) -> bool:
+        """True if all others remember the present start of `host` (node/sightings.py)."""
+        assert host.node is not None
+        identity = host.node.identity
+        latest = [
+            start for start in identity["starts"][1][1] if start[0] == identity["log_segment"]
+        ]
+        others = [other for other in self._cluster.hosts.values() if other is not host]
+        return bool(latest) and all(
+            other.node is not None
+            and other.node.identity.get("seen", {}).get(host.name, [])[1:3] == latest[0]
+            for other in others
+        )
 
     def _destroy(self, host: Host, path: str) -> None:
         self._cluster.checkers.durability.copy_destroyed(host.name)
