@@ -138,8 +138,8 @@ def _is_another_life(start: Start, earlier: Start) -> bool:
         return False
     if segment == start[1]:
         return bool(which != start[2])
-    if not which or len(start) < 5:
-        return False
+    if not which or len(start) < 5 or len(earlier) < 5:
+        return False  # an earlier server, which a later one may have made way for, wrote none down
     since, told = start[4]
     return segment >= since and [segment, which] not in told
 

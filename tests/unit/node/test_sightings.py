@@ -205,11 +205,17 @@ def test_a_start_that_could_not_be_written_down_is_not_missed_later(nodes: list[
     assert not b.wal.is_refused
 
 
-def test_what_an_earlier_server_did_not_write_down_is_no_reason(nodes: list[_Node]) -> None:
+@pytest.mark.parametrize("was_newer_before", [False, True])
+def test_what_an_earlier_server_did_not_write_down_is_no_reason(
+    nodes: list[_Node], was_newer_before: bool
+) -> None:
     a, b, c = nodes
+    before = b.identity["starts"]
     b.begin("log of n2", 2)
     a.meet(b)
     b.identity.pop("starts")  # it would not have, nor told
+    if was_newer_before:
+        b.identity["starts"] = before
     a.identity["seen"]["n2"] = a.identity["seen"]["n2"][:3]
     b.begin("log of n2", 3)
     c.meet(b)
