@@ -64,6 +64,25 @@ class ConfigError(StreamdError):
         super().__init__(f"{file}:{line}:{col}: {text}" if line else text)
 
 
+class ConfigSyntaxError(ConfigError):
+    """Text that is no configuration. Its line comes first, as tools for nats-server expect it."""
+
+    def __str__(self) -> str:
+        place = f" ({self.file}:{self.line}:{self.col})" if self.file else ""
+        return f"Parse error on line {self.line}: '{self.text}'{place}"
+
+
+class UnservedError(ConfigError):
+    """Settings that protect or separate, and that this version would have to ignore.
+
+    `problems` has one text a setting, each with its place.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
 class JsError(RequestError):
     """One refusal of the JetStream API, as it goes to the client."""
 

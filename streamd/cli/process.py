@@ -9,12 +9,11 @@ import secrets
 import signal
 import socket
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL
 from streamd.cli import addresses, resources, runfiles
-from streamd.config import flags
+from streamd.config import changes, flags
 from streamd.config.cluster import join_address
 from streamd.config.options import Options
 from streamd.durations import format_duration
@@ -44,8 +43,6 @@ _SIGNAL_WORDS = {  # as Go names them: tools read these lines
     signal.SIGUSR1: "user defined signal 1",
     signal.SIGUSR2: "user defined signal 2",
 }
-# A reload can't change these: sockets, data and identity stand on them.
-_FIXED = ("host", "port", "http_host", "http_port", "server_name", "ports_file_dir", "pid_file")
 
 
 class StartError(Exception):
@@ -204,7 +201,12 @@ class ServerProcess:
         from streamd.api.router import Router
         from streamd.node.node import Node
 
-        store_dir = js.store_dir or os.path.join(os.environ.get("TMPDIR", "/tmp"), "streamd")
+        store_dir = js.store_dir
+        if not store_dir:
+            try:
+                store_dir = resources.default_store_dir()
+            except ConfigError as err:
+                raise StartError(f"Can't start JetStream: {err}") from err
         memory_max = js.max_memory if js.max_memory >= 0 else resources.memory_share()
         storage_max = js.max_storage if js.max_storage >= 0 else resources.storage_share(store_dir)
         log.info("Starting JetStream")
@@ -399,7 +401,7 @@ class ServerProcess:
             return
         try:
             fresh = flags.options_from(self._line)
-            _refuse_fixed(self._options, fresh)
+            changes.refuse_fixed(self._options, fresh)
             if self._cluster is not None and self._cluster.tls is not None:
                 self._cluster.tls.read_anew()
             self._log.change(**fresh.log_settings)
@@ -410,7 +412,8 @@ class ServerProcess:
             self._log.warning(warning)
         if self._cluster is not None and fresh.cluster != self._options.cluster:
             self._cluster.change_routes(fresh.cluster)
-            self._log.info("Reloaded: cluster routes")
+        for change in changes.describe(self._options, fresh):
+            self._log.info(f"Reloaded: {change}")
         self._options = fresh
         self._monitoring.reloaded(fresh)
         assert self._listener is not None
@@ -442,19 +445,6 @@ def _serve_domain(domain: str, router: Any, pubsub: PubSub) -> None:
         router.handle(b"$JS.API." + subject[len(prefix) :], reply, headers, payload, conn)
 
     pubsub.subscribe_internal(prefix + b">", handle)
-
-
-def _refuse_fixed(old: Options, new: Options) -> None:
-    for name in _FIXED:
-        if getattr(old, name) != getattr(new, name):
-            raise ConfigError(
-                f"config reload not supported for {name}:"
-                f" old={getattr(old, name)!r}, new={getattr(new, name)!r}"
-            )
-    if replace(old.cluster, routes=()) != replace(new.cluster, routes=()):
-        raise ConfigError("config reload not supported for the cluster, but for its routes")
-    if old.jetstream != new.jetstream:
-        raise ConfigError("config reload not supported for JetStream")
 
 
 def _default_name(options: Options) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import stat
 import sys
 from contextlib import suppress
 
 from streamd import limits
+from streamd.errors import ConfigError
 
 
 def tune_interpreter() -> None:
@@ -36,6 +38,35 @@ def connections_max() -> int:
     if files == resource.RLIM_INFINITY:
         return 0
     return files - min(limits.OPEN_FILES_KEPT, files // limits.OPEN_FILES_KEPT_FRACTION)
+
+
+def default_store_dir(parent: str = "", uid: int | None = None) -> str:
+    """Create or check `streamd` below `parent` (the system's temporary directory), for data of
+    user `uid` (this process's) alone, and return its path.
+
+    Everybody may write there: whoever came first with a directory or a link of that name would
+    own, or read, what is stored. Raises ConfigError if it is somebody else's.
+    """
+    path = os.path.join(parent or os.environ.get("TMPDIR", "/tmp"), "streamd")
+    uid = os.geteuid() if uid is None else uid
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+        if stat.S_ISDIR(found.st_mode) and found.st_uid != uid:
+            raise ConfigError(
+                f"default store directory {path!r} belongs to user {found.st_uid}, not to this"
+                f" server's ({uid}): name one of your own with --store_dir"
+            )
+        if stat.S_ISLNK(found.st_mode):
+            raise ConfigError(f"default store directory {path!r} is a link: use --store_dir")
+        if stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) != 0o700:
+            os.chmod(path, 0o700)  # of an earlier version: others could read it
+    except OSError as err:
+        raise ConfigError(
+            f"can't use the default store directory {path!r}: {err.strerror}: use --store_dir"
+        ) from err
+    return path
 
 
 def memory_share() -> int:

@@ -13,10 +13,14 @@ from streamd import API_LEVEL, NATS_LEVEL, __version__
 from streamd.cli import runfiles
 from streamd.config import flags
 from streamd.config.options import Options
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, UnservedError
 from streamd.obs.log import Log
 
 NAME_OF_PEER = "nats-server"
+_REFUSED = (
+    "not started: the configuration asks for what this version does not serve. Remove it, or start"
+    " with --ignore-unserved and without the protection it stands for"
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,15 +50,23 @@ def main(arguments: list[str] | None = None) -> int:
     except flags.UsageError as err:
         print(f"{err}\n{flags.USAGE.format(program=program)}", file=sys.stderr)
         return 1
+    except UnservedError as err:
+        log = Log()
+        for problem in err.problems:
+            log.fatal(problem)
+        print(f"{program}: {_REFUSED}", file=sys.stderr)
+        return 1
     except ConfigError as err:
         print(f"{program}: {err}", file=sys.stderr)
         return 1
     if line.is_test:
         for warning in options.warnings:
             print(f"{program}: warning: {warning}", file=sys.stderr)
+        count = len(options.warnings)
+        warnings = f", with {count} warning{'s' if count > 1 else ''}" if count else ""
         print(
             f"{program}: configuration file {options.config_file} is valid"
-            f" ({options.config_digest})",
+            f" ({options.config_digest}){warnings}",
             file=sys.stderr,
         )
         return 0

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamd.config.durations import parse_duration
 from streamd.config.grammar import Value
 from streamd.config.options import Options
-from streamd.config.values import as_flag, as_integer, as_members, as_text
+from streamd.config.values import as_flag, as_integer, as_members, as_text, unknown_field
 from streamd.durations import SECOND_NS
 
 Setter = Callable[[Value], None]
+
+
+class Unserved(NamedTuple):
+    """Keys of nats-server's that this version does not serve.
+
+    To ignore one that is `protecting` would let somebody in, show somebody else's data or change
+    what a message means: such a configuration is refused. One that is `additional` opens another
+    door or tunes something: without it less is there, and what is there is as safe.
+    """
+
+    protecting: Collection[str] = ()
+    additional: Collection[str] = ()
 
 
 def words(text: str) -> frozenset[str]:
@@ -36,18 +48,32 @@ class BlockReader:
         self._options = options
 
     def _block(
-        self, block: Value, setters: dict[str, Setter], unserved: Collection[str], path: str = ""
+        self,
+        block: Value,
+        setters: dict[str, Setter],
+        path: str = "",
+        unserved: Unserved = Unserved(),  # noqa: B008
     ) -> None:
         """Hand each member of `block` to its setter; the key may have aliases (`a|b`)."""
         by_name = {name: set_ for names, set_ in setters.items() for name in names.split("|")}
         for key, value in as_members(block, path or "configuration").items():
             name = key.lower()
+            value.key = f"{path}{key}"
+            if isinstance(value.raw, list):
+                for element in value.raw:
+                    element.key = value.key
             if name in by_name:
                 by_name[name](value)
-            elif name in unserved:
-                self._warn(value, f'"{path}{key}" is not served by this version and is ignored')
+            elif name in unserved.protecting:
+                self._refuse(value, f'"{value.key}" is not served by this version')
+            elif name in unserved.additional:
+                self._warn(value, f'"{value.key}" is not served by this version and is ignored')
             elif not value.is_referred_to:
-                raise value.error(f'unknown field "{key}"')
+                raise unknown_field(value, key, [*by_name, *unserved[0], *unserved[1]])
+
+    def _refuse(self, value: Value, text: str) -> None:
+        """Remember a setting that must not be ignored; `finish` decides what follows."""
+        self._options.unserved.append(str(value.error(text)))
 
     def _warn(self, value: Value, text: str) -> None:
         self._options.warnings.append(f"{value.file}:{value.line}:{value.col}: {text}")
@@ -67,7 +93,7 @@ class BlockReader:
         def as_bound(value: Value) -> int:
             number = as_integer(value)
             if not 0 <= number <= highest:
-                raise value.error(f"{number} is out of range: 1 to {highest}")
+                raise value.error(f'"{value.key}": {number} is out of range: 1 to {highest}')
             return number
 
         return put_on(self._options, attribute, as_bound)
@@ -80,13 +106,13 @@ class BlockReader:
         if isinstance(value.raw, int) and not isinstance(value.raw, bool):
             if value.raw >= 1_000_000:  # a bare 2m is two million, not two minutes
                 raise value.error(
-                    f'error parsing {name}: {value.raw} seconds: quote durations, as in "2m"'
+                    f'"{value.key or name}": {value.raw} seconds: quote durations, as in "2m"'
                 )
             self._warn(
-                value, f'invalid use of field "{name}": {name} should be converted to a duration'
+                value, f'"{value.key or name}" is taken for {value.raw} s: write "{value.raw}s"'
             )
             return value.raw * SECOND_NS
         try:
             return parse_duration(as_text(value))
         except ValueError as err:
-            raise value.error(f"error parsing {name}: {err}") from err
+            raise value.error(f'"{value.key or name}": {err}') from err

@@ -11,10 +11,10 @@ _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([a-zµμ]*)")
 
 
 def parse_duration(text: str) -> int:
-    """Return the ns of a Go duration (`1h30m`, `250ms`). Raises ValueError with Go's words."""
+    """Return the ns of a Go duration (`1h30m`, `250ms`). Raises ValueError that says why not."""
     ns = durations.parse_duration(text)
     if ns is None:
-        raise ValueError(f'time: {_fault(text)} "{text}"')
+        raise ValueError(f'"{text}" is not a duration, such as "500ms" or "1h30m": {_fault(text)}')
     return ns
 
 
@@ -26,10 +26,10 @@ def _fault(text: str) -> str:
             break
         at = part.end()
         if not part[2]:
-            return "missing unit in duration"
+            return "a unit is missing"
         if part[2] not in UNITS_NS:
-            return f'unknown unit "{part[2]}" in duration'
-    return "invalid duration"
+            return f'unknown unit "{part[2]}"'
+    return "it cannot be read"
 
 
 def format_uptime(duration_ns: int) -> str:

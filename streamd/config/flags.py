@@ -14,7 +14,7 @@ from typing import Any
 from streamd.config import reader
 from streamd.config.cluster import parse_cluster_url, parse_routes
 from streamd.config.options import Options, finish
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, UnservedError
 
 USAGE = """
 Usage: {program} [options]
@@ -28,6 +28,10 @@ Server Options:
     -m, --http_port <port>           Use port for http monitoring
     -c, --config <file>              Configuration file
     -t                               Test configuration and exit
+        --strict                     Refuse what would only be warned of
+        --ignore-unserved            Start although the configuration has settings that protect
+                                     and that this version does not serve: what they protect is
+                                     open. Each start says so
     -sl,--signal <signal>[=<pid>]    Send signal to a server process
                                      (ldm, stop, quit, term, reopen, reload)
                                      <pid> can be a PID (e.g. 4711) or the path to a PID file
@@ -72,8 +76,9 @@ Cluster Options:
         --connect_retries <number>   For implicit routes, number of connect retries
         --cluster_listen <url>       Cluster url from which members can solicit routes
 
-Accepted with a warning, not served by this version:
-    -ms -s -r --tls --tlscert --tlskey --tlsverify --tlscacert --profile
+Not served by this version:
+    --tls --tlscert --tlskey --tlsverify --tlscacert    refused: they protect
+    -ms -s -r --profile                                 accepted with a warning
 
 Common Options:
     -h, --help                       Show this message
@@ -153,6 +158,12 @@ _FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
     "max_traced_msg_len": ("max_traced_msg_len", _NUMBER, _set("max_traced_msg_len")),
     "jetstream": ("js jetstream", _BOOLEAN, _set_jetstream("is_enabled")),
     "store_dir": ("sd store_dir", _TEXT, _set_jetstream("store_dir")),
+    "ignore_unserved": (
+        "ignore-unserved ignore_unserved",
+        _BOOLEAN,
+        _set("ignores_unserved"),
+    ),
+    "strict": ("strict", _BOOLEAN, _set("is_strict")),
     "accept_loss": ("accept-loss accept_loss", _BOOLEAN, _set("accepts_loss")),
     "user": ("user", _TEXT, _set("username")),
     "pass": ("pass", _TEXT, _set("password")),
@@ -255,8 +266,30 @@ def options_from(line: CommandLine) -> Options:
         apply = _FLAGS[name][2]
         if apply is not None:
             apply(options, value)
+        elif name.startswith("tls"):
+            if value:  # `--tls=false` asks for nothing
+                options.unserved.append(f"flag --{name} is not served by this version")
         else:
             options.warnings.append(f"flag -{name} is not served by this version and is ignored")
     if any(name == "routes" for name, _ in line.settings) and not options.cluster.is_enabled:
         raise ConfigError("solicited routes require cluster capabilities, e.g. --cluster")
-    return finish(options)
+    _judge_unserved(options)
+    finish(options)
+    if options.is_strict and options.warnings:
+        raise UnservedError(options.warnings)
+    return options
+
+
+def _judge_unserved(options: Options) -> None:
+    """Refuse settings that protect and are not served, unless told to ignore them.
+
+    Raises UnservedError. Ignored ones become warnings, so that every start tells of them.
+    """
+    if not options.unserved:
+        return
+    if not options.ignores_unserved:
+        raise UnservedError(options.unserved)
+    options.warnings += [f"{problem}: ignored" for problem in options.unserved]
+    options.warnings.append(
+        f"--ignore-unserved: settings that protect are NOT IN FORCE: {len(options.unserved)}"
+    )

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, ConfigSyntaxError
 from streamd.limits import CONFIG_DEPTH_MAX
 
 Reader = Callable[[str], str]
@@ -23,13 +23,14 @@ Reader = Callable[[str], str]
 class Value:
     """One value of the tree: `raw` is a str, int, float, bool, list[Value] or dict[str, Value]."""
 
-    __slots__ = ("col", "file", "is_referred_to", "line", "raw")
+    __slots__ = ("col", "file", "is_referred_to", "key", "line", "raw")
 
     def __init__(self, raw: Any, file: str, line: int, col: int) -> None:
         self.raw = raw
         self.file = file
         self.line = line
         self.col = col
+        self.key = ""  # the setting it is the value of, as in `cluster.name`; its reader sets it
         self.is_referred_to = False
 
     def error(self, text: str) -> ConfigError:
@@ -146,7 +147,11 @@ class _Parser:
     def _error(self, text: str, position: int | None = None) -> ConfigError:
         at = self._position if position is None else position
         line, col = self._place(min(at, len(self._text)))
-        return ConfigError(text, self._file, line, col)
+        return ConfigSyntaxError(text, self._file, line, col)
+
+    def _mistake(self, text: str, position: int) -> ConfigError:
+        """An error in what the text refers to; the text itself is well formed."""
+        return ConfigError(text, self._file, *self._place(position))
 
     # --- small steps --------------------------------------------------------------------------
 
@@ -230,14 +235,14 @@ class _Parser:
         start = self._position
         name = self._any_value().raw
         if not isinstance(name, str):
-            raise self._error("include needs a file name", start)
+            raise self._mistake("include needs a file name", start)
         if self._depth >= CONFIG_DEPTH_MAX:
-            raise self._error(f"includes nest deeper than {CONFIG_DEPTH_MAX}: '{name}'", start)
+            raise self._mistake(f"includes nest deeper than {CONFIG_DEPTH_MAX}: '{name}'", start)
         path = os.path.join(os.path.dirname(self._file), name)
         try:
             text = self._read(path)
         except ConfigError as err:
-            raise self._error(f"error parsing include file '{name}', {err.text}", start) from err
+            raise self._mistake(f"error parsing include file '{name}', {err.text}", start) from err
         inner = _Parser(text, path, self._environ, self._read, self._depth + 1)
         inner._scopes = list(self._scopes[:-1])  # the included keys land in the open scope
         inner._fill(into)
@@ -380,13 +385,13 @@ class _Parser:
                 col,
             )
         if name in self._expanding:
-            raise self._error(f"variable reference cycle for '{name}' on line {line}", start)
+            raise self._mistake(f"variable reference cycle for '{name}' on line {line}", start)
         inner = _Parser(f"{name} = {self._environ[name]}", self._file, self._environ, self._read)
         inner._expanding = self._expanding | {name}
         try:
             found = inner.document().raw[name]
         except ConfigError as err:
-            raise self._error(f"variable '{name}' has a bad value: {err.text}", start) from err
+            raise self._mistake(f"variable '{name}' has a bad value: {err.text}", start) from err
         return self._value(found.raw, start)
 
 

@@ -105,6 +105,8 @@ class Options:
     server_name: str = ""
     client_advertise: str = ""
     accepts_loss: bool = False  # of the command line only: for one start
+    ignores_unserved: bool = False  # start although settings that protect are not served
+    is_strict: bool = False  # what would be a warning is an error
     server_tags: list[str] = field(default_factory=list)
     server_metadata: dict[str, str] = field(default_factory=dict)
 
@@ -156,6 +158,7 @@ class Options:
     config_file: str = ""
     config_digest: str = ""
     warnings: list[str] = field(default_factory=list)
+    unserved: list[str] = field(default_factory=list)  # settings that protect; each with its place
 
     @property
     def is_auth_required(self) -> bool:

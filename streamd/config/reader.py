@@ -1,7 +1,7 @@
 """How a parsed configuration becomes `Options`.
 
-Every key of nats-server is known here. One that this server does not serve yet is accepted with a
-warning that names it; a key nobody knows is an error with its place.
+Every key of nats-server is known here. One that is not served and protects or separates is refused;
+one that only adds is ignored with a warning that names it; an unknown key is an error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from functools import partial
 from typing import Any
 
-from streamd.config.block_reader import Setter, put_in, put_on, words
+from streamd.config.block_reader import Setter, Unserved, put_in, put_on, words
 from streamd.config.cluster import ClusterOptions, ClusterTls
 from streamd.config.grammar import Value, digest, parse_file
 from streamd.config.options import Options
@@ -48,39 +48,57 @@ def from_tree(root: Value) -> Options:
     return options
 
 
-_UNSERVED_TOP = words(
-    """
-    https https_port syslog remote_syslog prof_port prof_block_rate tls
-    allow_non_tls proxy_protocol proxies system_account system no_system_account no_system
-    no_sys_acc mappings maps disable_sublist_cache no_sublist_cache resolver account_resolver
-    accounts_resolver resolver_tls resolver_preload resolver_pinned_accounts default_sentinel
-    ocsp ocsp_cache gateway leafnodes leaf websocket ws mqtt default_js_domain connect_error_reports
-    reconnect_error_reports no_fast_producer_stall feature_flags write_timeout
-    """
+_UNSERVED_TOP = Unserved(
+    protecting=words(
+        """
+        tls allow_non_tls proxy_protocol proxies system_account system mappings maps resolver
+        account_resolver accounts_resolver resolver_tls resolver_preload resolver_pinned_accounts
+        default_sentinel ocsp
+        """
+    ),
+    additional=words(
+        """
+        https https_port syslog remote_syslog prof_port prof_block_rate no_system_account no_system
+        no_sys_acc disable_sublist_cache no_sublist_cache ocsp_cache gateway leafnodes leaf
+        websocket ws mqtt default_js_domain connect_error_reports reconnect_error_reports
+        no_fast_producer_stall feature_flags write_timeout
+        """
+    ),
 )
 
-_UNSERVED_JETSTREAM = words(
-    """
-    key encryption_key ek prev_key prev_encryption_key prev_ek cipher extension_hint
-    max_outstanding_catchup max_buffered_size max_buffered_msgs request_queue_limit
-    info_queue_limit meta_compact meta_compact_size meta_compact_sync max_concurrent_io tpm
-    compress_ok
-    """
+_UNSERVED_JETSTREAM = Unserved(
+    protecting=words("key encryption_key ek prev_key prev_encryption_key prev_ek cipher tpm"),
+    additional=words(
+        """
+        extension_hint max_outstanding_catchup max_buffered_size max_buffered_msgs
+        request_queue_limit info_queue_limit meta_compact meta_compact_size meta_compact_sync
+        max_concurrent_io compress_ok
+        """
+    ),
 )
 
-_UNSERVED_CLUSTER = words(
-    """
-    connect_backoff permissions pool_size accounts compression ping_interval ping_max
-    write_deadline write_timeout
-    """
+_UNSERVED_CLUSTER = Unserved(
+    protecting=words("permissions"),
+    additional=words(
+        """
+        connect_backoff pool_size accounts compression ping_interval ping_max write_deadline
+        write_timeout
+        """
+    ),
 )
-_UNSERVED_TLS = words(
-    """
-    verify_and_map verify_cert_and_check_known_urls cipher_suites allow_insecure_cipher_suites
-    curve_preferences timeout connection_rate_limit pinned_certs min_version handshake_first
-    handshake_first_fallback first immediate certs certificates cert_store cert_match cert_match_by
-    cert_match_skip_invalid ca_certs_match ocsp_peer
-    """
+_UNSERVED_CLUSTER_TLS = Unserved(
+    protecting=words(
+        """
+        verify_and_map verify_cert_and_check_known_urls cipher_suites curve_preferences
+        connection_rate_limit pinned_certs min_version certs certificates cert_store cert_match
+        cert_match_by cert_match_skip_invalid ca_certs_match ocsp_peer
+        """
+    ),
+    # Links are encrypted from their first byte, so a handshake is always first.
+    additional=words(
+        "allow_insecure_cipher_suites timeout handshake_first handshake_first_fallback first"
+        " immediate"
+    ),
 )
 
 
@@ -136,7 +154,7 @@ class _Reader(UsersReader):
                 "cluster": self._cluster,
                 "store_dir|storedir": put_on(o.jetstream, "store_dir", as_text),
             },
-            _UNSERVED_TOP,
+            unserved=_UNSERVED_TOP,
         )
         names = [user.name for user in o.users]
         for name in names:
@@ -182,7 +200,7 @@ class _Reader(UsersReader):
 
     def _lame_duck_duration(self, value: Value) -> None:
         if not isinstance(value.raw, str):
-            raise mismatch(value, "string")
+            raise mismatch(value, "a string")
         duration = self._duration_of(value, "lame_duck_duration")
         if duration < 30 * SECOND_NS:
             raise value.error(
@@ -192,7 +210,7 @@ class _Reader(UsersReader):
 
     def _lame_duck_grace(self, value: Value) -> None:
         if not isinstance(value.raw, str):
-            raise mismatch(value, "string")
+            raise mismatch(value, "a string")
         duration = self._duration_of(value, "lame_duck_grace_period")
         if duration < 0:
             raise value.error("invalid lame_duck_grace_period, needs to be positive")
@@ -231,8 +249,8 @@ class _Reader(UsersReader):
                     "insecure": keep("is_insecure", as_flag),
                     "verify": lambda v: None,  # peers are always verified
                 },
-                _UNSERVED_TLS,
                 "cluster.tls.",
+                _UNSERVED_CLUSTER_TLS,
             )
             if not found.get("cert_file") or not found.get("key_file"):
                 raise value.error("missing 'cert_file' or 'key_file' in TLS configuration")
@@ -252,8 +270,8 @@ class _Reader(UsersReader):
                 "connect_retries": put("connect_retries", as_integer),
                 "tls": tls,
             },
-            _UNSERVED_CLUSTER,
             "cluster.",
+            _UNSERVED_CLUSTER,
         )
         self._options.cluster = ClusterOptions(**settings)
 
@@ -281,8 +299,8 @@ class _Reader(UsersReader):
                 "users": refuse("allow multiple users"),
                 "token": refuse("support tokens"),
             },
-            [*UNSERVED_AUTHORIZATION, "default_permissions", "permissions"],
             "cluster.authorization.",
+            Unserved([*UNSERVED_AUTHORIZATION.protecting, "default_permissions", "permissions"]),
         )
         return settings
 
@@ -295,14 +313,12 @@ class _Reader(UsersReader):
             return
         if isinstance(value.raw, str):
             if value.raw.lower() not in ("enabled", "enable", "disabled", "disable"):
-                raise value.error(
-                    f"Expected 'enabled' or 'disabled' for string value, got '{value.raw}'"
-                )
+                raise value.error(f'"jetstream" must be enabled or disabled, not "{value.raw}"')
             js.is_enabled = value.raw.lower().startswith("enable")
             return
         if not isinstance(value.raw, dict):
             raise value.error(
-                f"Expected map, bool or string to define JetStream, got {kind_of(value)}"
+                f'"jetstream" must be enabled, disabled or a block, not {kind_of(value)}'
             )
         js.is_enabled = True
         put = partial(put_on, js)
@@ -319,8 +335,8 @@ class _Reader(UsersReader):
                 "sync_interval|sync": put("sync_interval_ns", self._sync_interval),
                 "limits": self._jetstream_limits,
             },
-            _UNSERVED_JETSTREAM,
             "jetstream.",
+            _UNSERVED_JETSTREAM,
         )
 
     def _sync_interval(self, value: Value) -> int:
@@ -343,7 +359,6 @@ class _Reader(UsersReader):
                     "max_msgs": put("max_batch_msgs", as_integer),
                     "timeout": put("batch_timeout_ns", lambda v: self._duration_of(v, "timeout")),
                 },
-                [],
                 "jetstream.limits.batch.",
             )
 
@@ -358,6 +373,6 @@ class _Reader(UsersReader):
                 ),
                 "batch": batch,
             },
-            ["default_max_consumers"],
             "jetstream.limits.",
+            Unserved(["default_max_consumers"]),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.config.block_reader import BlockReader, Setter, put_on, words
+from streamd.config.block_reader import BlockReader, Setter, Unserved, put_on, words
 from streamd.config.grammar import Value
 from streamd.config.options import Permissions, ResponsePermission, User
 from streamd.config.values import (
@@ -17,17 +17,16 @@ from streamd.config.values import (
 from streamd.durations import SECOND_NS
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
-UNSERVED_AUTHORIZATION = words(
-    """
-    auth_callout auth_hook proxy_required nkeys
-    """
-)
+UNSERVED_AUTHORIZATION = Unserved(words("auth_callout auth_hook proxy_required nkeys"))
 OPERATORS = words("operator operators roots root root_operators root_operator")
-_ACCOUNT_KEYS = words(
-    """
-    nkey users imports exports jetstream default_permissions mappings maps limits msg_trace
-    trace_dest cluster_traffic
-    """
+# All of an account's keys come under its "accounts", which is refused as a whole.
+_UNSERVED_ACCOUNT = Unserved(
+    additional=words(
+        """
+        nkey users imports exports jetstream default_permissions mappings maps limits msg_trace
+        trace_dest cluster_traffic
+        """
+    )
 )
 
 
@@ -39,7 +38,7 @@ class UsersReader(BlockReader):
 
         def set_(value: Value) -> None:
             self._options.has_unserved_users = True
-            self._warn(
+            self._refuse(
                 value, f'"{key}" is not served by this version: those it lets in cannot log in'
             )
 
@@ -70,8 +69,8 @@ class UsersReader(BlockReader):
                     self._permissions(v)
                 ),
             },
-            UNSERVED_AUTHORIZATION,
             "authorization.",
+            UNSERVED_AUTHORIZATION,
         )
         if users and (o.username or o.password):
             raise block.error("Can not have a single user/pass and a users array")
@@ -87,18 +86,18 @@ class UsersReader(BlockReader):
 
     def _accounts(self, block: Value) -> None:
         """Users of all accounts may log in; accounts are not separated from each other yet."""
-        self._warn(block, '"accounts" is not served by this version: all users share one account')
+        self._refuse(block, '"accounts" is not served by this version: all users share one account')
         for name, account in as_members(block, "accounts").items():
             users: list[User] = []
             if isinstance(account.raw, dict):
                 self._block(
                     account,
                     {"users": lambda v, n=name, u=users: u.extend(self._users(v, n))},  # type: ignore[misc]
-                    _ACCOUNT_KEYS,
                     f"accounts.{name}.",
+                    _UNSERVED_ACCOUNT,
                 )
             elif not account.is_referred_to:
-                raise account.error(f"Expected map entries for accounts, got {kind_of(account)}")
+                raise account.error(f'"accounts.{name}" must be a block, not {kind_of(account)}')
             self._options.users.extend(users)
 
     def _has_only_system_users(self, root: Value) -> bool:
@@ -135,19 +134,23 @@ class UsersReader(BlockReader):
                     as_text(way).upper() for way in (as_list(v) if type(v.raw) is list else [v])
                 ),
             },
-            ["proxy_required"],
             "users.",
+            Unserved(["proxy_required"]),
         )
         if nkeys:
             self._options.has_unserved_users = True
-            self._warn(entry, '"nkey" is not served by this version: the user cannot log in')
+            self._refuse(
+                entry, '"users.nkey" is not served by this version: the user cannot log in'
+            )
             return None
         if not user.name:
             raise entry.error("User entry requires a user")
         if ways and "STANDARD" not in ways:
             self._options.has_unserved_users = True
-            self._warn(
-                entry, f'user "{user.name}" cannot log in: STANDARD is no allowed connection type'
+            self._refuse(
+                entry,
+                f'"users.allowed_connection_types": {", ".join(ways)} is not served by this'
+                f' version: user "{user.name}" cannot log in',
             )
             return None
         return user
@@ -170,7 +173,6 @@ class UsersReader(BlockReader):
                     permissions, "allow_responses", self._responses
                 ),
             },
-            [],
             "permissions.",
         )
         if permissions.allow_responses and permissions.publish_allow is None:
@@ -193,7 +195,6 @@ class UsersReader(BlockReader):
                     lambda v: self._duration_of(v, "expires") or 120 * SECOND_NS,
                 ),
             },
-            [],
             "allow_responses.",
         )
         return response

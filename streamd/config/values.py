@@ -1,12 +1,12 @@
 """One configuration value as what an option wants: a text, a flag, a number, a list, an address.
 
-Each raises ConfigError with the value's place. What a type is called in such an error is what
-nats-server, which is written in Go, calls it.
+Each raises ConfigError, which names the setting, its place, what it has and what it must have.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from streamd.config.cluster import RouteUrl, parse_route
 from streamd.config.grammar import Value
@@ -14,26 +14,43 @@ from streamd.errors import ConfigError
 
 
 def kind_of(value: Value) -> str:
-    """The Go name of the value's type: what nats-server's own messages say."""
+    """The type of the value in words, with its article."""
     raw = value.raw
     if isinstance(raw, bool):
-        return "bool"
+        return "a boolean"
     if isinstance(raw, dict):
-        return "map[string]interface {}"
-    return {str: "string", int: "int64", float: "float64", list: "[]interface {}"}[type(raw)]
+        return "a block"
+    return {str: "a string", int: "an integer", float: "a number", list: "a list"}[type(raw)]
 
 
 def mismatch(value: Value, wanted: str) -> ConfigError:
-    """The error of a value that is no `wanted`."""
-    return value.error(f"interface conversion: interface {{}} is {kind_of(value)}, not {wanted}")
+    """The error of a value that is not `wanted`, which comes with its article."""
+    shown = "" if isinstance(value.raw, dict | list) else f" ({plain_text(value)!r})"
+    return value.error(f"{_name(value)} must be {wanted}, not {kind_of(value)}{shown}")
+
+
+def unknown_field(value: Value, key: str, known: Iterable[str]) -> ConfigError:
+    """The error of a key that is not among `known`; names the one that was probably meant."""
+    from difflib import get_close_matches  # costs 6 ms, which a start without a mistake saves
+
+    near = get_close_matches(key.lower(), known, n=1, cutoff=0.7)
+    meant = f': did you mean "{near[0]}"?' if near else ""
+    return value.error(f'unknown field "{key}"{meant}')
+
+
+def _name(value: Value) -> str:
+    return f'"{value.key}"' if value.key else "the value"
 
 
 def as_text(value: Value) -> str:
     """A string. A number is none: of `007` or `5k` nobody knows any more how it was written."""
     if isinstance(value.raw, int | float) and not isinstance(value.raw, bool):
-        raise mismatch(value, "string: a text that looks like a number needs quotes")
+        raise value.error(
+            f"{_name(value)} must be a string, not {kind_of(value)} ({plain_text(value)}):"
+            " a text that looks like a number needs quotes"
+        )
     if not isinstance(value.raw, str):
-        raise mismatch(value, "string")
+        raise mismatch(value, "a string")
     return value.raw
 
 
@@ -45,23 +62,23 @@ def plain_text(value: Value) -> str:
 def as_flag(value: Value) -> bool:
     """True or false."""
     if not isinstance(value.raw, bool):
-        raise mismatch(value, "bool")
+        raise mismatch(value, "true or false")
     return value.raw
 
 
 def as_integer(value: Value) -> int:
     """A number of 64 bits with its sign."""
     if isinstance(value.raw, bool) or not isinstance(value.raw, int):
-        raise mismatch(value, "int64")
+        raise mismatch(value, "an integer")
     if not -(2**63) <= value.raw < 2**63:
-        raise value.error(f"{value.raw} does not fit in 64 bits")
+        raise value.error(f"{_name(value)}: {value.raw} does not fit in 64 bits")
     return value.raw
 
 
 def as_number(value: Value) -> float:
     """An integer or a fraction."""
     if isinstance(value.raw, bool) or not isinstance(value.raw, int | float):
-        raise mismatch(value, "float64")
+        raise mismatch(value, "a number")
     return value.raw
 
 
@@ -74,7 +91,7 @@ def as_size(value: Value) -> int:
         return as_integer(value)
     match = _STORAGE.match(value.raw)
     if match is None:
-        raise value.error(f'"{value.raw}" is not a size')
+        raise value.error(f'{_name(value)}: "{value.raw}" is not a size, such as 512MB or "10GB"')
     power = " kmgt".index(match[2].lower() or " ")
     return int(match[1]) * (1 << 10 * power)
 
@@ -82,14 +99,14 @@ def as_size(value: Value) -> int:
 def as_list(value: Value) -> list[Value]:
     """The elements of an array."""
     if not isinstance(value.raw, list):
-        raise value.error(f"Expected an array, got {kind_of(value)}")
+        raise mismatch(value, "a list")
     return value.raw
 
 
 def as_routes(value: Value) -> tuple[RouteUrl, ...]:
     """Where peers listen: an array of URLs."""
     if not isinstance(value.raw, list):
-        raise mismatch(value, "[]interface {}")
+        raise mismatch(value, "a list")
     routes = []
     for entry in value.raw:
         try:
@@ -102,7 +119,7 @@ def as_routes(value: Value) -> tuple[RouteUrl, ...]:
 def as_members(value: Value, what: str) -> dict[str, Value]:
     """The members of the map `what`."""
     if not isinstance(value.raw, dict):
-        raise value.error(f"Expected map entries for {what.rstrip('.')}, got {kind_of(value)}")
+        raise value.error(f'"{what.rstrip(".")}" must be a block, not {kind_of(value)}')
     return value.raw
 
 
@@ -113,9 +130,9 @@ def as_host_port(value: Value) -> tuple[str | None, int]:
     text = as_text(value)
     host, colon, port = text.rpartition(":")
     if not colon:
-        raise value.error(f'could not parse address string "{text}"')
+        raise value.error(f'{_name(value)}: "{text}" is not host:port or a port')
     if not re.fullmatch(r"-?\d+", port):
-        raise value.error(f'could not parse port "{port}"')
+        raise value.error(f'{_name(value)}: "{port}" is not a port')
     return host.strip("[]"), int(port)
 
 
@@ -126,7 +143,7 @@ def _subjects(value: Value, with_queue: bool) -> list[bytes]:
         text = as_text(entry)
         words = text.split()
         if not words or len(words) > (2 if with_queue else 1) or not _is_subject(words[0]):
-            raise entry.error(f'subject "{text}" is not a valid subject')
+            raise entry.error(f'{_name(value)}: "{text}" is not a valid subject')
         found.append(" ".join(words).encode())
     return found
 
@@ -143,10 +160,11 @@ def as_allow_deny(value: Value, with_queue: bool) -> tuple[list[bytes] | None, l
     allow: list[bytes] | None = None
     deny: list[bytes] = []
     for key, child in value.raw.items():
+        child.key = f"{value.key}.{key}"
         if key.lower() == "allow":
             allow = _subjects(child, with_queue)
         elif key.lower() == "deny":
             deny = _subjects(child, with_queue)
         elif not child.is_referred_to:
-            raise child.error(f'unknown field "{key}"')
+            raise unknown_field(child, key, ("allow", "deny"))
     return allow, deny

@@ -63,6 +63,8 @@ def prepare(store_dir: str, disk: Disk) -> StoreDir:
             )
         disk.mkdir(root)
         names = set(disk.listdir(root))
+    except NotADirectoryError as err:
+        raise ConfigError(f"storage directory is not a directory: {store_dir!r}") from err
     except OSError as err:
         raise ConfigError(
             f"can't use store directory {store_dir!r}: {err.strerror or err}"

@@ -49,6 +49,39 @@ def test_a_configuration_mistake_has_its_place(
         assert f'{file}:3:3: unknown field "max_men"' in capsys.readouterr().err
 
 
+def test_what_protects_and_is_not_served_stops_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`[FTL]` for each setting with its place, and status 1: tested or started."""
+    file = tmp_path / "a.conf"
+    file.write_text("port: -1\ntls { cert_file: c }\naccounts { A {} }\nleafnodes {}\n")
+    for arguments in (["-t", "-c", str(file)], ["-c", str(file)]):
+        assert main(arguments) == 1
+        error = capsys.readouterr().err
+        assert f'[FTL] {file}:2:1: "tls" is not served by this version\n' in error
+        assert f'[FTL] {file}:3:1: "accounts" is not served by this version' in error
+        assert "leafnodes" not in error
+        assert "--ignore-unserved" in error
+
+
+def test_a_tested_configuration_says_how_much_is_not_in_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Warnings are counted; `--strict` makes each an error; `--ignore-unserved` makes errors
+    warnings."""
+    file = tmp_path / "a.conf"
+    file.write_text("port: -1\nleafnodes {}\nwebsocket {}\n")
+    assert main(["-t", "-c", str(file)]) == 0
+    assert capsys.readouterr().err.endswith(", with 2 warnings\n")
+    assert main(["-t", "--strict", "-c", str(file)]) == 1
+    assert capsys.readouterr().err.count("[FTL]") == 2
+    file.write_text("tls {}\n")
+    assert main(["-t", "--ignore-unserved", "-c", str(file)]) == 0
+    error = capsys.readouterr().err
+    assert "NOT IN FORCE" in error
+    assert error.endswith(", with 2 warnings\n")
+
+
 def test_the_example_configuration_is_valid(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

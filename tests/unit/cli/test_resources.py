@@ -11,12 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from streamd.cli import resources
+from streamd.errors import ConfigError
 
 MIB = 1 << 20
 
 _LIVE_TO_THE_END = """
 import gc
 from streamd.cli import resources
+from streamd.errors import ConfigError
 resources.tune_interpreter()
 living = [[number] for number in range(1000)]
 resources.leave_interpreter()
@@ -59,3 +61,20 @@ def test_at_its_end_the_process_looks_at_nothing_that_lives_once_more() -> None:
         [sys.executable, "-c", _LIVE_TO_THE_END], capture_output=True, text=True, check=True
     )
     assert ended.stdout.split() == ["start", "True", "stop", "True"]
+
+
+def test_the_default_store_directory_is_its_users_alone(tmp_path: Path) -> None:
+    """Created for nobody else to read; one of an earlier version is closed; a link, and somebody
+    else's, are refused: whoever may write to the temporary directory could own what is stored."""
+    path = Path(resources.default_store_dir(str(tmp_path)))
+    assert path == tmp_path / "streamd"
+    assert path.stat().st_mode & 0o777 == 0o700
+    path.chmod(0o755)
+    resources.default_store_dir(str(tmp_path))
+    assert path.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(ConfigError, match="belongs to user"):
+        resources.default_store_dir(str(tmp_path), os.geteuid() + 1)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is a link"):
+        resources.default_store_dir(str(tmp_path))

@@ -82,7 +82,7 @@ def test_without_routes_jetstream_stands_alone(tmp_path: Path) -> None:
         ('cluster { name: "a b" }', "cluster name cannot contain spaces"),
         ('cluster { routes: ["127.0.0.1:1"] }', 'error parsing route url ["127.0.0.1:1"]'),
         ('cluster { routes: ["nats://h:99999"] }', "error parsing route url"),
-        ('cluster { routes: "nats://h:1" }', "is string, not []interface {}"),
+        ('cluster { routes: "nats://h:1" }', '"cluster.routes" must be a list, not a string'),
         ("cluster { authorization { token: x } }",
          "Cluster authorization does not support tokens"),
         ("cluster { authorization { users: [] } }",

@@ -8,7 +8,7 @@ import pytest
 
 from streamd.config import flags
 from streamd.config.options import Options
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, UnservedError
 
 
 def options(*arguments: str) -> Options:
@@ -90,18 +90,51 @@ def test_credentials_of_the_command_line_replace_the_files_users(tmp_path: Path)
     o = options("-c", str(file), "--user", "x", "--pass", "y")
     assert (o.username, o.password, o.users) == ("x", "y", [])
     file.write_text("authorization { users [{nkey: U}] }")
-    o = options("-c", str(file), "--user", "x", "--pass", "y")
+    with pytest.raises(UnservedError, match="nkey"):
+        options("-c", str(file), "--user", "x", "--pass", "y")
+    o = options("-c", str(file), "--user", "x", "--pass", "y", "--ignore-unserved")
     assert o.is_auth_required and not o.has_unserved_users
 
 
 def test_flags_that_are_not_served_are_named() -> None:
-    """Accepted, with a warning."""
-    o = options("--profile", "1", "-s", "--tls")
+    """Accepted with a warning, which `--strict` makes an error."""
+    o = options("--profile", "1", "-s")
     assert o.warnings == [
         "flag -profile is not served by this version and is ignored",
         "flag -syslog is not served by this version and is ignored",
-        "flag -tls is not served by this version and is ignored",
     ]
+    with pytest.raises(UnservedError) as caught:
+        options("--profile", "1", "-s", "--strict")
+    assert caught.value.problems == o.warnings
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--tls"],
+        ["--tlscert", "c.pem"],
+        ["--tlskey", "k.pem"],
+        ["--tlsverify"],
+        ["-tlscacert", "a.pem"],
+    ],
+)
+def test_flags_that_protect_and_are_not_served_are_refused(arguments: list[str]) -> None:
+    """A server told to speak TLS must not speak plain text. Only one flag starts it all the same,
+    and then each start says so."""
+    name = arguments[0].lstrip("-")
+    with pytest.raises(UnservedError) as caught:
+        options(*arguments)
+    assert caught.value.problems == [f"flag --{name} is not served by this version"]
+    o = options(*arguments, "--ignore-unserved")
+    assert o.warnings == [
+        f"flag --{name} is not served by this version: ignored",
+        "--ignore-unserved: settings that protect are NOT IN FORCE: 1",
+    ]
+
+
+def test_a_flag_that_asks_for_no_tls_asks_for_nothing() -> None:
+    """`--tls=false`, as scripts write it."""
+    assert options("--tls=false").warnings == []
 
 
 def test_a_missing_file_is_reported_in_nats_servers_words(tmp_path: Path) -> None:

@@ -93,6 +93,15 @@ def test_errors_name_file_line_and_column(text: str, place: tuple[int, int], wor
     assert words in str(caught.value)
 
 
+def test_errors_of_syntax_begin_as_tools_expect_them() -> None:
+    """`Parse error on line N:` first, our file:line:column behind it."""
+    with pytest.raises(ConfigError) as caught:
+        plain("a: 1\nb: [1,,2]")
+    assert str(caught.value) == (
+        "Parse error on line 2: 'Unexpected array value terminator ','.' (t.conf:2:7)"
+    )
+
+
 def test_variables_come_from_enclosing_scopes_then_the_environment() -> None:
     """The innermost definition wins; an environment value is parsed as a value."""
     text = "X: 1\na { X: 2, b { c: $X } }\nd: $X\ne: $FROM_ENV\nf: [$X, $X]"

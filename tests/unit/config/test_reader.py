@@ -141,14 +141,75 @@ def test_no_control_line_is_longer_than_a_subject_may_be() -> None:
     assert (o.max_control_line, o.warnings) == (0xFFFF, [])
 
 
-def test_known_keys_that_are_not_served_give_a_warning_that_names_them() -> None:
+def test_keys_that_only_add_and_are_not_served_give_a_warning_that_names_them() -> None:
     """Warned, not refused, and not silently dropped."""
-    o = options("port: 1\ngateway { name: x }\nwebsocket { port: 8080 }\njetstream { cipher: a }")
+    o = options("port: 1\ngateway { name: x }\nwebsocket { port: 8080 }\ncluster { pool_size: 3 }")
     assert o.warnings == [
         't.conf:2:1: "gateway" is not served by this version and is ignored',
         't.conf:3:1: "websocket" is not served by this version and is ignored',
-        't.conf:4:13: "jetstream.cipher" is not served by this version and is ignored',
+        't.conf:4:11: "cluster.pool_size" is not served by this version and is ignored',
     ]
+    assert o.unserved == []
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "key"),
+    [
+        ("port: 1\ntls { cert_file: c, key_file: k }", "2:1", "tls"),
+        ("allow_non_tls: true", "1:1", "allow_non_tls"),
+        ("accounts { A {} }", "1:1", "accounts"),
+        ("system_account: SYS", "1:1", "system_account"),
+        ("operator: /etc/o.jwt", "1:1", "operator"),
+        ("trusted_keys: [O]", "1:1", "trusted_keys"),
+        ("resolver: MEMORY", "1:1", "resolver"),
+        ("resolver_preload { A: b }", "1:1", "resolver_preload"),
+        ("mappings { a: b }", "1:1", "mappings"),
+        ("ocsp: true", "1:1", "ocsp"),
+        ("proxy_protocol: true", "1:1", "proxy_protocol"),
+        ("jetstream {\n  cipher: aes }", "2:3", "jetstream.cipher"),
+        ("jetstream { key: s }", "1:13", "jetstream.key"),
+        ("jetstream { prev_ek: s }", "1:13", "jetstream.prev_ek"),
+        ("jetstream { tpm { } }", "1:13", "jetstream.tpm"),
+        ("jetstream { limits { default_max_consumers: 5 } }", "1:22", "default_max_consumers"),
+        ("authorization { nkeys [{nkey: U}] }", "1:17", "authorization.nkeys"),
+        ("authorization { auth_callout { issuer: A } }", "1:17", "authorization.auth_callout"),
+        ("authorization { proxy_required: true }", "1:17", "authorization.proxy_required"),
+        ("authorization { users [{nkey: U}] }", "1:24", "users.nkey"),
+        (
+            "authorization { users [{user: u, proxy_required: true}] }",
+            "1:34",
+            "users.proxy_required",
+        ),
+        (
+            "authorization { users [{user: u, connection_types: [WEBSOCKET]}] }",
+            "1:24",
+            "users.allowed_connection_types",
+        ),
+        ("cluster { permissions { import: a } }", "1:11", "cluster.permissions"),
+        (
+            "cluster { authorization { permissions {} } }",
+            "1:27",
+            "cluster.authorization.permissions",
+        ),
+        (
+            "cluster { tls { cert_file: c, key_file: k, pinned_certs: [] } }",
+            "1:44",
+            "cluster.tls.pinned_certs",
+        ),
+        (
+            "cluster { tls { cert_file: c, key_file: k, min_version: '1.3' } }",
+            "1:44",
+            "cluster.tls.min_version",
+        ),
+    ],
+)
+def test_keys_that_protect_and_are_not_served_are_refused(text: str, place: str, key: str) -> None:
+    """Each is told with its place; nothing is in force that only looks protected."""
+    o = options(text)
+    (problem,) = o.unserved
+    assert problem.startswith(f"t.conf:{place}: ")
+    assert f'{key}"' in problem
+    assert o.warnings == []
 
 
 def test_users_of_accounts_still_have_to_log_in() -> None:
@@ -156,7 +217,7 @@ def test_users_of_accounts_still_have_to_log_in() -> None:
     o = options("accounts { A { users [{user: a, password: b}] }, B { users [{user: c}] } }")
     assert [(user.name, user.account) for user in o.users] == [("a", "A"), ("c", "B")]
     assert o.is_auth_required
-    assert "share one account" in o.warnings[0]
+    assert "share one account" in o.unserved[0]
 
 
 SYSTEM = "accounts { $SYS { users [{user: admin, password: b}] } }"
@@ -197,7 +258,8 @@ def test_users_of_the_system_account_alone_do_not_close_the_server(
     ],
 )
 def test_keys_that_nats_server_knows_by_other_names_are_no_errors(text: str) -> None:
-    assert "is not served by this version" in options(text).warnings[0]
+    o = options(text)
+    assert "is not served by this version" in (o.warnings + o.unserved)[0]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +279,7 @@ def test_users_who_cannot_log_in_do_not_open_the_server(text: str) -> None:
     who reached the port was let in, where nats-server admits those users only."""
     o = options(text)
     assert o.is_auth_required
-    assert "cannot log in" in o.warnings[-1]
+    assert "cannot log in" in o.unserved[-1]
     assert not o.users
 
 
@@ -225,7 +287,7 @@ def test_a_user_may_be_bound_to_ordinary_connections() -> None:
     """The only ones there are; the user logs in."""
     for ways in ("[STANDARD, websocket]", "standard"):
         o = options(f"authorization {{ users [{{user: u, allowed_connection_types: {ways}}}] }}")
-        assert ([user.name for user in o.users], o.warnings) == (["u"], [])
+        assert ([user.name for user in o.users], o.warnings, o.unserved) == (["u"], [], [])
 
 
 @pytest.mark.parametrize(
@@ -233,42 +295,51 @@ def test_a_user_may_be_bound_to_ordinary_connections() -> None:
     [
         ("port: 1\nfoo: 3", 't.conf:2:1: unknown field "foo"'),
         ("jetstream {\n  bar: 1 }", 't.conf:2:3: unknown field "bar"'),
-        ("port: abc", "interface conversion: interface {} is string, not int64"),
-        ("debug: 5", "interface conversion: interface {} is int64, not bool"),
-        ("server_name: 5", "is int64, not string: a text that looks like a number needs quotes"),
-        ("listen: foo:bar", 'could not parse port "bar"'),
-        ("listen: localhost", 'could not parse address string "localhost"'),
-        ("ping_interval: '5x'", 'error parsing ping_interval: time: unknown unit "x"'),
+        ("port: abc", "\"port\" must be an integer, not a string ('abc')"),
+        ("debug: 5", "\"debug\" must be true or false, not an integer ('5')"),
+        (
+            "server_name: 5",
+            '"server_name" must be a string, not an integer (5): a text that looks like a number'
+            " needs quotes",
+        ),
+        ("jetstream { stor_dir: x }", 'unknown field "stor_dir": did you mean "store_dir"?'),
+        ("authorization { users [{user: a, permissions { pub { alow: x } }}] }", 'mean "allow"?'),
+        ("listen: foo:bar", '"listen": "bar" is not a port'),
+        ("listen: localhost", '"listen": "localhost" is not host:port or a port'),
+        (
+            "ping_interval: '5x'",
+            '"ping_interval": "5x" is not a duration, such as "500ms" or "1h30m": unknown unit "x"',
+        ),
         ("ping_interval: 2m", 'quote durations, as in "2m"'),
-        ("lame_duck_duration: 1m", "interface {} is int64, not string"),
+        ("lame_duck_duration: 1m", '"lame_duck_duration" must be a string, not an integer'),
         ("lame_duck_duration: '5s'", "invalid lame_duck_duration of 5s, minimum is 30 seconds"),
         ('server_name: "a b"', "server name cannot contain spaces"),
-        ("jetstream: 5", "Expected map, bool or string to define JetStream, got int64"),
-        ("jetstream: maybe", "Expected 'enabled' or 'disabled' for string value, got 'maybe'"),
+        ("jetstream: 5", '"jetstream" must be enabled, disabled or a block, not an integer'),
+        ("jetstream: maybe", '"jetstream" must be enabled or disabled, not "maybe"'),
         ("max_payload: -1", "out of range"),
         ("max_payload: 100GB", "out of range"),
         ("authorization { user: a, users [{user: b}] }", "single user/pass and a users array"),
         ("authorization { token: a, user: b }", "Cannot have a user/pass and token"),
         ("authorization { users [{user: a}, {user: a}] }", 'Duplicate user "a" detected'),
         ("authorization { users [{user: a, permissions { publish: 'a..b' }}] }", "valid subject"),
-        ("authorization { users: 5 }", "Expected an array"),
-        ("authorization { user: a, password: 007 }", "interface {} is int64, not string"),
-        ("authorization { token: 5k }", "interface {} is int64, not string"),
-        ("authorization { users [{user: 1.5}] }", "interface {} is float64, not string"),
-        ("server_tags: [a, 1]", "interface {} is int64, not string"),
-        ("accounts: 5", "Expected map entries for accounts"),
-        ("accounts { A: 5 }", "Expected map entries for accounts"),
+        ("authorization { users: 5 }", '"authorization.users" must be a list'),
+        ("authorization { user: a, password: 007 }", '"authorization.password" must be a string'),
+        ("authorization { token: 5k }", '"authorization.token" must be a string'),
+        ("authorization { users [{user: 1.5}] }", '"users.user" must be a string, not a number'),
+        ("server_tags: [a, 1]", '"server_tags" must be a string, not an integer'),
+        ("accounts: 5", '"accounts" must be a block, not an integer'),
+        ("accounts { A: 5 }", '"accounts.A" must be a block, not an integer'),
         ("authorization { token: a, users [{user: b}] }", "Can not have a token and a users"),
         ("authorization { users [{password: c}] }", "User entry requires a user"),
-        ("authorization { timeout: true }", "interface {} is bool, not float64"),
+        ("authorization { timeout: true }", '"authorization.timeout" must be a number'),
         ("authorization { users [{user: a, permissions { pub: 'a.>.b' }}] }", "valid subject"),
         ("authorization { users [{user: a, permissions { pub: 'a q' }}] }", "valid subject"),
         ("authorization { users [{user: a, permissions { pub: '' }}] }", "valid subject"),
         ("authorization { users [{user: a, permissions { sub: 'a q r' }}] }", "valid subject"),
         ("authorization { users [{user: a, permissions { pub { foo: x } }}] }", "unknown field"),
-        ("lame_duck_grace_period: 5", "interface {} is int64, not string"),
+        ("lame_duck_grace_period: 5", '"lame_duck_grace_period" must be a string'),
         ("lame_duck_grace_period: '-5s'", "invalid lame_duck_grace_period, needs to be positive"),
-        ("host: true", "interface {} is bool, not string"),
+        ("host: true", '"host" must be a string, not a boolean'),
         ("max_payload: 9223372036854775808", "does not fit in 64 bits"),
         ("jetstream { max_mem: x }", '"x" is not a size'),
         ("jetstream { sync_interval: '0s' }", "must be positive or always"),
@@ -280,7 +351,7 @@ def test_a_user_may_be_bound_to_ordinary_connections() -> None:
     ],
 )
 def test_refusals_say_what_and_where(text: str, wanted: str) -> None:
-    """The words are nats-server's where it has any."""
+    """In words that need no Go: the setting, what it has, what it must have."""
     with pytest.raises(ConfigError) as caught:
         options(text)
     assert wanted in str(caught.value)
@@ -377,7 +448,7 @@ def test_a_number_of_seconds_is_a_duration_with_a_warning() -> None:
     """The deprecated form still works."""
     o = options("ping_interval: 5")
     assert o.ping_interval_ns == 5 * 10**9
-    assert "should be converted to a duration" in o.warnings[0]
+    assert o.warnings == ['t.conf:1:1: "ping_interval" is taken for 5 s: write "5s"']
 
 
 @pytest.mark.parametrize(
@@ -401,19 +472,19 @@ def test_durations(text: str, ns: int) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "invalid duration"),
-        ("5", "missing unit in duration"),
-        ("x", "invalid duration"),
-        ("1h5", "missing unit in duration"),
-        ("s", "invalid duration"),
-        ("1d", 'unknown unit "d" in duration'),
-        ("1.2.3s", "missing unit in duration"),
-        ("9223372037s", "invalid duration"),
+        ("", "it cannot be read"),
+        ("5", "a unit is missing"),
+        ("x", "it cannot be read"),
+        ("1h5", "a unit is missing"),
+        ("s", "it cannot be read"),
+        ("1d", 'unknown unit "d"'),
+        ("1.2.3s", "a unit is missing"),
+        ("9223372037s", "it cannot be read"),
     ],
 )
 def test_what_is_no_duration_is_refused(text: str, why: str) -> None:
     """With ValueError; the caller knows the key."""
-    with pytest.raises(ValueError, match=f'^time: {why} "{text}"$'):
+    with pytest.raises(ValueError, match=f'^"{text}" is not a duration, such as .*: {why}$'):
         durations.parse_duration(text)
 
 

@@ -51,6 +51,18 @@ def test_a_directory_that_can_not_be_locked_is_not_said_to_be_in_use(
     assert "in use" not in str(caught.value)
 
 
+@pytest.mark.parametrize("below", ["", "/data"])
+def test_a_store_directory_that_is_a_file_is_told_in_the_words_tools_know(
+    tmp_path: Path, below: str
+) -> None:
+    """Itself or what it would be in; the file stays as it is."""
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(ConfigError, match=r"^storage directory is not a directory: "):
+        prepare(str(file) + below, OsDisk())
+    assert file.read_text() == "mine"
+
+
 def test_no_letter_of_the_identity_changes_unseen() -> None:
     """It says what this node may have forgotten: by a name spelt otherwise it would not."""
     disk = SimDisk()

@@ -1,0 +1,119 @@
+"""The difference between two configurations, in words for the log of a reload. No secret in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from streamd.config.options import Options, User
+from streamd.durations import format_duration
+from streamd.errors import ConfigError
+
+# A reload can't change these: sockets, data, identity and what a process keeps rest on them.
+_FIXED = {
+    "host": "host",
+    "port": "port",
+    "server_name": "server_name",
+    "http_host": "http",
+    "http_port": "http",
+    "http_base_path": "http_base_path",
+    "ports_file_dir": "ports_file_dir",
+    "pid_file": "pid_file",
+    "max_closed_clients": "max_closed_clients",
+    "has_header_support": "no_header_support",
+}
+# Told of in lines of their own, or not settings.
+_APART = {
+    *("users", "jetstream", "cluster"),
+    *("config_file", "config_digest", "warnings", "unserved"),
+    *("is_open_besides_system", "has_unserved_users"),
+}
+_SECRET = {"username", "password", "token", "default_permissions"}
+_KEYS = {
+    "username": "authorization.user",
+    "password": "authorization.password",
+    "token": "authorization.token",
+    "default_permissions": "authorization.default_permissions",
+    "auth_timeout_s": "authorization.timeout",
+    "log_file": "logfile",
+    "log_size_limit": "logfile_size_limit",
+    "log_files_max": "logfile_max_num",
+    "lame_duck_grace_ns": "lame_duck_grace_period",
+}
+# Settings that the node reads at its start only.
+_LATER = {"server_tags": "for placement at the next start"}
+
+
+def refuse_fixed(old: Options, new: Options) -> None:
+    """Raise ConfigError, which names the setting, if `new` can't take the place of `old` in a
+    process that runs. Routes are all that may change of the cluster."""
+    for attribute, key in _FIXED.items():
+        before, after = getattr(old, attribute), getattr(new, attribute)
+        if before != after:
+            raise ConfigError(
+                f"config reload not supported for {key}: old={before!r}, new={after!r}"
+            )
+    for name in _differing(old.cluster, new.cluster, besides={"routes"}):
+        raise ConfigError(
+            f"config reload not supported for the cluster, but for its routes: {name} changed"
+        )
+    for name in _differing(old.jetstream, new.jetstream):
+        raise ConfigError(f"config reload not supported for JetStream: {name} changed")
+
+
+def describe(old: Options, new: Options) -> list[str]:
+    """Return one text per setting that a reload changed: `max_payload = 2097152 (was 1048576)`."""
+    found = []
+    for attribute in _differing(old, new, besides=_APART | _FIXED.keys()):
+        key = _key(attribute)
+        before, after = getattr(old, attribute), getattr(new, attribute)
+        if attribute in _SECRET:
+            found.append(f"{key} {_verb(before, after)}")
+        else:
+            later = f", {_LATER[attribute]}" if attribute in _LATER else ""
+            found.append(f"{key} = {_text(key, after)} (was {_text(key, before)}){later}")
+    found += _describe_users(old.users, new.users)
+    if old.cluster.routes != new.cluster.routes:
+        found.append("cluster routes")
+    return found
+
+
+def _differing(old: object, new: object, besides: Iterable[str] = ()) -> list[str]:
+    return [
+        field.name
+        for field in fields(old)  # type: ignore[arg-type]
+        if field.name not in besides and getattr(old, field.name) != getattr(new, field.name)
+    ]
+
+
+def _describe_users(old: list[User], new: list[User]) -> list[str]:
+    before, after = {user.name: user for user in old}, {user.name: user for user in new}
+    groups = {
+        "added": sorted(after.keys() - before.keys()),
+        "removed": sorted(before.keys() - after.keys()),
+        "changed": sorted(n for n in after.keys() & before.keys() if after[n] != before[n]),
+    }
+    return [f"users {verb}: {', '.join(names)}" for verb, names in groups.items() if names]
+
+
+def _verb(before: Any, after: Any) -> str:
+    if not before:
+        return "set"
+    return "changed" if after else "removed"
+
+
+def _key(attribute: str) -> str:
+    if attribute in _KEYS:
+        return _KEYS[attribute]
+    return attribute.removeprefix("is_").removeprefix("has_").removesuffix("_ns")
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and key.endswith(("interval", "deadline", "duration", "period")):
+        return format_duration(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value)

@@ -1,0 +1,83 @@
+"""What a reload says that it changed, and what it refuses to change."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamd.config import changes, grammar, reader
+from streamd.config.options import Options, finish
+from streamd.errors import ConfigError
+
+
+def options(text: str) -> Options:
+    return finish(reader.from_tree(grammar.parse(text, "t.conf", environ={})))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        ("port: 1", "port: 1", []),
+        ("max_payload: 1MiB", "max_payload: 2MiB", ["max_payload = 2097152 (was 1048576)"]),
+        ("debug: false", "debug: true", ["debug = true (was false)"]),
+        ("port: 1", "ping_interval: '5s', port: 1", ["ping_interval = 5s (was 2m0s)"]),
+        ("port: 1", "logfile: /a, port: 1", ['logfile = "/a" (was "")']),
+        (
+            "server_tags: a",
+            "server_tags: [a, b]",
+            ["server_tags = ['a', 'b'] (was ['a']), for placement at the next start"],
+        ),
+        (
+            "authorization { users [{user: a, password: x}, {user: b}, {user: c}] }",
+            "authorization { users [{user: a, password: y}, {user: b}, {user: d}] }",
+            ["users added: d", "users removed: c", "users changed: a"],
+        ),
+        (
+            "authorization { user: a, password: secret1 }",
+            "authorization { user: a, password: secret2 }",
+            ["authorization.password changed"],
+        ),
+        (
+            "authorization { token: secret1 }",
+            "port: 4222",
+            ["authorization.token removed"],
+        ),
+        (
+            "cluster { name: c, port: 1 }",
+            "cluster { name: c, port: 1, routes: ['nats://u:secret@h:1'] }",
+            ["cluster routes"],
+        ),
+    ],
+)
+def test_every_change_is_told_and_no_secret_is(old: str, new: str, wanted: list[str]) -> None:
+    """One text per setting, with both values."""
+    assert changes.describe(options(old), options(new)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("new", "key"),
+    [
+        ("port: 5", "port"),
+        ("listen: 'h:4222'", "host"),
+        ("http: 8222", "http"),
+        ("http_base_path: /x", "http_base_path"),
+        ("max_closed_clients: 5", "max_closed_clients"),
+        ("no_header_support: true", "no_header_support"),
+        ("jetstream { store_dir: /x }", "JetStream: is_enabled changed"),
+        ("cluster { port: 5 }", "the cluster, but for its routes: port changed"),
+    ],
+)
+def test_what_cannot_change_is_refused_by_name(new: str, key: str) -> None:
+    """A reload that would be carried out in part is not carried out."""
+    with pytest.raises(ConfigError, match=f"config reload not supported for {key}"):
+        changes.refuse_fixed(options("port: 4222"), options(new))
+
+
+def test_every_option_is_judged() -> None:
+    """A setting that is added later is either told of or refused, never passed over."""
+    old = Options()
+    for name in Options.__slots__:  # type: ignore[attr-defined]
+        if name in {*changes._APART, *changes._FIXED}:
+            continue
+        new = Options()
+        setattr(new, name, object())
+        assert len(changes.describe(old, new)) == 1, name
