@@ -3,7 +3,7 @@
 streamctl cluster up        # three nodes on loopback; waits until all are healthy
 streamctl cluster status    # who runs, who leads, how they are
 streamctl cluster down      # stops them; the data stays
-streamctl health            # 0 if the server at 127.0.0.1:8222 is healthy
+streamctl health            # 0 if the server at 127.0.0.1:8222 is ready
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import sys
 from pathlib import Path
 
 from streamd.cli.cluster_local import (
+    DEGRADED,
     ClusterError,
     LocalCluster,
     LocalNode,
     Ports,
     health,
+    is_ready,
     server_binary,
 )
 
@@ -44,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     actions = cluster.add_subparsers(required=True, metavar="up|status|down")
     described = {
         "up": (_up, "start what does not run; wait until all is healthy"),
-        "status": (_status, "0 if all three nodes are healthy"),
+        "status": (_status, "0 if all three nodes are ready"),
         "down": (_down, "stop the nodes, keep their data"),
     }
     for word, (run, text) in described.items():
@@ -103,17 +105,22 @@ def _down(options: argparse.Namespace) -> int:
 def _health(options: argparse.Namespace) -> int:
     found = health(options.url)
     print(found if found == "ok" else f"{found} ({options.url})")
-    return 0 if found == "ok" else 1
+    return 0 if is_ready(found) else 1
 
 
 def _print_table(cluster: LocalCluster) -> bool:
-    """Print a line per node; True if every one is healthy."""
+    """Print a line per node, and below them what is lost; True if every one is ready."""
     rows = [_row(node) for node in cluster.nodes]
+    states = [row[-1] for row in rows]
+    rows = [(*row[:-1], DEGRADED if row[-1].startswith(DEGRADED) else row[-1]) for row in rows]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
     for row in (COLUMNS, *rows):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
-    return all(row[-1] == "ok" for row in rows)
+    for node, state in zip(cluster.nodes, states, strict=True):
+        if state.startswith(DEGRADED):
+            print(f"\n{node.name} is {state}")
+    return all(map(is_ready, states))
 
 
 def _row(node: LocalNode) -> tuple[str, ...]:

@@ -1,4 +1,9 @@
-"""Is this node current with its cluster, and are its streams served: the verdict of /healthz."""
+"""Is this node current with its cluster, and are its streams served: the verdict of /healthz.
+
+503 means that this node is not ready yet, or not any more: wait before the next one is restarted. A
+stream whose only copy is lost is another matter, for it never comes back by itself: the node is
+`degraded`, with 200, and names it; 503 for who asks for that stream, or with `strict`.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,14 @@ from streamd.types import ACCOUNT, META_UID, Uid
 
 
 class Health(NamedTuple):
-    """One verdict: status 200, or what is wrong with which asset."""
+    """One verdict: status 200, or what is wrong with which asset. With 200 and a text the node is
+    well, but for the streams in `lost`, and why."""
 
     status: int = 200
     kind: str = ""
     text: str = ""
     names: dict[str, str] = {}  # noqa: RUF012 never written to
+    lost: dict[str, str] = {}  # noqa: RUF012 likewise
 
 
 def judge(node: Any, query: Query) -> Health:
@@ -33,7 +40,7 @@ def judge(node: Any, query: Query) -> Health:
             return verdict
     if flag(query, "js-server-only") or flag(query, "js-meta-only"):
         return Health()
-    return _of_streams(node, stream, query.get("consumer", ""))
+    return _of_streams(node, stream, query.get("consumer", ""), is_strict=flag(query, "strict"))
 
 
 def not_current(facts: dict[str, Any]) -> str:
@@ -64,15 +71,21 @@ def _of_meta(node: Any) -> Health:
     return Health()
 
 
-def _of_streams(node: Any, stream: str, consumer: str) -> Health:
+def _of_streams(node: Any, stream: str, consumer: str, *, is_strict: bool) -> Health:
     """Of one stream, and one of its consumers; "": of all."""
+    lost: dict[str, str] = node.lost
     failed: dict[str, str] = _damaged(node) | dict(node.failed)
     if node.is_clustered:
         failed = _not_current_streams(node, stream) | failed
     for name, reason in failed.items():
-        if stream in ("", name):
+        if stream in ("", name) and name not in lost:
             text = f"JetStream stream '{ACCOUNT} > {name}' is not current: {reason}"
             return Health(503, "STREAM", text, {"account": ACCOUNT, "stream": name})
+    for name, reason in lost.items():
+        if stream in ("", name):
+            text = f"JetStream stream '{ACCOUNT} > {name}' is not served as it was: {reason}"
+            status = 503 if stream or is_strict else 200
+            return Health(status, "STREAM", text, {"account": ACCOUNT, "stream": name}, lost)
     if not stream:
         return Health()
     names = {"account": ACCOUNT, "stream": stream}
@@ -92,7 +105,7 @@ def _of_streams(node: Any, stream: str, consumer: str) -> Health:
 
 
 def _damaged(node: Any) -> dict[str, str]:
-    """Streams whose only copy is damaged: what is left of it is served."""
+    """Streams whose copy here is damaged: what is left of it is served."""
     reasons: dict[Uid, str] = node.damages.reasons
     if not reasons:
         return {}

@@ -180,9 +180,11 @@ class HttpServer:
 
     def _healthz(self, request: web.Request) -> web.StreamResponse:
         status, document = self._monitoring.healthz(request.query)
-        failure = "" if status == 200 else json.dumps(document, ensure_ascii=False)
+        is_ok = document == {"status": "ok"}
+        failure = "" if is_ok else json.dumps(document, ensure_ascii=False)
         if failure and failure != self._last_failure:  # once per change, however often it is asked
-            self._log.warning("Healthcheck failed", answer=failure)
+            text = "Healthcheck failed" if status != 200 else "Healthcheck degraded"
+            self._log.warning(text, answer=failure)
         self._last_failure = failure
         return _answer(
             request, json.dumps(document, separators=(",", ":"), ensure_ascii=False), status

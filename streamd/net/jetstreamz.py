@@ -381,6 +381,7 @@ class JetStreamz:
             "incarnation_conflicts": damages.conflict_count,
             "damages": damages.damage_count,
             "scrubbed_bytes": self.js.node.scrubber.read_bytes,
+            "lost_streams": len(self.js.node.lost),
         }
 
 

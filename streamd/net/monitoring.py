@@ -194,20 +194,30 @@ class Monitoring:
     def healthz(self, query: Query) -> tuple[int, dict[str, Any]]:
         """Return (HTTP status, document)."""
         is_detailed = flag(query, "details")
-        status, kind, text, names = self._health(query)
-        if status == 200:
+        status, kind, text, names, lost = self._health(query)
+        if status == 200 and not text:
             return 200, {"status": "ok"}
+        word = "error" if status == 400 or is_detailed else "unavailable"
+        if status == 200:
+            word = "degraded"
         if is_detailed:
-            error = {"type": kind, **names, "error": text}
-            return status, {"status": "error", "errors": [error]}
-        word = "error" if status == 400 else "unavailable"
-        return status, {"status": word, "error": text}
+            errors = [{"type": kind, **names, "error": text}]
+            errors += [
+                {"type": kind, **names, "stream": name, "error": reason}
+                for name, reason in lost.items()
+                if name != names["stream"]
+            ]
+            return status, {"status": word, "errors": errors}
+        document: dict[str, Any] = {"status": word, "error": text}
+        if lost:
+            document["lost"] = list(lost)
+        return status, document
 
     def _health(self, query: Query) -> Health:
         account, stream = query.get("account", ""), query.get("stream", "")
         consumer = query.get("consumer", "")
         needs_js = flag(query, "js-enabled-only") or flag(query, "js-enabled")
-        for name in ("js-server-only", "js-meta-only"):
+        for name in ("js-server-only", "js-meta-only", "strict"):
             flag(query, name)  # refused here if they mean nothing
         if consumer and not stream:
             text = '"stream" must not be empty when checking consumer health'

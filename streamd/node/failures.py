@@ -19,6 +19,7 @@ class Failures:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._reasons: dict[Uid, str] = {}
+        self._errors: dict[Uid, BaseException] = {}
         self._paused: set[Uid] = set()  # by what passes, and not open again; the log was told
 
     def __contains__(self, uid: Uid) -> bool:
@@ -33,6 +34,10 @@ class Failures:
         """Why the stream is not served; "": it did not fail."""
         return self._reasons.get(uid, "")
 
+    def error(self, uid: Uid) -> BaseException | None:
+        """What stopped the stream, if it is not served."""
+        return self._errors.get(uid) if uid in self._reasons else None
+
     def is_final(self, uid: Uid) -> bool:
         """True if it failed and nobody tries again."""
         return uid in self._reasons and uid not in self._paused
@@ -40,6 +45,7 @@ class Failures:
     def note(self, uid: Uid, name: str, err: BaseException) -> str:
         """The stream failed; tells the operator, and returns the reason that clients hear."""
         reason = self._reasons[uid] = f"{type(err).__name__}: {err}"
+        self._errors[uid] = err
         facts = {"where": "".join(traceback.format_exception(err)[-3:]).strip()}
         advice = self._advice(uid, err)
         if advice:
@@ -76,6 +82,7 @@ class Failures:
     def begin_again(self, uid: Uid) -> None:
         """The replica is being opened."""
         self._reasons.pop(uid, None)
+        self._errors.pop(uid, None)
 
     def over(self, uid: Uid, name: str) -> None:
         """The replica is open."""
@@ -86,4 +93,5 @@ class Failures:
     def forget(self, uid: Uid) -> None:
         """The replica is gone."""
         self._reasons.pop(uid, None)
+        self._errors.pop(uid, None)
         self._paused.discard(uid)

@@ -53,7 +53,7 @@ class Heirs:
         """Ask the next member of each group that is in doubt here and has no leader; where nobody
         has accepted anything, say once that there is one."""
         node = self._node
-        doubtful = [asset for asset in node.meta.streams_by_uid.values() if self._is_stuck(asset)]
+        doubtful = [asset for asset in node.meta.streams_by_uid.values() if self.is_stuck(asset)]
         group, monitor = node.meta_member.group, node.meta_member.monitor
         if group is not None and self._is_in_doubt(group):
             advice = "start those servers that are down"
@@ -111,7 +111,8 @@ class Heirs:
                 **facts, forgot=" ".join(sorted(raft.forgetful)),
             )  # fmt: skip
 
-    def _is_stuck(self, asset: StreamAsset) -> bool:
+    def is_stuck(self, asset: StreamAsset) -> bool:
+        """True if the stream's replica here may have forgotten something, and nobody leads it."""
         replica = self._node.replicas.get(asset.uid)
         return replica is not None and asset.is_file and self._is_in_doubt(replica.group)
 
@@ -124,7 +125,7 @@ class Heirs:
 
     def _look_now(self) -> None:
         for asset in list(self._node.meta.streams_by_uid.values()):
-            if self._is_stuck(asset):
+            if self.is_stuck(asset):
                 self._ask_next(asset)
 
     def _ask_next(self, asset: StreamAsset) -> None:

@@ -32,6 +32,7 @@ from streamd.node.group_info import group_info
 from streamd.node.hand_over import HandOver
 from streamd.node.heirs import Heirs
 from streamd.node.leaders import Leaders
+from streamd.node.lost_copies import LostCopies
 from streamd.node.memory_log import MemoryLog
 from streamd.node.meta_member import MetaMember
 from streamd.node.monitor import Monitor
@@ -120,6 +121,7 @@ class Node:
         self.replicas = Replicas(self)
         self.moves = Moves(self)
         self.heirs = Heirs(self)
+        self.lost_copies = LostCopies(self)
         self.sightings = Sightings(self)
         self.config_changes = ConfigChanges(self)
         self.removals = Removals(self)
@@ -342,6 +344,10 @@ class Node:
     @property
     def failed(self) -> dict[str, str]:
         return self.replicas.failures.by_name()
+
+    @property
+    def lost(self) -> dict[str, str]:
+        return self.lost_copies.by_name()
 
     def propose_meta(self, command: list[Any], done: Done) -> None:
         self.meta_member.propose(command, done)

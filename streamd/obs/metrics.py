@@ -56,6 +56,9 @@ _CARE_COUNTERS = {
     "damages": ("streamd_damages", "Damaged or missing files of streams found"),
     "scrubbed_bytes": ("streamd_scrubbed_bytes", "Bytes of files read to verify them"),
 }
+_CARE_GAUGES = {
+    "lost_streams": ("streamd_lost_streams", "Streams whose only copy is lost or damaged"),
+}
 _SERVER_GAUGES = {
     "jetstream_server_total_streams": "streams",
     "jetstream_server_total_consumers": "consumers",
@@ -90,10 +93,14 @@ class _Moment(Collector):
             requests.add_metric((path,), count)
         yield requests
         for key, count in self._care.items():
-            name, text = _CARE_COUNTERS[key]
-            counter = CounterMetricFamily(name, text, labels=("server_id",))
-            counter.add_metric((self._server,), count)
-            yield counter
+            if key in _CARE_GAUGES:
+                name, text = _CARE_GAUGES[key]
+                care: Metric = GaugeMetricFamily(name, text, labels=("server_id",))
+            else:
+                name, text = _CARE_COUNTERS[key]
+                care = CounterMetricFamily(name, text, labels=("server_id",))
+            care.add_metric((self._server,), count)  # type: ignore[attr-defined]
+            yield care
         yield from self._jetstream()
 
     def _jetstream(self) -> Iterator[Metric]:

@@ -109,7 +109,9 @@ def test_what_all_voters_lost_is_given_up_when_the_operator_says_so(
             lambda s=stream: logged(nodes["n3"], told, f"stream={s} "), "told"
         )
         assert "--accept-loss" in line
-        assert "is not current: uncertain" in health(nodes["n3"], stream)
+    assert "is not current: uncertain" in health(nodes["n3"], "S")
+    assert "its only copy may have lost" in health(nodes["n3"], "ONE")
+    for stream in ("S", "ONE"):
         assert not publish(nodes["n4"], stream, 0)
     assert publish(nodes["n4"], "KEPT", COUNT) == COUNT + 1
 

@@ -121,6 +121,7 @@ def health_url() -> Iterator[str]:
     ("answer", "status", "text"),
     [
         ((200, b'{"status":"ok"}'), 0, "ok\n"),
+        ((200, b'{"status":"degraded","error":"S is lost"}'), 0, "degraded: S is lost (http"),
         ((503, b'{"status":"unavailable","error":"no leader"}'), 1, "no leader (http"),
         ((500, b"oops"), 1, "status 500 (http"),
         ((200, b"not json"), 1, "no answer"),
@@ -134,7 +135,7 @@ def test_health(
     status: int,
     text: str,
 ) -> None:
-    """0 only for a 200 that says ok; else why not."""
+    """0 only for a 200 that says ok, or that the node is well; else why not."""
     monkeypatch.setattr(_Health, "answer", answer)
     assert ctl.main(["health", health_url]) == status
     assert capsys.readouterr().out.startswith(text)

@@ -63,7 +63,7 @@ class Streams:
     def __init__(self) -> None:
         handle = SimpleNamespace(name="S", machine=machine())
         self.node = SimpleNamespace(
-            memory_max=1, storage_max=2, store_dir="/d", failed={}, is_clustered=False,
+            memory_max=1, storage_max=2, store_dir="/d", failed={}, lost={}, is_clustered=False,
             damages=SimpleNamespace(reasons={}, damage_count=0, conflict_count=0),
             scrubber=SimpleNamespace(read_bytes=0), slowness=SimpleNamespace(waits_s=9.9),
             streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
@@ -287,14 +287,33 @@ def test_healthz_is_503_until_everything_serves() -> None:
     assert plain.healthz({"js-enabled-only": "1"})[0] == 503
     m = with_streams()
     streams = Streams()
-    streams.node.failed = {"S": "CorruptionError: block 1"}
+    streams.node.failed = {"S": "DiskError: no room"}
     m.attach(streams)  # type: ignore[arg-type]
     status, document = m.healthz({})
     assert status == 503
-    assert document["error"] == (
-        "JetStream stream '$G > S' is not current: CorruptionError: block 1"
-    )
+    assert document["error"] == "JetStream stream '$G > S' is not current: DiskError: no room"
     assert m.healthz({"js-server-only": "1"})[0] == 200
+
+
+def test_healthz_tells_a_node_that_is_not_ready_from_a_stream_that_is_lost() -> None:
+    """Who waits for the node goes on; who asks for the stream, or for no loss at all, hears 503."""
+    m = with_streams()
+    streams = Streams()
+    streams.node.failed = {"S": "CorruptionError: block 1"}
+    streams.node.lost = {"S": "gone; start it with --accept-loss", "T": "gone too"}
+    m.attach(streams)  # type: ignore[arg-type]
+    text = "JetStream stream '$G > S' is not served as it was: gone; start it with --accept-loss"
+    assert m.healthz({}) == (200, {"status": "degraded", "error": text, "lost": ["S", "T"]})
+    assert m.healthz({"strict": "1"})[0] == 503
+    status, document = m.healthz({"account": "$G", "stream": "S"})
+    assert (status, document["status"], document["error"]) == (503, "unavailable", text)
+    first = {"type": "STREAM", "account": "$G", "stream": "S", "error": text}
+    second = {"type": "STREAM", "account": "$G", "stream": "T", "error": "gone too"}
+    assert m.healthz({"details": "1"}) == (
+        200, {"status": "degraded", "errors": [first, second]},
+    )  # fmt: skip
+    streams.node.failed["U"] = "DiskError: no room"
+    assert m.healthz({})[0] == 503
 
 
 @pytest.mark.parametrize(
