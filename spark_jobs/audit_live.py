@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+import urllib.parse
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -100,25 +101,40 @@ class LiveNode:
             raise LiveError(f"--live {self.label}: {where} does not answer: {err}") from err
 
     def _from_monitoring(self) -> Iterator[LiveStream]:
-        url = f"{self.monitoring.rstrip('/')}/jsz?streams=1&digest=1&config=1"
+        for detail in self._details():
+            if detail.get("config", {}).get("storage", "file") != "file":
+                continue
+            state = detail["state"]
+            yield LiveStream(
+                self.label,
+                detail["name"],
+                self.connection,
+                int(detail["uid"]),
+                int(detail["applied"]),
+                str(detail["digest"]),
+                int(state["first_seq"]),
+                int(state["last_seq"]),
+                int(state["messages"]),
+            )
+
+    def _details(self) -> Iterator[dict[str, Any]]:
+        """All streams as /jsz shows them, page by page."""
+        every = "streams=1&digest=1&config=1"
+        for account in self._jsz(every):
+            count = 0
+            while page := account.get("stream_detail"):
+                yield from page
+                count += len(page)
+                if count >= account.get("streams_total", 0):
+                    break
+                name = urllib.parse.quote(account["name"])
+                (account,) = self._jsz(f"{every}&acc={name}&offset={count}")
+
+    def _jsz(self, query: str) -> list[dict[str, Any]]:
+        url = f"{self.monitoring.rstrip('/')}/jsz?{query}"
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-            document: dict[str, Any] = json.load(answer)
-        for account in document.get("account_details") or ():
-            for detail in account.get("stream_detail") or ():
-                if detail.get("config", {}).get("storage", "file") != "file":
-                    continue
-                state = detail["state"]
-                yield LiveStream(
-                    self.label,
-                    detail["name"],
-                    self.connection,
-                    int(detail["uid"]),
-                    int(detail["applied"]),
-                    str(detail["digest"]),
-                    int(state["first_seq"]),
-                    int(state["last_seq"]),
-                    int(state["messages"]),
-                )
+            found: list[dict[str, Any]] = json.load(answer).get("account_details") or []
+            return found
 
     def _from_api(self) -> Iterator[LiveStream]:
         with Wire.connect(self.connection, timeout_s=TIMEOUT_S) as wire:

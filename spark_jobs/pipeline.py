@@ -335,7 +335,7 @@ def _are_equal(cluster: LocalCluster) -> bool:
     current = 0
     for node in cluster.nodes:
         try:
-            found = node.get("/jsz?accounts=1&streams=1&digest=1")
+            found = node.get(f"/jsz?streams=1&digest=1&stream={STREAM}")
         except (OSError, ValueError):
             return False
         for account in found.get("account_details") or []:

@@ -229,9 +229,16 @@ HTTP_CONNECTIONS_MAX: Final = 64  # at once: who only connects takes a file that
 HTTP_FIRST_REQUEST_S: Final = 5.0  # until a connection must have asked something
 HTTP_IDLE_S: Final = 75.0  # between requests: above what scrapers leave between two looks
 HTTP_BACKLOG: Final = 128  # connections that wait while the HTTP library is being loaded
-MONITORING_PAGE: Final = 1024  # connections or subscriptions in one answer, unless asked for more
+HTTP_PIECE_BYTES: Final = 256 * 1024  # of an answer, before it is sent and the client's pace counts
+HTTP_ANSWER_S: Final = 60.0  # for one answer: a client that does not read holds one of the places
+MONITORING_PAGE: Final = 1024  # connections, subscriptions, streams ... in one answer, at most
+MONITORING_ROWS_MAX: Final = 16 * 1024  # in one answer with those inside of others: 10 MB of text
+MONITORING_PINGS_MAX: Final = 64  # requests by $SYS.REQ that are being answered
+SLICE_S: Final = 0.002  # a page being built holds the loop so long, and then others have a turn
+SLICE_STEPS: Final = 256  # ... or for so many steps, whatever the clock says
+SLICE_LOOKS: Final = 64  # of what is only looked at, in one step: some 50 us
+SLICE_GROUPS: Final = 8  # groups whose state is made out, in one step
 CLOSED_SUBSCRIPTIONS_MAX: Final = 32  # kept of a closed connection, 0.3 kB each; all are counted
-MONITORING_ACCOUNTS_MAX: Final = 1024
 CURRENT_LAG_MAX: Final = 1000  # entries a replica under load is behind and still called current
 
 # --- net ----------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def compared(cluster: LocalCluster) -> list[Replica]:
 def stream_detail(node: LocalNode) -> dict[str, Any]:
     """The stream as this node's monitoring port shows it, {} if it does not."""
     try:
-        found = node.get("/jsz?accounts=1&streams=1&digest=1")
+        found = node.get(f"/jsz?streams=1&digest=1&stream={STREAM}")
     except (OSError, ValueError):
         return {}
     for account in found.get("account_details") or []:

@@ -26,6 +26,7 @@ from streamd.net.jetstreamz import JetStreamSources
 from streamd.net.listener import Listener
 from streamd.net.monitoring import Monitoring
 from streamd.net.pubsub import PubSub
+from streamd.net.slices import Slicer
 from streamd.net.sockets import listening_socket
 from streamd.net.user_info import SystemAnswers, UserInfo
 from streamd.node.clock import SystemClock
@@ -118,7 +119,8 @@ class ServerProcess:
             server_id=self._server_id,
             server_name=self._server_name,
         )
-        AccountPings(pubsub, self._monitoring, answers)
+        self._slicer = Slicer(asyncio.get_running_loop().call_soon)
+        AccountPings(pubsub, self._monitoring, answers, self._slicer)
         if options.has_http:
             self._start_http()
         if options.cluster.is_enabled:
@@ -168,7 +170,9 @@ class ServerProcess:
         except (OSError, OverflowError) as err:
             text = addresses.listen_error("monitoring port", host, options.http_port, err)
             raise StartError(f"Can't start monitoring: {text}") from err
-        self._http = HttpServer(listening, self._monitoring, self._log, options.http_base_path)
+        self._http = HttpServer(
+            listening, self._monitoring, self._slicer, self._log, options.http_base_path
+        )
         self._http.start(self._tasks)
         self._monitoring.http_port = self._http.port
         self._log.info(f"Starting http monitor on {join_address(host, self._http.port)}")

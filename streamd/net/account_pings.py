@@ -11,7 +11,9 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from streamd.limits import MONITORING_PINGS_MAX
 from streamd.net.query import BadQuery, Query
+from streamd.net.slices import Slicer, Steps, encode
 
 if TYPE_CHECKING:
     from streamd.net.monitoring import Monitoring
@@ -21,14 +23,18 @@ if TYPE_CHECKING:
 _PREFIX: Final = b"$SYS.REQ.ACCOUNT.PING."
 _STATES: Final = ("open", "closed", "any")
 _TEXTS: Final = ("sort", "user", "filter_subject", "offset", "limit", "cid")
-_Document = Callable[[Query], dict[str, Any]]
+_Document = Callable[[Query], Steps[dict[str, Any]]]
 
 
 class AccountPings:
     """Answers clients of any node, with what this one has."""
 
-    def __init__(self, pubsub: PubSub, monitoring: Monitoring, answers: SystemAnswers) -> None:
+    def __init__(
+        self, pubsub: PubSub, monitoring: Monitoring, answers: SystemAnswers, slicer: Slicer
+    ) -> None:
         self._answers = answers
+        self._slicer = slicer
+        self._asked_count = 0  # and not answered yet
         self._serve(pubsub, b"CONNZ", connz_query, monitoring.connz)
         self._serve(pubsub, b"STATZ", statz_query, monitoring.accstatz)
 
@@ -51,13 +57,38 @@ class AccountPings:
                 fault = {"code": 400, "description": f"invalid JSON: {err}"}
                 self._answers.send(reply, {"error": fault})
                 return
-            try:
-                self._answers.send(reply, {"data": document(query)})
-            except BadQuery as err:
-                fault = {"code": 500, "description": str(err)}
-                self._answers.send(reply, {"data": None, "error": fault})
+            self._answer(reply, document(query))
 
         pubsub.subscribe_internal(_PREFIX + name, on_request, is_told=True)
+
+    def _answer(self, reply: bytes, steps: Steps[dict[str, Any]]) -> None:
+        if self._asked_count >= MONITORING_PINGS_MAX:
+            self._refuse(reply, "too many requests are waiting")
+            return
+        self._asked_count += 1
+
+        def done(body: bytes) -> None:
+            self._asked_count -= 1
+            self._answers.publish(reply, body)
+
+        def failed(err: Exception) -> None:
+            self._asked_count -= 1
+            if not isinstance(err, BadQuery):
+                raise err
+            self._refuse(reply, str(err))
+
+        self._slicer.start(self._text(steps), done, failed)
+
+    def _refuse(self, reply: bytes, text: str) -> None:
+        self._answers.send(reply, {"data": None, "error": {"code": 500, "description": text}})
+
+    def _text(self, steps: Steps[dict[str, Any]]) -> Steps[bytes]:
+        document = yield from steps
+        pieces = []
+        for piece in encode(self._answers.whole({"data": document}), ""):
+            pieces.append(piece)
+            yield
+        return "".join(pieces).encode(errors="replace")
 
 
 def connz_query(asked: dict[str, Any]) -> Query:

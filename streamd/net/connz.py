@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from streamd.api.times import format_ns
 from streamd.config.durations import format_uptime
 from streamd.durations import format_duration
+from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX
 from streamd.net.facts import ConnectionFacts, Sources, SubscriptionFacts
 from streamd.net.query import BadQuery, Query, flag, number, page
+from streamd.net.slices import Rows, Steps, looked_at
 from streamd.subjects import is_valid_literal, matches
 from streamd.types import ACCOUNT
+
+_RUN = 1024  # connections sorted in one step; such runs are merged, some in each step
 
 
 class Connz:
@@ -23,7 +29,8 @@ class Connz:
         self._sources = sources
         self._server_id = server_id
 
-    def connz(self, query: Query) -> dict[str, Any]:
+    def connz(self, query: Query) -> Steps[dict[str, Any]]:
+        """Build /connz. Of one connection (`cid`) offset and limit cut its subscriptions."""
         sort = query.get("sort", "") or "cid"
         state = query.get("state", "") or "open"
         with_user = flag(query, "auth")
@@ -31,30 +38,24 @@ class Connz:
         with_subjects = not is_detailed and flag(query, "subs")
         offset, limit = page(query)
         cid = number(query, "cid")
-        user, account = query.get("user", ""), query.get("acc", "")
         if state not in ("open", "closed", "any", "all"):
             raise BadQuery(f"Error decoding state for {state}")
         if sort not in _SORTS:
             raise BadQuery(f"invalid sorting option: {sort}")
         if sort in ("stop", "reason") and state != "closed":
             raise BadQuery(f"sort by {sort} only valid on closed connections")
-        found: list[ConnectionFacts] = []
-        if state != "closed":
-            found.extend(self._sources.open_connections())
-        if state != "open":
-            found.extend(self._sources.closed_connections())
-        now = time.time_ns()
+        shows = _Shown(with_user, with_subjects, is_detailed)
         if cid:
-            found, offset, limit = [facts for facts in found if facts.cid == cid], 0, 1
-        if user:
-            found = [facts for facts in found if facts.user == user]
-        if account and account != ACCOUNT:
-            found = []
-        if subject := query.get("filter_subject", ""):
-            found = [facts for facts in found if self._has_subject(facts, subject)]
-        key, is_descending = _SORTS[sort]
-        found.sort(key=lambda facts: key(facts, now), reverse=is_descending)
-        shown = found[offset : offset + limit]
+            shows.offset, shows.limit = offset, limit
+            offset, limit = 0, 1
+        now = time.time_ns()
+        found = yield from self._found(query, state, cid)
+        shown = yield from _sorted(found, sort, now, offset, limit)
+        if with_subjects or is_detailed:
+            fitting = _fitting(shown)
+            if fitting < len(shown):  # the page ends early, and says so
+                del shown[fitting:]
+                limit = fitting
         return {
             "server_id": self._server_id,
             "now": format_ns(now),
@@ -62,23 +63,40 @@ class Connz:
             "total": len(found),
             "offset": offset,
             "limit": limit,
-            "connections": [
-                _connection(facts, now, with_user, with_subjects, is_detailed) for facts in shown
-            ],
+            "connections": Rows(_connection(facts, now, shows) for facts in shown),
         }
 
-    def _has_subject(self, facts: ConnectionFacts, subject: str) -> bool:
-        wanted = subject.encode()
-        return any(matches(sub.subject.encode(), wanted) for sub in facts.subscriptions())
+    def _found(self, query: Query, state: str, cid: int) -> Steps[list[ConnectionFacts]]:
+        """Collect the connections that the query means, in no particular order."""
+        user, account = query.get("user", ""), query.get("acc", "")
+        subject = query.get("filter_subject", "").encode(errors="replace")
+        found: list[ConnectionFacts] = []
+        if account and account != ACCOUNT:
+            return found
+        sources: list[Iterable[ConnectionFacts]] = []
+        if state != "closed":
+            sources.append(self._sources.open_connections())
+        if state != "open":
+            sources.append(self._sources.closed_connections())
+        for facts in looked_at(chain.from_iterable(sources)):
+            if facts is None:
+                yield
+                continue
+            if (cid and facts.cid != cid) or (user and facts.user != user):
+                continue
+            if not subject or (yield from _has_subject(facts, subject)):
+                found.append(facts)
+        return found
 
-    def subsz(self, query: Query) -> dict[str, Any]:
+    def subsz(self, query: Query) -> Steps[dict[str, Any]]:
+        """Build /subsz."""
         with_list = flag(query, "subs")
         offset, limit = page(query)
-        test = query.get("test", "")
+        test = query.get("test", "").encode(errors="replace")
         account = query.get("acc", "")
-        if test and not is_valid_literal(test.encode()):
-            raise BadQuery(f"invalid test subject, must be valid publish subject: {test}")
-        facts = self._sources.sublist()
+        if test and not is_valid_literal(test):
+            raise BadQuery(f"invalid test subject, must be valid publish subject: {test.decode()}")
+        facts = yield from self._sources.sublist()
         document: dict[str, Any] = {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
@@ -94,21 +112,69 @@ class Connz:
             "offset": offset,
             "limit": limit,
         }
-        if with_list:
-            found = (
-                sub
-                for sub in self._sources.subscriptions()
-                if not test or matches(sub.subject.encode(), test.encode())
-            )
-            is_other = account and account != ACCOUNT
-            shown = [] if is_other else list(islice(found, offset, offset + limit))
-            document["total"] = len(shown)
+        if with_list and account in ("", ACCOUNT):
+            total = 0
+            shown = []
+            for sub in looked_at(self._sources.subscriptions()):
+                if sub is None:
+                    yield
+                    continue
+                if test and not matches(sub.subject.encode(), test):
+                    continue
+                if offset <= total < offset + limit:
+                    shown.append(sub)
+                total += 1
+            document["total"] = total
             if shown:
-                document["subscriptions_list"] = [
-                    {"account": ACCOUNT, "account_tag": ACCOUNT, **_subscription(sub)}
-                    for sub in shown
-                ]
+                account_names = {"account": ACCOUNT, "account_tag": ACCOUNT}
+                document["subscriptions_list"] = Rows(
+                    account_names | _subscription(sub) for sub in shown
+                )
         return document
+
+
+def _has_subject(facts: ConnectionFacts, wanted: bytes) -> Steps[bool]:
+    for sub in looked_at(facts.subscriptions()):
+        if sub is None:
+            yield
+        elif matches(sub.subject.encode(), wanted):
+            return True
+    return False
+
+
+def _sorted(
+    found: list[ConnectionFacts], sort: str, now: int, offset: int, limit: int
+) -> Steps[list[ConnectionFacts]]:
+    """Return one page of `found` in its order: runs are sorted, then merged as far as needed."""
+    key, is_descending = _SORTS[sort]
+    runs = []
+    for start in range(0, len(found), _RUN):
+        run = [(key(facts, now), facts) for facts in found[start : start + _RUN]]
+        run.sort(key=itemgetter(0), reverse=is_descending)
+        runs.append(run)
+        yield
+    merged = heapq.merge(*runs, key=itemgetter(0), reverse=is_descending)
+    shown: list[ConnectionFacts] = []
+    for pair in looked_at(merged):
+        if pair is None:
+            yield
+        elif offset:
+            offset -= 1
+        elif len(shown) < limit:
+            shown.append(pair[1])
+        else:
+            break
+    return shown
+
+
+def _fitting(shown: list[ConnectionFacts]) -> int:
+    """Return how many of the connections fit on a page with their subscriptions: one does."""
+    rows = 0
+    for at, facts in enumerate(shown):
+        rows += 1 + min(facts.subscription_count, MONITORING_PAGE)
+        if at and rows > MONITORING_ROWS_MAX:
+            return at
+    return len(shown)
 
 
 _Sort = Callable[[ConnectionFacts, int], Any]
@@ -130,9 +196,38 @@ _SORTS: dict[str, tuple[_Sort, bool]] = {  # option -> (key, largest first)
 }
 
 
-def _connection(
-    facts: ConnectionFacts, now: int, with_user: bool, with_subjects: bool, is_detailed: bool
-) -> dict[str, Any]:
+class _Shown:
+    """How much is shown of a connection: its user, and which of its subscriptions."""
+
+    def __init__(self, with_user: bool, with_subjects: bool, is_detailed: bool) -> None:
+        self.with_user = with_user
+        self.with_subjects = with_subjects
+        self.is_detailed = is_detailed
+        self.offset = 0
+        self.limit = MONITORING_PAGE
+
+    def subscriptions(
+        self, facts: ConnectionFacts, show: Callable[[SubscriptionFacts], Any]
+    ) -> Rows | None:
+        """Return the rows of a connection's subscriptions; None if it has none."""
+        return Rows(self._rows(facts, show)) if facts.subscription_count else None
+
+    def _rows(
+        self, facts: ConnectionFacts, show: Callable[[SubscriptionFacts], Any]
+    ) -> Iterator[Any]:
+        at = -1
+        for sub in looked_at(facts.subscriptions()):
+            if sub is None:
+                yield None
+                continue
+            at += 1
+            if at >= self.offset + self.limit:
+                return
+            if at >= self.offset:
+                yield show(sub)
+
+
+def _connection(facts: ConnectionFacts, now: int, shows: _Shown) -> dict[str, Any]:
     until = facts.stop_ns or now
     entry: dict[str, Any] = {
         "cid": facts.cid,
@@ -156,15 +251,15 @@ def _connection(
         "name": facts.name or None,
         "lang": facts.lang or None,
         "version": facts.version or None,
-        "authorized_user": facts.user or None if with_user else None,
-        "account": ACCOUNT if with_user else None,
+        "authorized_user": facts.user or None if shows.with_user else None,
+        "account": ACCOUNT if shows.with_user else None,
         "subscriptions_list": (
-            [sub.subject for sub in facts.subscriptions()] or None if with_subjects else None
+            shows.subscriptions(facts, lambda sub: sub.subject) if shows.with_subjects else None
         ),
         "subscriptions_list_detail": (
-            [_subscription(sub) for sub in facts.subscriptions()] or None if is_detailed else None
+            shows.subscriptions(facts, _subscription) if shows.is_detailed else None
         ),
-        "name_tag": ACCOUNT if with_user else None,
+        "name_tag": ACCOUNT if shows.with_user else None,
     }
     return {key: value for key, value in entry.items() if value is not None}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamd.limits import CLOSED_SUBSCRIPTIONS_MAX
+from streamd.net.slices import Steps, looked_at
 
 if TYPE_CHECKING:
     from streamd.net.client_conn import ClientConn
@@ -30,7 +31,7 @@ class ConnectionFacts(NamedTuple):
     out_msgs: int
     in_bytes: int
     out_bytes: int
-    subscriptions: Callable[[], list[SubscriptionFacts]]  # asked for only if they are shown
+    subscriptions: Callable[[], Iterable[SubscriptionFacts]]  # asked for only if they are shown
     subscription_count: int
     name: str
     lang: str
@@ -91,7 +92,7 @@ def connection_facts(conn: ClientConn) -> ConnectionFacts:
         out_msgs=conn.out_msgs,
         in_bytes=conn.in_bytes,
         out_bytes=conn.out_bytes,
-        subscriptions=lambda: list(map(_subscription_facts, conn.subs.values())),
+        subscriptions=lambda: map(_subscription_facts, list(conn.subs.values())),
         subscription_count=len(conn.subs),
         name=conn.name,
         lang=conn.lang,
@@ -118,48 +119,71 @@ def _subscription_facts(sub: Subscription) -> SubscriptionFacts:
 
 
 class Sources:
-    """Where the facts come from. All may be called at any time."""
+    """Where the facts come from. All may be called at any time; what is iterated over is a copy, so
+    there may be pauses between."""
 
     def __init__(self, pubsub: PubSub) -> None:
         self._pubsub = pubsub
 
-    def open_connections(self) -> list[ConnectionFacts]:
-        """All connections there are now."""
-        return [connection_facts(conn) for conn in self._pubsub.conns.values()]
+    def open_connections(self) -> Iterator[ConnectionFacts]:
+        """All connections there are now, each as it is when its turn comes."""
+        return map(connection_facts, list(self._pubsub.conns.values()))
 
     def closed_connections(self) -> list[ConnectionFacts]:
         """The last ones that ended, oldest first."""
         return list(self._pubsub.closed)
 
-    def traffic(self) -> Traffic:
-        """Return the counters since the start."""
+    def traffic(self) -> Steps[Traffic]:
+        """Add up the counters since the start."""
+        pubsub = self._pubsub
+        conns = list(pubsub.conns.values())
+        # Taken with the list: who closes meanwhile is counted by its connection, once.
+        in_msgs, in_bytes = pubsub.closed_in_msgs, pubsub.closed_in_bytes
+        out_msgs, out_bytes = pubsub.closed_out_msgs, pubsub.closed_out_bytes
+        for conn in looked_at(conns):
+            if conn is None:
+                yield
+                continue
+            in_msgs += conn.in_msgs
+            in_bytes += conn.in_bytes
+            out_msgs += conn.out_msgs
+            out_bytes += conn.out_bytes
         return Traffic(
-            in_msgs=self._pubsub.in_msgs,
-            in_bytes=self._pubsub.in_bytes,
-            out_msgs=self._pubsub.out_msgs,
-            out_bytes=self._pubsub.out_bytes,
-            connections=len(self._pubsub.conns),
-            total_connections=self._pubsub.connections_total,
-            subscriptions=self._pubsub.sublist.count,
-            slow_consumers=self._pubsub.slow_consumers_count,
-            stale_connections=self._pubsub.stale_connections_count,
-            stalled_clients=self._pubsub.stalled_count,
+            in_msgs=in_msgs,
+            in_bytes=in_bytes,
+            out_msgs=out_msgs,
+            out_bytes=out_bytes,
+            connections=len(pubsub.conns),
+            total_connections=pubsub.connections_total,
+            subscriptions=pubsub.sublist.count,
+            slow_consumers=pubsub.slow_consumers_count,
+            stale_connections=pubsub.stale_connections_count,
+            stalled_clients=pubsub.stalled_count,
         )
 
-    def sublist(self) -> SublistFacts:
-        """Return how big the registry is."""
+    def sublist(self) -> Steps[SublistFacts]:
+        """Measure the registry and its cache."""
         sublist = self._pubsub.sublist
-        routes = self._pubsub.table.routes.values()
-        fanouts = [len(route.plain) + len(route.queues) for route in routes]
+        routes = list(self._pubsub.table.routes.values())
+        total = highest = 0
+        for route in looked_at(routes):
+            if route is None:
+                yield
+                continue
+            fanout = len(route.plain) + len(route.queues)
+            total += fanout
+            highest = max(highest, fanout)
         return SublistFacts(
             subscriptions=sublist.count,
-            cache_entries=len(fanouts),
+            cache_entries=len(routes),
             inserts=sublist.insert_count,
             removes=sublist.remove_count,
-            max_fanout=max(fanouts, default=0),
-            avg_fanout=sum(fanouts) / len(fanouts) if fanouts else 0.0,
+            max_fanout=highest,
+            avg_fanout=total / len(routes) if routes else 0.0,
         )
 
     def subscriptions(self) -> Iterator[SubscriptionFacts]:
-        """All subscriptions, those of the server itself included."""
-        return (_subscription_facts(sub) for sub in self._pubsub.sublist.all())
+        """All subscriptions: those of the server itself, then connection by connection."""
+        yield from map(_subscription_facts, list(self._pubsub.internal_subs))
+        for conn in list(self._pubsub.conns.values()):
+            yield from map(_subscription_facts, list(conn.subs.values()))

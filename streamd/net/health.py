@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from streamd.limits import CURRENT_LAG_MAX, HUNG_S
+from streamd.limits import CURRENT_LAG_MAX, HUNG_S, SLICE_GROUPS
 from streamd.net.query import Query, flag
+from streamd.net.slices import Steps, looked_at
 from streamd.types import ACCOUNT, META_UID, Uid
 
 
@@ -25,7 +26,7 @@ class Health(NamedTuple):
     lost: dict[str, str] = {}  # noqa: RUF012 likewise
 
 
-def judge(node: Any, query: Query) -> Health:
+def judge(node: Any, query: Query) -> Steps[Health]:
     """Judge what /healthz asks of streams. Raises BadQuery."""
     account, stream = query.get("account", ""), query.get("stream", "")
     if account and account != ACCOUNT:
@@ -40,7 +41,8 @@ def judge(node: Any, query: Query) -> Health:
             return verdict
     if flag(query, "js-server-only") or flag(query, "js-meta-only"):
         return Health()
-    return _of_streams(node, stream, query.get("consumer", ""), is_strict=flag(query, "strict"))
+    is_strict = flag(query, "strict")
+    return (yield from _of_streams(node, stream, query.get("consumer", ""), is_strict=is_strict))
 
 
 def not_current(facts: dict[str, Any]) -> str:
@@ -71,12 +73,12 @@ def _of_meta(node: Any) -> Health:
     return Health()
 
 
-def _of_streams(node: Any, stream: str, consumer: str, *, is_strict: bool) -> Health:
+def _of_streams(node: Any, stream: str, consumer: str, *, is_strict: bool) -> Steps[Health]:
     """Of one stream, and one of its consumers; "": of all."""
     lost: dict[str, str] = node.lost
     failed: dict[str, str] = _damaged(node) | dict(node.failed)
     if node.is_clustered:
-        failed = _not_current_streams(node, stream) | failed
+        failed = (yield from _not_current_streams(node, stream)) | failed
     for name, reason in failed.items():
         if stream in ("", name) and name not in lost:
             text = f"JetStream stream '{ACCOUNT} > {name}' is not current: {reason}"
@@ -113,11 +115,16 @@ def _damaged(node: Any) -> dict[str, str]:
     return {known[uid].name: text for uid, text in reasons.items() if uid in known}
 
 
-def _not_current_streams(node: Any, only: str) -> dict[str, str]:
-    """Streams that should have a whole replica here and have not, and why."""
+def _not_current_streams(node: Any, only: str) -> Steps[dict[str, str]]:
+    """Find the streams that should have a whole replica here and have not, and why."""
     found: dict[str, str] = {}
-    for name, asset in sorted(node.meta.streams_by_name.items()):
-        if only not in ("", name) or node.server_name not in asset.peers:
+    by_name = node.meta.streams_by_name
+    for name in looked_at([only] if only else sorted(by_name), SLICE_GROUPS):
+        if name is None:
+            yield
+            continue
+        asset = by_name.get(name)
+        if asset is None or node.server_name not in asset.peers:
             continue
         facts = node.group_info(asset.uid)
         reason = "replica is missing" if facts is None else not_current(facts)

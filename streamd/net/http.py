@@ -12,24 +12,29 @@ import json
 import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from streamd.limits import (
+    HTTP_ANSWER_S,
     HTTP_BACKLOG,
     HTTP_CONNECTIONS_MAX,
     HTTP_FIRST_REQUEST_S,
     HTTP_IDLE_S,
+    HTTP_PIECE_BYTES,
     HTTP_SHUTDOWN_S,
 )
 from streamd.net.monitoring import Monitoring
-from streamd.net.query import BadQuery
+from streamd.net.query import BadQuery, Query
+from streamd.net.slices import Slicer, Steps, encode, gather
+from streamd.obs import metrics
 from streamd.obs.log import Log
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-Handler = Callable[["web.Request"], "web.StreamResponse | Awaitable[web.StreamResponse]"]
+Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
 _CALLBACK = re.compile(r"[\w.$]+\Z", re.ASCII)
 
@@ -38,10 +43,16 @@ class HttpServer:
     """Serves the monitoring documents on a listening socket."""
 
     def __init__(
-        self, listening: socket.socket, monitoring: Monitoring, log: Log, base_path: str = ""
+        self,
+        listening: socket.socket,
+        monitoring: Monitoring,
+        slicer: Slicer,
+        log: Log,
+        base_path: str = "",
     ) -> None:
         self._socket = listening
         self._monitoring = monitoring
+        self._slicer = slicer
         self._log = log
         self._base = "/" + base_path.strip("/") if base_path.strip("/") else ""
         self._runner: web.AppRunner | None = None
@@ -162,56 +173,50 @@ class HttpServer:
         async def handle(request: web.Request) -> web.StreamResponse:
             self._monitoring.count_request(path)
             try:
-                answer = handler(request)
-                return await answer if isinstance(answer, Awaitable) else answer
+                async with asyncio.timeout(HTTP_ANSWER_S):
+                    return await handler(request)
             except BadQuery as err:
                 return web.Response(status=400, text=str(err))
+            except TimeoutError:  # the client does not read, or there is no end of others' pages
+                request.protocol.force_close()
+                return web.Response(status=503, text="the answer took too long")
 
         return handle
 
-    def _document(self, build: Callable[[Any], dict[str, Any]]) -> Handler:
+    def _document(self, build: Callable[[Query], Steps[dict[str, Any]]]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            document = build(request.query)
-            # It was made for this answer, and what it shares is replaced, never changed: so another
-            # thread may read it. Ten thousand streams make a text that would hold the loop.
-            return _answer(request, await asyncio.to_thread(to_text, document))
+            document = await self._slicer.wait(build(request.query))
+            return await self._answer(request, encode(document))
 
         return handle
 
-    def _healthz(self, request: web.Request) -> web.StreamResponse:
-        status, document = self._monitoring.healthz(request.query)
+    async def _healthz(self, request: web.Request) -> web.StreamResponse:
+        status, document = await self._slicer.wait(self._monitoring.healthz(request.query))
         is_ok = document == {"status": "ok"}
         failure = "" if is_ok else json.dumps(document, ensure_ascii=False)
         if failure and failure != self._last_failure:  # once per change, however often it is asked
             text = "Healthcheck failed" if status != 200 else "Healthcheck degraded"
             self._log.warning(text, answer=failure)
         self._last_failure = failure
-        return _answer(
-            request, json.dumps(document, separators=(",", ":"), ensure_ascii=False), status
-        )
+        return await self._answer(request, encode(document, ""), status)
 
-    def _raftz(self, request: web.Request) -> web.StreamResponse:
-        document = self._monitoring.raftz(request.query)
+    async def _raftz(self, request: web.Request) -> web.StreamResponse:
+        document = await self._slicer.wait(self._monitoring.raftz(request.query))
         if document is None:
             from aiohttp import web
 
             return web.Response(status=404, text="No Raft nodes returned, check supplied filters")
-        return _answer(request, to_text(document))
+        return await self._answer(request, encode(document))
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        await asyncio.to_thread(_import_metrics)
-        from aiohttp import web
+        monitoring, wait = self._monitoring, self._slicer.wait
+        every = {"consumers": "1", "digest": "1"}
+        jsz = await wait(monitoring.jsz(every, is_whole=True))
+        varz = await wait(monitoring.varz({}))
+        pieces = metrics.pieces(varz, jsz, monitoring.care())
+        return await self._send(request, pieces, {"Content-Type": metrics.CONTENT_TYPE})
 
-        from streamd.obs.metrics import CONTENT_TYPE, render
-
-        jsz = self._monitoring.jsz({"consumers": "1", "digest": "1"})
-        varz, care = self._monitoring.varz({}), self._monitoring.care()
-        # The documents were made for this answer: another thread may read them. Thousands of
-        # consumers make megabytes of text, which would hold the loop.
-        text = await asyncio.to_thread(render, varz, jsz, care)
-        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
-
-    def _index(self, request: web.Request) -> web.StreamResponse:
+    async def _index(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
 
         links = "".join(
@@ -219,6 +224,40 @@ class HttpServer:
         )
         page = f"<html lang='en'><body><h1>streamd</h1><ul>{links}</ul></body></html>"
         return web.Response(text=page, content_type="text/html")
+
+    async def _answer(
+        self, request: web.Request, pieces: Iterator[str], status: int = 200
+    ) -> web.StreamResponse:
+        """Send JSON, or a call of the function that the request names."""
+        callback = request.query.get("callback", "")
+        if callback:
+            if not _CALLBACK.match(callback):
+                raise BadQuery("callback is not a JavaScript name")
+            pieces = chain((f"{callback}(",), pieces, (")",))
+            return await self._send(request, pieces, {"Content-Type": "application/javascript"})
+        headers = {"Content-Type": "application/json", "Access-Control-Allow-Origin": "*"}
+        return await self._send(request, pieces, headers, status)
+
+    async def _send(
+        self,
+        request: web.Request,
+        pieces: Iterator[str],
+        headers: dict[str, str],
+        status: int = 200,
+    ) -> web.StreamResponse:
+        """Send what `pieces` make; if it is long, as it is made and as the client takes it."""
+        from aiohttp import web
+
+        text = await self._slicer.wait(gather(pieces, HTTP_PIECE_BYTES))
+        if len(text) < HTTP_PIECE_BYTES:
+            return web.Response(body=_bytes(text), status=status, headers=headers)
+        answer = web.StreamResponse(status=status, headers=headers)
+        await answer.prepare(request)
+        while text:
+            await answer.write(_bytes(text))
+            text = await self._slicer.wait(gather(pieces, HTTP_PIECE_BYTES))
+        await answer.write_eof()
+        return answer
 
 
 class _Said(logging.Handler):
@@ -261,30 +300,10 @@ def _not_found() -> Any:
     return middleware
 
 
-def to_text(document: dict[str, Any]) -> str:
-    """JSON for people, as nats-server shows it."""
-    return json.dumps(document, indent=2, separators=(",", ": "), ensure_ascii=False)
-
-
-def _answer(request: web.Request, text: str, status: int = 200) -> web.StreamResponse:
-    """JSON, or a call of the function that the request names."""
-    from aiohttp import web
-
-    callback = request.query.get("callback", "")
-    if callback:
-        if not _CALLBACK.match(callback):
-            raise BadQuery("callback is not a JavaScript name")
-        return web.Response(text=f"{callback}({text})", content_type="application/javascript")
-    return web.Response(
-        body=text.encode(),
-        status=status,
-        headers={"Content-Type": "application/json", "Access-Control-Allow-Origin": "*"},
-    )
+def _bytes(text: str) -> bytes:
+    """Encode `text`; a client's own words may hold half a character."""
+    return text.encode(errors="replace")
 
 
 def _import_library() -> None:
     import aiohttp.web  # noqa: F401
-
-
-def _import_metrics() -> None:
-    import streamd.obs.metrics  # noqa: F401

@@ -7,16 +7,17 @@ documents are for.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from streamd import API_LEVEL
 from streamd.api.times import format_ns
 from streamd.config.options import JetStreamOptions, Options
 from streamd.durations import format_duration
-from streamd.limits import MONITORING_ACCOUNTS_MAX
+from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS
 from streamd.net.health import lag, not_current
 from streamd.net.query import BadQuery, Query, flag, page
+from streamd.net.slices import Rows, Steps, looked_at
 from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, NodeId, Uid
 
 _META_GROUP = "_meta_"
@@ -76,6 +77,70 @@ class JetStreamSources:
         return found
 
 
+class _Totals:
+    """Sums over the streams of a node."""
+
+    def __init__(self) -> None:
+        self.streams = self.streams_led = 0
+        self.consumers = self.consumers_led = 0
+        self.messages = self.bytes = 0
+        self.memory = self.storage = 0
+        self.reserved_memory = self.reserved_storage = 0
+        self.ha_assets = 0
+
+    def add(self, machine: Any, *, leads: bool) -> None:
+        """Count one stream."""
+        config, index, consumer_count = machine.config, machine.index, len(machine.consumers)
+        reserved = max(0, config.get("max_bytes", -1))
+        self.streams += 1
+        self.consumers += consumer_count
+        if leads:
+            self.streams_led += 1
+            self.consumers_led += consumer_count
+        self.messages += index.count
+        self.bytes += index.bytes
+        if config.get("storage", "file") == "file":
+            self.storage += index.bytes
+            self.reserved_storage += reserved
+        else:
+            self.memory += index.bytes
+            self.reserved_memory += reserved
+        self.ha_assets += config.get("num_replicas", 1) > 1
+
+
+class _Page:
+    """Which accounts, streams and consumers one /jsz shows."""
+
+    def __init__(self, query: Query, *, is_whole: bool) -> None:
+        offset, self._limit = page(query)
+        self._is_whole = is_whole
+        account, self.stream = query.get("acc", ""), query.get("stream", "")
+        self.accounts_offset = 0 if account else offset
+        self.streams_offset = offset if account and not self.stream else 0
+        self.consumers_offset = offset if account and self.stream else 0
+
+    def streams(self, replicas: Sequence[Any], *, has_consumers: bool) -> Sequence[Any]:
+        """Return the streams of this page: it ends early if they have many consumers."""
+        if self._is_whole:
+            return replicas
+        limit = 1 if self.stream else self._limit
+        shown = replicas[self.streams_offset : self.streams_offset + limit]
+        rows = 0
+        for at, replica in enumerate(shown):
+            rows += 1 + has_consumers * min(MONITORING_PAGE, len(replica.machine.consumers))
+            if at and rows > MONITORING_ROWS_MAX:
+                return shown[:at]
+        return shown
+
+    def consumers(self, names: Iterable[str]) -> list[str]:
+        """Return those of a stream's consumers that are shown."""
+        in_order = sorted(names)
+        if self._is_whole:
+            return in_order
+        limit = self._limit if self.stream else MONITORING_PAGE
+        return in_order[self.consumers_offset : self.consumers_offset + limit]
+
+
 class JetStreamz:
     """Builds the documents about streams."""
 
@@ -92,20 +157,38 @@ class JetStreamz:
         """True if there may be other nodes."""
         return bool(self.js.node.is_clustered)
 
-    def replicas(self) -> Sequence[Any]:
-        """The streams of which this node has a replica, by name."""
+    def replicas(self) -> Steps[list[Any]]:
+        """Collect the streams of which this node has a replica, by name."""
         node = self.js.node
         if not self.is_clustered:
-            handles: Sequence[Any] = node.streams()
-            return handles
+            return list(node.streams())
         by_name = node.meta.streams_by_name
-        found = (node.replica(by_name[name].uid) for name in sorted(by_name))
-        return [replica for replica in found if replica is not None]
+        found = []
+        for name in looked_at(sorted(by_name)):
+            if name is None:
+                yield
+                continue
+            asset = by_name.get(name)
+            replica = node.replica(asset.uid) if asset is not None else None
+            if replica is not None:
+                found.append(replica)
+        return found
+
+    def _totals(self, replicas: Sequence[Any]) -> Steps[_Totals]:
+        """Add up what the streams hold and set aside."""
+        totals = _Totals()
+        for replica in looked_at(replicas):
+            if replica is None:
+                yield
+            else:
+                totals.add(replica.machine, leads=self._leads(replica))
+        return totals
 
     # --- /jsz ---------------------------------------------------------------------------------
 
-    def jsz(self, query: Query) -> Document:
-        """Return /jsz."""
+    def jsz(self, query: Query, *, is_whole: bool = False) -> Steps[Document]:
+        """Build /jsz. Offset and limit are of accounts; with `acc` of its streams, and with `acc`
+        and `stream` of its consumers. `is_whole` makes a page of all."""
         flags = {
             name: flag(query, name)
             for name in (
@@ -120,46 +203,57 @@ class JetStreamz:
             )
         }
         flag(query, "direct-consumers")  # accepted for the tools that send it
-        offset, _ = page(query, MONITORING_ACCOUNTS_MAX)
         account = query.get("acc", "")
-        node = self.js.node
-        if self.is_clustered and flags["leader-only"] and not node.is_meta_leader:
+        part = _Page(query, is_whole=is_whole)
+        if self.is_clustered and flags["leader-only"] and not self.js.node.is_meta_leader:
             raise BadQuery("filtered response: not leader")
-        replicas = self.replicas()
+        replicas = yield from self.replicas()
+        totals = yield from self._totals(replicas)
         has_streams = flags["streams"] or flags["consumers"] or flags["digest"]
         document: Document = {
-            **self.stats(),
+            **self._stats(totals),
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
             "config": self.config(),
             "limits": self.limits(),
-            "streams": len(replicas),
+            "streams": totals.streams,
         }
-        led = [replica for replica in replicas if self._leads(replica)]
-        if self.is_clustered and led:
-            document["streams_leader"] = len(led)
-        document["consumers"] = _consumer_count(replicas)
-        if self.is_clustered and _consumer_count(led):
-            document["consumers_leader"] = _consumer_count(led)
-        document["messages"] = sum(replica.machine.index.count for replica in replicas)
-        document["bytes"] = sum(replica.machine.index.bytes for replica in replicas)
+        if self.is_clustered and totals.streams_led:
+            document["streams_leader"] = totals.streams_led
+        document["consumers"] = totals.consumers
+        if self.is_clustered and totals.consumers_led:
+            document["consumers_leader"] = totals.consumers_led
+        document["messages"] = totals.messages
+        document["bytes"] = totals.bytes
         if self.is_clustered:
             document["meta_cluster"] = self.meta_cluster()
         wants_accounts = flags["accounts"] or has_streams or bool(account)
-        # The one account there is, on the first page; who names it wants no page.
-        if wants_accounts and (account == ACCOUNT or (not account and offset == 0)):
-            detail = self._account_detail()
+        # The one account there is, on the first page; who names it pages through its streams.
+        if wants_accounts and (account == ACCOUNT or (not account and part.accounts_offset == 0)):
+            detail = self._account_detail(totals)
             if has_streams:
-                only = query.get("stream", "")
-                shown = led if self.is_clustered and flags["stream-leader-only"] else replicas
-                detail["stream_detail"] = [
-                    self._stream_detail(replica, flags)
-                    for replica in shown
-                    if only in ("", replica.name)
-                ]
+                shown = replicas
+                if self.is_clustered and flags["stream-leader-only"]:
+                    shown = [replica for replica in replicas if self._leads(replica)]
+                if part.stream:
+                    shown = [replica for replica in shown if replica.name == part.stream]
+                detail |= self._stream_details(shown, part, flags)
             document["account_details"] = [detail]
         document["total"] = 1
         return document
+
+    def _stream_details(
+        self, replicas: Sequence[Any], part: _Page, flags: dict[str, bool]
+    ) -> Document:
+        """Return one page of the streams. Where it is not all, it says how many there are."""
+        shown = part.streams(replicas, has_consumers=flags["consumers"])
+        details: Document = {}
+        if len(shown) < len(replicas):
+            details["streams_total"] = len(replicas)
+            details["streams_offset"] = part.streams_offset
+        rows = (self._stream_detail(replica, part, flags) for replica in shown)
+        details["stream_detail"] = Rows(rows)
+        return details
 
     def _leads(self, replica: Any) -> bool:
         if not self.is_clustered:
@@ -186,13 +280,13 @@ class JetStreamz:
         shown["pending_infos"] = 0
         return shown
 
-    def _account_detail(self) -> Document:
-        stats = self.stats()
+    def _account_detail(self, totals: _Totals) -> Document:
+        stats = self._stats(totals)
         stats["accounts"] = 0
         stats["api"]["level"] = 0
         return {"name": ACCOUNT, "id": ACCOUNT, **stats}
 
-    def _stream_detail(self, replica: Any, flags: dict[str, bool]) -> Document:
+    def _stream_detail(self, replica: Any, part: _Page, flags: dict[str, bool]) -> Document:
         js = self.js
         machine = replica.machine
         cluster: Document = {"leader": self._server_name}
@@ -212,19 +306,31 @@ class JetStreamz:
             detail["digest"] = f"{machine.digest:016x}"
             if self.is_clustered:
                 detail |= self._replica_detail(replica.uid)
-        if flags["consumers"]:
-            consumers = []
-            for name in sorted(machine.consumers):
-                info = js.consumer_info(replica, machine.consumers[name])
-                if not flags["config"]:
-                    info.pop("config", None)
-                consumers.append(info)
-            if consumers:
-                detail["consumer_detail"] = consumers
+        names = part.consumers(machine.consumers) if flags["consumers"] else []
+        if names:
+            if len(names) < len(machine.consumers):
+                detail["consumers_total"] = len(machine.consumers)
+                detail["consumers_offset"] = part.consumers_offset
+            detail["consumer_detail"] = Rows(
+                self._consumer_rows(replica, names, has_config=flags["config"])
+            )
         if flags["raft"] and self.is_clustered:
             if "raft_group" in cluster:
                 detail["stream_raft_group"] = cluster["raft_group"]
         return detail
+
+    def _consumer_rows(
+        self, replica: Any, names: Sequence[str], *, has_config: bool
+    ) -> Iterator[Document]:
+        """Make the rows of a stream's consumers; those deleted meanwhile are left out."""
+        for name in names:
+            consumer = replica.machine.consumers.get(name)
+            if consumer is None:
+                continue
+            info = self.js.consumer_info(replica, consumer)
+            if not has_config:
+                info.pop("config", None)
+            yield info
 
     def _replica_detail(self, uid: Uid) -> Document:
         """How this node's replica stands: what tells it from the others."""
@@ -279,31 +385,26 @@ class JetStreamz:
         }
         return {key: value for key, value in shown.items() if value > 0}
 
-    def stats(self) -> Document:
-        """What is used and set aside, and the API's counters."""
-        js = self.js
-        total, errors = js.api_totals()
-        reserved = {"memory": 0, "file": 0}
-        ha_assets = 0
-        for replica in self.replicas():
-            config = replica.machine.config
-            reserved[config.get("storage", "file")] += max(0, config.get("max_bytes", -1))
-            ha_assets += config.get("num_replicas", 1) > 1
+    def _stats(self, totals: _Totals) -> Document:
+        """Return what is used and set aside, and the API's counters."""
+        total, errors = self.js.api_totals()
         return {
-            "memory": js.node.memory_bytes(),
-            "storage": js.node.storage_bytes(),
-            "reserved_memory": reserved["memory"],
-            "reserved_storage": reserved["file"],
+            "memory": totals.memory,
+            "storage": totals.storage,
+            "reserved_memory": totals.reserved_memory,
+            "reserved_storage": totals.reserved_storage,
             "accounts": 1,
-            "ha_assets": ha_assets,
+            "ha_assets": totals.ha_assets,
             "api": {"level": API_LEVEL, "total": total, "errors": errors},
         }
 
-    def varz(self) -> Document:
-        """The `jetstream` object of /varz."""
+    def varz(self) -> Steps[Document]:
+        """Build the `jetstream` object of /varz."""
+        replicas = yield from self.replicas()
+        totals = yield from self._totals(replicas)
         shown: Document = {
             "config": self.config(),
-            "stats": self.stats(),
+            "stats": self._stats(totals),
             "limits": self.limits(),
         }
         if self.is_clustered:
@@ -312,8 +413,8 @@ class JetStreamz:
 
     # --- /raftz ---------------------------------------------------------------------------------
 
-    def raftz(self, query: Query) -> Document | None:
-        """Return /raftz: the groups of an account by name; None where there can be none.
+    def raftz(self, query: Query) -> Steps[Document | None]:
+        """Build /raftz: the groups of an account by name; None where there can be none.
 
         The meta group belongs to the system account, streams' groups to theirs.
         """
@@ -321,19 +422,29 @@ class JetStreamz:
             return None
         account = query.get("acc", "") or SYSTEM_ACCOUNT
         only = query.get("group", "")
+        offset, limit = page(query)
         uids: list[Uid] = []
         if account == SYSTEM_ACCOUNT:
             uids = [META_UID]
         elif account == ACCOUNT:
-            uids = [replica.uid for replica in self.replicas()]
+            uids = [replica.uid for replica in (yield from self.replicas())]
         groups: Document = {}
-        for uid in uids:
+        for uid in looked_at(uids, SLICE_GROUPS):
+            if uid is None:
+                yield
+                continue
             facts = self.js.node.group_info(uid)
             if facts is None:
                 continue
             name = _META_GROUP if uid == META_UID else str(facts["raft_group"])
-            if only in ("", name):
+            if only not in ("", name):
+                continue
+            if offset:
+                offset -= 1
+            elif len(groups) < limit:
                 groups[name] = self._group(uid, facts)
+            else:
+                break
         return {account: groups} if groups else {}
 
     def _group(self, uid: Uid, facts: Document) -> Document:
@@ -406,10 +517,6 @@ def _raft_peer(peer: Document, last_index: int) -> Document:
     if not peer.get("is_voter", True):
         shown["is_learner"] = True
     return shown
-
-
-def _consumer_count(replicas: Sequence[Any]) -> int:
-    return sum(len(replica.machine.consumers) for replica in replicas)
 
 
 def _voter_count(facts: Document) -> int:

@@ -1,7 +1,8 @@
-"""What the monitoring port answers, as plain dicts: /varz, /connz, /subsz, /jsz, /healthz ...
+"""The documents that the monitoring port answers with: /varz, /connz, /subsz, /jsz, /healthz ...
 
 Reads the parts of the server and changes none. Field names, order, query parameters and error
 texts are nats-server's, because dashboards and exporters parse them; `http.py` does the transport.
+Each document is built in steps (`slices.py`), for there may be thousands of what it is about.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from streamd.api.times import format_ns
 from streamd.config.durations import format_uptime
 from streamd.config.options import Options
 from streamd.durations import format_duration
+from streamd.limits import MONITORING_PAGE
 from streamd.net.connz import Connz
 from streamd.net.facts import Sources
 from streamd.net.health import Health, judge
@@ -27,6 +29,7 @@ from streamd.net.jetstreamz import (
     no_stats,
 )
 from streamd.net.query import BadQuery, Query, flag
+from streamd.net.slices import Steps
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
 if TYPE_CHECKING:  # a server alone does not load them
@@ -79,8 +82,10 @@ class Monitoring:
 
     # --- /varz ------------------------------------------------------------------------------------
 
-    def varz(self, query: Query) -> dict[str, Any]:
-        o, traffic = self._options, self._sources.traffic()
+    def varz(self, query: Query) -> Steps[dict[str, Any]]:
+        o = self._options
+        traffic = yield from self._sources.traffic()
+        jetstream = (yield from self._js.varz()) if self._js is not None else {}
         route_count = len(self._routes())
         now = time.time_ns()
         document: dict[str, Any] = {
@@ -110,7 +115,7 @@ class Monitoring:
             "leaf": {},
             "mqtt": {},
             "websocket": {},
-            "jetstream": self._varz_jetstream(),
+            "jetstream": jetstream,
             "tls_timeout": 2,
             "write_deadline": o.write_deadline_ns,
             "start": format_ns(self._start_ns),
@@ -148,9 +153,6 @@ class Monitoring:
         }
         return {key: value for key, value in document.items() if value is not None}
 
-    def _varz_jetstream(self) -> dict[str, Any]:
-        return self._js.varz() if self._js is not None else {}
-
     def _varz_cluster(self) -> dict[str, Any]:
         cluster = self._cluster
         if cluster is None:
@@ -167,23 +169,24 @@ class Monitoring:
 
     # --- /connz, /subsz ---------------------------------------------------------------------------
 
-    def connz(self, query: Query) -> dict[str, Any]:
+    def connz(self, query: Query) -> Steps[dict[str, Any]]:
         return self._connz.connz(query)
 
-    def subsz(self, query: Query) -> dict[str, Any]:
+    def subsz(self, query: Query) -> Steps[dict[str, Any]]:
         return self._connz.subsz(query)
 
     # --- /jsz -------------------------------------------------------------------------------------
 
-    def jsz(self, query: Query) -> dict[str, Any]:
+    def jsz(self, query: Query, *, is_whole: bool = False) -> Steps[dict[str, Any]]:
+        """Build /jsz; with `is_whole` of all streams and consumers, which no page is."""
         if self._js is not None:
-            return self._js.jsz(query)
+            return (yield from self._js.jsz(query, is_whole=is_whole))
         now = format_ns(time.time_ns())
         return {**no_stats(), "server_id": self._server_id, "now": now, "disabled": True}
 
-    def raftz(self, query: Query) -> dict[str, Any] | None:
+    def raftz(self, query: Query) -> Steps[dict[str, Any] | None]:
         """None: there are no such groups, which is answered with 404."""
-        return self._js.raftz(query) if self._js is not None else None
+        return (yield from self._js.raftz(query)) if self._js is not None else None
 
     def care(self) -> dict[str, int]:
         """Counters for /metrics that no other document has."""
@@ -191,10 +194,10 @@ class Monitoring:
 
     # --- /healthz ---------------------------------------------------------------------------------
 
-    def healthz(self, query: Query) -> tuple[int, dict[str, Any]]:
-        """Return (HTTP status, document)."""
+    def healthz(self, query: Query) -> Steps[tuple[int, dict[str, Any]]]:
+        """Build (HTTP status, document)."""
         is_detailed = flag(query, "details")
-        status, kind, text, names, lost = self._health(query)
+        status, kind, text, names, lost = yield from self._health(query)
         if status == 200 and not text:
             return 200, {"status": "ok"}
         word = "error" if status == 400 or is_detailed else "unavailable"
@@ -207,13 +210,13 @@ class Monitoring:
                 for name, reason in lost.items()
                 if name != names["stream"]
             ]
-            return status, {"status": word, "errors": errors}
+            return status, {"status": word, "errors": errors[:MONITORING_PAGE]}
         document: dict[str, Any] = {"status": word, "error": text}
         if lost:
-            document["lost"] = list(lost)
+            document["lost"] = list(lost)[:MONITORING_PAGE]
         return status, document
 
-    def _health(self, query: Query) -> Health:
+    def _health(self, query: Query) -> Steps[Health]:
         account, stream = query.get("account", ""), query.get("stream", "")
         consumer = query.get("consumer", "")
         needs_js = flag(query, "js-enabled-only") or flag(query, "js-enabled")
@@ -233,11 +236,11 @@ class Monitoring:
             return Health(503, "CONNECTION", "server is not accepting connections")
         if self._js is None or needs_js:
             return Health()
-        return judge(self._js.js.node, query)
+        return (yield from judge(self._js.js.node, query))
 
     # --- the rest: what a single node has to say --------------------------------------------------
 
-    def accountz(self, query: Query) -> dict[str, Any]:
+    def accountz(self, query: Query) -> Steps[dict[str, Any]]:
         document: dict[str, Any] = {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
@@ -248,7 +251,7 @@ class Monitoring:
             return {**document, "accounts": [ACCOUNT]}
         if account != ACCOUNT:
             raise BadQuery(f"Account {account} does not exist")
-        traffic = self._sources.traffic()
+        traffic = yield from self._sources.traffic()
         document["account_detail"] = {
             "account_name": ACCOUNT,
             "update_time": format_ns(self._start_ns),
@@ -261,8 +264,8 @@ class Monitoring:
         }
         return document
 
-    def accstatz(self, query: Query) -> dict[str, Any]:
-        traffic = self._sources.traffic()
+    def accstatz(self, query: Query) -> Steps[dict[str, Any]]:
+        traffic = yield from self._sources.traffic()
         stats = []
         if traffic.connections or flag(query, "unused"):
             none = {"msgs": 0, "bytes": 0}
@@ -286,7 +289,8 @@ class Monitoring:
             "account_statz": stats,
         }
 
-    def routez(self, query: Query) -> dict[str, Any]:
+    def routez(self, query: Query) -> Steps[dict[str, Any]]:
+        yield
         now = time.time_ns()
         routes = [_route(facts, now) for facts in self._routes()]
         return {
@@ -300,7 +304,8 @@ class Monitoring:
     def _routes(self) -> Sequence[RouteFacts]:
         return self._cluster.routes() if self._cluster is not None else ()
 
-    def gatewayz(self, query: Query) -> dict[str, Any]:
+    def gatewayz(self, query: Query) -> Steps[dict[str, Any]]:
+        yield
         return {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
@@ -308,7 +313,8 @@ class Monitoring:
             "inbound_gateways": {},
         }
 
-    def leafz(self, query: Query) -> dict[str, Any]:
+    def leafz(self, query: Query) -> Steps[dict[str, Any]]:
+        yield
         return {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),

@@ -42,7 +42,7 @@ def number(query: Query, name: str) -> int:
     raise BadQuery(f"Error decoding int for '{name}': strconv.Atoi: parsing \"{text}\": {fault}")
 
 
-def page(query: Query, default: int = MONITORING_PAGE) -> tuple[int, int]:
-    """Return (offset, limit)."""
+def page(query: Query) -> tuple[int, int]:
+    """Return (offset, limit): of one page, however much is asked for."""
     offset, limit = max(0, number(query, "offset")), number(query, "limit")
-    return offset, limit if limit > 0 else default
+    return offset, min(limit, MONITORING_PAGE) if limit > 0 else MONITORING_PAGE

@@ -41,6 +41,7 @@ class Subscriptions:
         self.table = RouteTable(self.sublist, self._remote_interest.sublist)
         self.remotes: Remotes | None = None  # None: no other nodes
         self.conns: dict[int, ClientConn] = {}  # by cid; registered by the listener
+        self.internal_subs: list[Subscription] = []  # of the server itself; they stay
         self.closed: deque[ConnectionFacts] = deque(maxlen=max(0, options.max_closed_clients))
         # Totals of connections that are gone; the living are added when somebody asks.
         self.closed_in_msgs = self.closed_in_bytes = 0
@@ -54,23 +55,7 @@ class Subscriptions:
         self._ack_watcher_count = 0
         self._remote_ack_watcher_count = 0  # those of them at other nodes
 
-    # --- totals, for monitoring -------------------------------------------------------------------
-
-    @property
-    def in_msgs(self) -> int:
-        return self.closed_in_msgs + sum(conn.in_msgs for conn in self.conns.values())
-
-    @property
-    def in_bytes(self) -> int:
-        return self.closed_in_bytes + sum(conn.in_bytes for conn in self.conns.values())
-
-    @property
-    def out_msgs(self) -> int:
-        return self.closed_out_msgs + sum(conn.out_msgs for conn in self.conns.values())
-
-    @property
-    def out_bytes(self) -> int:
-        return self.closed_out_bytes + sum(conn.out_bytes for conn in self.conns.values())
+    # --- connections ------------------------------------------------------------------------------
 
     def conn_closing(self, conn: ClientConn) -> None:
         """A connection ends: its counters join the totals, its facts the ring of closed ones."""
@@ -105,6 +90,8 @@ class Subscriptions:
                 self._ack_watcher_count -= 1
             if self.remotes is not None:
                 self.remotes.unsubscribed(sub)
+        else:
+            self.internal_subs.remove(sub)
         if self._watches:
             self._tell_watches(sub.pattern)
 
@@ -115,6 +102,7 @@ class Subscriptions:
         node's clients; with `is_told` of all nodes', and `conn` is None for others'."""
         sub = Subscription(pattern, callback=callback)
         sub.is_told = is_told
+        self.internal_subs.append(sub)
         self.sublist.insert(sub)
         self.table.on_interest_changed(pattern)
         if is_told and self.remotes is not None:

@@ -27,8 +27,15 @@ class SystemAnswers:
         self._count = 0
 
     def send(self, reply: bytes, answer: dict[str, Any]) -> None:
-        whole = {"server": self._server()} | answer
-        body = json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
+        body = json.dumps(self.whole(answer), separators=(",", ":"), ensure_ascii=False).encode()
+        self.publish(reply, body)
+
+    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return an answer as it is sent."""
+        return {"server": self._server()} | answer
+
+    def publish(self, reply: bytes, body: bytes) -> None:
+        """Send the text of a whole answer."""
         self._pubsub.publish(reply, b"", b"", body)
 
     def _server(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """/metrics in Prometheus' text format, from the documents that /varz and /jsz show.
 
 Metric names are those of prometheus-nats-exporter, so dashboards made for it keep working. The
-library is imported at the first scrape.
+text is made in pieces, of one stream each: there may be thousands, and nobody can page here.
 """
 
 from __future__ import annotations
@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
-
-_STREAM_LABELS = ("server_id", "account", "stream_name")
-_CONSUMER_LABELS = (*_STREAM_LABELS, "consumer_name")
 _STREAM_GAUGES = {
     "jetstream_stream_total_messages": "messages",
     "jetstream_stream_total_bytes": "bytes",
@@ -69,94 +62,113 @@ _SERVER_GAUGES = {
 
 def render(varz: dict[str, Any], jsz: dict[str, Any], care: dict[str, int] | None = None) -> bytes:
     """Return the exposition of one moment."""
-    return generate_latest(_Moment(varz, jsz, care or {}))
+    return "".join(pieces(varz, jsz, care)).encode()
 
 
-class _Moment(Collector):
-    """A collector over documents that were just built; nothing is kept between scrapes."""
+def pieces(
+    varz: dict[str, Any], jsz: dict[str, Any], care: dict[str, int] | None = None
+) -> Iterator[str]:
+    """Iterate over the exposition of one moment; an empty piece is a pause.
 
-    def __init__(self, varz: dict[str, Any], jsz: dict[str, Any], care: dict[str, int]) -> None:
-        self._varz = varz
-        self._jsz = jsz
-        self._care = care
-        self._server = varz["server_id"]
+    The samples of a metric must stand together, and the rows of `jsz` are made but once: so lines
+    are collected by metric, then told.
+    """
+    server = varz["server_id"]
+    families: dict[str, _Family] = {}
 
-    def collect(self) -> Iterator[Metric]:
-        for name, value in _numbers("gnatsd_varz", self._varz):
-            family = GaugeMetricFamily(name, name.removeprefix("gnatsd_"), labels=("server_id",))
-            family.add_metric((self._server,), value)
-            yield family
-        requests = CounterMetricFamily(
-            "streamd_http_requests", "Requests to the monitoring port", labels=("path",)
-        )
-        for path, count in self._varz["http_req_stats"].items():
-            requests.add_metric((path,), count)
-        yield requests
-        for key, count in self._care.items():
-            if key in _CARE_GAUGES:
-                name, text = _CARE_GAUGES[key]
-                care: Metric = GaugeMetricFamily(name, text, labels=("server_id",))
-            else:
-                name, text = _CARE_COUNTERS[key]
-                care = CounterMetricFamily(name, text, labels=("server_id",))
-            care.add_metric((self._server,), count)  # type: ignore[attr-defined]
-            yield care
-        yield from self._jetstream()
+    def gauge(name: str, text: str, value: float, labels: tuple[tuple[str, str], ...]) -> None:
+        family = families.get(name)
+        if family is None:
+            family = families[name] = _Family("gauge", name, text)
+        family.add(value, labels)
 
-    def _jetstream(self) -> Iterator[Metric]:
-        disabled = GaugeMetricFamily(
-            "jetstream_server_jetstream_disabled", "JetStream disabled", labels=("server_id",)
-        )
-        disabled.add_metric((self._server,), float(bool(self._jsz.get("disabled"))))
-        yield disabled
-        if self._jsz.get("disabled"):
-            return
+    here = (("server_id", server),)
+    for name, value in _numbers("gnatsd_varz", varz):
+        gauge(name, name.removeprefix("gnatsd_"), value, here)
+    requests = families["requests"] = _Family(
+        "counter", "streamd_http_requests_total", "Requests to the monitoring port"
+    )
+    for path, count in varz["http_req_stats"].items():
+        requests.add(count, (("path", path),))
+    for key, count in (care or {}).items():
+        if key in _CARE_GAUGES:
+            gauge(*_CARE_GAUGES[key], count, here)
+            continue
+        name, text = _CARE_COUNTERS[key]
+        families[key] = _Family("counter", f"{name}_total", text)
+        families[key].add(count, here)
+    is_disabled = bool(jsz.get("disabled"))
+    gauge("jetstream_server_jetstream_disabled", "JetStream disabled", is_disabled, here)
+    if not is_disabled:
         for name, key in _SERVER_GAUGES.items():
-            family = GaugeMetricFamily(name, key, labels=("server_id",))
-            family.add_metric((self._server,), self._jsz[key])
-            yield family
-        streams = [
-            (account["name"], stream)
-            for account in self._jsz.get("account_details", ())
-            for stream in account.get("stream_detail", ())
-        ]
-        for name, key in _STREAM_GAUGES.items():
-            family = GaugeMetricFamily(name, f"Stream {key}", labels=_STREAM_LABELS)
-            for account, stream in streams:
-                labels = (self._server, account, stream["name"])
-                family.add_metric(labels, stream["state"].get(key, 0))
-            yield family
-        yield from self._cluster(streams)
-        for name, path in _CONSUMER_GAUGES.items():
-            family = GaugeMetricFamily(name, "Consumer " + " ".join(path), labels=_CONSUMER_LABELS)
-            for account, stream in streams:
+            gauge(name, key, jsz[key], here)
+        meta = jsz.get("meta_cluster")
+        if meta is not None:
+            of_meta = (("cluster", meta["name"]), *here)
+            for name, key in _META_GAUGES.items():
+                gauge(name, f"Meta group {key}", meta[key], of_meta)
+            leads = meta.get("leader") == varz["server_name"]
+            gauge("streamd_meta_is_leader", "Leads the meta group", leads, of_meta)
+        for account in jsz.get("account_details", ()):
+            for stream in account.get("stream_detail", ()):
+                yield ""
+                of_stream = (("account", account["name"]), *here, ("stream_name", stream["name"]))
+                _of_stream(gauge, stream, of_stream, in_cluster=meta is not None)
                 for consumer in stream.get("consumer_detail", ()):
-                    value: Any = consumer
-                    for key in path:
-                        value = value[key]
-                    owner = (self._server, account, stream["name"], consumer["name"])
-                    family.add_metric(owner, value)
-            yield family
+                    yield ""
+                    of_consumer = (of_stream[0], ("consumer_name", consumer["name"]))
+                    _of_consumer(gauge, consumer, of_consumer + of_stream[1:])
+    for family in families.values():
+        yield from family.pieces()
 
-    def _cluster(self, streams: list[tuple[str, dict[str, Any]]]) -> Iterator[Metric]:
-        meta = self._jsz.get("meta_cluster")
-        if meta is None:
-            return
-        labels: tuple[str, ...] = ("server_id", "cluster")
-        here = (self._server, meta["name"])
-        for name, key in _META_GAUGES.items():
-            family = GaugeMetricFamily(name, f"Meta group {key}", labels=labels)
-            family.add_metric(here, meta[key])
-            yield family
-        leading = GaugeMetricFamily("streamd_meta_is_leader", "Leads the meta group", labels=labels)
-        leading.add_metric(here, float(meta.get("leader") == self._varz["server_name"]))
-        yield leading
+
+_Gauge = Callable[[str, str, float, tuple[tuple[str, str], ...]], None]
+
+
+class _Family:
+    """One metric with its samples, as lines of text."""
+
+    __slots__ = ("_head", "_lines", "_name")
+
+    def __init__(self, kind: str, name: str, text: str) -> None:
+        self._name = name
+        self._head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+        self._lines: list[str] = []
+
+    def add(self, value: float, labels: tuple[tuple[str, str], ...]) -> None:
+        """Add a sample."""
+        shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+        self._lines.append(f"{self._name}{{{shown}}} {float(value)!r}\n")
+
+    def pieces(self) -> Iterator[str]:
+        """Iterate over the text, some hundred samples a piece."""
+        yield self._head
+        for at in range(0, len(self._lines), 256):
+            yield "".join(self._lines[at : at + 256])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _of_stream(
+    gauge: _Gauge, stream: dict[str, Any], labels: tuple[tuple[str, str], ...], *, in_cluster: bool
+) -> None:
+    for name, key in _STREAM_GAUGES.items():
+        gauge(name, f"Stream {key}", stream["state"].get(key, 0), labels)
+    if in_cluster and "role" in stream:
         for name, of in _REPLICA_GAUGES.items():
-            family = GaugeMetricFamily(name, f"Replica here: {name}", labels=_STREAM_LABELS)
-            for account, stream in streams:
-                if "role" in stream:
-                    family.add_metric((self._server, account, stream["name"]), float(of(stream)))
-            yield family
+            gauge(name, f"Replica here: {name}", float(of(stream)), labels)
+
+
+def _of_consumer(
+    gauge: _Gauge, consumer: dict[str, Any], labels: tuple[tuple[str, str], ...]
+) -> None:
+    for name, path in _CONSUMER_GAUGES.items():
+        value: Any = consumer
+        for key in path:
+            value = value[key]
+        gauge(name, "Consumer " + " ".join(path), value, labels)
 
 
 def _numbers(prefix: str, document: dict[str, Any]) -> Iterator[tuple[str, float]]:

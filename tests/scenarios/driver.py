@@ -10,6 +10,7 @@ from streamd.config.options import Options
 from streamd.machine import commands
 from streamd.net.health import Health, judge, not_current
 from streamd.net.jetstreamz import JetStreamSources, JetStreamz
+from streamd.net.slices import finish
 from streamd.types import META_UID, Msg, NodeId, Seq, Uid
 from tests.scenarios.nodes import Nodes, setting
 from tests.sim.host import ROOT
@@ -197,7 +198,7 @@ class Cluster(Nodes):
         return JetStreamz(sources, Options(), server_id=name, server_name=name)
 
     def health(self, name: NodeId) -> Health:
-        return judge(self.node(name), {})
+        return finish(judge(self.node(name), {}))
 
     def read(self, name: NodeId, stream: str = "S") -> dict[Seq, bytes]:
         """All messages as a node's own replica gives them."""

@@ -14,6 +14,7 @@ import pytest
 
 from streamd.machine import commands
 from streamd.net.health import judge
+from streamd.net.slices import finish
 from streamd.obs.metrics import render
 from streamd.raft.messages import SnapshotOffer
 from streamd.store import wal_in_use
@@ -127,7 +128,7 @@ def conflicts_of(cluster: Cluster, name: NodeId) -> int:
     """The metric of a node's process that counts them."""
     documents = cluster.documents(name)
     varz = {"server_id": name, "server_name": name, "http_req_stats": {}}
-    text = render(varz, documents.jsz({}), documents.care()).decode()
+    text = render(varz, finish(documents.jsz({})), documents.care()).decode()
     metric = f'streamd_incarnation_conflicts_total{{server_id="{name}"}} '
     return int(float(text.partition(metric)[2].split()[0]))
 
@@ -138,7 +139,7 @@ def check_conflict(cluster: Cluster, name: NodeId) -> None:
     facts = cluster.node(name).group_info(cluster.uid("S"))
     assert facts is not None
     assert facts["state"] == "conflict"
-    verdict = judge(cluster.node(name), {"account": "$G", "stream": "S"})
+    verdict = finish(judge(cluster.node(name), {"account": "$G", "stream": "S"}))
     assert verdict.status in (404, 503)
     assert "group" in facts["reason"]
     assert any("another incarnation of a stream" in line for line in cluster.world.recent)
@@ -586,7 +587,7 @@ def test_s3_11_an_operator_hears_of_a_disk_that_runs_full_and_what_to_do(cluster
     assert cluster.events("disk is almost full") == 1
     assert any("make room" in line for line in cluster.world.recent)
     assert "No space left" in cluster.health(name).text
-    groups = cluster.documents(name).raftz({"acc": "$G"}) or {}
+    groups = finish(cluster.documents(name).raftz({"acc": "$G"})) or {}
     assert [group["state"] for group in groups["$G"].values()] == ["CLOSED"]
     disk.capacity = 1 << 40
     cluster.until("room", lambda: cluster.events("disk has room again"), 5)

@@ -11,6 +11,7 @@ from streamd.config.options import Options
 from streamd.net.account_pings import AccountPings
 from streamd.net.facts import Sources
 from streamd.net.monitoring import Monitoring
+from streamd.net.slices import Slicer
 from streamd.net.user_info import SystemAnswers
 from tests.unit.net.bed import CONNECT, Bed
 from tests.unit.net.mesh import Mesh
@@ -22,10 +23,14 @@ def ask(subject: str, payload: bytes = b"") -> dict[str, Any]:
     monitoring = Monitoring(
         pubsub.options, sources=Sources(pubsub), server_id=pubsub.server_id, server_name="bed"
     )
-    AccountPings(pubsub, monitoring, SystemAnswers(pubsub, has_jetstream=True))
+    answers = SystemAnswers(pubsub, has_jetstream=True)
+    AccountPings(pubsub, monitoring, answers, Slicer(bed.clock.call_soon))
     bed.peer(CONNECT)  # somebody else
     request = b"SUB in 1\r\nPUB $SYS.REQ.ACCOUNT.PING.%b in %d\r\n%b\r\n"
-    sent = bed.peer(CONNECT).send(request % (subject.encode(), len(payload), payload))
+    client = bed.peer(CONNECT)
+    sent = client.send(request % (subject.encode(), len(payload), payload))
+    bed.clock.advance(0)
+    sent += client.take()
     head, body, end = sent.split(b"\r\n")
     assert head == b"MSG in 1 %d" % len(body) and not end
     answer: dict[str, Any] = json.loads(body)
@@ -88,10 +93,14 @@ def test_every_node_answers_with_its_own() -> None:
         monitoring = Monitoring(
             pubsub.options, sources=Sources(pubsub), server_id=name, server_name=name
         )
-        AccountPings(pubsub, monitoring, SystemAnswers(pubsub, has_jetstream=True))
+        answers = SystemAnswers(pubsub, has_jetstream=True)
+        AccountPings(pubsub, monitoring, answers, Slicer(bed.clock.call_soon))
     mesh.settle()
     client = mesh.beds["b"].peer(CONNECT)
     sent = client.send(b"SUB in 1\r\nPUB $SYS.REQ.ACCOUNT.PING.CONNZ in 0\r\n\r\n")
+    mesh.settle()
+    for bed in mesh.beds.values():
+        bed.clock.advance(0)
     mesh.settle()
     sent += client.take()
     answers = [json.loads(line) for line in sent.split(b"\r\n") if line.startswith(b"{")]

@@ -11,11 +11,10 @@ import pytest
 from streamd.config.options import JetStreamOptions, Options
 from streamd.limits import CURRENT_LAG_MAX
 from streamd.net.jetstreamz import JetStreamSources
-from streamd.net.monitoring import Monitoring
 from streamd.net.query import BadQuery
 from streamd.obs.metrics import render
 from tests.unit.api.cluster_bed import ClusterNode, World
-from tests.unit.net.test_monitoring import monitoring
+from tests.unit.net.test_monitoring import Documents, monitoring
 
 
 class Nodes(World):
@@ -49,11 +48,11 @@ class Nodes(World):
 
         node.group_info = group_info  # type: ignore[method-assign]
 
-    def monitoring(self, name: str) -> Monitoring:
+    def monitoring(self, name: str) -> Documents:
         m = monitoring(Options(jetstream=JetStreamOptions(is_enabled=True)))
-        m._server_name = name
+        m.monitoring._server_name = name
         m.attach(JetStreamSources(self.nodes[name], self.routers[name]))
-        m.is_ready = True
+        m.monitoring.is_ready = True
         return m
 
 
@@ -65,7 +64,7 @@ def world() -> Nodes:
     return world
 
 
-def details(m: Monitoring, **query: str) -> dict[str, dict[str, Any]]:
+def details(m: Documents, **query: str) -> dict[str, dict[str, Any]]:
     found = m.jsz(query)["account_details"][0]["stream_detail"]
     return {stream["name"]: stream for stream in found}
 
@@ -128,7 +127,7 @@ def test_raftz_lists_groups(world: Nodes) -> None:
     assert monitoring().raftz({}) is None
 
 
-def health(m: Monitoring, **query: str) -> tuple[int, str]:
+def health(m: Documents, **query: str) -> tuple[int, str]:
     status, document = m.healthz({name.replace("_", "-"): value for name, value in query.items()})
     return status, document.get("error", "")
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import aiohttp
 import pytest
@@ -15,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamd import limits
 from streamd.net import http
-from streamd.net.http import HttpServer, to_text
+from streamd.net.http import HttpServer
+from streamd.net.slices import Slicer
 from streamd.net.sockets import listening_socket
 from streamd.obs.log import Log
 from tests.unit.net.test_monitoring import monitoring, with_streams
@@ -31,7 +30,8 @@ def serve(check: Callable[[Get, HttpServer], Awaitable[None]], **changes: str) -
         log = Log(stream=io.StringIO())
         async with asyncio.TaskGroup() as tasks:
             m = with_streams() if not changes.pop("plain", "") else monitoring()
-            server = HttpServer(listening, m, log, **changes)
+            slicer = Slicer(asyncio.get_running_loop().call_soon)
+            server = HttpServer(listening, m.monitoring, slicer, log, **changes)
             server.start(tasks)
             async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
 
@@ -131,45 +131,6 @@ def test_metrics_are_what_prometheus_reads() -> None:
         assert (sample.labels["stream_name"], sample.value) == ("S", 4)
         assert families["gnatsd_varz_in_msgs"].samples[0].value == 1
         assert "gnatsd_varz_jetstream_stats_storage" in families
-
-    serve(check)
-
-
-def test_metrics_are_written_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text of 5,000 consumers held it for a second, with each scrape."""
-    import streamd.obs.metrics
-
-    render = streamd.obs.metrics.render
-    threads: list[int] = []
-
-    def noted(*documents: Any) -> bytes:
-        threads.append(threading.get_ident())
-        return render(*documents)
-
-    monkeypatch.setattr(streamd.obs.metrics, "render", noted)
-
-    async def check(get: Get, server: HttpServer) -> None:
-        assert (await get("/metrics"))[0] == 200
-        assert threads and threading.get_ident() not in threads
-
-    serve(check)
-
-
-def test_documents_are_written_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of 10,000 streams held it for two seconds."""
-    threads: list[int] = []
-
-    def noted(document: dict[str, Any]) -> str:
-        threads.append(threading.get_ident())
-        return to_text(document)
-
-    monkeypatch.setattr(http, "to_text", noted)
-
-    async def check(get: Get, server: HttpServer) -> None:
-        for path in ("/varz", "/jsz?consumers=1", "/connz?subs=1", "/subsz?subs=1"):
-            status, _, body = await get(path)
-            assert status == 200 and json.loads(body)
-        assert len(threads) == 4 and threading.get_ident() not in threads
 
     serve(check)
 
