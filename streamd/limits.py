@@ -116,6 +116,7 @@ WAL_SEGMENT_BYTES_MIN: Final = 4 * 1024 * 1024
 WAL_SEGMENT_FRACTION: Final = 64  # of the free space: a log is a few segments
 RESERVE_SEGMENTS: Final = 4  # kept free for the log to turn over and blocks to be written
 ROOM_LOOK_BYTES: Final = 16 * 1024 * 1024  # how much is stored between two looks at the disk
+STORE_LOOK_S: Final = 0.5  # how often the store directory is looked at: is it still there?
 SLOW_LOOK_S: Final = 1.0  # how often the log is asked whether it waits for the disk
 SLOW_S: Final = 2.0  # an append that takes longer, or a server that stood still, is told of
 HUNG_S: Final = 10.0  # an append that takes longer: /healthz is 503

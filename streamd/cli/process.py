@@ -255,6 +255,7 @@ class ServerProcess:
         if js.domain:
             _serve_domain(js.domain, router, self._pubsub)
         node.on_stream_event = router.advisories.on_stream_event
+        node.on_store_gone = self._on_store_gone
         self._monitoring.attach(JetStreamSources(node, router))
         self._log_jetstream(memory_max, storage_max)
         log.info(f"Took {_took(started)} to start JetStream")
@@ -340,6 +341,13 @@ class ServerProcess:
             runfiles.remove(self._ports_file)
         if self._options.pid_file:
             runfiles.remove_pid(self._options.pid_file)
+
+    def _on_store_gone(self) -> None:
+        """Nothing is stored here any more. In a cluster clients are better off elsewhere; a single
+        server stays, to say why: started anew it would be an empty one."""
+        self._exit_status = 1
+        if self._node.is_clustered:
+            self._lame_duck()
 
     def _on_fatal(self, err: BaseException) -> None:
         """The log of all groups failed: nothing can be promised any more."""

@@ -32,6 +32,9 @@ def judge(node: Any, query: Query) -> Steps[Health]:
     if account and account != ACCOUNT:
         text = f'JetStream account "{account}" not found'
         return Health(404, "ACCOUNT", text, {"account": account})
+    if node.store_watch.reason:
+        text = f"JetStream is stopped: the store directory is gone: {node.store_watch.reason}"
+        return Health(503, "JETSTREAM", text)
     if node.slowness.waits_s >= HUNG_S:
         text = f"JetStream has waited {node.slowness.waits_s:.0f} s for the disk"
         return Health(503, "JETSTREAM", text)

@@ -46,6 +46,8 @@ class Failures:
         """The stream failed; tells the operator, and returns the reason that clients hear."""
         reason = self._reasons[uid] = f"{type(err).__name__}: {err}"
         self._errors[uid] = err
+        if str(err) == self._node.store_watch.reason:
+            return reason  # told once, for all of them
         facts = {"where": "".join(traceback.format_exception(err)[-3:]).strip()}
         advice = self._advice(uid, err)
         if advice:

@@ -266,6 +266,14 @@ class MetaMember:
 
     # --- the end, and beginning anew --------------------------------------------------------
 
+    def end(self, err: BaseException) -> None:
+        """The node has lost what the group relies on: it stops, and others lead."""
+        if self.group is not None and self.monitor is not None:
+            self._node.leaders.note_own(META_UID, self.group.raft.term, is_ready=False)
+            if self._node.is_clustered:
+                self._node.peering.announce(META_UID)
+            self.monitor.post((g.FAILED, err, None, None))
+
     def stop(self, done: Callable[[], None]) -> None:
         """The node stops; call `done` when the group has."""
         if self.monitor is None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from streamd import errors, limits
-from streamd.errors import ConfigError, CorruptionError
+from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.machine.meta import MetaMachine
 from streamd.node import group as g
 from streamd.node import ownership, storedir
@@ -47,6 +47,7 @@ from streamd.node.room import MemoryRoom, StorageRoom
 from streamd.node.scrubber import Scrubber
 from streamd.node.sightings import Sightings
 from streamd.node.slowness import Slowness
+from streamd.node.store_watch import StoreWatch
 from streamd.node.stragglers import Stragglers
 from streamd.node.stream_handle import LocalStream
 from streamd.node.timers import Timers
@@ -100,6 +101,7 @@ class Node:
         self.accepts_loss = accepts_loss and not self.is_clustered
         self.accepts_doubt = accepts_loss and self.is_clustered
         self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
+        self.on_store_gone: Callable[[], None] = lambda: None  # see `store_is_gone`
         self.identity: dict[str, Any] = {}  # see storedir; empty until the start
         self.env: NodeEnv = env or SystemEnv()
         self.max_payload = max_payload
@@ -114,6 +116,7 @@ class Node:
         self.stragglers = Stragglers(self)
         self.timers = Timers(self.env.loop)
         self.slowness = Slowness(self)
+        self.store_watch = StoreWatch(self)
         self.trash = Trash(self)
         self.amnesia = Amnesia(self)
         self.accepted_loss = AcceptedLoss(self)
@@ -177,6 +180,7 @@ class Node:
         tell_clock = partial(ClockWatch(env.clock).look, self.warn)
         self.timers.again("clock", limits.ROOM_CHECK_S, tell_clock)
         self.slowness.start()
+        self.store_watch.start(self._lock)
         self.scrubber.start()
         self.damages.start()
         if not self.is_clustered:
@@ -499,13 +503,35 @@ class Node:
 
     def _on_log_error(self, err: BaseException) -> None:
         """The log failed: nothing can be promised any more, so every group stops (I10)."""
+        if self.store_watch.is_gone():
+            return  # which has stopped them all
         for handle in list(self.replicas):
             if handle.is_file:
                 self.replicas.fail(handle.uid, handle.name, err)
         self.give_up(err)
 
+    def store_is_gone(self, err: DiskError) -> None:
+        """The store directory was removed, or another took its place. Nothing is acked from here
+        on, and nothing is written by name: who finds half a directory would take it for this one.
+        The process goes on, to say so; leaderships go to nodes that have their data."""
+        self.wal.refuse(err)
+        self._disk.abandon()
+        self.timers.stop()
+        self.scrubber.stop()
+        self.error(
+            "the store directory is gone: nothing is stored or acked here any more",
+            reason=str(err),
+            advice="bring it back (is its volume mounted?) and restart this server; without it "
+            "the next start begins with nothing, in a cluster with what the others have",
+        )
+        self.replicas.end_all(err)
+        self.meta_member.end(err)
+        self.on_store_gone()
+
     def give_up(self, err: BaseException) -> None:
         """This node can't go on: whoever runs it stops it."""
+        if self.store_watch.is_gone():
+            return  # that is why, and known by now
         if self._on_fatal is not None:
             self._on_fatal(err)
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import errors, limits
-from streamd.errors import CorruptionError, IncarnationError
+from streamd.errors import CorruptionError, DiskError, IncarnationError
 from streamd.machine.meta import StreamAsset
 from streamd.node import group as g
 from streamd.node.catch_ups import CatchUps
@@ -540,6 +540,17 @@ class Replicas:
         for uid, asset in list(self._assets.items()):
             self.catch_ups.stop(uid)
             self.fail(uid, asset.name, err)
+
+    def end_all(self, err: DiskError) -> None:
+        """Every group ends here, also those that lead: what they rely on is gone."""
+        for uid, asset in list(self._assets.items()):
+            self.catch_ups.stop(uid)
+            replica = self._replicas.get(uid)
+            if replica is None or replica.monitor.stopped.is_set():
+                self.fail(uid, asset.name, err)
+            else:
+                self._withdraw(replica)
+                replica.monitor.post((g.FAILED, err, None, None))
 
     def close_stores(self) -> None:
         for replica in self:

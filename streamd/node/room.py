@@ -45,7 +45,7 @@ class StorageRoom:
         self._left -= byte_count
         if self._left >= 0:
             return True
-        free = int(self._disk.free_bytes(self._directory))
+        free = self._free_bytes()
         # What is stored is written twice: to the log, and, maybe much later, to a block.
         left = (free - self.reserve_bytes - self._unwritten()) // 2
         if self._storage_max >= 0:
@@ -56,19 +56,25 @@ class StorageRoom:
 
     def is_disk_short(self) -> bool:
         """True if little more than the reserve is free."""
-        free = int(self._disk.free_bytes(self._directory))
-        return free < self.reserve_bytes * 2
+        return self._free_bytes() < self.reserve_bytes * 2
 
     def tell(self, *, warn: Callable[..., object], info: Callable[..., object]) -> None:
         """Have an operator hear of a short disk, once, before something stops: a follower takes
         what a leader with a larger disk sends, and what a leader refuses only its clients hear."""
         is_short = self.is_disk_short()
         if is_short and not self._is_told:
-            free = int(self._disk.free_bytes(self._directory))
+            free = self._free_bytes()
             warn("disk is almost full", path=self._directory, free_bytes=free)
         elif self._is_told and not is_short:
             info("disk has room again", path=self._directory)
         self._is_told = is_short
+
+    def _free_bytes(self) -> int:
+        """Of a directory that can't be looked at nothing is free (`store_watch` finds out why)."""
+        try:
+            return int(self._disk.free_bytes(self._directory))
+        except OSError:
+            return 0
 
 
 class MemoryRoom:

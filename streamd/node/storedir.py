@@ -61,7 +61,7 @@ def prepare(store_dir: str, disk: Disk) -> StoreDir:
                 f"store directory {store_dir!r} holds nats-server's data (jetstream/), which "
                 "streamd cannot read: give it a directory of its own"
             )
-        disk.mkdir(root)
+        disk.make_dirs(root)
         names = set(disk.listdir(root))
     except NotADirectoryError as err:
         raise ConfigError(f"storage directory is not a directory: {store_dir!r}") from err

@@ -76,12 +76,27 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def mkdir(self, path: str) -> None:
+        """Make `path` in a directory that is there; no error if it exists. A running server never
+        makes its own root again: what was removed under it must not come back as half of it."""
+
+    def make_dirs(self, path: str) -> None:
         """Make `path` and its parents; no error if it exists."""
 
     def listdir(self, path: str) -> list[str]:
         """Sorted names; [] if there is no such directory."""
 
     def exists(self, path: str) -> bool: ...
+
+    def identity(self, path: str) -> tuple[int, int]:
+        """Return (device, inode) of what `path` leads to: another one under the same name, or a
+        file system mounted over it, has another."""
+
+    def is_linked(self, fd: int) -> bool:
+        """True while the open file has a name, so that somebody can find it again."""
+
+    def abandon(self) -> None:
+        """Open, make, rename and remove nothing from here on (ESTALE): what the paths lead to may
+        be somebody else's by now. Files that are open stay so."""
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory and all in it; no error if it does not exist."""
@@ -106,8 +121,10 @@ class OsDisk:
 
     def __init__(self) -> None:
         self._direct = DirectWriter(self.pwrite)
+        self._is_abandoned = False
 
     def open(self, path: str, *, create: bool = False) -> int:
+        self._check_ours(path)
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return os.open(path, flags, 0o640)
 
@@ -172,12 +189,23 @@ class OsDisk:
         return os.fstat(fd).st_size
 
     def replace(self, source: str, target: str) -> None:
+        self._check_ours(target)
         os.replace(source, target)
 
     def unlink(self, path: str) -> None:
+        self._check_ours(path)
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:
+        self._check_ours(path)
+        try:
+            os.mkdir(path, mode=0o750)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def make_dirs(self, path: str) -> None:
+        self._check_ours(path)
         os.makedirs(path, mode=0o750, exist_ok=True)
 
     def listdir(self, path: str) -> list[str]:
@@ -189,7 +217,22 @@ class OsDisk:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def identity(self, path: str) -> tuple[int, int]:
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+
+    def is_linked(self, fd: int) -> bool:
+        return os.fstat(fd).st_nlink > 0
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
+
+    def _check_ours(self, path: str) -> None:
+        if self._is_abandoned:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
     def remove_tree(self, path: str) -> None:
+        self._check_ours(path)
         for root, directories, names in os.walk(path, topdown=False):
             for name in names:
                 os.unlink(os.path.join(root, name))

@@ -62,8 +62,12 @@ class StreamStore(Blocks):
         """
         try:
             if not disk.exists(directory):
+                parent = os.path.dirname(directory)
+                if not disk.exists(parent):  # `streams` itself was removed
+                    disk.mkdir(parent)
+                    disk.sync_dir(os.path.dirname(parent))
                 disk.mkdir(directory)
-                disk.sync_dir(os.path.dirname(directory))
+                disk.sync_dir(parent)
             SnapshotFile.remove_strays(disk, directory)
             store = cls(disk, directory, uid, thread, budget or HotBudget())
         except OSError as err:

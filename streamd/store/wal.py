@@ -53,6 +53,7 @@ class Wal:
         self._thread = thread
         self._on_error = on_error
         self._is_error_told = False
+        self._is_refused = False
         self._groups = recovered.groups
         self.dropped_bytes = recovered.dropped_bytes
         self.dropped_at = recovered.dropped_at
@@ -177,6 +178,12 @@ class Wal:
         return found.state() if found is not None else None
 
     @property
+    def has_file(self) -> bool:
+        """True while the newest segment, which acks rely upon, has a name: a file that was removed
+        takes writes and syncs like any other, and no start finds it."""
+        return self._in_use.is_newest_linked()
+
+    @property
     def sync_count(self) -> int:
         """How often the log was synced since it was opened."""
         return self._segment.sync_count
@@ -194,8 +201,10 @@ class Wal:
         self._writer.add((writes, done, lazy))
 
     def refuse(self, err: DiskError) -> None:
-        """Write nothing from here on: something else that has to be durable first is not."""
+        """Write nothing from here on, and report nothing done, also not what is on its way:
+        something else that has to be durable first is not."""
         self._writer.failure = self._writer.failure or err
+        self._is_refused = True
 
     def hold(self) -> None:
         """Begin no write until `resume`: what was logged does not get to the blocks as fast, and
@@ -347,7 +356,7 @@ class Wal:
 
     def _complete(self, result: Batch | BaseException | None) -> None:
         """A write is safe: note where its entries are and tell who waits."""
-        if result is None:
+        if result is None or self._is_refused:
             return
         if isinstance(result, BaseException):
             if not isinstance(result, DiskError):

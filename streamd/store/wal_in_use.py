@@ -49,6 +49,10 @@ class SegmentsInUse:
         """True if no group needs the oldest. Never of the one being written."""
         return self.oldest != self.newest and not self._pins.get(self.oldest)
 
+    def is_newest_linked(self) -> bool:
+        """True while the file of the newest has a name."""
+        return not self._fds or self._disk.is_linked(self._fds[self.newest])
+
     def drop_oldest(self) -> tuple[int, int]:
         """Let go of the oldest; return (number, file)."""
         no = self.oldest

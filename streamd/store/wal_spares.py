@@ -78,9 +78,13 @@ class Spares:
         disk = self._disk
         disk.crash_point("WAL_SEGMENT_RELEASED")
         name = self._next_name()
-        disk.replace(
-            os.path.join(self._directory, segment_name(no)), os.path.join(self._directory, name)
-        )
+        try:
+            disk.replace(
+                os.path.join(self._directory, segment_name(no)), os.path.join(self._directory, name)
+            )
+        except FileNotFoundError:
+            disk.close(fd)  # somebody removed it, which the log has got over by now
+            return
         disk.crash_point("WAL_SEGMENT_SPARED")
         disk.sync_dir(self._directory)
         disk.crash_point("WAL_SEGMENT_FREED")

@@ -140,7 +140,7 @@ def test_the_golden_snapshot_reads_back() -> None:
 def test_the_golden_log_reads_back(name: str) -> None:
     """Also as it was before batches said which records they have (docs/adr/0032)."""
     disk = SimDisk(6)
-    disk.mkdir("/wal")
+    disk.make_dirs("/wal")
     fd = disk.open("/wal/0000000000000001.wal", create=True)
     disk.pwrite(fd, (HERE / name).read_bytes().ljust(16 * 1024, b"\0"), 0)
     disk.close(fd)

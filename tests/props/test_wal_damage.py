@@ -191,7 +191,7 @@ def harm(work: Work, fault: str, close_at: int) -> bool:
     else:
         garbage = rng.choice(("zz.wal", "ffffffffffffffff.wal", "00000000000000ff.wal"))
         if fault == "directory":
-            disk.mkdir(f"/wal/{garbage}")
+            disk.make_dirs(f"/wal/{garbage}")
         else:
             fd = disk.open(f"/wal/{garbage}", create=True)
             disk.pwrite(fd, rng.randbytes(9000 if fault == "garbage" else 0), 0)

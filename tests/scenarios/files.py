@@ -57,7 +57,7 @@ def copy_of(disk: SimDisk, directory: str) -> dict[str, bytes]:
 def put_back(disk: SimDisk, directory: str, files: dict[str, bytes]) -> None:
     """Make a directory hold just these files, durably."""
     disk.wipe(directory)
-    disk.mkdir(directory)
+    disk.make_dirs(directory)
     for name, blob in files.items():
         fd = disk.open(f"{directory}/{name}", create=True)
         disk.pwrite(fd, blob, 0)

@@ -333,7 +333,7 @@ def test_deleted_streams_leave_nothing_whenever_the_power_goes(
     cluster.run_ms(after_ms)
     cluster.lose_power(*cluster.names)
     fetched = f"{ROOT}/streams/{min(uids)}.catchup"
-    cluster.hosts["n1"].disk.mkdir(fetched)
+    cluster.hosts["n1"].disk.make_dirs(fetched)
     cluster.hosts["n1"].disk.open(f"{fetched}/1.blk.part", create=True)
     cluster.boot()
     cluster.publish(3, "X")

@@ -44,7 +44,7 @@ class Replica:
         self.is_file = is_file
         self.disk = SimDisk(seed)
         for directory in (f"{ROOT}/streams", f"{ROOT}/trash", f"{ROOT}/meta"):
-            self.disk.mkdir(directory)
+            self.disk.make_dirs(directory)
         self.thread = SimThread()
         self.memory = MemoryStreamStore(UID, keeps_snapshots=True)
         self.is_leading = False

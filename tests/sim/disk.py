@@ -93,6 +93,9 @@ class SimDisk:
         self.rewrites = 0  # how often durable bytes changed other than by a sync
         self.syncs = 0  # grows whenever durable names or bytes change by a sync
         self.is_crashed = False
+        self._is_abandoned = False
+        self._births: dict[str, int] = {}  # what `identity` said of a path
+        self._next_birth = 1
 
     # --- faults -----------------------------------------------------------------------------
 
@@ -145,7 +148,7 @@ class SimDisk:
         self._locks.clear()
         self._lock_fds.clear()
         self.crash_at_point = self.crash_at_operation = None
-        self.is_crashed = False
+        self.is_crashed = self._is_abandoned = False
 
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
         """Rot: change a byte on the platter."""
@@ -196,6 +199,8 @@ class SimDisk:
         for known in (self._directories, self._durable_directories):
             known -= {name for name in known if name == path or name.startswith(inside)}
             known.add("/")
+        for name in [name for name in self._births if name == path or name.startswith(inside)]:
+            del self._births[name]
         for directory in list(self._changed):
             if directory == path or directory.startswith(inside):
                 del self._changed[directory]
@@ -244,6 +249,8 @@ class SimDisk:
     def _operation(self, name: str, path: str = "") -> None:
         if self.is_crashed:
             raise SimCrash("the power is off")
+        if self._is_abandoned and name in ("open", "mkdir", "replace", "unlink", "remove_tree"):
+            raise OSError(errno.ESTALE, name, path)
         if self.on_operation is not None:
             self.on_operation(name, path)
         self.operation_count += 1
@@ -375,6 +382,11 @@ class SimDisk:
         self._name_changed(path)
 
     def mkdir(self, path: str) -> None:
+        if _parent(path) not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "mkdir", path)
+        self.make_dirs(path)
+
+    def make_dirs(self, path: str) -> None:
         self._operation("mkdir", path)
         if path in self._files:
             raise FileExistsError(errno.EEXIST, "mkdir", path)
@@ -391,6 +403,25 @@ class SimDisk:
 
     def exists(self, path: str) -> bool:
         return path in self._files or path in self._directories
+
+    def identity(self, path: str) -> tuple[int, int]:
+        if not self.exists(path):
+            raise FileNotFoundError(errno.ENOENT, "identity", path)
+        if path not in self._births:
+            self._births[path] = self._next_birth
+            self._next_birth += 1
+        return 0, self._births[path]
+
+    def is_linked(self, fd: int) -> bool:
+        if fd in self._lock_fds:
+            return _parent(self._lock_fds[fd]) in self._directories
+        inode = self._open[fd]
+        if self._files.get(self._paths[fd]) is inode:
+            return True
+        return any(one is inode for one in self._files.values())
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
 
     def remove_tree(self, path: str) -> None:
         self._operation("remove_tree", path)

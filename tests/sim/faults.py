@@ -718,7 +718,7 @@ def _put_back(disk: SimDisk, files: dict[str, bytes]) -> None:
         made = ""
         for part in directory.strip("/").split("/"):
             made += "/" + part
-            disk.mkdir(made)
+            disk.make_dirs(made)
         mine = [path for path in files if path.rpartition("/")[0] == directory]
         for path in mine:
             fd = disk.open(path, create=True)

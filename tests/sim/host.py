@@ -347,7 +347,7 @@ class Host:
         self.names = names
         self.rng = world.rng(f"host/{name}")
         self.disk = SimDisk(self.rng.randint(0, 1 << 30))
-        self.disk.mkdir(STORE_DIR)
+        self.disk.make_dirs(STORE_DIR)
         self.clock = HostClock(world, self.rng.randint(-400, 400) * 1_000_000)
         self.slowness = 1
         self.slow_thread = ""  # only this one is slow; empty: both are

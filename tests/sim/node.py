@@ -136,7 +136,7 @@ class SimNode:
         codec = BlockCodec()
         for directory in ("/n", "/n/wal", "/n/streams"):
             if not disk.exists(directory):
-                disk.mkdir(directory)
+                disk.make_dirs(directory)
         disk.sync_dir("/n")
         self.wal = Wal.open(
             disk, "/n/wal", self.log_thread, segment_bytes=segment_bytes, sync="always",

@@ -27,7 +27,7 @@ class _Node:
         self.root = ROOT
         self.env = self
         self.disk = SimDisk(int(name[1:]))
-        self.disk.mkdir(ROOT)
+        self.disk.make_dirs(ROOT)
         self.identity: dict[str, Any] = {}
         self.wal = _Wal()
         self.sightings = Sightings(self)  # type: ignore[arg-type]

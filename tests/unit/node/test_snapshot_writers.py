@@ -31,7 +31,7 @@ class _MetaGroup:
 
 def test_a_failed_sync_of_a_meta_snapshot_reaches_the_group() -> None:
     disk, thread = SimDisk(), SimThread()
-    disk.mkdir("/meta")
+    disk.make_dirs("/meta")
     writer = MetaSnapshots(disk, "/meta", thread, is_clustered=False)
     errors: list[BaseException] = []
     saved: list[str] = []
@@ -51,7 +51,7 @@ class _Stream:
 
     def __init__(self) -> None:
         self.disk, self.thread = SimDisk(), SimThread()
-        self.disk.mkdir("/streams")
+        self.disk.make_dirs("/streams")
         self.store = StreamStore.open(self.disk, "/streams/7", 7, self.thread)
         self.box = Box(allow_msg_ttl=True)
         self.machine = self.box.machine

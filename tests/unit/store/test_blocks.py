@@ -28,7 +28,7 @@ def opened(
     disk: SimDisk, thread: SimThread, budget: HotBudget | None = None
 ) -> tuple[StreamStore, list[StreamdError]]:
     errors: list[StreamdError] = []
-    disk.mkdir("/streams")
+    disk.make_dirs("/streams")
     store = StreamStore.open(disk, DIRECTORY, 7, thread, budget=budget, on_error=errors.append)
     return store, errors
 
@@ -201,7 +201,7 @@ def test_what_readers_of_many_streams_had_read_is_bounded_together() -> None:
     stores = []
     for uid in range(1, 6):
         directory = f"/streams/{uid}"
-        disk.mkdir(directory)
+        disk.make_dirs(directory)
         store = StreamStore.open(
             disk, directory, uid, thread, budget=budget, on_error=lambda err: None
         )
@@ -259,7 +259,7 @@ def test_what_gathers_for_a_write_is_bounded_for_all_streams_together() -> None:
     stores = []
     for uid in range(1, 7):
         directory = f"/streams/{uid}"
-        disk.mkdir(directory)
+        disk.make_dirs(directory)
         stores.append(StreamStore.open(disk, directory, uid, thread, budget=budget))
     for store in stores:
         store.apply([(APPEND, 1, 64, blob)])
@@ -544,7 +544,7 @@ def test_a_dropped_block_is_removed_only_when_two_snapshots_do_without_it() -> N
 def test_a_closed_stream_moves_to_trash_whole() -> None:
     disk, thread = SimDisk(), SimThread()
     store, _ = opened(disk, thread)
-    disk.mkdir("/trash")
+    disk.make_dirs("/trash")
     store.apply([(APPEND, 1, 64, blob_of(1, 1))])
     store.close()
     thread.run()

@@ -20,7 +20,7 @@ from tests.sim.overlay import OverlayDisk
 def test_every_disk_reads_what_was_written(make: Callable[[], Disk], tmp_path: Path) -> None:
     disk = make()
     root = str(tmp_path)
-    disk.mkdir(f"{root}/a/b")
+    disk.make_dirs(f"{root}/a/b")
     fd = disk.open(f"{root}/a/b/f", create=True)
     disk.pwrite(fd, b"0123456789" * 1000, 5)
     disk.writev(fd, [b"xx", bytearray(b"yy"), memoryview(b"zz")], 4094)

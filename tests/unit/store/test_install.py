@@ -207,7 +207,7 @@ META_STATE = b"the state of meta"
 
 def fetched_meta(disk: SimDisk, thread: SimThread, results: list[object]) -> StateInstall:
     """The meta group's install with all that it needs: what is left is to seal and swap."""
-    disk.mkdir("/n/meta")
+    disk.make_dirs("/n/meta")
     target = StateInstall(
         disk, "/n/meta", 0, thread, name="meta", close_live=lambda done: done()
     )  # fmt: skip

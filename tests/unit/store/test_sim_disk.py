@@ -22,8 +22,8 @@ def write(disk: SimDisk, path: str, data: bytes) -> None:
 
 def made() -> SimDisk:
     disk = SimDisk(1)
-    disk.mkdir("/s/5")
-    disk.mkdir("/t")
+    disk.make_dirs("/s/5")
+    disk.make_dirs("/t")
     write(disk, "/s/5/a", b"old")
     return disk
 
@@ -55,9 +55,9 @@ def test_a_new_directory_under_an_old_name_does_not_mix_with_what_was_there() ->
     """Swap a directory for another, in any state of syncing: never files of both."""
     for seed in range(60):
         disk = SimDisk(seed)
-        disk.mkdir("/s/5")
-        disk.mkdir("/s/5.new")
-        disk.mkdir("/t")
+        disk.make_dirs("/s/5")
+        disk.make_dirs("/s/5.new")
+        disk.make_dirs("/t")
         write(disk, "/s/5/a", b"old")
         write(disk, "/s/5.new/b", b"new")
         disk.replace("/s/5", "/t/5")
@@ -91,9 +91,9 @@ def test_a_removed_tree_may_come_back_until_its_parent_is_synced() -> None:
 
 def test_a_directory_moves_onto_an_empty_one_only() -> None:
     disk = made()
-    disk.mkdir("/t/5")
+    disk.make_dirs("/t/5")
     disk.replace("/s/5", "/t/5")
-    disk.mkdir("/s/5")
+    disk.make_dirs("/s/5")
     with pytest.raises(OSError, match="replace"):
         disk.replace("/s/5", "/t/5")
 
@@ -102,7 +102,7 @@ def test_a_failed_sync_is_not_made_good_by_another() -> None:
     lost = 0
     for seed in range(20):
         disk = SimDisk(seed)
-        disk.mkdir("/d")
+        disk.make_dirs("/d")
         fd = disk.open("/d/f", create=True)
         disk.sync_dir("/d")
         disk.pwrite(fd, b"x", 0)
@@ -214,11 +214,11 @@ def test_a_durable_entry_is_known_by_index_and_term_or_covered_by_a_snapshot() -
 
 def test_a_directory_made_again_after_its_removal_is_safe_once_both_are_synced() -> None:
     disk = SimDisk()
-    disk.mkdir("/a/b")
+    disk.make_dirs("/a/b")
     disk.sync_dir("/a")
     for _ in range(2):
         disk.remove_tree("/a/b")
-        disk.mkdir("/a/b")
+        disk.make_dirs("/a/b")
     fd = disk.open("/a/b/file", create=True)
     disk.pwrite(fd, b"new", 0)
     disk.fdatasync(fd)

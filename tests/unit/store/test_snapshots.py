@@ -14,7 +14,7 @@ def test_a_file_with_a_name_like_theirs_is_no_generation() -> None:
     """It took the place of the one before the newest, which was removed; if the newest rots, there
     is only that one."""
     disk = SimDisk()
-    disk.mkdir("/s")
+    disk.make_dirs("/s")
     save(disk, 10)
     foreign = ["stream-zzzz.snap", "stream-000000000000000a copy.snap", "stream-b-1.snap"]
     for name in foreign:

@@ -13,7 +13,7 @@ PATH = "/trash/7"
 
 
 def filled(disk: SimDisk) -> None:
-    disk.mkdir(PATH)
+    disk.make_dirs(PATH)
     for name in ("1.blk", "2.blk", "3.blk", "stream-1.snap"):
         fd = disk.open(f"{PATH}/{name}", create=True)
         disk.pwrite(fd, b"x", 0)

@@ -390,3 +390,25 @@ def test_the_loop_and_the_thread_take_turns_at_writing(tmp_path: Path) -> None:
             assert [e.index for e in found] == list(range(first, 3001))
 
     asyncio.run(main())
+
+
+def test_what_was_written_is_not_reported_done_once_the_log_refuses() -> None:
+    """The store directory is known to be gone: the file that took the write has no name."""
+    bed = Bed()
+    bed.append(1)
+    assert bed.thread.step()  # written and synced, and the loop has not heard of it
+    bed.wal.refuse(DiskError("gone"))
+    bed.thread.complete()
+    bed.append(2)
+    bed.thread.run()
+    assert bed.done == []
+    assert [str(err) for err in bed.errors] == ["gone"]
+
+
+def test_the_newest_segment_without_a_name_is_known() -> None:
+    bed = Bed()
+    bed.append(1)
+    bed.thread.run()
+    assert bed.wal.has_file
+    bed.disk.wipe(f"/wal/{bed.segments()[-1]}")
+    assert not bed.wal.has_file

@@ -477,7 +477,7 @@ def test_what_an_earlier_use_of_the_file_left_is_no_part_of_a_torn_batch() -> No
             cut_count += 1
             torn = Bed()
             torn.disk = SimDisk()
-            torn.disk.mkdir("/wal")
+            torn.disk.make_dirs("/wal")
             for name in bed.disk.paths:
                 fd = torn.disk.open(name, create=True)
                 blob = after[:cut] + before[cut:] if name == path else bed.disk.contents(name)
