@@ -17,13 +17,20 @@ from streamd.types import Entry
 Command = list[Any]
 
 # --- stream group -------------------------------------------------------------------------------
+PUBLISH_RULES = 1
+"""By which rules a publish is checked today. Each entry names its own: the log is applied again at
+every start, and what was acked as seq n must be seq n again, whatever was learned since. 0 (no
+rules named): blanks on both sides of a header's value mean nothing, and the headers of a schedule
+that fired, or is to end, are like any other. 1: see `msgheaders` and `publish`."""
+
 STORE = 1
-"""[STORE, ts, msgs]: publishes of one turn; msgs is a list of (subject, headers, payload).
-Outcome: a list with one item per message, in order, or a `range` when all were simply stored:
-int n > 0 stored as seq n; (DUPLICATE, n) seen before as seq n; JsError refused."""
+"""[STORE, ts, msgs, rules]: publishes of one turn; msgs is a list of (subject, headers, payload).
+`rules` (absent: 0) is the PUBLISH_RULES of the leader that proposed it. Outcome: a list with one
+item per message, in order, or a `range` when all were simply stored: int n > 0 stored as seq n;
+(DUPLICATE, n) seen before as seq n; JsError refused."""
 STORE_BATCH = 2
-"""[STORE_BATCH, ts, batch_id, msgs]: an atomic batch, committed: all of it or nothing.
-Outcome: (last_seq, count) or JsError."""
+"""[STORE_BATCH, ts, batch_id, msgs, rules]: an atomic batch, committed: all of it or nothing.
+`rules` as in STORE. Outcome: (last_seq, count) or JsError."""
 DELIVERED = 3
 """[DELIVERED, ts, consumer_uid, items, resets, refilters]: the leader sent these to a client. items
 is a list of (first_sseq, last_sseq, first_cseq, is_redelivery): inclusive ranges of *live,
@@ -138,11 +145,11 @@ def encode(command: Command) -> bytes:
 
 def encode_store(command: Command) -> bytes:
     """`encode` of a STORE. Copies large payloads once, where msgpack does it twice."""
-    _, ts, msgs = command
+    _, ts, msgs, rules = command
     if len(msgs[0][2]) < _LARGE_PAYLOAD_BYTES:
         return encode(command)
     # The head of a list, whatever it holds: as many empty items are a byte each.
-    pieces = [_pack((STORE, ts, ()))[:-1], _pack([None] * len(msgs))[: -len(msgs)]]
+    pieces = [_pack((STORE, ts, (), 0))[:-2], _pack([None] * len(msgs))[: -len(msgs)]]
     for subject, headers, payload in msgs:
         size = len(payload)
         head = _pack((subject, headers, b""))
@@ -152,6 +159,7 @@ def encode_store(command: Command) -> bytes:
             pieces += (head[:-2], _pack_bin16(0xC5, size), payload)
         else:
             pieces += (head[:-2], _pack_bin32(0xC6, size), payload)
+    pieces.append(_pack(rules))
     return b"".join(pieces)
 
 

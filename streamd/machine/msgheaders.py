@@ -1,7 +1,8 @@
 """The few things a stream machine must know about a message's headers.
 
 A header block is `NATS/1.0\\r\\nKey: value\\r\\n...\\r\\n\\r\\n`. Keys of the server's own headers
-are compared with their case, as nats-server does.
+are compared with their case, and blanks before a value are skipped; a tab, and any blank behind the
+value, is part of it: as nats-server does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,18 @@ from __future__ import annotations
 from typing import Final
 
 from streamd.durations import SECOND_NS, parse_duration
+from streamd.subjects import is_valid_literal
 
+TRACE_DEST: Final = b"Nats-Trace-Dest"
+TRACE_ONLY: Final = b"Nats-Trace-Only"
+REQUEST_INFO: Final = b"Nats-Request-Info"
+TRACE_DISABLED: Final = b"trace disabled"
+"""The destination of a message that was stored: it is traced on its way in, not on its way out."""
+
+VERSION: Final = b"NATS/1.0"
+_VERSION_LINE: Final = VERSION + b"\r\n"
+_NO_HEADERS: Final = _VERSION_LINE + b"\r\n"
+_TRUE: Final = (b"true", b"1", b"on")
 NEVER: Final = -1
 _INT64_MAX: Final = (1 << 63) - 1
 _INT64_DIGITS: Final = 19
@@ -22,7 +34,7 @@ def get(block: bytes, key: bytes) -> bytes | None:
     if start < 0:
         return None
     start += len(key) + 3
-    return block[start : block.find(b"\r\n", start)].strip()
+    return block[start : block.find(b"\r\n", start)].lstrip(b" ")
 
 
 def server_headers(block: bytes) -> dict[bytes, bytes]:
@@ -31,7 +43,7 @@ def server_headers(block: bytes) -> dict[bytes, bytes]:
     for line in block.split(b"\r\n"):
         if line[:5] == b"Nats-":
             key, _, value = line.partition(b":")
-            found.setdefault(key, value.strip())
+            found.setdefault(key, value.lstrip(b" "))
     return found
 
 
@@ -45,6 +57,47 @@ def with_header(block: bytes, key: bytes, value: bytes) -> bytes:
     """Return `block` with `key: value` added at its end."""
     head = block[:-2] if block else b"NATS/1.0\r\n"
     return head + key + b": " + value + b"\r\n\r\n"
+
+
+def is_trace_only(block: bytes) -> bool:
+    """Return whether a publish with these headers asks for a trace of the way it would go, and is
+    to reach nobody. Values of these headers are trimmed on both sides, unlike those of others."""
+    if TRACE_ONLY not in block or not block.startswith(_VERSION_LINE):
+        return False
+    destination = (get(block, TRACE_DEST) or b"").strip()
+    if not destination or destination == TRACE_DISABLED:
+        return False
+    return (get(block, TRACE_ONLY) or b"").strip().lower() in _TRUE
+
+
+def are_stored_as_sent(blocks: bytes) -> bool:
+    """Return True if `as_stored` changes none of these header blocks, joined; False: perhaps."""
+    # Wherever the version stands, the line ends behind it: so it does at the begin of each.
+    return (
+        blocks.count(VERSION) == blocks.count(_VERSION_LINE)
+        and TRACE_DEST not in blocks
+        and REQUEST_INFO not in blocks
+    )
+
+
+def as_stored(block: bytes) -> bytes:
+    """Return the headers of a publish as a stream keeps them: without the text of the status line,
+    for a client that gets the message must not take it for word from the server; without what
+    another server said of who asks; and so that it is not traced again when it leaves."""
+    stored = block
+    if TRACE_DEST in block and block.startswith(_VERSION_LINE):
+        destination = (get(block, TRACE_DEST) or b"").strip()
+        if destination != TRACE_DISABLED and is_valid_literal(destination):
+            start = block.find(b"\r\n" + TRACE_DEST + b":") + len(TRACE_DEST) + 3
+            start += 1 if block.startswith(b" ", start) else 0
+            stored = block[:start] + TRACE_DISABLED + block[block.find(b"\r\n", start) :]
+    if REQUEST_INFO in stored:
+        stored = without(stored, REQUEST_INFO)
+    if stored.startswith(VERSION):
+        end = stored.find(b"\r\n")
+        if end > len(VERSION):
+            stored = VERSION + stored[end:]
+    return b"" if stored == _NO_HEADERS and stored != block else stored
 
 
 def parse_ttl(value: bytes) -> int | None:

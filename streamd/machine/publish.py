@@ -16,7 +16,7 @@ from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.machine import msgheaders
 from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER
-from streamd.machine.commands import DUPLICATE
+from streamd.machine.commands import DUPLICATE, PUBLISH_RULES
 from streamd.machine.stream_content import StreamContent
 from streamd.subjects import Matcher, is_literal
 from streamd.types import Msg, Seq
@@ -30,6 +30,10 @@ EXPECTED_MSG_ID: Final = b"Nats-Expected-Last-Msg-Id"
 ROLLUP: Final = b"Nats-Rollup"
 TTL: Final = b"Nats-TTL"
 INCR: Final = b"Nats-Incr"
+SOURCE: Final = b"Nats-Stream-Source"
+SCHEDULE: Final = b"Nats-Schedule"
+SCHEDULER: Final = b"Nats-Scheduler"
+SCHEDULE_NEXT: Final = b"Nats-Schedule-Next"
 MARKER_REASON: Final = b"Nats-Marker-Reason"
 HEADERS_BYTES_MAX: Final = 65535  # what one message's headers may be: NATS' own limit
 RECORD_BYTES_MAX: Final = 32 * 1024 * 1024  # a record must fit its length field and a block read
@@ -61,10 +65,22 @@ def simple_id(headers: bytes) -> bytes | None:
     if len(headers) > _SIMPLE_BYTES_MAX:
         return None
     if headers.startswith(_ID_HEAD) and headers.count(b"\r\n") == 3:
-        return headers[23:-4].strip()
+        return headers[23:-4].lstrip(b" ")
     if b"Nats-" in headers or b"KV-Operation" in headers:
         return None
     return b""
+
+
+def simple_id_trimmed(headers: bytes) -> bytes | None:
+    """`simple_id` by the rules of entries that name none."""
+    msg_id = simple_id(headers)
+    return msg_id.strip() if msg_id else msg_id
+
+
+def fields_of(headers: bytes, rules: int) -> Fields:
+    """Return the server's own headers in `headers`, read by these rules (see commands.STORE)."""
+    fields = msgheaders.server_headers(headers)
+    return fields if rules else {key: value.strip() for key, value in fields.items()}
 
 
 def is_stored_once(headers: bytes) -> bool:
@@ -93,7 +109,7 @@ def simple_batch_ids(msgs: Sequence[Msg], size_max: int) -> list[bytes]:
             break
         found = _match_batch(headers)
         if found is not None:
-            ids.append((found[1] or b"").strip())
+            ids.append((found[1] or b"").lstrip(b" "))
             continue
         if not headers.startswith(_BATCH_HEAD) or b"KV-Operation" in headers:
             break
@@ -108,7 +124,7 @@ def simple_batch_ids(msgs: Sequence[Msg], size_max: int) -> list[bytes]:
         if own_count != 3 or at < 0:
             break
         at += 15
-        ids.append(headers[at : headers.find(b"\r\n", at)].strip())
+        ids.append(headers[at : headers.find(b"\r\n", at)].lstrip(b" "))
     return ids
 
 
@@ -131,6 +147,7 @@ def check(
     last_seq: Seq,
     last_msg_id: bytes,
     needs_room: bool,
+    rules: int = PUBLISH_RULES,
 ) -> Admitted | JsError | tuple[int, Seq]:
     """Decide about one publish. `last_seq` and `last_msg_id` are what they will be once all
     before it is stored. It needs no room if it will only use up its seq."""
@@ -147,7 +164,7 @@ def check(
         return errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
     admitted = Admitted(msg)
     if fields:
-        refused = _check_expectations(machine, subject, fields, last_seq)
+        refused = _check_expectations(machine, subject, fields, last_seq, rules)
         if refused is not None:
             return refused
         msg_id = fields.get(MSG_ID, b"")
@@ -176,7 +193,7 @@ def check(
 
 
 def _check_expectations(
-    machine: StreamContent, subject: bytes, fields: Fields, last_seq: Seq
+    machine: StreamContent, subject: bytes, fields: Fields, last_seq: Seq, rules: int
 ) -> JsError | None:
     refused = _check_incr(fields)
     if refused is not None:
@@ -193,11 +210,29 @@ def _check_expectations(
     expected = fields.get(EXPECTED_LAST_SEQ)
     if expected and msgheaders.parse_number(expected) != last_seq:
         return errors.STREAM_WRONG_LAST_SEQUENCE(seq=last_seq)
-    if b"Nats-Schedule" in fields:
+    refused = _check_schedule(subject, fields, rules)
+    if refused is None and _has(fields, SOURCE, rules):
+        refused = errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
+    return refused
+
+
+def _has(fields: Fields, key: bytes, rules: int) -> bool:
+    """True if a header is given; without a value it is not, unless the entry is an old one."""
+    return bool(fields.get(key)) if rules else key in fields
+
+
+def _check_schedule(subject: bytes, fields: Fields, rules: int) -> JsError | None:
+    """Schedules are not served: what would start or end one must not be taken for a message."""
+    if _has(fields, SCHEDULE, rules):
         return errors.MESSAGE_SCHEDULES_DISABLED()
-    if b"Nats-Stream-Source" in fields:
-        return errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
-    return None
+    if not rules:
+        return None
+    scheduler, following = fields.get(SCHEDULER), fields.get(SCHEDULE_NEXT)
+    if not scheduler and not following:
+        return None
+    if following == b"purge" and scheduler and scheduler != subject and is_literal(scheduler):
+        return errors.MESSAGE_SCHEDULES_DISABLED()
+    return errors.MESSAGE_SCHEDULES_SCHEDULER_INVALID()
 
 
 def _check_incr(fields: Fields) -> JsError | None:
@@ -279,7 +314,8 @@ def flags_from(headers: bytes) -> int:
     flags = HAS_HEADERS | marker_flags(headers)
     value = msgheaders.server_headers(headers).get(TTL) if TTL in headers else None
     if value:
-        ttl_ns = msgheaders.parse_ttl(value)
+        # Trimmed: of a message that was stored by older rules, blanks behind it meant nothing.
+        ttl_ns = msgheaders.parse_ttl(value.strip())
         if ttl_ns == msgheaders.NEVER:
             flags |= IS_NEVER
         elif ttl_ns is not None:
@@ -317,7 +353,7 @@ def check_room(
 
 
 def check_batch(
-    machine: StreamContent, msgs: Sequence[Msg]
+    machine: StreamContent, msgs: Sequence[Msg], rules: int = PUBLISH_RULES
 ) -> tuple[list[bytes], list[Admitted], JsError | None]:
     """Decide about an atomic batch as a whole, against the state before it.
 
@@ -332,6 +368,8 @@ def check_batch(
     more_bytes = 0
     if machine.limits.is_plain:
         simple = simple_batch_ids(msgs, machine.limits.size_max)
+        if not rules:
+            simple = [msg_id.strip() for msg_id in simple]
         given = [msg_id for msg_id in simple if msg_id]
         ids.update(given)
         if len(ids) < len(given) or any(map(machine.dedupe.find, given)):
@@ -340,8 +378,8 @@ def check_batch(
     for position in range(len(simple), len(msgs)):
         msg = msgs[position]
         subject, headers, payload = msg
-        fields = msgheaders.server_headers(headers) if headers else {}
-        refused = _check_in_batch(machine, msg, fields, position, ids, written)
+        fields = fields_of(headers, rules) if headers else {}
+        refused = _check_in_batch(machine, msg, fields, position, ids, written, rules)
         if refused is not None:
             return [], [], refused
         one = Admitted(msg)
@@ -387,6 +425,7 @@ def _check_in_batch(
     position: int,
     ids: set[bytes],
     written: Collection[bytes],
+    rules: int,
 ) -> JsError | None:
     """The header checks of one message of an atomic batch."""
     subject = msg[0]
@@ -410,7 +449,7 @@ def _check_in_batch(
     msg_id = fields.get(MSG_ID)
     if msg_id and (msg_id in ids or machine.dedupe.find(msg_id)):
         return errors.ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE()
-    if b"Nats-Stream-Source" in fields:
+    if _has(fields, SOURCE, rules):
         return errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
     expected = fields.get(EXPECTED_LAST_SEQ)
     if expected:
@@ -430,6 +469,4 @@ def _check_in_batch(
     refused = check_subject_seq(machine, subject, fields)
     if refused is not None:
         return refused
-    if b"Nats-Schedule" in fields:
-        return errors.MESSAGE_SCHEDULES_DISABLED()
-    return None
+    return _check_schedule(subject, fields, rules)

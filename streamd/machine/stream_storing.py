@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamd import errors
-from streamd.machine import commands, msgheaders, publish
+from streamd.machine import commands, publish
 from streamd.machine.base import HAS_HEADERS, Effects
 from streamd.machine.commands import Command
 from streamd.machine.stream_removal import StreamRemoval
@@ -40,9 +40,10 @@ class StreamStoring(StreamRemoval):
                 self.last_msg_id = b""
                 self._enforce(msgs)
                 return range(first, first + len(msgs))
-        return self._store_checked(ts, msgs, entry.index)
+        rules = command[3] if len(command) > 3 else 0
+        return self._store_checked(ts, msgs, entry.index, rules)
 
-    def _store_checked(self, ts: int, msgs: list[Msg], index: Index) -> list[Any]:
+    def _store_checked(self, ts: int, msgs: list[Msg], index: Index, rules: int) -> list[Any]:
         """Store what passes the checks, in runs as long as no check needs to see them stored."""
         self.dedupe.forget_before(ts)
         outcomes: list[Any] = []
@@ -51,11 +52,12 @@ class StreamStoring(StreamRemoval):
         is_plain = limits.is_plain
         size_max = limits.size_max
         find = self.dedupe.find
+        simple_id = publish.simple_id if rules else publish.simple_id_trimmed
         for msg in msgs:
             _, headers, payload = msg
             if is_plain and len(headers) + len(payload) <= size_max:
                 # Most messages have no header that means anything here, or just an id.
-                msg_id = publish.simple_id(headers) if headers else b""
+                msg_id = simple_id(headers) if headers else b""
                 if msg_id is not None:
                     seen = find(msg_id) if msg_id else 0
                     if seen:
@@ -65,7 +67,7 @@ class StreamStoring(StreamRemoval):
                     continue
             fields: publish.Fields = {}
             if headers and b"Nats-" in headers:
-                fields = msgheaders.server_headers(headers)
+                fields = publish.fields_of(headers, rules)
             if run.msgs and (limits.checks_room or (fields and publish.needs_state(fields))):
                 self._store_run(run)
             is_wanted = not self._is_uninteresting(msg[0])
@@ -76,6 +78,7 @@ class StreamStoring(StreamRemoval):
                 last_seq=run.last_seq,
                 last_msg_id=self.last_msg_id,
                 needs_room=is_wanted,
+                rules=rules,
             )
             if not isinstance(verdict, publish.Admitted):
                 outcomes.append(verdict)
@@ -130,7 +133,8 @@ class StreamStoring(StreamRemoval):
             self._roll(out)
         ts = max(command[1], self.index.last_ts + 1)
         self.dedupe.forget_before(ts)
-        simple, admitted, refused = publish.check_batch(self, msgs)
+        rules = command[4] if len(command) > 4 else 0
+        simple, admitted, refused = publish.check_batch(self, msgs, rules)
         if refused is not None:
             return refused
         run = _Run(self, ts)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamd.config.options import Options
 from streamd.limits import FANOUT_BYTES, FANOUT_MSG_BYTES
+from streamd.net.ingest import ingest
 from streamd.net.routes import Route
 from streamd.net.sublist import Subscription
 from streamd.net.subscriptions import Subscriptions
@@ -43,6 +44,7 @@ class FanOut(Subscriptions):
         self._gathered = 0  # bytes of output, about, since some was written
         self._has_slow_receiver = False
         self._collected: dict[StreamHandle, tuple[list[Msg], list[bytes]]] = {}
+        self._has_odd_headers = False  # see `ingest`
         self._dice = int(time.monotonic_ns()) & 0xFFFF  # picks queue members; any start will do
 
     # --- to streams -------------------------------------------------------------------------------
@@ -58,9 +60,7 @@ class FanOut(Subscriptions):
         collected = self._collected
         self._collected = {}
         for stream, (msgs, replies) in collected.items():
-            if stream.config.get("no_ack"):
-                replies = [b""] * len(msgs)
-            stream.publish(msgs, replies, conn)
+            ingest(stream, msgs, replies, conn, has_odd_headers=self._has_odd_headers)
             if self.remotes is not None and not stream.is_local:
                 self.remotes.has_relayed = True
 

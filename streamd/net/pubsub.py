@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamd.config.options import Options
 from streamd.limits import CLIENT_SHARE_S, STALL_S
+from streamd.machine.msgheaders import TRACE_ONLY, are_stored_as_sent, is_trace_only
 from streamd.net.fanout import FanOut
+from streamd.net.ingest import ingest, is_ingested_as_sent, refuse_fast
 from streamd.net.pubacks import domain_field
 from streamd.net.remote import Remotes
 from streamd.net.sinks import InboxSink, ServerSink
@@ -34,6 +36,13 @@ RESERVED_REPLIES: Final = (b"$JS.ACK.", b"_R_.", b"_GR_.", b"$GR.")
 _ACK_PREFIX: Final = acks.PREFIX
 _FLOW_PREFIX: Final = acks.FLOW_PREFIX
 _OWN_PREFIX: Final = b"$JS."
+_NEVER_TRACED: Final = (
+    _ACK_PREFIX,
+    _FLOW_PREFIX,
+    b"$JS.API.CONSUMER.MSG.NEXT.",
+    b"$JS.API.DIRECT.GET.",
+)
+"""What is asked of consumers and replicas; whether it is to be traced is not looked at."""
 
 
 class PubSub(FanOut):
@@ -101,6 +110,7 @@ class PubSub(FanOut):
         self.is_in_chunk = True
         self.until = self.clock() + CLIENT_SHARE_S
         self._has_slow_receiver = False
+        self._has_odd_headers = False
         if self._node is not None and self._node.topology_version != self._topology:
             self._refresh_topology()
 
@@ -137,6 +147,22 @@ class PubSub(FanOut):
         """
         if self.remotes is not None and self.remotes.has_untold:
             self.remotes.tell()  # before anything that may be answered from there
+        if headers is not None:
+            joined = b"".join(headers)
+            if not are_stored_as_sent(joined):
+                self._has_odd_headers = True  # of the whole chunk: they may wait to be posted
+                if TRACE_ONLY in joined:
+                    return self._publish_traced(conn, subjects, replies, headers, payloads)
+        return self._publish_all(conn, subjects, replies, headers, payloads)
+
+    def _publish_all(
+        self,
+        conn: ClientConn,
+        subjects: list[bytes],
+        replies: list[bytes] | None,
+        headers: list[bytes] | None,
+        payloads: list[bytes],
+    ) -> int:
         subject = subjects[0]
         if subjects.count(subject) == len(subjects) and not subject.startswith(_OWN_PREFIX):
             route = self.table.routes.get(subject) or self.table.find(subject)
@@ -199,6 +225,45 @@ class PubSub(FanOut):
                 break
         return len(payloads) - length_hint(coming)
 
+    def _publish_traced(
+        self,
+        conn: ClientConn,
+        subjects: list[bytes],
+        replies: list[bytes] | None,
+        headers: list[bytes],
+        payloads: list[bytes],
+    ) -> int:
+        """As `_publish_all`, where some messages may be meant to reach nobody."""
+        done = 0
+        for subject, reply, header, payload in zip(
+            subjects, replies or repeat(b""), headers, payloads, strict=False
+        ):
+            if subject.startswith(_NEVER_TRACED) or not is_trace_only(header):
+                self._publish_all(conn, [subject], [reply], [header], [payload])
+            else:
+                self._trace_only(conn, (subject, header, payload), reply)
+            done += 1
+            if self.clock() >= self.until:
+                break
+        return done
+
+    def _trace_only(self, conn: ClientConn, msg: Msg, reply: bytes) -> None:
+        """Deliver nothing; the client hears only where nobody would have got the message. Requests
+        to the server itself are not done, and count as that."""
+        subject = msg[0]
+        route = self.table.find(subject)
+        if route.is_forbidden:
+            conn.forbid_publish(subject)
+            return
+        refused = [refuse_fast(stream, msg, reply, conn) for stream in route.streams]
+        listeners = (*route.plain, *(member for group in route.queues for member in group))
+        is_wanted = bool(refused or route.remote is not None) or any(
+            sub.callback is None and sub.is_open and (sub.conn is not conn or conn.has_echo)
+            for sub in listeners
+        )
+        if not is_wanted and reply and conn.is_told_no_responders:
+            self._tell_no_responders(conn, subject, reply)
+
     def publish_lone(
         self, conn: ClientConn, subject: bytes, reply: bytes, header: bytes, payload: bytes
     ) -> bool:
@@ -212,6 +277,8 @@ class PubSub(FanOut):
             return False
         stream = route.only_stream
         if stream is None or stream.config.get("no_ack"):
+            return False
+        if not is_ingested_as_sent(reply, header):
             return False
         if remotes is not None and (remotes.has_untold or not stream.is_local):
             return False
@@ -303,9 +370,10 @@ class PubSub(FanOut):
         if node is not None and node.topology_version != self._topology:
             self._refresh_topology()
         route = self.table.find(subject)
+        is_odd = bool(route.streams and headers) and not are_stored_as_sent(headers)
         for stream in route.streams:
-            answer = b"" if stream.config.get("no_ack") else reply
-            stream.publish([(subject, headers, payload)], [answer], self._server_sink)
+            msgs = [(subject, headers, payload)]
+            ingest(stream, msgs, [reply], self._server_sink, has_odd_headers=is_odd)
         if route.plain or route.queues or route.remote:
             self.route_one(None, route, subject, reply, headers, payload)
             self.flush_if_idle()

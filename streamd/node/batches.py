@@ -182,6 +182,8 @@ class BatchStager:
 
     def _check_framing(self, msg: Msg, batch_id: bytes, config: dict[str, Any]) -> JsError | None:
         headers = msg[1]
+        if config.get("sealed"):
+            return errors.STREAM_SEALED()
         size_max = config.get("max_msg_size", -1)
         if 0 <= size_max < len(headers) + len(msg[2]):
             return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()

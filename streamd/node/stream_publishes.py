@@ -172,7 +172,8 @@ class StreamPublishes(StreamCursors):
                 batch_id, staged = result
                 ts = self._stamp(len(staged))
                 done = partial(self._batch_done, sink, reply, batch_id)
-                command: Command = [commands.STORE_BATCH, ts, batch_id, staged]
+                rules = commands.PUBLISH_RULES
+                command: Command = [commands.STORE_BATCH, ts, batch_id, staged, rules]
                 self._track(command, encode(command), done)
 
     def _batch_done(self, sink: PublishSink, reply: bytes, batch_id: str, outcome: Any) -> None:
@@ -226,7 +227,7 @@ class StreamPublishes(StreamCursors):
             return
         msgs, self._msgs, self._msgs_bytes = self._msgs, [], 0
         waiters, self._waiters = self._waiters, []
-        command: Command = [commands.STORE, self._stamp(len(msgs)), msgs]
+        command: Command = [commands.STORE, self._stamp(len(msgs)), msgs, commands.PUBLISH_RULES]
         self._track(command, encode_store(command), waiters)
 
     def _track(self, command: Command, data: bytes, tag: Any) -> None:

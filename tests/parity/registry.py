@@ -34,6 +34,7 @@ def load() -> dict[str, Scenario]:
         core,
         delivery,
         edges,
+        headers,
         messages,
         publish,
         pulls,

@@ -82,6 +82,8 @@ class Box:
     def do(self, kind: int, *fields: Any, seconds: float = 0) -> Any:
         """Apply one command, a millisecond (and `seconds`) after the one before."""
         self.now += 1_000_000 + int(seconds * SECOND)
+        if kind in (commands.STORE, commands.STORE_BATCH):
+            fields = (*fields, commands.PUBLISH_RULES)
         data = commands.encode([kind, self.now, *fields])
         return self.apply(data)
 

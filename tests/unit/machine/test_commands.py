@@ -18,10 +18,10 @@ MSG = (b"a.b", b"NATS/1.0\r\nA: b\r\n\r\n")
 @pytest.mark.parametrize("later", [0, 255, 256, 4095, 4096, 65_535, 65_536])
 def test_large_payloads_are_packed_like_small_ones(count: int, later: int) -> None:
     msgs = [(*MSG, bytes(4096))] + [(b"c", b"", bytes(later))] * (count - 1)
-    command = [commands.STORE, 1_700_000_000_000_000_000, msgs]
+    command = [commands.STORE, 1_700_000_000_000_000_000, msgs, commands.PUBLISH_RULES]
     packed = commands.encode_store(command)
     assert packed == msgpack.packb(command)
-    assert commands.decode(packed) == [*command[:2], [list(msg) for msg in msgs]]
+    assert commands.decode(packed) == [*command[:2], [list(msg) for msg in msgs], 1]
 
 
 @pytest.mark.parametrize(("size", "is_copied"), [(100, True), (20_000, False)])

@@ -470,3 +470,57 @@ def test_a_republish_without_a_destination_copies_nothing(republish: Any) -> Non
     box = Box(republish=republish)
     box.store((b"a.1", b"", b"x"))
     assert not [kind for kind, _ in box.events if kind == "republish"]
+
+
+def old_store(box: Box, headers: bytes, *, batch: str = "") -> Any:
+    """Apply an entry of a release that named no rules."""
+    box.now += 1_000_000
+    msgs = [[b"a.1", headers, b"x"]]
+    if batch:
+        return box.apply(commands.encode([commands.STORE_BATCH, box.now, batch, msgs]))
+    return next(iter(box.apply(commands.encode([commands.STORE, box.now, msgs]))))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"Nats-Msg-Id: one ", b"Nats-Msg-Id:\tone", b"Nats-Msg-Id: one \r\nA: 1"],
+)
+def test_an_entry_is_applied_by_the_rules_it_was_proposed_by(line: bytes) -> None:
+    """What was a duplicate when it was acked is one whenever the log is applied again."""
+    headers = b"NATS/1.0\r\n" + line + b"\r\n\r\n"
+    box = Box()
+    box.put(b"a.1", Msg_Id="one")
+    assert old_store(box, headers) == (commands.DUPLICATE, 1)
+    assert code(old_store(box, headers, batch="b")) == 10201
+    assert box.machine.index.last_seq == 1
+
+
+@pytest.mark.parametrize(
+    "line", [b"Nats-Scheduler: a.2", b"Nats-Schedule-Next: purge", b"Nats-Schedule-Next: x"]
+)
+def test_what_old_entries_stored_stays_stored(line: bytes) -> None:
+    headers = b"NATS/1.0\r\n" + line + b"\r\n\r\n"
+    box = Box()
+    assert old_store(box, headers) == 1
+    assert old_store(box, headers, batch="b") == (2, 1)
+    assert code(box.store((b"a.1", headers, b""))[0]) == 10212
+
+
+@pytest.mark.parametrize("key", [b"Nats-Schedule", b"Nats-Stream-Source"])
+def test_what_old_entries_refused_stays_refused(key: bytes) -> None:
+    headers = b"NATS/1.0\r\n" + key + b": \r\n\r\n"
+    box = Box()
+    assert code(old_store(box, headers)) in (10188, 10227)
+    assert code(old_store(box, headers, batch="b")) in (10188, 10227)
+    assert box.store((b"a.1", headers, b"")) == [1], "without a value it is not given"
+
+
+def test_blanks_behind_a_value_belong_to_it() -> None:
+    box = Box(allow_msg_ttl=True, allow_rollup_hdrs=True)
+    for number, value in enumerate((b"one", b" one ", b"\tone", b" one  "), 1):
+        headers = b"NATS/1.0\r\nNats-Msg-Id:" + value + b"\r\n\r\n"
+        assert box.store((b"a.1", headers, b"")) == [number]
+    assert box.put(b"a.1", Msg_Id="  one") == (commands.DUPLICATE, 1)
+    assert code(box.put(b"a.1", TTL="5 ")) == 10165
+    assert code(box.put(b"a.1", Rollup="sub ")) == 10111
+    assert code(box.put(b"a.1", Expected_Stream="S ")) == 10060
