@@ -221,6 +221,7 @@ PEER_DIAL_S: Final = 2.0  # for one attempt to connect
 PEER_BACKOFF_S_MIN: Final = 0.05  # between two dials; it doubles
 PEER_BACKOFF_S_MAX: Final = 2.0
 PEER_REFUSALS_MAX: Final = 1024  # sources of refused links whose log line is not repeated
+PEER_FAULTS_TOLD_MAX: Final = 64  # kinds of failure of one link that the log is told of
 
 # --- process and monitoring ---------------------------------------------------------------------
 

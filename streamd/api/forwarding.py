@@ -246,5 +246,5 @@ class Forwarding:
 
 
 def client_of(facts: list[Any]) -> RemoteClient | None:
-    """Return the client that another node's note describes."""
-    return RemoteClient(*facts) if facts else None
+    """Return the client that another node's note describes; a newer node may say more of it."""
+    return RemoteClient(*facts[: len(RemoteClient._fields)]) if facts else None

@@ -240,7 +240,7 @@ class Router:
     ) -> None:
         """Serve or pass on what another node passed on to this one."""
         assert self._forwarding is not None, "nobody registered without it"
-        subject, reply, headers, payload, facts, hops = args
+        subject, reply, headers, payload, facts, hops = args[:6]  # a newer node may say more
         request = self._request(subject, reply, headers, payload, client_of(facts))
         if request is not None:
             request.hops = hops

@@ -31,7 +31,9 @@ class Effects:
     `outcomes` and `events` are acted upon only by the leader.
     """
 
-    __slots__ = ("bereft", "block_ops", "checkpoint", "events", "outcomes", "stored_last")
+    __slots__ = (
+        "bereft", "block_ops", "checkpoint", "events", "ignored", "outcomes", "stored_last",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.block_ops: list[tuple[Any, ...]] = []
@@ -43,6 +45,8 @@ class Effects:
         self.bereft: dict[Any, None] = {}  # consumers that were told that messages left the stream
         # (index, fingerprint) of the last CHECKPOINT applied: what replicas compare. None: none.
         self.checkpoint: tuple[Index, int] | None = None
+        # (index, reason) of entries that are no commands and were passed over: see command_shapes.
+        self.ignored: list[tuple[Index, str]] = []
 
 
 class Machine(Protocol):
@@ -55,7 +59,8 @@ class Machine(Protocol):
         """Apply one committed entry and append what follows from it to `out`.
 
         Deterministic: no I/O, clock, random number or set order. A rejected request is an outcome
-        in `out`, not an exception.
+        in `out`, not an exception. So is an entry that holds no command this machine knows: it
+        changes nothing, and stands in `out.ignored` (see command_shapes).
         """
 
     def snapshot(self) -> bytes:

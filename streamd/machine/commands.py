@@ -12,8 +12,6 @@ from typing import Any
 
 import msgpack
 
-from streamd.types import Entry
-
 Command = list[Any]
 
 # --- stream group -------------------------------------------------------------------------------
@@ -166,12 +164,4 @@ def encode_store(command: Command) -> bytes:
 def decode(data: bytes) -> Command:
     """Inverse of `encode`. Tuples come back as lists; nothing relies on the difference."""
     command: Command = msgpack.unpackb(data, raw=False, strict_map_key=False, use_list=True)
-    return command
-
-
-def command_of(entry: Entry) -> Command | None:
-    """Return the decoded command of `entry`, or None for Raft's own no-op."""
-    if entry.command is None and entry.data:
-        entry.command = decode(entry.data)
-    command: Command | None = entry.command
     return command

@@ -17,7 +17,7 @@ import msgpack
 
 from streamd import errors
 from streamd.errors import CorruptionError, JsError
-from streamd.machine import commands
+from streamd.machine import command_shapes, commands
 from streamd.machine.base import Effects
 from streamd.machine.commands import Command
 from streamd.machine.digest import MASK64, chain64
@@ -116,7 +116,7 @@ class MetaMachine:
     def apply(self, entry: Entry, out: Effects) -> None:
         """See machine.base.Machine. Outcomes: machine/commands.py."""
         assert entry.index == self.applied + 1, (entry.index, self.applied)
-        command = commands.command_of(entry)
+        command = command_shapes.admit(entry, self._handlers, out)
         if command is not None:
             if entry.index <= self.used_to and command[0] in _NUMBERING:
                 outcome: Any = errors.CLUSTER_NOT_AVAIL()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from streamd import errors
-from streamd.machine import commands, snapshot, trimming
+from streamd.machine import command_shapes, commands, snapshot, trimming
 from streamd.machine.base import (
     APPEND,
     BLOCK_HEADER_BYTES,
@@ -94,7 +94,7 @@ class StreamMachine(StreamStoring):
     def apply(self, entry: Entry, out: Effects) -> None:
         """See machine.base.Machine. Outcomes: machine/commands.py."""
         assert entry.index == self.applied + 1, (entry.index, self.applied)  # no gaps, no repeats
-        command = commands.command_of(entry)
+        command = command_shapes.admit(entry, self._handlers, out)
         if command is not None:
             self._out = out
             self.index.settle()

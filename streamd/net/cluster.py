@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+import traceback
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import Any
 
 from streamd.config.cluster import ClusterOptions, join_address
@@ -35,7 +37,9 @@ from streamd.net.peer_tls import PeerTls
 from streamd.net.sockets import serve
 from streamd.node.ports import Clock, Done, PeerHandler
 from streamd.obs.log import Log
+from streamd.protocol import peer_args
 from streamd.protocol.peer import RaftMessage
+from streamd.protocol.peer_args import MalformedArgs
 from streamd.types import NodeId, Uid
 
 TakeNote = Callable[[NodeId, str, list[Any]], None]
@@ -79,6 +83,7 @@ class Cluster:
         self._up: dict[NodeId, PeerLink] = {}
         self._rid = 0
         self._refused: set[tuple[str, str]] = set()  # (source, kind of fault) that were logged
+        self.failed_count = 0  # messages of peers that could not be handled
 
         self._prefixes: list[tuple[str, TakeNote]] = []
         self._take_note: dict[str, TakeNote] = {}  # by kind: `_prefixes` resolved
@@ -350,12 +355,11 @@ class Cluster:
         link.rid = self._rid
         hello, peers = link.hello.get("node"), link.hello.get("peers")
         self._up[link.name] = link
-        try:
-            self.handler.on_peer_up(link.name, hello if isinstance(hello, dict) else {})
-        except ConfigError as err:
+        reason = self._why_not_up(link.name, hello if isinstance(hello, dict) else {})
+        if reason:
             del self._up[link.name]
             link.is_up = False
-            link.refuse(str(err))
+            link.refuse(reason)
             return
         if link.reason:
             return  # the handler's own sending failed
@@ -374,6 +378,32 @@ class Cluster:
         for other in list(self._up.values()):
             if other is not link:
                 other.note("net.peers", told)
+
+    def _why_not_up(self, name: NodeId, hello: dict[str, Any]) -> str:
+        """Introduce a node to the handler; return why there can be no link, or ""."""
+        try:
+            peer_args.check_hello(hello)
+            self.handler.on_peer_up(name, hello)
+        except ConfigError as err:
+            return str(err)
+        except MalformedArgs as err:
+            return f"Protocol Violation: {err}"
+        except Exception as err:  # noqa: BLE001 - no peer's word may end more than its own link
+            self.message_failed(name, "WELCOME", err, is_new=True)
+            return f"Internal Error: {type(err).__name__}"
+        return ""
+
+    def message_failed(self, name: NodeId, what: str, err: Exception, *, is_new: bool) -> None:
+        """A message of a peer could not be handled: it is counted, and the first of a kind told.
+        The link stays, for what comes behind has nothing to do with it."""
+        self.failed_count += 1
+        if is_new:
+            at = traceback.extract_tb(err.__traceback__)[-1]
+            self.log.error(
+                "a message of a peer could not be handled, and was passed over",
+                peer=name, message=what, reason=f"{type(err).__name__}: {err}",
+                at=f"{PurePath(at.filename).name}:{at.lineno}",
+            )  # fmt: skip
 
     def lost(self, link: PeerLink) -> None:
         """Nothing comes from `link` any more; called once or more."""

@@ -493,6 +493,7 @@ class JetStreamz:
             "damages": damages.damage_count,
             "scrubbed_bytes": self.js.node.scrubber.read_bytes,
             "lost_streams": len(self.js.node.lost),
+            "ignored_entries": self.js.node.peering.ignored_count,
         }
 
 

@@ -190,7 +190,10 @@ class Monitoring:
 
     def care(self) -> dict[str, int]:
         """Counters for /metrics that no other document has."""
-        return {} if self._js is None else self._js.care()
+        counts = {} if self._js is None else self._js.care()
+        if self._cluster is not None:
+            counts["peer_messages_failed"] = self._cluster.failed_count
+        return counts
 
     # --- /healthz ---------------------------------------------------------------------------------
 

@@ -18,11 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from streamd.errors import CLUSTER_NOT_AVAIL, JsError, RequestError, StreamdError
+from streamd.errors import BAD_REQUEST, CLUSTER_NOT_AVAIL, JsError, RequestError, StreamdError
 from streamd.limits import (
     PEER_APPEND_BUFFER_BYTES_MAX,
     PEER_BUFFER_BYTES_MAX,
     PEER_CALLS_MAX,
+    PEER_FAULTS_TOLD_MAX,
     PEER_FLUSH_BYTES,
     PEER_FRAME_BYTES_MAX,
     PEER_HANDSHAKE_BYTES_MAX,
@@ -30,8 +31,9 @@ from streamd.limits import (
     REMOTE_CONGESTED_BYTES,
 )
 from streamd.net.sockets import peer_address
-from streamd.protocol import peer
+from streamd.protocol import peer, peer_args
 from streamd.protocol.peer import Frame, ProtocolError, RaftMessage
+from streamd.protocol.peer_args import MalformedArgs
 from streamd.types import NodeId, Uid
 
 if TYPE_CHECKING:
@@ -98,7 +100,8 @@ class PeerLink(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._is_flush_scheduled = False
-        self._calls: dict[int, tuple[Done, asyncio.TimerHandle]] = {}
+        self._calls: dict[int, tuple[str, Done, asyncio.TimerHandle]] = {}
+        self._failing: set[tuple[str, type]] = set()  # (what, error) that the log was told of
         self._call_no = 0
         self._silent_beats = 0
 
@@ -197,7 +200,7 @@ class PeerLink(asyncio.Protocol):
             return
         self._call_no += 1
         timer = loop.call_later(timeout_ms / 1000, self._timed_out, self._call_no)
-        self._calls[self._call_no] = (done, timer)
+        self._calls[self._call_no] = (method, done, timer)
         self.out_msgs += 1
         self._write(peer.frame(peer.CALL, self._call_no, method, args))
         self._check_buffer()
@@ -351,15 +354,27 @@ class PeerLink(asyncio.Protocol):
             self._on_beat(frame[1], frame[2])
             return
         self.in_msgs += 1
+        try:
+            self._handle(frame)
+        except ProtocolError:
+            raise
+        except Exception as err:  # noqa: BLE001 - whatever it was, it ends this message, no other
+            self._failed(frame, err)
+
+    def _handle(self, frame: Frame) -> None:
+        """Give a frame to whom it is for. What a handler raises is the end of this frame alone."""
+        kind = frame[0]
         if kind == peer.RAFT:
             uid, messages = peer.raft_of(frame)
             self._cluster.handler.on_raft(self.name, uid, messages)
         elif kind == peer.NOTE:
+            peer_args.check_note(frame[1], frame[2])
             self._cluster.on_note(self, frame[1], frame[2])
         elif kind == peer.CALL:
-            number = frame[1]
+            _, number, method, args = frame
+            peer_args.check_call(method, args)
             self._cluster.handler.on_call(
-                self.name, frame[2], frame[3], lambda outcome: self._answer(number, outcome)
+                self.name, method, args, lambda outcome: self._answer(number, outcome)
             )
         elif kind == peer.ANSWER:
             self._on_answer(frame[1], frame[2], frame[3])
@@ -367,6 +382,21 @@ class PeerLink(asyncio.Protocol):
             self._closed_by_peer(frame[1])
         else:
             raise ProtocolError(f"frame of kind {kind} after the handshake")
+
+    def _failed(self, frame: Frame, err: Exception) -> None:
+        """A frame could not be handled. The log is told once a link of each kind of failure: a peer
+        that sends one sends thousands."""
+        kind = frame[0]
+        what = f"{peer.name_of(kind)} {frame[1]}" if kind == peer.NOTE else peer.name_of(kind)
+        if kind == peer.CALL:
+            what = f"CALL {frame[2]}"
+            is_theirs = isinstance(err, MalformedArgs)
+            self._answer(frame[1], BAD_REQUEST() if is_theirs else CLUSTER_NOT_AVAIL())
+        fault = (what, type(err))
+        is_new = fault not in self._failing and len(self._failing) < PEER_FAULTS_TOLD_MAX
+        if is_new:
+            self._failing.add(fault)
+        self._cluster.message_failed(self.name, what, err, is_new=is_new)
 
     def _on_beat(self, stamp: int, is_answer: bool) -> None:
         if is_answer:
@@ -379,23 +409,25 @@ class PeerLink(asyncio.Protocol):
         waiting = self._calls.pop(number, None)
         if waiting is None:
             return  # it came too late
-        done, timer = waiting
+        method, done, timer = waiting
         timer.cancel()
         if is_error:
+            value = _error_of(value)
+        else:
             try:
-                code, err_code, text = value
-            except (TypeError, ValueError) as err:
-                raise ProtocolError("an error that is not two codes and a text") from err
-            value = JsError(code, err_code, text) if err_code else RequestError(text)
+                peer_args.check_answer(method, value)
+            except MalformedArgs:
+                done(CLUSTER_NOT_AVAIL())  # whoever asked must not wait for ever
+                raise
         done(value)
 
     def _timed_out(self, number: int) -> None:
-        done, _ = self._calls.pop(number)
+        _, done, _ = self._calls.pop(number)
         done(CLUSTER_NOT_AVAIL())
 
     def _fail_calls(self) -> None:
         calls, self._calls = self._calls, {}
-        for done, timer in calls.values():
+        for _, done, timer in calls.values():
             timer.cancel()
             self._cluster.loop.call_soon(done, CLUSTER_NOT_AVAIL())
 
@@ -463,3 +495,11 @@ class PeerLink(asyncio.Protocol):
             in_bytes=self.in_bytes,
             out_bytes=self.out_bytes,
         )
+
+
+def _error_of(value: Any) -> RequestError:
+    """The error that an answer brings. Raises ProtocolError."""
+    if type(value) is not list or list(map(type, value)) != [int, int, str]:
+        raise ProtocolError("an error that is not two codes and a text")
+    code, err_code, text = value
+    return JsError(code, err_code, text) if err_code else RequestError(text)

@@ -224,6 +224,7 @@ class Monitor:
             or turn.checkpoints
             or turn.snapshot_offer
             or turn.alerts
+            or turn.effects.ignored
         ):
             self._loop.call_soon(self._on_turn, turn)
         self._has_more = turn.more

@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from streamd import errors, limits
+from streamd.machine import commands
+from streamd.machine.command_shapes import why_malformed
 from streamd.node import group as g
 from streamd.node.comparisons import Comparisons
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Peers
 from streamd.node.relay import RelaySink
 from streamd.protocol import acks
+from streamd.protocol.peer_args import MalformedArgs
 from streamd.raft.messages import Message
 from streamd.types import META_UID, NodeId, Term, Uid
 
@@ -35,6 +38,7 @@ class Peering:
         self._cluster_ids: dict[NodeId, str] = {}
         self._announced: set[Uid] = set()
         self._told: dict[Uid, Term] = {}  # what this node said it leads, and in which term
+        self.ignored_count = 0  # entries that no machine here could apply
         self._has_joined = False  # a cluster that was there, in this process's life
 
     def send(self, node_id: NodeId, uid: Uid, messages: list[Message]) -> None:
@@ -175,6 +179,9 @@ class Peering:
         node = self._node
         for text in turn.alerts:
             node.error("replicas disagree", group=uid, reason=text)
+        for index, reason in turn.effects.ignored:
+            self.ignored_count += 1
+            node.error("a log entry was passed over", group=uid, index=index, reason=reason)
         if turn.snapshot_offer is not None:
             leader, offer = turn.snapshot_offer
             node.replicas.catch_ups.start(uid, leader, offer.index)
@@ -261,8 +268,26 @@ class Peering:
         self._node.on_hello_renewed(sender, args[0])
 
     def _on_meta(self, sender: NodeId, args: list[Any]) -> None:
-        if self._node.is_meta_leader:
-            self._node.meta_member.propose_anywhere(args[0])
+        """A stream's leader reports what became of its group, or who led the meta group until now
+        lets a server in. Nothing else is proposed for others, and nothing at all that is not what
+        it should be, for every member would have to apply it."""
+        command: list[Any] = args[0]
+        node = self._node
+        reason = why_malformed(command, _PROPOSED_FOR_PEERS)
+        if reason:
+            raise MalformedArgs(f"a proposal for the meta group: {reason}")
+        if command[0] == commands.MOVED:
+            is_theirs_to_say = self._is_led_by(sender, command[2])
+        else:
+            is_theirs_to_say = command[2] in node.meta.out.intersection(self.known_members())
+        if node.is_meta_leader and is_theirs_to_say:
+            node.meta_member.propose_anywhere(command)
+
+    def _is_led_by(self, sender: NodeId, uid: Uid) -> bool:
+        """True if `sender` may speak for a stream. Who leads no more by what is known here says it
+        again, if it was right."""
+        node = self._node
+        return uid in node.meta.streams_by_uid and node.leaders.leader_of(uid) == sender
 
     def _on_publish(self, sender: NodeId, args: list[Any]) -> None:
         uid, token, msgs, own_replies = args
@@ -365,6 +390,8 @@ class Peering:
             for node_id in self.peers.nodes():
                 self.peers.note(node_id, "facts", [facts])
 
+
+_PROPOSED_FOR_PEERS = frozenset((commands.MOVED, commands.ADMIT_SERVER))
 
 _NOTES: dict[str, Callable[[Peering, NodeId, list[Any]], None]] = {
     "leaders": Peering._on_leaders,

@@ -48,6 +48,14 @@ _CARE_COUNTERS = {
     ),
     "damages": ("streamd_damages", "Damaged or missing files of streams found"),
     "scrubbed_bytes": ("streamd_scrubbed_bytes", "Bytes of files read to verify them"),
+    "ignored_entries": (
+        "streamd_ignored_entries",
+        "Log entries that hold no command this server knows, and were passed over",
+    ),
+    "peer_messages_failed": (
+        "streamd_peer_messages_failed",
+        "Messages of other servers that could not be handled, and were passed over",
+    ),
 }
 _CARE_GAUGES = {
     "lost_streams": ("streamd_lost_streams", "Streams whose only copy is lost or damaged"),

@@ -134,6 +134,11 @@ def encode_raft(uid: Uid, messages: Iterable[Message]) -> bytes:
     return frames[0] if len(frames) == 1 else b"".join(frames)
 
 
+def name_of(kind: int) -> str:
+    """Return what logs call frames of a kind."""
+    return _NAMES[kind]
+
+
 def without_appends(messages: list[Message]) -> list[Message]:
     """What is worth sending to a peer that is far behind: appends are repeated anyway."""
     return [message for message in messages if type(message) is not Append]
@@ -272,6 +277,8 @@ def _append_of(item: list[Any]) -> Append:
     for number in (term, prev_index, prev_term, prev_chain, commit):
         if type(number) is not int:
             raise ProtocolError(f"Append: a {type(number).__name__} instead of an int")
+    if min(term, prev_index, prev_term, prev_chain, commit) < 0:
+        raise ProtocolError("Append: a number below 0")
     if type(flat) is not list or len(flat) % 3:
         raise ProtocolError("Append: entries are not a list of terms, chains and data")
     entries: list[Entry] = []
@@ -307,6 +314,8 @@ def _decoder_of(cls: type) -> _Decoder:
         if list(map(type, fields)) != types:
             found = ", ".join(type(field).__name__ for field in fields)
             raise ProtocolError(f"{cls.__name__} of ({found})")
+        if any(type(field) is int and field < 0 for field in fields):
+            raise ProtocolError(f"{cls.__name__}: a number below 0")
         for at in membership_at:
             fields[at] = _membership_of(fields[at])
         return cls(*fields)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from streamd import errors
 from streamd.errors import ConfigError, JsError
-from streamd.protocol import peer
+from streamd.protocol import peer, peer_args
 from streamd.raft.messages import Message
 from streamd.types import NodeId, Uid
 from tests.sim.world import MS, World
@@ -328,6 +328,7 @@ class SimPeers:
             uid, messages = peer.raft_of(frame)
             self.handler.on_raft(sender, uid, messages)
         elif kind == peer.CALL:
+            peer_args.check_call(frame[2], frame[3])  # as a link does: raising, here, is a failure
             self._on_call(link, sender, frame)
         elif kind == peer.ANSWER:
             _, number, is_error, value = frame
@@ -342,6 +343,7 @@ class SimPeers:
             net.transmit(link, sender, peer.hello(self.handler.hello()))
         link.is_up[self.name] = True
         net.world.note(f"link {self.name}-{sender} up at {self.name}")
+        peer_args.check_hello(facts)
         try:
             self.handler.on_peer_up(sender, facts)
         except ConfigError as err:
@@ -367,6 +369,7 @@ class SimPeers:
             if kind.startswith(prefix):
                 take(sender, kind, args)
                 return
+        peer_args.check_note(kind, args)
         self.handler.on_note(sender, kind, args)
 
     def _settle(self, number: int, result: Any) -> None:

@@ -119,7 +119,7 @@ def test_update_keeps_uid_and_first_config() -> None:
     changed = box.do(commands.UPDATE_STREAM, 6, "A", {"name": "A", "subjects": ["b"]})
     assert changed.uid == made.uid and changed.update_index == 2
     assert changed.created_config == made.config and changed.config["subjects"] == ["b"]
-    assert box.do(commands.UPDATE_STREAM, 6, "Z", {}) == errors.STREAM_NOT_FOUND()
+    assert box.do(commands.UPDATE_STREAM, 6, "Z", {"name": "Z"}) == errors.STREAM_NOT_FOUND()
 
 
 def test_what_no_update_changes() -> None:

@@ -21,7 +21,13 @@ import uvloop
 from streamd import limits
 from streamd.config.cluster import ClusterOptions, ClusterTls, RouteUrl
 from streamd.config.options import Options
-from streamd.errors import CLUSTER_NOT_AVAIL, STREAM_NOT_FOUND, ConfigError, RequestError
+from streamd.errors import (
+    BAD_REQUEST,
+    CLUSTER_NOT_AVAIL,
+    STREAM_NOT_FOUND,
+    ConfigError,
+    RequestError,
+)
 from streamd.net import cluster as cluster_module
 from streamd.net.cluster import Cluster
 from streamd.node.clock import SystemClock
@@ -184,16 +190,103 @@ def test_two_servers_meet_and_talk() -> None:
             assert a.cluster.is_up("b") and not a.cluster.is_up("x")
             entry = Entry(2, 6, b"data", "command", "tag", 9)
             a.cluster.send("b", 4, [Append(2, 5, 1, 7, [entry], 3), TimeoutNow(2)])
-            a.cluster.note("b", "facts", [1, b"x", {"k": [None]}])
+            a.cluster.note("b", "words", [1, b"x", {"k": [None]}])
             a.cluster.send("x", 4, [TimeoutNow(1)])
-            a.cluster.note("x", "facts", [])
+            a.cluster.note("x", "words", [])
             await b.handler.until(lambda: b.handler.of("note"))
             ((sender, uid, messages),) = b.handler.of("raft")
             assert (sender, uid, messages[0].entries[0].data) == ("a", 4, b"data")
             assert messages[0].entries[0].command is None and messages[1] == TimeoutNow(2)
-            assert b.handler.of("note") == [("a", "facts", [1, b"x", {"k": [None]}])]
+            assert b.handler.of("note") == [("a", "words", [1, b"x", {"k": [None]}])]
             assert a.log.text.count("Route connection created") == 1
             assert f"Listening for route connections on 127.0.0.1:{a.cluster.port}" in a.log.text
+
+    asyncio.run(main())
+
+
+def test_what_a_handler_raises_ends_one_message_and_no_link() -> None:
+    """A note, a call, Raft messages and an answer: each is counted, the first of a kind is told,
+    and what comes behind it on the same link arrives."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make)
+
+            def broken(sender: str, kind: str, args: list[Any]) -> None:
+                if args:
+                    raise KeyError(args[0])
+                b.handler.add("note", sender, kind, args)
+
+            def broken_call(sender: str, method: str, args: list[Any], answer: Any) -> None:
+                raise ValueError(method)
+
+            def broken_raft(sender: str, uid: int, messages: list[Any]) -> None:
+                raise AssertionError(uid)
+
+            b.handler.on_note = broken  # type: ignore[method-assign]
+            b.handler.on_call = broken_call  # type: ignore[method-assign]
+            b.handler.on_raft = broken_raft  # type: ignore[method-assign]
+            outcomes: list[Any] = []
+
+            def done(value: Any) -> None:
+                outcomes.append(value)
+                a.handler.changed.set()
+
+            for _ in range(3):
+                a.cluster.note("b", "words", ["lost"])
+            a.cluster.send("b", 4, [TimeoutNow(2)])
+            a.cluster.call("b", "ask", [], done)
+            a.cluster.call("b", "configured", ["x"], done)
+            a.cluster.note("b", "words", [])
+            await b.handler.until(lambda: b.handler.of("note"))
+            await a.handler.until(lambda: len(outcomes) == 2)
+            assert outcomes == [CLUSTER_NOT_AVAIL(), BAD_REQUEST()]
+            assert a.cluster.nodes() == ["b"] and b.cluster.nodes() == ["a"]
+            assert b.cluster.failed_count == 6
+            text = "a message of a peer could not be handled"
+            assert b.log.text.count(text) == 4, b.log.text
+            for words in ("NOTE words", "CALL ask", "CALL configured", "RAFT", "KeyError: 'lost'"):
+                assert words in b.log.text
+
+            def odd(value: Any) -> None:
+                raise KeyError("answer")
+
+            b.handler.on_call = lambda sender, method, args, answer: answer("no bytes")  # type: ignore[method-assign]
+            a.cluster.call("b", "block", [1, 2, 3, 4, 5], done)
+            a.cluster.call("b", "ask", [], odd)
+            await a.handler.until(lambda: a.cluster.failed_count == 2)
+            assert outcomes[2] == CLUSTER_NOT_AVAIL()  # it is no block: as if nobody had answered
+            assert a.cluster.nodes() == ["b"]
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_decoded_still_ends_the_link() -> None:
+    """Its sender is no peer of this version, and nothing behind it can be believed."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a, b = await pair(make)
+            link = a.cluster._up["b"]
+            link._write(peer.frame(peer.RAFT, 4, [[99]]))
+            await b.handler.until(lambda: b.handler.of("down"))
+            assert "Protocol Violation: raft message of unknown class 99" in b.log.text
+
+    asyncio.run(main())
+
+
+def test_a_malformed_welcome_ends_its_own_link_alone() -> None:
+    """A node that says nonsense of itself is not met; the server that heard it goes on."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a").start()
+            b = make("b", routes=(a.url,))
+            b.handler.words["voters"] = 7
+            await b.start()
+            await a.until_logged("malformed hello of a node")
+            b.handler.words["voters"] = []
+            await a.until_up("b")
 
     asyncio.run(main())
 
@@ -257,14 +350,14 @@ def test_notes_of_a_prefix_go_where_they_belong() -> None:
             a, b = await pair(make)
             taken: list[Any] = []
             b.cluster.on_note_prefix("net.", lambda *note: taken.append(("net", *note)))
-            b.cluster.on_note_prefix("net.sub", lambda *note: taken.append(("sub", *note)))
-            for kind in ("net.msgs", "net.sub", "facts", "net.msgs"):
+            b.cluster.on_note_prefix("net.odd", lambda *note: taken.append(("odd", *note)))
+            for kind in ("net.some", "net.odd", "words", "net.some"):
                 a.cluster.note("b", kind, [])
             await b.handler.until(lambda: b.handler.of("note"))
-            assert b.handler.of("note") == [("a", "facts", [])]
+            assert b.handler.of("note") == [("a", "words", [])]
             await b.handler.until(lambda: len(taken) == 3) if len(taken) < 3 else None
             assert [(to, kind) for to, _, kind, _ in taken] == [
-                ("net", "net.msgs"), ("sub", "net.sub"), ("net", "net.msgs"),
+                ("net", "net.some"), ("odd", "net.odd"), ("net", "net.some"),
             ]  # fmt: skip
 
     asyncio.run(main())

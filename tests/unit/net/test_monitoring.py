@@ -92,7 +92,8 @@ class Streams:
         self.node = SimpleNamespace(
             memory_max=1, storage_max=2, store_dir="/d", failed={}, lost={}, is_clustered=False,
             damages=SimpleNamespace(reasons={}, damage_count=0, conflict_count=0),
-            scrubber=SimpleNamespace(read_bytes=0), slowness=SimpleNamespace(waits_s=9.9),
+            scrubber=SimpleNamespace(read_bytes=0), peering=SimpleNamespace(ignored_count=0),
+            slowness=SimpleNamespace(waits_s=9.9),
             store_watch=SimpleNamespace(reason=""),
             streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
             memory_bytes=lambda: 0, storage_bytes=lambda: 400,

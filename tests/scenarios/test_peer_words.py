@@ -1,0 +1,164 @@
+"""What a peer says that makes no sense: refused at the door, and the cluster serves as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd.machine import commands
+from streamd.protocol import peer_args
+from streamd.protocol.peer_args import MalformedArgs
+from streamd.types import META_UID, NodeId
+from tests.scenarios.driver import Cluster
+
+_CLIENT = ["n2", 7, "127.0.0.1", 1, 1, "", "", "python3", "2.0"]
+_START = ["log", 3, "which", ["before"], [0, [[3, "which"]]]]
+_HELLO = {
+    "cluster_id": "", "incarnation": "i", "is_virgin": True, "voters": ["n1"],
+    "facts": {"tags": ["t"], "storage_max": 1}, "removal": 0, "removals": {"n9": 3},
+    "start": _START, "seen": {"n8": _START},
+}  # fmt: skip
+
+# One of each, as a peer may say it of a stream that is not here.
+NOTES: dict[str, list[Any]] = {
+    "leaders": [[999, 1, False]],
+    "digest": [999, 1, 1],
+    "digests": [[999, 1, 1]],
+    "facts": [{"tags": ["t"], "storage_max": 1}],
+    "hello": [_HELLO],
+    "meta": [[commands.MOVED, 1, 999, ["n1"]]],
+    "publish": [999, 1, [[b"s.a", b"", b"x"]], [b"reply"]],
+    "pubacks": [999, [0], [["e", 500, 1, "no"]]],
+    "given_back": [999, [0], [[b"s.a", b"", b"x"]]],
+    "pull": [999, "C", b"reply", b"", b"1"],
+    "acks": [999, [b"$JS.ACK.S.C.1.1.1.1.0"], [b"reply"], [b"+ACK"]],
+    "flow": [999, "C", b"$JS.FC.S.C.x", b""],
+    "api.request": [b"$JS.API.STREAM.INFO.none", b"reply", b"", b"", _CLIENT, 1],
+    "api.answer": [b"reply", b"", b"{}", 0],
+    "net.sub": [True, [[b"a.>", b"q", 1]]],
+    "net.msgs": [[b"a", b"x", b"", b"", [b"q"]], [b"a", [b"x", b"y"]], [b"a", b"x"]],
+    "net.deliver": [b"to", b"", [[b"a", b"", b"", b"x"]]],
+    "net.run": [b"to", b"ack", [b"a"], [b"x"], [[1], [1], [1], [1]]],
+    "net.full": [b"to"],
+    "net.room": [[b"to"]],
+    "net.peers": [{"n2": "127.0.0.1:1"}],
+    "net.urls": ["127.0.0.1:4222"],
+}
+CALLS: dict[str, list[Any]] = {
+    "bootstrap": ["id", ["n8", "n9"]],
+    "configured": [999, 1],
+    "has_left": [999],
+    "recall": [],
+    "stand_in": [999, ["n1"], 5],
+    "manifest": [999, 1, [1]],
+    "block": [999, 1, 1, 0, 10],
+    "api.request": NOTES["api.request"],
+    "api.stream_infos": [[999], True],
+    "api.offenders": [999, {"max_ack_pending": 1}],
+    "api.usage": [],
+}
+WRONG = (None, -1, 1.5, "x", b"x", [], [None], [["x"]], {}, {"tags": 3}, {3: 3}, True, 2**63)
+# Values inside of what is not looked into: the command of a proposal, for who would propose it.
+OPEN = ("meta",)
+
+
+def wrong(value: Any) -> list[Any]:
+    """`value` with each part of it, at any depth, replaced by what it is not, or left out."""
+    found: list[Any] = []
+    if type(value) is list:
+        for at, part in enumerate(value):
+            found.append(value[:at] + value[at + 1 :])
+            found += [[*value[:at], other, *value[at + 1 :]] for other in wrong(part)]
+        found.append([*value, None])
+    elif type(value) is dict:
+        for key, part in value.items():
+            found += [value | {key: other} for other in wrong(part)]
+    return found + [other for other in WRONG if type(other) is not type(value)]
+
+
+class Door:
+    """What a link does with notes and calls, but for the link (net/peer_link.py)."""
+
+    def __init__(self, cluster: Cluster, name: NodeId, sender: NodeId) -> None:
+        self._handler = cluster.node(name)
+        self._sender = sender
+        self.refused = self.passed = 0
+
+    def note(self, kind: str, args: Any) -> None:
+        try:
+            peer_args.check_note(kind, args)
+            if not kind.startswith("net."):  # those are core NATS' own, see test_remote_links
+                self._handler.on_note(self._sender, kind, args)
+            self.passed += 1
+        except MalformedArgs:
+            self.refused += 1
+
+    def call(self, method: str, args: Any) -> None:
+        try:
+            peer_args.check_call(method, args)
+            self._handler.on_call(self._sender, method, args, lambda outcome: None)
+            self.passed += 1
+        except MalformedArgs:
+            self.refused += 1
+
+
+def test_every_note_and_call_has_a_shape_and_a_sample() -> None:
+    """A new one must be here, or it is not tried."""
+    assert peer_args.kinds() == (tuple(NOTES), tuple(CALLS))
+    for kind, args in NOTES.items():
+        peer_args.check_note(kind, args)
+    for method, args in CALLS.items():
+        peer_args.check_call(method, args)
+
+
+def test_nonsense_from_a_peer_harms_nobody(cluster: Cluster) -> None:
+    """Each note and call with each part replaced by something of another type, left out or one too
+    many, at the leader of everything and at a follower. Nothing but MalformedArgs is raised, no
+    group stops, and what is asked of the cluster afterwards is done."""
+    cluster.create()
+    cluster.consumer()
+    cluster.publish(5)
+    cluster.until_whole()
+    leader = cluster.leader("S")
+    follower = next(name for name in cluster.names if name != leader)
+    failed = cluster.events("stopped")
+    for name, sender in ((leader, follower), (follower, leader)):
+        door = Door(cluster, name, sender)
+        for kind, args in NOTES.items():
+            for each in wrong(args):
+                if type(each) is list:  # else the frame is malformed, see test_peer
+                    door.note(kind, each)
+        for method, args in CALLS.items():
+            for each in wrong(args):
+                if type(each) is list:
+                    door.call(method, each)
+        assert door.refused > 1000 and door.refused > 3 * door.passed
+    cluster.run_ms(2000)
+    assert cluster.events("stopped") == failed
+    cluster.publish(5)
+    assert cluster.consume(10) == list(range(1, 11))
+    cluster.until_whole()
+    cluster.create("T")
+    cluster.publish(1, "T")
+
+
+def test_a_peer_proposes_nothing_that_is_not_its_own_to_say(cluster: Cluster) -> None:
+    """Not to the meta group: a command nobody knows, one of another kind, or a report on a stream
+    that another node leads."""
+    uid = cluster.create()
+    cluster.until_whole()
+    meta = cluster.leader_name(META_UID)
+    sender = next(n for n in cluster.names if n not in (meta, cluster.leader("S")))
+    node = cluster.node(meta)
+    before = node.meta.applied
+    door = Door(cluster, meta, sender)
+    for command in (
+        [999], [], ["x"], [commands.DELETE_STREAM, 1, "S", 0], [commands.REMOVE_SERVER, 1, "n1"],
+        [commands.MOVED, 1, uid], [commands.MOVED, 1, uid, "n1"], [commands.MOVED, 1, uid, [1]],
+        [commands.MOVED, 1, uid, ["n1"]], [commands.MOVED, 1, 999, ["n1"]],
+        [commands.ADMIT_SERVER, 1, "n9"],
+    ):  # fmt: skip
+        door.note("meta", [command])
+    assert (door.refused, door.passed) == (8, 3)
+    cluster.run_ms(1000)
+    assert node.meta.applied == before
+    assert sorted(node.meta.streams_by_name) == ["S"]

@@ -1,0 +1,170 @@
+"""Entries that are no commands: passed over on every replica alike, told, and nothing changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamd import errors
+from streamd.machine import command_shapes, commands
+from streamd.machine.base import Effects
+from streamd.machine.meta import MetaMachine
+from streamd.types import Entry
+from tests.unit.machine.box import Box
+
+STREAM = {"name": "S", "subjects": ["s.>"], "num_replicas": 1}
+CONSUMER = {"durable_name": "C", "ack_policy": "explicit", "filter_subject": "s.a"}
+
+META: dict[int, list[Any]] = {
+    commands.CREATE_STREAM: [STREAM, ["n1", "n2"]],
+    commands.UPDATE_STREAM: ["S", STREAM, None, [3, "n1"]],
+    commands.DELETE_STREAM: ["S", 0],
+    commands.SET_PEERS: [1, ["n1"], [1, "n1"]],
+    commands.MOVED: [1, ["n1"]],
+    commands.REMOVE_SERVER: ["n1"],
+    commands.ADMIT_SERVER: ["n1"],
+    commands.ADOPT_STREAM: [7, STREAM, 7],
+    commands.ACCEPT_LOSS: [0, 0],
+    commands.CHECKPOINT: [0, 0],
+}
+OF_STREAM: dict[int, list[Any]] = {
+    commands.STORE: [[(b"s.a", b"", b"x")]],
+    commands.STORE_BATCH: ["id", [(b"s.a", b"", b"x")]],
+    commands.DELIVERED: [1, [(1, 1, 1, False)], 0],
+    commands.ACKED: [1, [1]],
+    commands.NAKED: [1, [(1, 0)]],
+    commands.TERMED: [1, [(1, "why")]],
+    commands.PROGRESS: [1, [1]],
+    commands.DEAD: [1, [1]],
+    commands.POSITION: [1, 1, 1, 0],
+    commands.EXPIRE: [1, [1]],
+    commands.PURGE: [b"", 0, 0],
+    commands.DELETE_MSG: [1, True],
+    commands.CONFIGURE: [STREAM, 5],
+    commands.CREATE_CONSUMER: ["C", CONSUMER, "", False],
+    commands.DELETE_CONSUMER: ["C", 0, ""],
+    commands.PAUSE_CONSUMER: ["C", 0],
+    commands.RESET_CONSUMER: ["C", 0],
+    commands.CHECKPOINT: [0, 0],
+    commands.REWRITE: [[1], [1, 1], b""],
+    commands.REMOVE: [[1, 1]],
+}
+WRONG = st.one_of(
+    st.none(), st.integers(-5, -1), st.text(max_size=3), st.binary(max_size=3), st.floats(),
+    st.lists(st.none() | st.text(max_size=2) | st.floats(), max_size=4),
+    st.dictionaries(st.text(max_size=2) | st.integers(0, 3), st.none(), max_size=2),
+)  # fmt: skip
+
+
+def apply_to(machine: Any, data: bytes) -> Effects:
+    out = Effects()
+    machine.apply(Entry(1, machine.applied + 1, data, tag="t"), out)
+    return out
+
+
+def machines() -> tuple[MetaMachine, Any]:
+    meta, box = MetaMachine(), Box(**STREAM)
+    apply_to(meta, commands.encode([commands.CREATE_STREAM, 5, STREAM]))
+    for kind in (commands.CREATE_CONSUMER, commands.STORE):
+        apply_to(box.machine, commands.encode([kind, 5, *OF_STREAM[kind]]))
+    return meta, box.machine
+
+
+@pytest.mark.parametrize("kind", sorted(META))
+def test_each_command_of_the_meta_group_has_a_shape(kind: int) -> None:
+    """And is applied."""
+    meta, _ = machines()
+    assert not apply_to(meta, commands.encode([kind, 9, *META[kind]])).ignored
+
+
+@pytest.mark.parametrize("kind", sorted(OF_STREAM))
+def test_each_command_of_a_stream_has_a_shape(kind: int) -> None:
+    """All kinds that a stream's machine knows are here."""
+    _, stream = machines()
+    assert sorted(stream._handlers) == sorted(OF_STREAM)
+    assert not command_shapes.why_malformed([kind, 9, *OF_STREAM[kind]], stream._handlers)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00", b"\x93\x01", b"\xff" * 9, b"plain", msgpack.packb([]), msgpack.packb(["x", 1]),
+        msgpack.packb([999, 1, 2]), msgpack.packb({1: 2}), msgpack.packb([0, 1]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_is_no_command_is_passed_over(data: bytes, which: int) -> None:
+    """An unknown kind, or bytes of something else. It raised KeyError on every member at once."""
+    machine, twin = machines()[which], machines()[which]
+    before = machine.fingerprint()
+    for each in (machine, twin):
+        out = apply_to(each, data)
+        ((index, reason),) = out.ignored
+        assert index == each.applied and reason
+        assert out.outcomes == [("t", errors.BAD_REQUEST())]
+        assert not out.events and not out.block_ops
+    assert machine.fingerprint() == twin.fingerprint() == before
+    assert machine.snapshot() == twin.snapshot()
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_field_of_another_type_changes_nothing(data: st.DataObject) -> None:
+    """Each field of each command, replaced by what it is not, or left out. Either it is a value
+    that the field may have, or the entry is passed over."""
+    which = data.draw(st.sampled_from([0, 1]))
+    table = (META, OF_STREAM)[which]
+    kind = data.draw(st.sampled_from(sorted(table)))
+    command = [kind, 9, *table[kind]]
+    at = data.draw(st.integers(1, len(command) - 1))
+    if data.draw(st.booleans()):
+        command[at] = data.draw(WRONG)
+    else:
+        del command[at]
+    machine = machines()[which]
+    reason = command_shapes.why_malformed(command, machine._handlers)
+    if not reason:
+        return
+    before = machine.snapshot()
+    out = apply_to(machine, commands.encode(command))
+    assert out.ignored and not out.events and not out.block_ops
+    machine.applied -= 1
+    assert machine.snapshot() == before
+
+
+def test_a_config_that_no_replica_could_read_is_passed_over() -> None:
+    """The keys that a machine reads are looked at, in a stream's config and a consumer's."""
+    meta, stream = machines()
+    for wrong in (
+        {"subjects": [1]}, {"subjects": "a"}, {"num_replicas": "3"}, {"max_bytes": "much"},
+        {"storage": "tape"}, {"retention": 1}, {"name": ""}, {"name": None}, {"republish": 1},
+    ):  # fmt: skip
+        config = STREAM | {"name": "T", "subjects": ["t"]} | wrong
+        out = apply_to(meta, commands.encode([commands.CREATE_STREAM, 6, config]))
+        assert out.ignored, wrong
+        assert apply_to(
+            stream, commands.encode([commands.CONFIGURE, 6, STREAM | wrong, 8])
+        ).ignored, wrong
+    for wrong in (
+        {"deliver_policy": "some"}, {"deliver_policy": "by_start_time"},
+        {"filter_subjects": [b"a"]},
+        {"max_ack_pending": None}, {"pause_until": "soon"}, {"opt_start_time": 3},
+    ):  # fmt: skip
+        command = [commands.CREATE_CONSUMER, 6, "D", CONSUMER | wrong, "", False]
+        assert apply_to(stream, commands.encode(command)).ignored, wrong
+    assert sorted(meta.streams_by_name) == ["S"] and sorted(stream.consumers) == ["C"]
+
+
+def test_the_proposer_passes_over_what_its_followers_pass_over() -> None:
+    """It holds the command decoded, and looks at it all the same."""
+    meta, _ = machines()
+    out = Effects()
+    command = [commands.REMOVE_SERVER, 6, 7]
+    data = commands.encode(command)
+    meta.apply(Entry(1, meta.applied + 1, data, command, "t"), out)
+    assert out.ignored == [(2, "command 106: field 2 is not what it should be")]
+    assert not meta.removals
