@@ -7,6 +7,8 @@ RUN python -m venv --without-pip /opt/streamd
 RUN python -m pip --python /opt/streamd/bin/python install --no-cache-dir .
 # The command of the Spark jobs, which are not here: Dockerfile.spark has them.
 RUN rm /opt/streamd/bin/streamd-spark
+# What starts a nats-server starts this one.
+RUN ln -s streamd /opt/streamd/bin/nats-server
 RUN /opt/streamd/bin/python -m compileall -q /opt/streamd/lib
 
 FROM python:3.12-slim
@@ -20,6 +22,6 @@ USER streamd
 VOLUME /data
 EXPOSE 4222 6222 8222
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=5s --timeout=6s --start-period=60s --retries=3 CMD ["streamctl", "health"]
+HEALTHCHECK --interval=5s --timeout=6s --start-period=60s --retries=3 CMD ["streamctl", "health", "--pid", "1"]
 ENTRYPOINT ["streamd"]
 CMD ["-a", "0.0.0.0", "-js", "-sd", "/data", "-m", "8222"]

@@ -16,6 +16,12 @@ $(STAMP): pyproject.toml tools/make_venv.py
 		--config-settings editable_mode=compat --editable ".[dev,demo]"
 	$(BIN)/python -m compileall -q streamd
 	touch $@
+	@echo
+	@echo "streamd is set up in $(VENV). Next:"
+	@echo "  . $(BIN)/activate               so that the shell finds streamd and streamctl"
+	@echo "  streamd -js -sd ./data -m 8222   a server on port 4222; Ctrl-C ends it"
+	@echo "  streamctl cluster up             three of them on this machine"
+	@echo "  make run                         a demonstration: half a minute, nothing is lost"
 
 # PySpark, about 0.9 GB; and a Java runtime from the package index where there is none.
 spark: $(SPARK)

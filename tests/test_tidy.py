@@ -14,7 +14,16 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "streamd"
 
 # room -> rooms it may import (itself always). Leaves are modules of `streamd` itself.
-LEAVES = {"subjects", "subject_tree", "types", "limits", "errors", "durations", "memory_share"}
+LEAVES = {
+    "subjects",
+    "subject_tree",
+    "types",
+    "limits",
+    "errors",
+    "durations",
+    "memory_share",
+    "installation",
+}
 MAY_IMPORT = {
     "cli": {"net", "api", "node", "config", "obs", "store", "machine", "raft", "protocol"},
     "net": {"api", "protocol", "node", "machine", "config", "obs"},

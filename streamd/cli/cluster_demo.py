@@ -208,30 +208,43 @@ def _remove_stream(node: LocalNode) -> None:
     raise DemoError(f"{node.name} has no directory of streams in {node.store_dir}")
 
 
-def _trouble(cluster: LocalCluster, binary: str, report: ClusterReport) -> None:
-    """Kill the leader, start it; kill a follower, remove its copy, start it. Runs in a thread."""
+def _trouble(
+    cluster: LocalCluster, binary: str, report: ClusterReport, tell: Callable[[str], None]
+) -> None:
+    """Kill the leader, start it; kill a follower, remove its copy, start it. Runs in a thread,
+    and tells each event as it happens."""
     leader = _leader(cluster)
     if len(cluster.nodes) == 1:
         leader.end(signal.SIGKILL)
         report.killed_leader = leader.name
+        tell(f"killed {leader.name} (SIGKILL)")
         began = time.perf_counter()
         cluster.start(binary)
         report.restart_ms = (time.perf_counter() - began) * 1000
+        tell(f"{leader.name} serves again {report.restart_ms:,.0f} ms after its start")
         return
     began = time.perf_counter()
     leader.end(signal.SIGKILL)
     fresh = _leader(cluster, but=leader.name)
     report.new_leader_ms = (time.perf_counter() - began) * 1000
     report.killed_leader, report.new_leader = leader.name, fresh.name
+    tell(
+        f"killed {leader.name} (SIGKILL), which led; {fresh.name} leads after"
+        f" {report.new_leader_ms:,.0f} ms"
+    )
+    began = time.perf_counter()
     leader.start(binary)
     cluster.wait_healthy(leader)
+    tell(f"started {leader.name} again: caught up after {time.perf_counter() - began:.1f} s")
     follower = next(one for one in cluster.nodes if one not in (leader, _leader(cluster)))
     follower.end(signal.SIGKILL)
     _remove_stream(follower)
+    tell(f"killed {follower.name} (SIGKILL), a follower, and removed its copy of the stream")
     began = time.perf_counter()
     follower.start(binary)
     cluster.wait_healthy(follower)
     report.wiped, report.whole_again_s = follower.name, time.perf_counter() - began
+    tell(f"started {follower.name} again: its copy is whole after {report.whole_again_s:.1f} s")
 
 
 async def _connect(cluster: LocalCluster) -> Client:
@@ -264,15 +277,30 @@ async def _publish_and_read(
     )
     js = connection.jetstream()
     await js.add_stream(config)
+    nodes = f"{len(cluster.nodes)} nodes serve" if len(cluster.nodes) > 1 else "one node serves"
+    progress.console.print(
+        f"{nodes}; publishing {len(flights):,} flights, each acked when it is fsynced"
+        f"{' on two nodes' if len(cluster.nodes) > 1 else ''}",
+        highlight=False,
+        soft_wrap=True,
+    )
     reader = ReadBeside(cluster, report, progress)
     await reader.start()
     bar = progress.add_task("publish", total=len(flights))
     publisher = Publisher(connection, flights, report, partial(progress.advance, bar))
 
+    started = time.perf_counter()
+
+    def tell(text: str) -> None:
+        at = f"{time.perf_counter() - started:5.1f} s"
+        progress.console.print(
+            f"{at}  {len(report.acked):,} acked: {text}", highlight=False, soft_wrap=True
+        )
+
     async def trouble() -> None:
         await publisher.half.wait()
         progress.update(bar, description="publish through SIGKILLs")
-        await asyncio.to_thread(_trouble, cluster, binary, report)
+        await asyncio.to_thread(_trouble, cluster, binary, report, tell)
 
     began = time.perf_counter()
     try:

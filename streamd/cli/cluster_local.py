@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ NAMES = ("node1", "node2", "node3")
 HEALTHY_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 30.0
 ANSWERED_WITHIN_S = 5.0
+LOOKED_AT_WITHIN_S = 0.8  # per question of `status`; a frozen node answers none
+NODES_MAX = 9
 POLL_S = 0.02
 
 
@@ -57,6 +60,7 @@ class LocalNode:
         self.directory = directory / address.name
         self.address = address
         self._child: subprocess.Popen[bytes] | None = None
+        self._recognized = 0  # the pid of the server that answered for this node's data
 
     @property
     def name(self) -> str:
@@ -140,18 +144,48 @@ class LocalNode:
         self._pid_file.unlink(missing_ok=True)
         return True
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get(self, path: str, within_s: float = ANSWERED_WITHIN_S) -> dict[str, Any]:
         """A JSON document of the monitoring port. Raises OSError when there is no answer."""
         url = f"http://127.0.0.1:{self.address.http_port}{path}"
-        with urllib.request.urlopen(url, timeout=ANSWERED_WITHIN_S) as answer:
+        with urllib.request.urlopen(url, timeout=within_s) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
-    def health(self) -> str:
+    def health(self, within_s: float = ANSWERED_WITHIN_S) -> str:
         """ "ok", or what is the matter. See `is_ready`."""
-        if not self.pid():
+        number = self.pid()
+        if not number:
             return "not running"
-        return health(f"http://127.0.0.1:{self.address.http_port}/healthz")
+        found = health(f"http://127.0.0.1:{self.address.http_port}/healthz", within_s)
+        if is_ready(found) and self._recognized != number:
+            other = self.stranger(within_s)
+            if other:
+                return f"port {self.address.http_port} is taken: {other} answers there"
+            self._recognized = number
+        return found
+
+    def stranger(self, within_s: float = ANSWERED_WITHIN_S) -> str:
+        """The server that answers at this node's monitoring port with other data than this node's;
+        "" if it is this node, or if nobody answers."""
+        try:
+            found = self.get("/varz", within_s)
+        except (OSError, ValueError):
+            return ""
+        config = found.get("jetstream", {}).get("config", {})
+        where = str(config.get("store_dir", "")) if isinstance(config, dict) else ""
+        if where and Path(where).is_relative_to(self.store_dir):
+            return ""
+        return f"server {found.get('server_name', '?')!r} with its data in {where or '?'}"
+
+    def taken_ports(self) -> list[int]:
+        """Those of this node's ports on which something listens."""
+        address = self.address
+        ports = (address.port, address.http_port, address.cluster_port)
+        return [port for port in ports if _is_taken(port)]
+
+    def exit_status(self) -> int | None:
+        """Of the process that this object started; None while it runs, or if it started none."""
+        return None if self._child is None else self._child.poll()
 
     def log_tail(self, lines: int = 15) -> str:
         """The end of what the server logged."""
@@ -161,7 +195,7 @@ class LocalNode:
 
 
 class LocalCluster:
-    """The nodes of one directory: three, or a single server."""
+    """The nodes of one directory: three, as many as were asked for, or a single server."""
 
     def __init__(self, directory: Path, addresses: list[NodeAddress], secret: str) -> None:
         self.directory = directory
@@ -175,7 +209,13 @@ class LocalCluster:
         directory = directory.resolve()
         secret = secrets.token_hex(16)
         if (directory / "cluster.json").exists():
-            secret = cls.load(directory)._secret
+            before = cls.load(directory)
+            secret = before._secret
+            if len(before.nodes) != len(names):
+                raise ClusterError(
+                    f"the cluster in {directory} has {len(before.nodes)} nodes, not {len(names)}:"
+                    " use another directory (--dir)"
+                )
         addresses = [
             NodeAddress(name, ports.client + at, ports.http + at, ports.cluster + at)
             for at, name in enumerate(names)
@@ -217,21 +257,71 @@ class LocalCluster:
         return next(node for node in self.nodes if node.name == name)
 
     def start(self, binary: str) -> None:
-        """Start what does not run and wait until every node is healthy. Raises ClusterError."""
-        for node in self.nodes:
-            node.start(binary)
-        for node in self.nodes:
-            self.wait_healthy(node)
+        """Start what does not run and wait until every node is ready.
+
+        Raises ClusterError, and then none of the servers that this call started runs.
+        """
+        missing = [node for node in self.nodes if not node.pid()]
+        self._refuse_taken(missing)
+        try:
+            for node in missing:
+                node.start(binary)
+            self.wait_all_ready()
+        except ClusterError:
+            for node in missing:
+                node.end()
+            raise
+
+    def _refuse_taken(self, missing: list[LocalNode]) -> None:
+        """Raise ClusterError if a server could not listen where it is to."""
+        taken = [(node, ports) for node in missing if (ports := node.taken_ports())]
+        if not taken:
+            return
+        lines = []
+        for node, ports in taken:
+            other = node.stranger()
+            by = f", by {other}" if other else ""
+            lines.append(f"{node.name} can't listen on {', '.join(map(str, ports))}: in use{by}")
+        lines.append("choose others: --port, --http-port, --cluster-port")
+        raise ClusterError("\n".join(lines))
 
     def wait_healthy(self, node: LocalNode, within_s: float = HEALTHY_WITHIN_S) -> None:
         """Wait until the node says of itself that it is ready. Raises ClusterError."""
+        self._wait([node], within_s)
+
+    def wait_all_ready(self, within_s: float = HEALTHY_WITHIN_S) -> None:
+        """Wait until every node says of itself that it is ready. Raises ClusterError."""
+        self._wait(self.nodes, within_s)
+
+    def _wait(self, nodes: list[LocalNode], within_s: float) -> None:
+        """Watches all of `nodes`: one that ended is told at once, whichever is asked first."""
         deadline = time.monotonic() + within_s
-        while not is_ready(state := node.health()):
-            if not node.pid():
-                raise ClusterError(f"{node.name} ended, {node.log_file}:\n{node.log_tail()}")
+        while True:
+            for node in nodes:
+                if not node.pid():
+                    status = node.exit_status()
+                    how = "" if status is None else f" with status {status}"
+                    raise ClusterError(
+                        f"{node.name} ended{how}; its last lines in {node.log_file}:\n"
+                        f"{node.log_tail()}"
+                    )
+            states = {node.name: node.health() for node in nodes}
+            unwell = {name: state for name, state in states.items() if not is_ready(state)}
+            if not unwell and all(node.pid() for node in nodes):
+                return
             if time.monotonic() > deadline:
-                raise ClusterError(f"{node.name} is not healthy after {within_s:g} s: {state}")
+                told = "; ".join(f"{name}: {state}" for name, state in unwell.items())
+                raise ClusterError(f"not ready after {within_s:g} s: {told}")
             time.sleep(POLL_S)
+
+    def restart(self, node: LocalNode, binary: str) -> float:
+        """Stop the node by SIGTERM, start it and wait until every node is ready; return the
+        seconds it took. Raises ClusterError."""
+        began = time.monotonic()
+        node.end()
+        node.start(binary)
+        self.wait_all_ready()
+        return time.monotonic() - began
 
     def stop(self) -> list[str]:
         """Stop what runs, by SIGTERM one after another; return the names of what ran."""
@@ -277,11 +367,11 @@ def is_ready(state: str) -> bool:
     return state == "ok" or state.startswith(DEGRADED)
 
 
-def health(url: str) -> str:
+def health(url: str, within_s: float = ANSWERED_WITHIN_S) -> str:
     """ "ok", or why the server at this /healthz is not; "degraded: " and why: it is well, but for
     streams whose only copy is lost."""
     try:
-        with urllib.request.urlopen(url, timeout=ANSWERED_WITHIN_S) as answer:
+        with urllib.request.urlopen(url, timeout=within_s) as answer:
             found = json.load(answer)
             text = str(found["status"])
             return f"{text}: {found['error']}" if found.get("error") else text
@@ -302,6 +392,17 @@ def server_binary() -> str:
     if not found:
         raise ClusterError("there is no streamd beside this Python and none on the path")
     return found
+
+
+def _is_taken(port: int) -> bool:
+    """True if nothing new could listen on this port of loopback."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 def _write_private(path: Path, text: str) -> None:

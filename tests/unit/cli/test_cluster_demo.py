@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("nats", reason="the client is not installed: streamd[demo]")
+pytest.importorskip("nats", reason="the client is not installed: streamd-server[demo]")
 
 from streamd.cli import cluster_demo
 from streamd.cli.cluster_demo import ClusterReport, Publisher

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("nats", reason="the client is not installed: streamd[demo]")
+pytest.importorskip("nats", reason="the client is not installed: streamd-server[demo]")
 
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeout

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from streamd import __version__
 from streamd.cli import ctl
 from streamd.cli.cluster_local import ClusterError, LocalCluster, LocalNode, Ports
 from streamd.config import flags
@@ -139,6 +140,14 @@ def test_health(
     monkeypatch.setattr(_Health, "answer", answer)
     assert ctl.main(["health", health_url]) == status
     assert capsys.readouterr().out.startswith(text)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """As every other program has it."""
+    with pytest.raises(SystemExit) as ended:
+        ctl.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"streamctl: v{__version__}\n"
 
 
 def test_health_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:

