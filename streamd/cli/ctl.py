@@ -269,9 +269,9 @@ def _print_table(found: list[NodeStatus]) -> None:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
-    for row in found:
-        if row.health.startswith(DEGRADED):
-            print(f"\n{row.node} is {row.health}")
+    for node in found:
+        if node.health.startswith(DEGRADED):
+            print(f"\n{node.node} is {node.health}")
 
 
 def _cells(row: NodeStatus) -> tuple[str, ...]:
