@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.snapshot import decode_stream
 from streamd.node.snapshot_state import unwrap
 from streamd.raft.membership import MARK
+from streamd.store import identity
 from streamd.store.snapshots import SnapshotFile
 from streamd.types import META_UID, Entry, Index, Uid
 
@@ -73,12 +73,15 @@ class StoreDir:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What node.json says."""
+        """What node.json or its copy says, whichever is newer and whole."""
         try:
-            found: dict[str, Any] = dict(json.loads((self.path / _JSON_NAME).read_bytes()))
-        except (OSError, ValueError, TypeError) as err:
+            copies = identity.read(ReadOnlyDisk(), str(self.path))
+        except OSError as err:
             raise CorruptionError(f"{self.path / _JSON_NAME}: unreadable: {err}") from err
-        return found
+        if copies.identity is None:
+            text = "; ".join(copies.faults) or f"{self.path / _JSON_NAME}: unreadable: it is gone"
+            raise CorruptionError(text)
+        return copies.identity
 
     @property
     def is_clustered(self) -> bool:

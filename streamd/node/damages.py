@@ -10,12 +10,14 @@ node says so until it is repaired, or until an operator has deleted what can't b
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import limits
 from streamd.errors import StreamdError, is_passing
 from streamd.node import group as g
+from streamd.node import storedir
 from streamd.node.block_repair import DONE, NOWHERE, OTHER, VOID, BlockRepair
 from streamd.node.stream_handle import LocalStream
 from streamd.types import META_UID, Uid
@@ -81,6 +83,20 @@ class Damages:
             self._whole.add(uid)
         for no in named:
             self._blocks.setdefault(uid, {}).setdefault(no, 0)
+
+    def on_found_at_start(self, reason: str, uid: Uid = META_UID) -> None:
+        """Something was damaged or missing when this process began, and is made good."""
+        self.damage_count += 1
+        facts = {"group": uid} if uid != META_UID else {}
+        self._node.warn("damage found at the start", **facts, reason=reason)
+
+    def on_void_identity(self, reason: str) -> None:
+        """A file of the node's identity is damaged or gone. All it says is in memory."""
+        node = self._node
+        self.damage_count += 1
+        node.error("node.json is damaged, and written again", reason=reason)
+        with suppress(OSError):  # met again in the next round
+            storedir.save_identity(node.root, node.env.disk, node.identity)
 
     def on_void_snapshot(self, uid: Uid, reason: str) -> None:
         """A snapshot's file is damaged or gone, of a group that runs and can write it again."""

@@ -151,8 +151,17 @@ class Node:
         """
         env = self.env
         self._disk = env.disk
-        opened = storedir.prepare(self.store_dir, self._disk)
-        self.root, self._lock, self.identity = opened
+        when_unknown = storedir.WhenUnknown.REFUSE
+        if self.is_clustered:
+            when_unknown = storedir.WhenUnknown.BEGIN_ANEW
+        elif self.accepts_loss:
+            when_unknown = storedir.WhenUnknown.KEEP
+        opened = storedir.prepare(self.store_dir, self._disk, when_unknown=when_unknown)
+        self.root, self._lock, self.identity = opened.root, opened.lock, opened.identity
+        for path in opened.foreign:
+            self.warn("a file that is none of this server's is left alone", path=path)
+        for text in opened.faults:
+            self.damages.on_found_at_start(text)
         if self.is_clustered:
             ownership.check_name(self)
         else:

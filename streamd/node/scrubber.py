@@ -1,9 +1,10 @@
-"""Reads this node's log, snapshots and blocks again and again, in the background, at a low rate.
+"""Reads this node's files again and again, in the background, at a low rate.
 
 What rots unread would be noticed only when it is needed, and by then another copy may rot as well.
 Each block is compared with what the machine says of it (node/scrub.py); damage goes to
 node/damages.py. The log and the newest snapshot of each group must be whole: what they say is
-still in memory, so it is written again. Memory streams have no files.
+still in memory, so it is written again; so are the files that say whose data this is. Memory
+streams have no files.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from streamd import limits
 from streamd.errors import CorruptionError, StreamdError, is_passing
 from streamd.machine.columns import Block
+from streamd.node import storedir
 from streamd.node.scrub import block_difference
 from streamd.node.stream_handle import LocalStream
 from streamd.store.block import HEADER_BYTES
@@ -58,6 +60,7 @@ class Scrubber:
     def _begin(self) -> None:
         self._began_ms = self._node.env.clock.monotonic_ms()
         self._queue = [
+            self._read_identity,
             partial(self._read_snapshot, META_UID, self._meta_check),
             self._read_log,
         ]
@@ -94,6 +97,24 @@ class Scrubber:
             return
         pause_s, self._owed_s = self._owed_s, 0.0
         self._later(pause_s, go_on)
+
+    # --- whose data this is -----------------------------------------------------------------
+
+    def _read_identity(self) -> bool:
+        node = self._node
+
+        def done(result: Any) -> None:
+            if isinstance(result, OSError):
+                pass  # they could not be read for now: the next round will tell
+            elif isinstance(result, BaseException):
+                raise result
+            elif result and not node.is_stopping:
+                node.damages.on_void_identity("; ".join(result))
+            self._was_read(0, self._next)
+
+        job = partial(storedir.identity_faults, node.root, node.env.disk)
+        node.block_thread.submit(job, done)
+        return True
 
     # --- the log ----------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The store directory: what may be in it, who owns it, and refusing everything else.
 
 <store_dir>/streamd/node.json     format and identity of this node's data
+                    node-2.json   the same once more (store/identity.py)
                     LOCK          held while a server runs here
                     wal/          the log of all groups
                     meta/         snapshots of the meta group
@@ -10,20 +11,19 @@
 
 from __future__ import annotations
 
-import json
 import os
+from enum import Enum
 from typing import Any, NamedTuple
 
-from crc32c import crc32c
-
 from streamd.errors import ConfigError, CorruptionError, DiskError
+from streamd.store import identity
 from streamd.store.disk import Disk, disk_error
-from streamd.store.snapshots import read_file, write_file
+from streamd.store.quarantine import free_name
 
 FORMAT = 1
-_NAME = "node.json"
-_CRC = "crc"  # of all the other fields
-_OURS = {_NAME, _NAME + ".tmp", "LOCK", "wal", "meta", "streams", "trash"}
+_DIRECTORIES = ("wal", "meta", "streams", "trash")
+_OURS = {*identity.NAMES, *(f"{name}.tmp" for name in identity.NAMES), "LOCK", *_DIRECTORIES}
+_HARMLESS = {"lost+found"}  # what a new file system has from the start
 
 
 class StoreDir(NamedTuple):
@@ -45,13 +45,27 @@ class StoreDir(NamedTuple):
     `is_rejoined`, `forgotten_upto`, `dropped`, `left_at`: what it may have forgotten (`amnesia`).
     `removal`: removals of this server's name up to that meta entry were before this data was begun;
     `is_removed`: this very server was removed since."""
+    faults: list[str]
+    """What was found damaged or missing."""
+    foreign: list[str]
+    """Paths of what is none of ours and stands in nothing's way."""
 
 
-def prepare(store_dir: str, disk: Disk) -> StoreDir:
+class WhenUnknown(Enum):
+    """What becomes of data of which both files that say whose it is are lost."""
+
+    REFUSE = 0  # CorruptionError
+    BEGIN_ANEW = 1  # all is set aside in `trash/`: the others of the cluster have it
+    KEEP = 2  # it is this server's, as its operator says
+
+
+def prepare(
+    store_dir: str, disk: Disk, *, when_unknown: WhenUnknown = WhenUnknown.REFUSE
+) -> StoreDir:
     """Create or check `store_dir`.
 
     Raises ConfigError when the directory is somebody else's, in use or not writable, and
-    CorruptionError when `node.json` is ours but unreadable.
+    CorruptionError when it is not known whose it is.
     """
     root = os.path.join(store_dir, "streamd")
     try:
@@ -72,9 +86,8 @@ def prepare(store_dir: str, disk: Disk) -> StoreDir:
     except DiskError as err:
         raise ConfigError(f"can't use store directory {store_dir!r}: {err}") from err
     foreign = sorted(names - _OURS)
-    if foreign or (names - {"LOCK", _NAME + ".tmp"} and _NAME not in names):
-        what = foreign[0] if foreign else f"data without {_NAME}"
-        raise ConfigError(f"store directory {root!r} is not streamd's: it holds {what!r}")
+    if [name for name in foreign if name not in _HARMLESS] and not names & _OURS:
+        raise ConfigError(f"store directory {root!r} is not streamd's: it holds {foreign[0]!r}")
     try:
         lock = disk.lock(os.path.join(root, "LOCK"))
     except BlockingIOError as err:
@@ -83,9 +96,11 @@ def prepare(store_dir: str, disk: Disk) -> StoreDir:
         raise ConfigError(
             f"can't use store directory {store_dir!r}: LOCK: {err.strerror or err}"
         ) from err
+    faults: list[str] = []
     try:
-        identity = _identity(root, disk, is_new=_NAME not in names)
-        for name in ("wal", "meta", "streams", "trash"):
+        found = _identity(root, disk, names, faults, when_unknown)
+        names = set(disk.listdir(root))
+        for name in _DIRECTORIES:
             if name not in names:
                 disk.mkdir(os.path.join(root, name))
         # What a killed process renamed may be known to the page cache only. What is found is
@@ -97,35 +112,72 @@ def prepare(store_dir: str, disk: Disk) -> StoreDir:
         raise ConfigError(f"can't use store directory {root!r}: Permission denied") from err
     except OSError as err:
         raise disk_error("preparing the store directory", root, err) from err
-    return StoreDir(root, lock, identity)
+    return StoreDir(root, lock, found, faults, [os.path.join(root, name) for name in foreign])
 
 
-def save_identity(root: str, disk: Disk, identity: dict[str, Any]) -> None:
-    """Make `identity` what the next start finds."""
-    content = json.dumps(identity | {_CRC: _crc(identity)}).encode()
-    write_file(disk, root, _NAME, [content], point="NODE_IDENTITY")
+def save_identity(root: str, disk: Disk, found: dict[str, Any]) -> None:
+    """Make `found` what the next start finds."""
+    identity.write(disk, root, found)
 
 
-def _identity(root: str, disk: Disk, *, is_new: bool) -> dict[str, Any]:
-    path = os.path.join(root, _NAME)
-    if not is_new:  # by its name: a link may lead to what is not there now
-        try:
-            identity: dict[str, Any] = json.loads(read_file(disk, path))
-            found = identity["format"]
-        except (OSError, ValueError, KeyError, TypeError) as err:
-            raise CorruptionError(f"{path}: unreadable: {err}") from err
-        crc = identity.pop(_CRC, None)  # earlier servers wrote none
-        if crc is not None and crc != _crc(identity):
-            raise CorruptionError(f"{path}: unreadable: it is not what was written")
-        if found != FORMAT:
-            raise ConfigError(f"{path}: format {found!r}, this server reads format {FORMAT}")
-        return identity
-    identity = {"format": FORMAT, "store": "streamd", "id": disk.random_bytes(16).hex()}
-    save_identity(root, disk, identity)
-    return identity
+def identity_faults(root: str, disk: Disk) -> list[str]:
+    """Say what is wrong with the files of the identity of a server that runs. Raises OSError if
+    that can't be said now."""
+    copies = identity.read(disk, root)
+    if copies.identity is None and not copies.faults:
+        return [f"{os.path.join(root, name)}: the file is missing" for name in identity.NAMES]
+    return copies.faults
 
 
-def _crc(identity: dict[str, Any]) -> int:
-    """`identity` tells what this node may have forgotten: a letter less, and it would not know."""
-    crc: int = crc32c(json.dumps(identity, sort_keys=True).encode())
-    return crc
+def _identity(
+    root: str, disk: Disk, names: set[str], faults: list[str], when_unknown: WhenUnknown
+) -> dict[str, Any]:
+    copies = identity.read(disk, root)
+    found = copies.identity
+    if found is None:
+        if copies.faults or _has_data(root, disk):
+            faults.append(_give_up(root, disk, copies, when_unknown))
+        found = {"format": FORMAT, "store": "streamd", "id": disk.random_bytes(16).hex()}
+        save_identity(root, disk, found)
+        return found
+    if found["format"] != FORMAT:
+        path = os.path.join(root, identity.NAMES[0])
+        raise ConfigError(f"{path}: format {found['format']!r}, this server reads format {FORMAT}")
+    faults += copies.faults
+    for name in ("meta", "streams"):
+        if name not in names and "log_id" in found:
+            faults.append(f"{os.path.join(root, name)}: the directory is missing")
+    if not copies.are_equal:
+        save_identity(root, disk, found)
+    return found
+
+
+def _has_data(root: str, disk: Disk) -> bool:
+    """True if something is stored here: not of a directory that a first start was making, nor of
+    what `rm -rf` left of empty directories."""
+    return any(disk.listdir(os.path.join(root, name)) for name in ("wal", "meta", "streams"))
+
+
+def _give_up(root: str, disk: Disk, copies: identity.Copies, when_unknown: WhenUnknown) -> str:
+    """Nothing says whose data this is: say what becomes of it, or raise CorruptionError."""
+    reason = "; ".join(copies.faults) or "both are missing"
+    text = f"{root}: node.json and its copy node-2.json are lost ({reason})"
+    if copies.is_open or when_unknown is WhenUnknown.REFUSE:
+        raise CorruptionError(
+            f"{text}: nothing else says whose data this is: put one of them back from a copy of "
+            "this directory"
+        )
+    if when_unknown is WhenUnknown.KEEP:
+        return f"{text}: all that is here is taken for this server's"
+    trash = os.path.join(root, "trash")
+    disk.mkdir(trash)
+    target = free_name(disk, trash, "unknown")
+    disk.mkdir(target)
+    # Last what says that there is something to be set aside.
+    for name in (*identity.NAMES, "meta", "streams", "wal"):
+        if disk.exists(os.path.join(root, name)):
+            disk.replace(os.path.join(root, name), os.path.join(target, name))
+            disk.crash_point("UNKNOWN_DATA_MOVED")
+    for directory in (target, trash, root):
+        disk.sync_dir(directory)
+    return f"{text}: all that was here is in {target}, and this node begins anew"

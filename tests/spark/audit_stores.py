@@ -7,7 +7,6 @@ make many of them; `small_blocks` makes readers lay them out alike.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -24,7 +23,7 @@ from streamd.machine.meta import MetaMachine
 from streamd.machine.rewriting import live_spans
 from streamd.machine.stream import StreamMachine
 from streamd.node.snapshot_state import wrap
-from streamd.node.storedir import prepare
+from streamd.node.storedir import prepare, save_identity
 from streamd.raft.log import next_chain
 from streamd.raft.membership import simple
 from streamd.store.block_codec import BlockCodec
@@ -85,7 +84,7 @@ class Replica:
         self.root = Path(owned.root)
         if peers:
             identity = {**owned.identity, "cluster_id": "test", "voters": list(peers)}
-            (self.root / "node.json").write_text(json.dumps(identity))
+            save_identity(str(self.root), self.disk, identity)
         os.close(owned.lock)
         self.wal = Wal.open(
             self.disk,

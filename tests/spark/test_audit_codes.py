@@ -20,6 +20,7 @@ from spark_jobs import audit_run
 from spark_jobs.audit_findings import CODES, Finding
 from spark_jobs.replica import find_stores
 from streamd.machine import commands
+from streamd.store.identity import NAMES
 from tests.spark import audit_damage as damage
 from tests.spark.audit_stores import CLUSTER, Replica, copy_of, small_blocks
 
@@ -160,8 +161,9 @@ def identity_cut_off(directory: Path, stream: str) -> Found:
     for replica in replicas.values():
         replica.fill(100)
     closed(replicas)
-    path = replicas["n2"].root / "node.json"
-    path.write_bytes(path.read_bytes()[:20])
+    for name in NAMES:
+        path = replicas["n2"].root / name
+        path.write_bytes(path.read_bytes()[:20])
     damage.flip(replicas["n2"].block(1), damage.record_of(replicas["n2"].block(1), 12).offset + 45)
     return {("identity-damaged", f"n2-{stream}", None, None), ("record-crc", "n2", 12, 12)}
 
@@ -173,7 +175,8 @@ def identity_removed(directory: Path, stream: str) -> Found:
     for replica in replicas.values():
         replica.fill(100)
     closed(replicas)
-    (replicas["n2"].root / "node.json").unlink()
+    for name in NAMES:
+        (replicas["n2"].root / name).unlink()
     return {("identity-damaged", f"n2-{stream}", None, None)}
 
 

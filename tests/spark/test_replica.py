@@ -26,6 +26,7 @@ from spark_jobs.replica_log import LogReader, ReadOnlyDisk, last_frame_index
 from spark_jobs.replica_survey import survey
 from streamd.errors import CorruptionError
 from streamd.machine.digest import MASK64, mix64
+from streamd.store.identity import NAMES
 from tests.parity.runner import ours_binary
 from tests.spark.servers import SparkTestServer, flood, frame_of
 from tests.wire import Wire
@@ -199,7 +200,8 @@ def test_missing_and_unreadable_are_told_apart(server: SparkTestServer, tmp_path
         open_stream(store, "S")
     with open_stream(store, "S", tolerate_damage=True) as view:
         assert view.messages == 0
-    (store.path / "node.json").write_text("{")
+    for name in NAMES:
+        (store.path / name).write_text("{")
     with pytest.raises(CorruptionError, match=r"node\.json: unreadable"):
         _ = find_stores(server.store_dir)[0].identity
 
