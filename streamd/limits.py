@@ -247,6 +247,7 @@ CURRENT_LAG_MAX: Final = 1000  # entries a replica under load is behind and stil
 
 NET_ROUTE_CACHE_MAX: Final = 16_384  # subjects, and as many reply prefixes, with known routes
 RIGHTS_CACHE_MAX: Final = 4096  # verdicts on subjects, per connection of a user with permissions
+PASSWORD_CHECKS_WAITING_MAX: Final = 8192  # a storm of reconnects fits in, which costs one check
 REPLY_GRANTS_MAX: Final = 16_384  # replies a connection may answer; the oldest lapse first
 FANOUT_BYTES: Final = 4 * 1024 * 1024  # gathered for all receivers of a chunk, then written
 FANOUT_MSG_BYTES: Final = 64  # what a message costs there beside its content

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,7 +40,11 @@ class Check:
 
     __slots__ = ("_auth", "_hash", "_identity", "_secret")
 
-    def __init__(self, auth: Authenticator, identity: Identity, secret: str, hashed: str) -> None:
+    def __init__(
+        self, auth: Authenticator, identity: Identity | None, secret: str, hashed: str
+    ) -> None:
+        """`identity`: whose hash it is; None: nobody's, and the check comes to nothing in the time
+        that it would take for somebody."""
         self._auth = auth
         self._identity = identity
         self._secret = secret
@@ -58,7 +64,7 @@ class Check:
             is_good = bcrypt.checkpw(self._secret.encode()[:72], self._hash.encode())
         except ValueError:  # a hash that only looks like one
             return None
-        if not is_good:
+        if not is_good or self._identity is None:
             return None
         self._auth.remember(self._hash, self._secret)
         return self._identity
@@ -76,6 +82,7 @@ class Authenticator:
             self._users[options.username] = User(
                 options.username, options.password, options.default_permissions
             )
+        self._decoys = _decoys(user.password for user in self._users.values())
         self._default_permissions = options.default_permissions
         self._no_auth_user = options.no_auth_user
         self._is_open_besides_system = options.is_open_besides_system
@@ -103,7 +110,10 @@ class Authenticator:
         if self._users:
             user = self._users.get(name)
             if user is None:
-                return None
+                # As long as for somebody: nobody is to learn which users there are. To one name
+                # always the same, or the second try would tell.
+                at = int.from_bytes(self._digest(name)[:8], "big") % len(self._decoys)
+                return self._compare(None, password, self._decoys[at])
             return self._compare(self._identity(user), password, user.password)
         if not self._token:
             return None  # there are only users who can't log in
@@ -123,18 +133,34 @@ class Authenticator:
     def _digest(self, secret: str) -> bytes:
         return hashlib.sha256(self._salt + secret.encode()).digest()
 
-    def _compare(self, identity: Identity, secret: str, wanted: str) -> Identity | Check | None:
+    def _compare(
+        self, identity: Identity | None, secret: str, wanted: str
+    ) -> Identity | Check | None:
         if _BCRYPT.match(wanted):
             if self.knows(wanted, secret):
                 return identity
             return Check(self, identity, secret, wanted)
-        if hmac.compare_digest(wanted.encode(), secret.encode()):
-            return identity
-        return None
+        # Digests have one length: the time tells nothing of how long the password is.
+        is_good = hmac.compare_digest(self._digest(wanted), self._digest(secret))
+        return identity if is_good else None
 
     def _identity(self, user: User) -> Identity:
         permissions = user.permissions or self._default_permissions
         return Identity(user.name, user.account, permissions)
+
+
+def _decoys(passwords: Iterable[str]) -> list[str]:
+    """For each of `passwords` one that takes as long to compare with, and that nobody has: a plain
+    one for a plain one, for a hash a random hash of the same cost."""
+    decoys: list[str] = []
+    for password in passwords:
+        found = _BCRYPT.match(password)
+        if found is None:
+            decoys.append(secrets.token_hex(16))
+        else:
+            rounds = bcrypt.gensalt(4)[7:].decode()  # 22 characters of a salt, whatever the cost
+            decoys.append(found.group() + rounds + secrets.token_hex(16)[:31])
+    return decoys
 
 
 def _text(connect: dict[str, Any], key: str) -> str:

@@ -124,31 +124,31 @@ class ClientSession(ClientOutput):
         if connect.get("account") or connect.get("new_account"):
             verdict = None
         if isinstance(verdict, Check):
+            if not self._listener.passwords.has_room():
+                # Not "violation": nobody has looked, and clients come again after a timeout.
+                self._fail("Authentication Timeout", b"Authentication Timeout")
+                return
             self._held = []
             self.is_being_checked = True
             self.try_password(verdict, self._on_checked)
             return
         self._welcome(verdict)
 
-    def try_password(
-        self, check: Check, done: Callable[[asyncio.Future[Identity | None]], None]
-    ) -> None:
+    def try_password(self, check: Check, done: Callable[[Identity | None], None]) -> None:
         """Run `check` on another thread; `done` is called on the loop, with None for who is gone
-        before it began: a crowd that only guesses must not have others wait for each guess."""
+        before it began."""
+        self._listener.passwords.submit(
+            self._loop, self.ip, check, is_gone=lambda: self.is_closed, done=done
+        )
 
-        def run() -> Identity | None:
-            return None if self.is_closed else check.run()
-
-        self._loop.run_in_executor(None, run).add_done_callback(done)
-
-    def _on_checked(self, running: asyncio.Future[Identity | None]) -> None:
+    def _on_checked(self, identity: Identity | None) -> None:
         """The password was checked on another thread; go on with what came behind CONNECT."""
         self.is_being_checked = False
         if self.is_closed:
             return
         self._pubsub.begin_chunk()
         try:
-            self._welcome(running.result())
+            self._welcome(identity)
         finally:
             self._touch()
             self._pubsub.end_chunk(self)

@@ -20,6 +20,7 @@ from streamd.net.auth import Authenticator
 from streamd.net.client_conn import ClientConn
 from streamd.net.client_output import ClientOutput
 from streamd.net.client_session import ClientSession
+from streamd.net.password_checks import PasswordChecks
 from streamd.net.pubsub import PubSub
 from streamd.net.recheck import Recheck
 from streamd.net.sockets import serve
@@ -47,6 +48,7 @@ class Listener:
         self.options = options
         self.pubsub = pubsub
         self.auth = Authenticator(options)
+        self.passwords = PasswordChecks()
         self.attention = Attention()
         self.host = options.host
         self.port = options.port
@@ -105,6 +107,7 @@ class Listener:
     async def close(self) -> None:
         """Stop listening and end all connections, their buffered output first."""
         self.stop_listening()
+        self.passwords.close()
         for conn in list(self._open):
             conn.close("Server Shutdown")
         if not self._open:

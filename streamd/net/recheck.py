@@ -6,7 +6,6 @@ on with the new ones, without the subscriptions that they no longer allow.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -61,8 +60,7 @@ class Recheck:
     def _try(self, conn: ClientSession, check: Check) -> None:
         connect = conn.connect
 
-        def tried(running: asyncio.Future[Identity | None]) -> None:
-            identity = running.result()
+        def tried(identity: Identity | None) -> None:
             if identity is None and not conn.is_closed:
                 self._refused.add(check.key)
             if self._is_current():

@@ -43,14 +43,15 @@ class Clock:
     def call_soon(self, action: Callable[..., None], *args: Any) -> None:
         self.call_later(0.0, action, *args)
 
-    def run_in_executor(self, _pool: None, job: Callable[[], Any]) -> Any:
+    def run_in_executor(self, _pool: Any, job: Callable[[], Any]) -> Any:
         """Runs the job at `finish_jobs`, as another thread would at some later time."""
         return Job(self, job)
 
     def finish_jobs(self) -> None:
-        done, self.done = self.done, []
-        for job in done:
-            job()
+        while self.done:  # one that ends may begin another
+            done, self.done = self.done, []
+            for job in done:
+                job()
 
     def advance(self, seconds: float) -> None:
         until = self.now + seconds
@@ -67,6 +68,9 @@ class Job:
     def __init__(self, clock: Clock, job: Callable[[], Any]) -> None:
         self._clock = clock
         self._job = job
+
+    def cancelled(self) -> bool:
+        return False
 
     def result(self) -> Any:
         return self._job()
