@@ -96,6 +96,7 @@ class Endpoint:
     __slots__ = (
         "blank",
         "has_rest",
+        "is_administrative",
         "is_audited",
         "is_cluster_only",
         "is_json",
@@ -125,6 +126,7 @@ class Endpoint:
         self.type_name = type_name  # "" if the answers are messages, not JSON
         self.is_json = bool(type_name)
         self.is_read = False  # may be asked twice
+        self.is_administrative = False  # of the whole cluster: not for every user
         self.is_list = False  # of many infos: takes longer than others
         self.serve = serve
         self.name_count = name_count  # tokens after the verb: stream, consumer

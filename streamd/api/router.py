@@ -38,6 +38,15 @@ _READS: Final = (
     "CONSUMER.LIST",
     "CONSUMER.INFO",
 )
+# What concerns servers rather than a stream's own messages. That another member is to lead a stream
+# or a consumer harms nobody: it is an account's, as with nats-server.
+_ADMINISTRATIVE: Final = (
+    "META.LEADER.STEPDOWN",
+    "SERVER.REMOVE",
+    "STREAM.PEER.REMOVE",
+    "STREAM.PEER.EVACUATE",
+    "STREAM.CANCEL_MOVE",
+)
 _LISTS: Final = ("STREAM.LIST", "CONSUMER.LIST")
 _PAGED: Final[dict[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
 
@@ -110,6 +119,8 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
     if is_clustered:
         table["META.LEADER.STEPDOWN"] = moving("meta_leader_stepdown", cluster.step_down_meta, 0)
         table["SERVER.REMOVE"] = moving("meta_server_remove", cluster.remove_server, 0)
+        for name in _ADMINISTRATIVE:
+            table[name].is_administrative = True
     return table
 
 
@@ -180,6 +191,11 @@ class Router:
         """Serve one request. A subject that is no endpoint gets no answer, as with nats-server."""
         request = self._request(subject, reply, headers, payload, client)
         if request is None:
+            return
+        if request.endpoint.is_administrative and not _may_administer(client, subject):
+            # Here, at the client's own node, which knows its user: nodes take each other's word.
+            client.forbid_publish(subject)
+            request.no_responders()  # or who asked would wait for an answer that never comes
             return
         if headers and not _knows_level(headers):
             if request.endpoint.is_json:
@@ -275,6 +291,11 @@ class Router:
                 return endpoint, names
             return None
         return None
+
+
+def _may_administer(client: Any, subject: bytes) -> bool:
+    """True if `client` may have an administrative request served; the server itself may."""
+    return client is None or bool(client.may_administer(subject))
 
 
 def _knows_level(headers: bytes) -> bool:

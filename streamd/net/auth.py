@@ -20,7 +20,7 @@ import bcrypt
 from streamd.config.options import Options, Permissions, User
 from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
 from streamd.subjects import is_subset, matches
-from streamd.types import ACCOUNT
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
 _BCRYPT: Final = re.compile(r"^\$2[abxy]\$\d{2}\$")
 
@@ -32,6 +32,49 @@ class Identity:
     user: str = ""
     account: str = ACCOUNT
     permissions: Permissions | None = None
+    administers: tuple[bytes, ...] = ()  # patterns of administrative subjects; see Administrators
+
+    def may_administer(self, subject: bytes) -> bool:
+        """True if a request on `subject`, which is an administrator's, may be made."""
+        return any(matches(pattern, subject) for pattern in self.administers)
+
+
+class Administrators:
+    """Who may ask for what concerns the whole cluster: docs/adr/0033.
+
+    Without users everybody may, as ever. A server with one identity, a user with its password or a
+    token, has that one as its administrator; so is each user of the system account. Among several
+    users those may whose permission to publish names such subjects: `$JS.API.META.>` is named on
+    purpose, `>` is not, and no permissions at all are least of all.
+    """
+
+    _ROOTS: Final = tuple(
+        root.split(b".")
+        for root in (
+            b"$JS.API.META",
+            b"$JS.API.SERVER",
+            b"$JS.API.STREAM.PEER",
+            b"$JS.API.STREAM.CANCEL_MOVE",
+        )
+    )
+    _ALL: Final = (b">",)
+
+    def __init__(self, options: Options) -> None:
+        self._has_users = options.is_auth_required
+        self._is_sole = not options.users
+
+    def admit(self, identity: Identity) -> Identity:
+        """Note in `identity` what it administers, and return it."""
+        if not self._has_users or self._is_sole or identity.account == SYSTEM_ACCOUNT:
+            identity.administers = self._ALL
+        elif identity.permissions is not None:
+            allowed = identity.permissions.publish_allow or ()
+            identity.administers = tuple(filter(self._is_named, allowed))
+        return identity
+
+    def _is_named(self, pattern: bytes) -> bool:
+        tokens = pattern.split(b".")
+        return any(tokens[: len(root)] == root for root in self._ROOTS)
 
 
 class Check:
@@ -76,6 +119,7 @@ class Authenticator:
     def __init__(self, options: Options, before: Authenticator | None = None) -> None:
         """`before`: of the configuration until now; who passed its checks is not tried again."""
         self.is_required = options.is_auth_required
+        self._administrators = Administrators(options)
         self._token = options.token
         self._users: dict[str, User] = {user.name: user for user in options.users}
         if options.username and options.username not in self._users:
@@ -93,7 +137,9 @@ class Authenticator:
     @property
     def no_auth_identity(self) -> Identity | None:
         """Who a connection is that says nothing at all; None: it must say something."""
-        if not self.is_required or self._is_open_besides_system:
+        if not self.is_required:
+            return self._administrators.admit(Identity())
+        if self._is_open_besides_system:
             return Identity()
         user = self._users.get(self._no_auth_user) if self._no_auth_user else None
         return self._identity(user) if user is not None else None
@@ -101,7 +147,7 @@ class Authenticator:
     def judge(self, connect: dict[str, Any]) -> Identity | Check | None:
         """Return who it is, None for a refusal, or a `Check` that still has to run."""
         if not self.is_required:
-            return Identity()
+            return self._administrators.admit(Identity())
         name = _text(connect, "user")
         password = _text(connect, "pass")
         token = _text(connect, "auth_token")
@@ -119,7 +165,7 @@ class Authenticator:
             return None  # there are only users who can't log in
         if not token and not password:
             token = name  # `nats://token@host` of some clients arrives as a user name
-        return self._compare(Identity(), token, self._token)
+        return self._compare(self._administrators.admit(Identity()), token, self._token)
 
     def remember(self, hashed: str, secret: str) -> None:
         """Note that `secret` passed the bcrypt check against `hashed`."""
@@ -146,7 +192,7 @@ class Authenticator:
 
     def _identity(self, user: User) -> Identity:
         permissions = user.permissions or self._default_permissions
-        return Identity(user.name, user.account, permissions)
+        return self._administrators.admit(Identity(user.name, user.account, permissions))
 
 
 def _decoys(passwords: Iterable[str]) -> list[str]:

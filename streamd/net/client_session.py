@@ -219,6 +219,10 @@ class ClientSession(ClientOutput):
         """Who this is; None: not known yet."""
         return self._identity
 
+    def may_administer(self, subject: bytes) -> bool:
+        """True if this client may ask for what concerns the whole cluster."""
+        return self._identity is not None and self._identity.may_administer(subject)
+
     @property
     def connect(self) -> dict[str, Any] | None:
         """What CONNECT said; None: there was none yet."""

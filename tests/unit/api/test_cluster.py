@@ -669,3 +669,55 @@ def test_alone_there_is_nobody_to_hand_over_to() -> None:
     assert bed.ask_raw("META.LEADER.STEPDOWN") == []
     assert bed.ask_raw("SERVER.REMOVE", {"peer": "x"}) == []
     assert bed.error("STREAM.CREATE.R", {"name": "R", "num_replicas": 3})[0] == 10074
+
+
+class User:
+    """A client of the node it asks: as much of a connection as the API needs."""
+
+    def __init__(self, *named: bytes) -> None:
+        self.cid, self.start_ns, self.rtt_ns = 1, 1, 1
+        self.ip = self.user = self.name = self.lang = self.version = ""
+        self.named = named
+        self.forbidden: list[bytes] = []
+
+    def may_administer(self, subject: bytes) -> bool:
+        return any(subject.startswith(prefix) for prefix in self.named)
+
+    def forbid_publish(self, subject: bytes) -> None:
+        self.forbidden.append(subject)
+
+
+@pytest.mark.parametrize("node", NAMES)
+def test_what_concerns_servers_is_for_administrators(world: World, node: str) -> None:
+    """At whichever node they are: it is judged there, and forwarded or not. Others are told as for
+    any subject that they may not publish to, and that nobody answers."""
+    asset = world.make("S", num_replicas=3)
+    world.make("R1")
+    removed = asset.peers[0]
+    subjects = {
+        "META.LEADER.STEPDOWN": {},
+        "SERVER.REMOVE": {"peer": "n9"},
+        "STREAM.PEER.REMOVE.S": {"peer": removed},
+        "STREAM.PEER.EVACUATE.S": {"peer": removed},
+        "STREAM.CANCEL_MOVE.S": b"",
+    }
+    for subject, body in subjects.items():
+        full = b"$JS.API." + subject.encode()
+        other = User(b"$JS.API.OTHER")
+        reply = world.send(node, subject, body, other)
+        (answer,) = world.replies(reply)
+        assert answer == (b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % full, b"")
+        assert other.forbidden == [full]
+        administrator = User(full)
+        ((headers, payload),) = world.replies(world.send(node, subject, body, administrator))
+        assert not headers and json.loads(payload)["type"].startswith("io.nats.jetstream.api.v1.")
+        assert not administrator.forbidden
+
+
+def test_to_have_another_member_lead_is_for_every_user(world: World) -> None:
+    """As with nats-server: it harms nobody, and concerns one's own stream."""
+    world.make("S", num_replicas=3)
+    for node in NAMES:
+        user = User()
+        assert world.replies(world.send(node, "STREAM.LEADER.STEPDOWN.S", b"", user))
+        assert not user.forbidden

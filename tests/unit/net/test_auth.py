@@ -10,6 +10,7 @@ import pytest
 from streamd.config.options import Options, Permissions, ResponsePermission, User
 from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
 from streamd.net.auth import Authenticator, Check, Identity, UserRights
+from streamd.types import SYSTEM_ACCOUNT
 
 HASH = bcrypt.hashpw(b"p", bcrypt.gensalt(4)).decode()
 SECOND = 1_000_000_000
@@ -156,3 +157,64 @@ def test_what_may_be_subscribed_to(
 ) -> None:
     rights = UserRights(Permissions(subscribe_allow=allow, subscribe_deny=[b"no", b"q g"]))
     assert rights.may_subscribe(pattern, queue) is may
+
+
+ADMINISTRATIVE = (
+    b"$JS.API.META.LEADER.STEPDOWN",
+    b"$JS.API.SERVER.REMOVE",
+    b"$JS.API.STREAM.PEER.REMOVE.S",
+    b"$JS.API.STREAM.PEER.EVACUATE.S",
+    b"$JS.API.STREAM.CANCEL_MOVE.S",
+)
+
+
+def administered(options: Options, connect: dict[str, Any]) -> list[bytes]:
+    """The administrative subjects that who connects so may use."""
+    found = Authenticator(options).judge(connect)
+    assert isinstance(found, Identity)
+    return [subject for subject in ADMINISTRATIVE if found.may_administer(subject)]
+
+
+@pytest.mark.parametrize(
+    ("allow", "many"),
+    [
+        (None, 0),
+        ([b">"], 0),
+        ([b"$JS.>"], 0),
+        ([b"$JS.API.>"], 0),
+        ([b"$JS.API.*.LEADER.STEPDOWN"], 0),
+        ([b"$JS.API.STREAM.>"], 0),
+        ([b"$JS.API.STREAM.*.>"], 0),
+        ([b">", b"$JS.API.META.>"], 1),
+        ([b"$JS.API.META.LEADER.STEPDOWN"], 1),
+        ([b"$JS.API.SERVER.*"], 1),
+        ([b"$JS.API.STREAM.PEER.>"], 2),
+        ([b">", b"$JS.API.STREAM.PEER.REMOVE.other"], 0),
+        ([b">", b"$JS.API.META.>", b"$JS.API.SERVER.>", b"$JS.API.STREAM.PEER.>",
+          b"$JS.API.STREAM.CANCEL_MOVE.>"], 5),
+    ],
+)  # fmt: skip
+def test_of_several_users_those_administer_who_are_named_for_it(
+    allow: list[bytes] | None, many: int
+) -> None:
+    """By permissions to publish that reach into the administrative subjects; what lets all pass
+    says nothing of these."""
+    permissions = None if allow is None else Permissions(publish_allow=allow)
+    options = Options(users=[User("a", "1", permissions), User("b", "2")])
+    assert len(administered(options, {"user": "a", "pass": "1"})) == many
+    assert administered(options, {"user": "b", "pass": "2"}) == []
+
+
+def test_everybody_administers_a_server_without_users_and_the_only_one_a_server_with_one() -> None:
+    """A token or one user and password; several users, one that needs no login, are not that."""
+    all_of_them = list(ADMINISTRATIVE)
+    assert administered(Options(), {}) == all_of_them
+    assert administered(Options(token="t"), {"auth_token": "t"}) == all_of_them
+    one = Options(username="u", password="p")
+    assert administered(one, {"user": "u", "pass": "p"}) == all_of_them
+    system = Options(users=[User("s", "1", account=SYSTEM_ACCOUNT), User("b", "2")])
+    assert administered(system, {"user": "s", "pass": "1"}) == all_of_them
+    system.is_open_besides_system = True
+    assert administered(system, {}) == []
+    silent = Options(users=[User("b", "2")], no_auth_user="b")
+    assert administered(silent, {}) == []

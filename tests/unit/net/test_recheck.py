@@ -205,3 +205,20 @@ def test_who_says_anew_who_it_is_while_the_old_password_is_tried() -> None:
     peer.send(b'CONNECT {"user":"b","pass":"2","verbose":false}\r\n')
     bed.clock.finish_jobs()
     assert peer.send(b"PING\r\n").startswith(ALIVE) and peer.conn.user == "b"
+
+
+def test_who_administers_is_read_anew() -> None:
+    """A reload that names a user for it, or no more, holds for those who are here."""
+    named = Permissions(publish_allow=[b">", b"$JS.API.META.>"])
+    bed = Bed(Options(users=[User("a", "1"), User("b", "2")]))
+    peer = connect(bed, "a", "1")
+    subject = b"$JS.API.META.LEADER.STEPDOWN"
+    assert not peer.conn.may_administer(subject)
+    reload(bed, users=[User("a", "1", named), User("b", "2")])
+    assert peer.conn.may_administer(subject)
+    reload(bed, users=[User("a", "1", named), User("b", "2")])
+    assert peer.conn.may_administer(subject)
+    reload(bed, users=[User("a", "1"), User("b", "2")])
+    assert not peer.conn.may_administer(subject)
+    reload(bed, users=[])
+    assert peer.conn.may_administer(subject)
