@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
-from operator import itemgetter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from streamd.api.times import format_ns
@@ -50,7 +48,7 @@ class Connz:
             offset, limit = 0, 1
         now = time.time_ns()
         found = yield from self._found(query, state, cid)
-        shown = yield from _sorted(found, sort, now, offset, limit)
+        shown = yield from self._sorted(found, sort, now, offset, limit)
         if with_subjects or is_detailed:
             fitting = _fitting(shown)
             if fitting < len(shown):  # the page ends early, and says so
@@ -66,27 +64,72 @@ class Connz:
             "connections": Rows(_connection(facts, now, shows) for facts in shown),
         }
 
-    def _found(self, query: Query, state: str, cid: int) -> Steps[list[ConnectionFacts]]:
-        """Collect the connections that the query means, in no particular order."""
+    def _found(self, query: Query, state: str, cid: int) -> Steps[list[Any]]:
+        """Collect the connections that the query means, in the order they came."""
         user, account = query.get("user", ""), query.get("acc", "")
         subject = query.get("filter_subject", "").encode(errors="replace")
-        found: list[ConnectionFacts] = []
         if account and account != ACCOUNT:
-            return found
-        sources: list[Iterable[ConnectionFacts]] = []
+            return []
+        every: list[Any] = []
         if state != "closed":
-            sources.append(self._sources.open_connections())
+            every += self._sources.open_connections()
         if state != "open":
-            sources.append(self._sources.closed_connections())
-        for facts in looked_at(chain.from_iterable(sources)):
-            if facts is None:
+            every += self._sources.closed_connections()
+        if not (cid or user or subject):
+            return every
+        found = []
+        for connection in looked_at(every):
+            if connection is None:
                 yield
                 continue
-            if (cid and facts.cid != cid) or (user and facts.user != user):
+            if (cid and connection.cid != cid) or (user and connection.user != user):
                 continue
-            if not subject or (yield from _has_subject(facts, subject)):
-                found.append(facts)
+            if subject and not (yield from self._has_subject(connection, subject)):
+                continue
+            found.append(connection)
         return found
+
+    def _has_subject(self, connection: Any, wanted: bytes) -> Steps[bool]:
+        for sub in looked_at(self._sources.facts(connection).subscriptions()):
+            if sub is None:
+                yield
+            elif matches(sub.subject.encode(), wanted):
+                return True
+        return False
+
+    def _sorted(
+        self, found: list[Any], sort: str, now: int, offset: int, limit: int
+    ) -> Steps[list[ConnectionFacts]]:
+        """Return one page of `found` in its order: runs are sorted, then merged as far as needed.
+
+        What is sorted are places in `found`, for numbers are nothing to the garbage collector.
+        """
+        key, is_descending = _SORTS[sort]
+        facts_of = self._sources.facts
+        keys: list[Any] = []
+        for connection in looked_at(found):
+            if connection is None:
+                yield
+            else:
+                keys.append(key(facts_of(connection), now))
+        runs = []
+        for start in range(0, len(found), _RUN):
+            run = list(range(start, min(start + _RUN, len(found))))
+            run.sort(key=keys.__getitem__, reverse=is_descending)
+            runs.append(run)
+            yield
+        merged = heapq.merge(*runs, key=keys.__getitem__, reverse=is_descending)
+        shown: list[ConnectionFacts] = []
+        for at in looked_at(merged):
+            if at is None:
+                yield
+            elif offset:
+                offset -= 1
+            elif len(shown) < limit:
+                shown.append(facts_of(found[at]))
+            else:
+                break
+        return shown
 
     def subsz(self, query: Query) -> Steps[dict[str, Any]]:
         """Build /subsz."""
@@ -133,40 +176,6 @@ class Connz:
         return document
 
 
-def _has_subject(facts: ConnectionFacts, wanted: bytes) -> Steps[bool]:
-    for sub in looked_at(facts.subscriptions()):
-        if sub is None:
-            yield
-        elif matches(sub.subject.encode(), wanted):
-            return True
-    return False
-
-
-def _sorted(
-    found: list[ConnectionFacts], sort: str, now: int, offset: int, limit: int
-) -> Steps[list[ConnectionFacts]]:
-    """Return one page of `found` in its order: runs are sorted, then merged as far as needed."""
-    key, is_descending = _SORTS[sort]
-    runs = []
-    for start in range(0, len(found), _RUN):
-        run = [(key(facts, now), facts) for facts in found[start : start + _RUN]]
-        run.sort(key=itemgetter(0), reverse=is_descending)
-        runs.append(run)
-        yield
-    merged = heapq.merge(*runs, key=itemgetter(0), reverse=is_descending)
-    shown: list[ConnectionFacts] = []
-    for pair in looked_at(merged):
-        if pair is None:
-            yield
-        elif offset:
-            offset -= 1
-        elif len(shown) < limit:
-            shown.append(pair[1])
-        else:
-            break
-    return shown
-
-
 def _fitting(shown: list[ConnectionFacts]) -> int:
     """Return how many of the connections fit on a page with their subscriptions: one does."""
     rows = 0
@@ -180,7 +189,7 @@ def _fitting(shown: list[ConnectionFacts]) -> int:
 _Sort = Callable[[ConnectionFacts, int], Any]
 _SORTS: dict[str, tuple[_Sort, bool]] = {  # option -> (key, largest first)
     "cid": (lambda facts, now: facts.cid, False),
-    "start": (lambda facts, now: (facts.start_ns, facts.cid), False),
+    "start": (lambda facts, now: facts.start_ns, False),
     "subs": (lambda facts, now: facts.subscription_count, True),
     "pending": (lambda facts, now: facts.pending_bytes, True),
     "msgs_to": (lambda facts, now: facts.out_msgs, True),

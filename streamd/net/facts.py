@@ -125,13 +125,20 @@ class Sources:
     def __init__(self, pubsub: PubSub) -> None:
         self._pubsub = pubsub
 
-    def open_connections(self) -> Iterator[ConnectionFacts]:
-        """All connections there are now, each as it is when its turn comes."""
-        return map(connection_facts, list(self._pubsub.conns.values()))
+    def open_connections(self) -> list[ClientConn]:
+        """All connections there are now, to be asked for their facts one by one: those of ten
+        thousand would make work for the garbage collector."""
+        return list(self._pubsub.conns.values())
 
     def closed_connections(self) -> list[ConnectionFacts]:
         """The last ones that ended, oldest first."""
         return list(self._pubsub.closed)
+
+    def facts(self, connection: ClientConn | ConnectionFacts) -> ConnectionFacts:
+        """Return what is shown of a connection of either list."""
+        if isinstance(connection, ConnectionFacts):
+            return connection
+        return connection_facts(connection)
 
     def traffic(self) -> Steps[Traffic]:
         """Add up the counters since the start."""

@@ -78,7 +78,7 @@ def _of_meta(node: Any) -> Health:
 
 def _of_streams(node: Any, stream: str, consumer: str, *, is_strict: bool) -> Steps[Health]:
     """Of one stream, and one of its consumers; "": of all."""
-    lost: dict[str, str] = node.lost
+    lost = yield from lost_streams(node, stream)
     failed: dict[str, str] = _damaged(node) | dict(node.failed)
     if node.is_clustered:
         failed = (yield from _not_current_streams(node, stream)) | failed
@@ -107,6 +107,22 @@ def _of_streams(node: Any, stream: str, consumer: str, *, is_strict: bool) -> St
         )
         return Health(404, "CONSUMER", text, {**names, "consumer": consumer})
     return Health()
+
+
+def lost_streams(node: Any, only: str = "") -> Steps[dict[str, str]]:
+    """Find the streams whose only copy is lost or damaged here, and what to do about it; `only`
+    one, if it is named."""
+    found: dict[str, str] = {}
+    by_name = node.meta.streams_by_name
+    for name in looked_at([only] if only else sorted(by_name)):
+        if name is None:
+            yield
+            continue
+        asset = by_name.get(name)
+        reason = node.lost_copies.reason(asset) if asset is not None else ""
+        if reason:
+            found[name] = reason
+    return found
 
 
 def _damaged(node: Any) -> dict[str, str]:

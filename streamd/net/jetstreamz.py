@@ -15,7 +15,7 @@ from streamd.api.times import format_ns
 from streamd.config.options import JetStreamOptions, Options
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS
-from streamd.net.health import lag, not_current
+from streamd.net.health import lag, lost_streams, not_current
 from streamd.net.query import BadQuery, Query, flag, page
 from streamd.net.slices import Rows, Steps, looked_at
 from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, NodeId, Uid
@@ -485,14 +485,15 @@ class JetStreamz:
 
     # --- for /metrics ---------------------------------------------------------------------------
 
-    def care(self) -> dict[str, int]:
+    def care(self) -> Steps[dict[str, int]]:
         """What was found wrong with this node's copies since its start, and how much was read."""
         damages = self.js.node.damages
+        lost = yield from lost_streams(self.js.node)
         return {
             "incarnation_conflicts": damages.conflict_count,
             "damages": damages.damage_count,
             "scrubbed_bytes": self.js.node.scrubber.read_bytes,
-            "lost_streams": len(self.js.node.lost),
+            "lost_streams": len(lost),
             "ignored_entries": self.js.node.peering.ignored_count,
         }
 

@@ -35,17 +35,11 @@ class LostCopies:
         mine = (node.server_name,)
         return not node.is_clustered or (asset.peers == mine and asset.members == mine)
 
-    def by_name(self) -> dict[str, str]:
-        """Why each is not served, or not all of it, and what to do about that."""
-        node = self._node
-        found: dict[str, str] = {}
-        for name, asset in sorted(node.meta.streams_by_name.items()):
-            if node.is_clustered and not self.is_only(asset):
-                continue
-            text = self._loss(asset)
-            if text:
-                found[name] = text
-        return found
+    def reason(self, asset: StreamAsset) -> str:
+        """Why the stream is not served, or not all of it, and what to do about that; "": it is."""
+        if self._node.is_clustered and not self.is_only(asset):
+            return ""
+        return self._loss(asset)
 
     def _loss(self, asset: StreamAsset) -> str:
         node, uid = self._node, asset.uid

@@ -358,10 +358,6 @@ class Node:
     def failed(self) -> dict[str, str]:
         return self.replicas.failures.by_name()
 
-    @property
-    def lost(self) -> dict[str, str]:
-        return self.lost_copies.by_name()
-
     def propose_meta(self, command: list[Any], done: Done) -> None:
         self.meta_member.propose(command, done)
 

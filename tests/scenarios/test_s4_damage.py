@@ -13,6 +13,7 @@ import pytest
 
 from streamd import limits
 from streamd.errors import CorruptionError, ReadError
+from streamd.net.slices import finish
 from streamd.node import group as g
 from streamd.node import replica_recovery, scrub
 from streamd.node.catch_ups import CatchUps
@@ -551,7 +552,7 @@ def test_s4_9_what_nobody_else_has_goes_on_serving(cluster: Cluster) -> None:
     assert verdict.status == 503
     assert path.rpartition("/")[2] in verdict.text
     assert any("there is no other copy" in line for line in cluster.world.recent)
-    assert cluster.documents(name).care()["damages"] >= 1
+    assert finish(cluster.documents(name).care())["damages"] >= 1
     assert cluster.publish(10)[-1] == 510
     reply = cluster.send("DIRECT.GET.S", {"seq": 500}, at=name)
     cluster.until("an answer", lambda: cluster.received(reply))

@@ -25,7 +25,7 @@ class Nodes(World):
         self.changes: dict[tuple[str, int], dict[str, Any]] = {}
         for name, node in self.nodes.items():
             node.failed = {}  # type: ignore[attr-defined]
-            node.lost = {}  # type: ignore[attr-defined]
+            node.lost_copies = SimpleNamespace(reason=lambda asset: "")  # type: ignore[attr-defined]
             node.damages = SimpleNamespace(reasons={})  # type: ignore[attr-defined]
             node.slowness = SimpleNamespace(waits_s=0.0)  # type: ignore[attr-defined]
             node.store_watch = SimpleNamespace(reason="")  # type: ignore[attr-defined]

@@ -66,6 +66,7 @@ def monitoring(options: Options | None = None, **lists: Any) -> Documents:
                 traffic=lambda: at_once(Traffic(1, 2, 3, 4, len(opened), 9, 5, 1, 0, 6)),
                 open_connections=lambda: opened,
                 closed_connections=lambda: lists.get("closed", []),
+                facts=lambda facts: facts,
                 sublist=lambda: at_once(SublistFacts(5, 2, 6, 1, 3, 1.5)),
                 subscriptions=lambda: lists.get("subscriptions", []),
             ),
@@ -90,14 +91,16 @@ class Streams:
     def __init__(self) -> None:
         handle = SimpleNamespace(name="S", machine=machine())
         self.node = SimpleNamespace(
-            memory_max=1, storage_max=2, store_dir="/d", failed={}, lost={}, is_clustered=False,
+            memory_max=1, storage_max=2, store_dir="/d", failed={}, is_clustered=False,
             damages=SimpleNamespace(reasons={}, damage_count=0, conflict_count=0),
             scrubber=SimpleNamespace(read_bytes=0), peering=SimpleNamespace(ignored_count=0),
             slowness=SimpleNamespace(waits_s=9.9),
             store_watch=SimpleNamespace(reason=""),
             streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
-            memory_bytes=lambda: 0, storage_bytes=lambda: 400,
+            meta=SimpleNamespace(streams_by_name={name: SimpleNamespace(name=name) for name in "ST"}),
+            lost_copies=SimpleNamespace(reason=lambda asset: self.lost.get(asset.name, "")),
         )  # fmt: skip
+        self.lost: dict[str, str] = {}
 
     def api_totals(self) -> tuple[int, int]:
         return 8, 1
@@ -329,7 +332,7 @@ def test_healthz_tells_a_node_that_is_not_ready_from_a_stream_that_is_lost() -> 
     m = with_streams()
     streams = Streams()
     streams.node.failed = {"S": "CorruptionError: block 1"}
-    streams.node.lost = {"S": "gone; start it with --accept-loss", "T": "gone too"}
+    streams.lost = {"S": "gone; start it with --accept-loss", "T": "gone too"}
     m.attach(streams)  # type: ignore[arg-type]
     text = "JetStream stream '$G > S' is not served as it was: gone; start it with --accept-loss"
     assert m.healthz({}) == (200, {"status": "degraded", "error": text, "lost": ["S", "T"]})
