@@ -97,7 +97,7 @@ class Streams:
             slowness=SimpleNamespace(waits_s=9.9),
             store_watch=SimpleNamespace(reason=""),
             streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
-            meta=SimpleNamespace(streams_by_name={name: SimpleNamespace(name=name) for name in "ST"}),
+            meta=SimpleNamespace(streams_by_name={n: SimpleNamespace(name=n) for n in "ST"}),
             lost_copies=SimpleNamespace(reason=lambda asset: self.lost.get(asset.name, "")),
         )  # fmt: skip
         self.lost: dict[str, str] = {}
