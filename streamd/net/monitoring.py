@@ -188,9 +188,9 @@ class Monitoring:
         """None: there are no such groups, which is answered with 404."""
         return (yield from self._js.raftz(query)) if self._js is not None else None
 
-    def care(self) -> dict[str, int]:
-        """Counters for /metrics that no other document has."""
-        counts = {} if self._js is None else self._js.care()
+    def care(self) -> Steps[dict[str, int]]:
+        """Collect the counters for /metrics that no other document has."""
+        counts = {} if self._js is None else (yield from self._js.care())
         if self._cluster is not None:
             counts["peer_messages_failed"] = self._cluster.failed_count
         return counts

@@ -239,10 +239,6 @@ class NodeHandle(Protocol):
     def failed(self) -> dict[str, str]:
         """Streams that can't be served on this node, and why."""
 
-    @property
-    def lost(self) -> dict[str, str]:
-        """Streams whose only copy is here, and lost or damaged: why, and what can be done."""
-
     def propose_meta(self, command: list[Any], done: Done) -> None:
         """Propose to the meta group. For stream commands, `done` is called once the stream's
         group is running (created), reconfigured (updated) or stopped and in trash (deleted)."""
