@@ -10,11 +10,17 @@ A message's payload is the row as JSON, or --payload-columns of it; one such col
 or binary goes as it is with --raw (text is always raw). Values in a subject have white space and
 . * > replaced by _; a null is _ too. Ids, made of --id-columns, become Nats-Msg-Id.
 
-A job resumes by its --job-id through the ledger in the stream
-(docs/adr/0018-spark-sink-ledger.md): same input, same settings, else it refuses. Rows that the
-stream refuses end the job, or go to --dlq.
+A record that does not parse as its schema says is never sent as something else: without --dlq the
+job sends nothing and names the first ones; with it they go there with file, line and the text as
+it stood, and the others are sent. --dlq is a subject, stream:NAME, or dir:PATH (also /PATH, ./PATH)
+for files of JSON lines. Rows that the stream refuses end the job, or go to --dlq if that is a
+subject or a stream.
 
-Exit status: 0, 1 some rows went to the dead letters, 3 could not run or not to the end.
+A job resumes by its --job-id through the ledger in the stream
+(docs/adr/0018-spark-sink-ledger.md): same input, same settings, else it refuses.
+
+Exit status: 0, 1 some records are malformed or some rows went to the dead letters, 3 could not run
+or not to the end.
 """
 
 from __future__ import annotations
@@ -23,9 +29,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_jobs.ingest_malformed import Malformed, check_directory, directory_of, run_name
+from spark_jobs.ingest_read import FORMATS, Source, read_input
 from spark_jobs.jobs import (
     EXIT_OK,
     EXIT_WARNINGS,
@@ -44,9 +52,8 @@ from spark_jobs.sink_job import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
-FORMATS: Final = ("json", "csv", "parquet", "text")
 SHOWN_ROWS: Final = 10
 _SHOWN_BYTES: Final = 200
 
@@ -86,28 +93,70 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _work(args: argparse.Namespace) -> int:
+    directory = directory_of(args.dlq)
+    check_directory(directory)
+    began = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     spark = session_from(args, "streamd ingest")
-    source = _read(args, spark)
-    messages = messages_of(
-        source,
-        args.subject_template,
-        payload_columns=_names(args.payload_columns),
-        is_raw=args.raw or args.format == "text",
-        id_columns=_names(args.id_columns),
-        headers=_names(args.headers),
-        ttl_column=args.ttl_column or "",
-        is_json=args.format == "json",
+    found = read_input(spark, _source(args))
+    malformed = Malformed(found.malformed)
+    try:
+        if malformed.count and not args.dlq and not args.dry_run:
+            return _refuse(malformed)
+        source = found.rows.where(args.where) if args.where else found.rows
+        messages = messages_of(
+            source,
+            args.subject_template,
+            payload_columns=_names(args.payload_columns),
+            is_raw=args.raw or args.format == "text",
+            id_columns=_names(args.id_columns),
+            headers=_names(args.headers),
+            ttl_column=args.ttl_column or "",
+        )
+        options = connect_options(args) | sink_options(args)
+        if directory:
+            del options["dlq"]
+        if args.dry_run:
+            return _show(args, options, messages, malformed)
+        pattern = _pattern(args.subject_template)
+        connection = prepared(args, options, default_subjects=[pattern])
+        if args.job_id:
+            settings = {name: json.dumps(getattr(args, name)) for name in _PLANNED}
+            options["planId"] = plan_of(settings, messages)
+        kept = ""
+        if malformed.count:  # before anything is sent: nothing is lost if this ends in the middle
+            run = run_name(args.job_id, args.paths, began)
+            kept = malformed.keep(args.dlq, options, run=run)
+        label = f"ingest {args.stream}"
+        status = write_stream("ingest", messages, options, args, label=label, connection=connection)
+        if not malformed.count:
+            return status
+        print(f"ingest: {malformed.count:,} malformed records went to {kept}")
+        malformed.tell()
+        return EXIT_WARNINGS
+    finally:
+        malformed.close()
+
+
+def _refuse(malformed: Malformed) -> int:
+    """Say that nothing is sent, and why; return the exit status."""
+    print(
+        f"streamd-spark ingest: {malformed.count:,} records do not parse as their schema says, and "
+        "nothing was sent; --dlq keeps them and sends the others",
+        file=sys.stderr,
     )
-    if args.dry_run:
-        return _show(args, messages)
-    options = connect_options(args) | sink_options(args)
-    pattern = _pattern(args.subject_template)
-    connection = prepared(args, options, default_subjects=[pattern])
-    if args.job_id:
-        settings = {name: json.dumps(getattr(args, name)) for name in _PLANNED}
-        options["planId"] = plan_of(settings, messages)
-    label = f"ingest {args.stream}"
-    return write_stream("ingest", messages, options, args, label=label, connection=connection)
+    malformed.tell()
+    return EXIT_WARNINGS
+
+
+def _source(args: argparse.Namespace) -> Source:
+    """The input that the arguments name. Raises JobError."""
+    options: dict[str, str] = {}
+    for each in args.option:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            raise JobError(f"--option {each!r} is not KEY=VALUE")
+        options[key] = value
+    return Source(args.format, args.paths, options, args.schema or "")
 
 
 _PLANNED: Final = (
@@ -120,27 +169,6 @@ def _names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def _read(args: argparse.Namespace, spark: SparkSession) -> DataFrame:
-    """The input. Raises JobError."""
-    reader = spark.read
-    for each in args.option:
-        key, equals, value = each.partition("=")
-        if not equals or not key:
-            raise JobError(f"--option {each!r} is not KEY=VALUE")
-        reader = reader.option(key, value)
-    if args.schema:
-        reader = reader.schema(args.schema)
-    missing = [
-        path
-        for path in args.paths
-        if "://" not in path and not set(path) & set("*?[{") and not Path(path).exists()
-    ]
-    if missing:
-        raise JobError(f"--from: there is no {', '.join(missing)}")
-    found = reader.format(args.format).load(args.paths)
-    return found.where(args.where) if args.where else found
-
-
 def messages_of(
     source: DataFrame,
     template: str,
@@ -150,16 +178,13 @@ def messages_of(
     id_columns: Sequence[str] = (),
     headers: Sequence[str] = (),
     ttl_column: str = "",
-    is_json: bool = False,
 ) -> DataFrame:
     """`source` with the columns that the sink takes. Raises JobError naming a column that is not
-    there. `is_json`: a column of its own for lines that could not be parsed is left out."""
+    there."""
     from pyspark.sql import functions as f
 
     known = list(source.columns)
-    payload = list(payload_columns) or [
-        name for name in known if not (is_json and name == "_corrupt_record")
-    ]
+    payload = list(payload_columns) or known
     for option, names in (
         ("--subject-template", _fields(template)),
         ("--payload-columns", payload),
@@ -241,12 +266,16 @@ def _pattern(template: str) -> str:
     return ".".join("*" if "\x00" in token else token for token in whole.split("."))
 
 
-def _show(args: argparse.Namespace, messages: DataFrame) -> int:
+def _show(
+    args: argparse.Namespace,
+    options: dict[str, str],
+    messages: DataFrame,
+    malformed: Malformed,
+) -> int:
     """Print the first messages, and which of them the sink itself would refuse."""
     from spark_jobs.sink_job import refused_rows
 
     sample = messages.limit(SHOWN_ROWS).collect()
-    options = connect_options(args) | sink_options(args)
     pattern = _pattern(args.subject_template)
     note, refused = refused_rows(args, options, sample, default_subjects=pattern)
     print(f"the first {len(sample)} messages of {', '.join(args.paths)}; nothing is sent")
@@ -264,7 +293,10 @@ def _show(args: argparse.Namespace, messages: DataFrame) -> int:
         if at in refused:
             print(f"  would be refused: {refused[at]}")
     print(note)
-    return EXIT_WARNINGS if refused else EXIT_OK
+    if malformed.count:
+        print(f"{malformed.count:,} records are malformed and would go to {args.dlq or 'nowhere'}")
+        malformed.tell()
+    return EXIT_WARNINGS if refused or malformed.count else EXIT_OK
 
 
 if __name__ == "__main__":

@@ -68,7 +68,10 @@ def _writing_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--rate", type=float, metavar="N", help="at most so many rows per second")
     group.add_argument(
-        "--dlq", metavar="SUBJECT", help="where refused rows go; or stream:NAME. Without: an error"
+        "--dlq",
+        metavar="SUBJECT",
+        help="where refused rows go; or stream:NAME (ingest: malformed records too, and they also "
+        "to dir:PATH). Without: an error",
     )
     group.add_argument(
         "--no-row-ids",
