@@ -40,7 +40,7 @@ class Identity:
 
 
 class Administrators:
-    """Who may ask for what concerns the whole cluster: docs/adr/0033.
+    """Who may ask for what concerns the whole cluster: docs/adr/0034.
 
     Without users everybody may, as ever. A server with one identity, a user with its password or a
     token, has that one as its administrator; so is each user of the system account. Among several

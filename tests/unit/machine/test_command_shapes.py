@@ -32,8 +32,8 @@ META: dict[int, list[Any]] = {
     commands.CHECKPOINT: [0, 0],
 }
 OF_STREAM: dict[int, list[Any]] = {
-    commands.STORE: [[(b"s.a", b"", b"x")]],
-    commands.STORE_BATCH: ["id", [(b"s.a", b"", b"x")]],
+    commands.STORE: [[(b"s.a", b"", b"x")], 1],
+    commands.STORE_BATCH: ["id", [(b"s.a", b"", b"x")], 1],
     commands.DELIVERED: [1, [(1, 1, 1, False)], 0],
     commands.ACKED: [1, [1]],
     commands.NAKED: [1, [(1, 0)]],
