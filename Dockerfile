@@ -22,6 +22,6 @@ USER streamd
 VOLUME /data
 EXPOSE 4222 6222 8222
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=5s --timeout=6s --start-period=60s --retries=3 CMD ["streamctl", "health", "--pid", "1"]
+HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=3 CMD ["streamctl", "health", "--pid", "1"]
 ENTRYPOINT ["streamd"]
 CMD ["-a", "0.0.0.0", "-js", "-sd", "/data", "-m", "8222"]
