@@ -24,6 +24,7 @@ from streamd.node.rafts import GroupStart
 from streamd.node.snapshot_state import unwrap
 from streamd.node.snapshot_writers import MetaSnapshots
 from streamd.raft.membership import Membership
+from streamd.store.quarantine import trash_of
 from streamd.store.snapshots import SnapshotFile
 from streamd.types import META_UID, HardState, NodeId
 
@@ -127,11 +128,12 @@ class MetaMember:
     def _set_aside(self) -> None:
         node = self._node
         disk = node.env.disk
-        trash = os.path.join(node.root, "trash")
-        disk.replace(
-            self._directory, os.path.join(trash, f"meta-damaged-{node.env.clock.now_ns()}")
-        )
-        disk.sync_dir(trash)
+        if disk.exists(self._directory):
+            trash = trash_of(disk, node.root)
+            disk.replace(
+                self._directory, os.path.join(trash, f"meta-damaged-{node.env.clock.now_ns()}")
+            )
+            disk.sync_dir(trash)
         disk.mkdir(self._directory)
         disk.sync_dir(node.root)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -43,6 +44,10 @@ class MetaSnapshots:
 
         def job() -> None:
             snapshot = Snapshot(META_UID, index, term, chain, state)
+            if not self._disk.exists(self._directory):
+                # Removed meanwhile: all that was in it is in memory, and written now.
+                self._disk.mkdir(self._directory)
+                self._disk.sync_dir(os.path.dirname(self._directory))
             SnapshotFile.save(self._disk, self._directory, "meta", snapshot)
 
         def saved(result: Any) -> None:

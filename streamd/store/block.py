@@ -64,7 +64,7 @@ class BlockFiles:
                     buffers.append(blob)
                 end += len(blob)
                 at += 1
-            fd = self._open_to_write(block_no)
+            fd = self._open_to_write(block_no, offset)
             disk.writev(fd, buffers, offset, past_cache=past_cache)
             if is_seal:
                 disk.crash_point("BLOCK_SEALED")
@@ -198,13 +198,22 @@ class BlockFiles:
             self._disk.close(fd)
         self._unsynced.clear()
 
-    def _open_to_write(self, block_no: int) -> int:
+    def _open_to_write(self, block_no: int, offset: int) -> int:
+        """Raises CorruptionError if the file lacks something of what was written before `offset`:
+        what would be written now would be behind a hole."""
         fd = self._unsynced.get(block_no)
         if fd is None:
             path = self.path(block_no)
             is_new = not self._disk.exists(path)
-            fd = self._unsynced[block_no] = self._disk.open(path, create=True)
-            if is_new or self._disk.size(fd) < HEADER_BYTES:
+            if is_new and offset > HEADER_BYTES:
+                raise CorruptionError(f"{path}: the file is missing")
+            fd = self._disk.open(path, create=True)
+            size = self._disk.size(fd)
+            if size < offset and offset > HEADER_BYTES:
+                self._disk.close(fd)
+                raise CorruptionError(f"{path}: has {size} bytes, {offset} were written")
+            self._unsynced[block_no] = fd
+            if is_new or size < HEADER_BYTES:
                 self._disk.pwrite(fd, fmt.encode_block_header(self._uid, block_no), 0)
                 self._is_dir_unsynced = True
         return fd

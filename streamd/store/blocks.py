@@ -115,6 +115,9 @@ class Blocks:
                 # Set here: a later job of this store must not build on a write that failed.
                 self.failure = disk_error("writing blocks", self.directory, err)
                 raise self.failure from err
+            except CorruptionError as err:  # what was written before is gone
+                self.failure = err
+                raise
             return writes
 
         def wrote(result: Any) -> None:

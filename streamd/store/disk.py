@@ -29,6 +29,7 @@ T = TypeVar("T")
 Post = Callable[[Callable[[], None]], Any]
 _Job = tuple[Callable[[], Any], Callable[[Any], None] | None]  # (job, done)
 
+_GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE))
 _NO_MEMORY = frozenset((errno.ENOMEM, errno.EAGAIN))  # after a write it is open what became of it
 _IOV_MAX = 1024
 _ZEROS = bytes(1 << 20)
@@ -283,8 +284,10 @@ def opened(disk: Disk, path: str, *, create: bool = False) -> Iterator[int]:
 
 def disk_error(what: str, path: str, err: OSError) -> DiskError:
     """Say which file an OSError is about, in one line an operator understands. `path` is meant
-    where the error names none."""
-    found = DiskError(f"{_named(path, err)}: {what}: {_reason(err)}")
+    where the error names none. A file or directory that should be there and is gone is as good as
+    damaged: where others have it, it comes back from them."""
+    kind = ReadError if err.errno in _GONE else DiskError
+    found = kind(f"{_named(path, err)}: {what}: {_reason(err)}")
     found.is_passing = err.errno in NOT_OPENED
     return found
 

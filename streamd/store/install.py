@@ -21,7 +21,7 @@ from streamd.store.disk import Disk, Thread, opened
 from streamd.store.format import block_name
 from streamd.store.index_db import write_index
 from streamd.store.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
-from streamd.store.quarantine import free_name, newest_quarantine, quarantines
+from streamd.store.quarantine import free_name, newest_quarantine, quarantines, trash_of
 from streamd.store.snapshots import Snapshot, SnapshotFile, read_file, write_file
 from streamd.store.source import Result, submit
 from streamd.store.verify import check_block
@@ -46,7 +46,7 @@ def finish_install(disk: Disk, root: str, uid: Uid) -> Manifest | None:
     by its log (then it goes: nothing that was acked may be set back). Raises OSError,
     CorruptionError.
     """
-    streams, trash = os.path.join(root, "streams"), os.path.join(root, "trash")
+    streams = os.path.join(root, "streams")
     target = os.path.join(streams, str(uid))
     folder = target + SUFFIX
     marker = read_marker(disk, folder, uid)
@@ -61,6 +61,7 @@ def finish_install(disk: Disk, root: str, uid: Uid) -> Manifest | None:
     if disk.exists(target) and not disk.listdir(target):
         disk.remove_tree(target)  # of a replica whose files were set aside
     elif disk.exists(target):
+        trash = trash_of(disk, root)
         disk.replace(target, free_name(disk, trash, f"{uid}-replaced"))
         disk.crash_point("INSTALL_OLD_MOVED")
         disk.sync_dir(trash)

@@ -17,10 +17,11 @@ def quarantine(disk: Disk, root: str, uid: Uid) -> str:
 
     Empty: there was no such directory. Synchronous; raises OSError.
     """
-    streams, trash = os.path.join(root, "streams"), os.path.join(root, "trash")
+    streams = os.path.join(root, "streams")
     source = os.path.join(streams, str(uid))
     if not disk.exists(source):
         return ""
+    trash = trash_of(disk, root)
     # Not a number that is free again: the highest is the newest.
     target = os.path.join(trash, _name(uid, max(_numbers(disk, root, uid), default=0) + 1))
     disk.replace(source, target)
@@ -28,6 +29,15 @@ def quarantine(disk: Disk, root: str, uid: Uid) -> str:
     disk.sync_dir(trash)
     disk.sync_dir(streams)
     return target
+
+
+def trash_of(disk: Disk, root: str) -> str:
+    """The directory of what is set aside or deleted, made if somebody removed it."""
+    trash = os.path.join(root, "trash")
+    if not disk.exists(trash):
+        disk.mkdir(trash)
+        disk.sync_dir(root)
+    return trash
 
 
 def newest_quarantine(disk: Disk, root: str, uid: Uid) -> str:
@@ -66,7 +76,7 @@ def free_name(disk: Disk, directory: str, stem: str) -> str:
 def keep_ends(disk: Disk, root: str, uid: Uid, tail: tuple[int, int]) -> str:
     """Copy the blocks that hold something after `tail` (block, offset) to `trash/`, whole; return
     where to. Empty: there are none. Synchronous; raises OSError."""
-    source, trash = os.path.join(root, "streams", str(uid)), os.path.join(root, "trash")
+    source, trash = os.path.join(root, "streams", str(uid)), trash_of(disk, root)
     numbers = {name: block_number(name) for name in disk.listdir(source)}
     names = []
     for name, number in sorted(numbers.items()):
@@ -89,7 +99,7 @@ def keep_ends(disk: Disk, root: str, uid: Uid, tail: tuple[int, int]) -> str:
 def keep_block(disk: Disk, root: str, uid: Uid, name: str) -> str:
     """Move a damaged block's file to `trash/`, durably, with every byte, also those that can't be
     read now; return where to. Synchronous; raises OSError."""
-    source, trash = os.path.join(root, "streams", str(uid)), os.path.join(root, "trash")
+    source, trash = os.path.join(root, "streams", str(uid)), trash_of(disk, root)
     target = free_name(disk, trash, f"{uid}-lost")
     disk.mkdir(target)
     path = os.path.join(target, name)

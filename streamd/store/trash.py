@@ -11,8 +11,13 @@ from streamd.store.format import BLOCK_SUFFIX
 
 
 def move_to_trash(disk: Disk, directory: str, trash_dir: str) -> None:
-    """Move a closed stream's directory to `trash_dir`, under its own name, durably. Raises
-    OSError."""
+    """Move a closed stream's directory, if it is there, to `trash_dir`, under its own name,
+    durably. Raises OSError."""
+    if not disk.exists(directory):
+        return
+    if not disk.exists(trash_dir):
+        disk.mkdir(trash_dir)
+        disk.sync_dir(os.path.dirname(trash_dir))
     target = os.path.join(trash_dir, os.path.basename(directory))
     disk.remove_tree(target)
     disk.replace(directory, target)
