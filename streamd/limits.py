@@ -155,6 +155,7 @@ REST_CONSUMERS_MAX: Final = 128  # with more, a look at each whenever a stream r
 COMPARE_DELAY_S: Final = 0.1  # what replicas hold is told to other nodes for many groups at once
 COMPARE_ROWS: Final = 512  # of so many in one note: judging them takes the loop for 2 ms
 LEARNER_LAG_ENTRIES: Final = 256  # a learner this close is made a voter
+SHORTAGE_LOGGED_MS: Final = 2000  # acks are on too few disks for so long: the log says so
 PLACEMENT_EVERY_S: Final = 0.5  # how often an unfinished change of a group's members is looked at
 HEIR_EVERY_S: Final = 1.0  # how often another member of a group in doubt is asked to lead it
 DOUBT_TOLD_S: Final = (

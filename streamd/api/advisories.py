@@ -16,13 +16,14 @@ from streamd.api import times
 from streamd.api.cluster_infos import replica_rows
 from streamd.api.transforms import Transform
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
-from streamd.types import ACCOUNT
+from streamd.types import ACCOUNT, META_UID, Uid
 
 if TYPE_CHECKING:
     from streamd.api.request import Request
 
 _PREFIX: Final = "$JS.EVENT.ADVISORY."
 _TYPE: Final = "io.nats.jetstream.advisory.v1."
+_OWN_TYPE: Final = "io.streamd.jetstream.advisory.v1."
 _AUDIT: Final = b"$JS.EVENT.ADVISORY.API"
 _ALPHABET: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _ID_LENGTH: Final = 22
@@ -92,6 +93,10 @@ class Advisories:
             self.consumer_paused(handle.name, fields["consumer"], fields.get("until_ns", 0))
         elif kind == "leader_elected":
             self._leader_elected(handle)
+        elif kind == "write_quorum":
+            names = {"stream": handle.name}
+            subject = f"STREAM.WRITE_QUORUM.{handle.name}"
+            self._write_quorum(subject, "stream_write_quorum", names, handle.uid, fields)
         elif kind == "batch_abandoned":
             self._publish(
                 f"STREAM.BATCH_ABANDONED.{handle.name}",
@@ -110,6 +115,19 @@ class Advisories:
                 "stream_leader_elected",
                 {"stream": handle.name, "leader": leader, "replicas": replicas},
             )
+
+    def on_meta_event(self, kind: str, fields: dict[str, Any]) -> None:
+        """Publish what this node, as its leader, has seen of the meta group."""
+        self._write_quorum("DOMAIN.WRITE_QUORUM", "domain_write_quorum", {}, META_UID, fields)
+
+    def _write_quorum(
+        self, subject: str, type_name: str, names: dict[str, Any], uid: Uid, fields: dict[str, Any]
+    ) -> None:
+        """A group's acks come to be on fewer disks than a majority of the replicas asked for, or on
+        enough again. nats-server, whose replicas all vote at once, has no such advisory."""
+        body = {**names, "leader": self._node.server_name}
+        body["replicas"] = replica_rows(self._node.group_info(uid) or {})
+        self._publish(subject, type_name, body | fields, prefix=_OWN_TYPE)
 
     def stream_action(self, subject: str, action: str, stream: str) -> None:
         """A stream was made, changed or deleted."""
@@ -240,10 +258,12 @@ class Advisories:
 
     # --- publishing -----------------------------------------------------------------------------
 
-    def _publish(self, subject: str, type_name: str, body: dict[str, Any]) -> None:
+    def _publish(
+        self, subject: str, type_name: str, body: dict[str, Any], *, prefix: str = _TYPE
+    ) -> None:
         if self._domain:
             body = body | {"domain": self._domain}
-        self._send(_PREFIX + subject, _TYPE + type_name, body)
+        self._send(_PREFIX + subject, prefix + type_name, body)
 
     def _send(self, subject: str, type_name: str, body: dict[str, Any]) -> None:
         where = subject.encode()

@@ -62,6 +62,10 @@ def cluster_block(
         shown["system_account"] = True
         shown["traffic_account"] = SYSTEM_ACCOUNT
         shown["replicas"] = sorted(replicas, key=lambda row: str(row["name"]))
+    if facts.get("write_quorum", 0) < facts.get("write_quorum_wanted", 0):
+        # So few voters that an ack is on fewer disks than a majority of num_replicas.
+        shown["write_quorum"] = facts["write_quorum"]
+        shown["write_quorum_wanted"] = facts["write_quorum_wanted"]
     return shown
 
 

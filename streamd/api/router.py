@@ -175,6 +175,7 @@ class Router:
         """Answer what is published to `$JS.API.>`, and announce what streams report."""
         events: Any = self.context.node
         events.on_stream_event = self.advisories.on_stream_event
+        events.on_meta_event = self.advisories.on_meta_event
         pubsub.subscribe_internal(PREFIX + b">", self._on_message)
 
     def _on_message(

@@ -60,6 +60,15 @@ def not_current(facts: dict[str, Any]) -> str:
     return f"{behind} entries behind" if behind > CURRENT_LAG_MAX else ""
 
 
+def short_of_disks(facts: dict[str, Any]) -> str:
+    """Say that acks of a group are on fewer disks than a majority of the replicas that are asked
+    for, because only so many vote; empty if they are on enough."""
+    found, wanted = facts.get("write_quorum", 0), facts.get("write_quorum_wanted", 0)
+    if found >= wanted:
+        return ""
+    return f"each ack is on {found} disk{'s' * (found != 1)}, {wanted} are wanted"
+
+
 def lag(facts: dict[str, Any]) -> int:
     """Entries known to be committed that this member has not applied."""
     commit: int = max(facts.get("commit", 0), facts.get("leader_commit", 0))
@@ -73,6 +82,8 @@ def _of_meta(node: Any) -> Health:
         return Health(503, "JETSTREAM", text)
     if not_current(facts):
         return Health(503, "JETSTREAM", "JetStream is not current with the meta leader")
+    if shortage := short_of_disks(facts):
+        return Health(503, "JETSTREAM", f"JetStream meta group: {shortage}")
     return Health()
 
 
@@ -146,7 +157,10 @@ def _not_current_streams(node: Any, only: str) -> Steps[dict[str, str]]:
         if asset is None or node.server_name not in asset.peers:
             continue
         facts = node.group_info(asset.uid)
-        reason = "replica is missing" if facts is None else not_current(facts)
+        if facts is None:
+            reason = "replica is missing"
+        else:
+            reason = not_current(facts) or short_of_disks(facts)
         if reason:
             found[name] = reason
     return found

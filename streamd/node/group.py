@@ -53,6 +53,7 @@ class Turn:
         "alerts",
         "checkpoints",
         "effects",
+        "has_members_news",
         "has_role_changed",
         "is_stopping",
         "more",
@@ -77,6 +78,8 @@ class Turn:
         self.checkpoints: list[tuple[Index, int]] = []  # (applied index, fingerprint) to compare
         # Who leads, in which term, whether it is this node, or whether this member is certain.
         self.has_role_changed = False
+        # As leader: what the next step of a change of members may have waited for.
+        self.has_members_news = False
         # Members that were none before this turn: the core may not know of the links to them.
         self.newcomers: tuple[NodeId, ...] = ()
         self.alerts: list[str] = []
@@ -105,6 +108,8 @@ class Group:
         self.are_events_for_all = False  # the meta group's: every node follows them
         self._is_ready = False
         self._members = raft.members  # as of the last turn
+        self._ready_learners: frozenset[NodeId] = frozenset()
+        self._is_change_open = True  # members changed, and that is not committed; or some learn
         self._reads = Reads(raft)
         self._checkpoint_at_ms = 0  # 0: nothing changed since the last one
         self._checkpoint_index: Index = 0  # of the last one applied here
@@ -141,6 +146,8 @@ class Group:
             self._look_at_role(turn)
         if raft.log.membership is not self._members:
             self._look_at_members(turn)
+        if self._is_change_open:
+            self._look_at_change(turn)
         if not raft.log.is_sole:
             self._look_at_checkpoint()
             self._drain(turn)
@@ -179,6 +186,23 @@ class Group:
             self._checkpoint_at_ms = 0  # nobody is left to compare with
         before, self._members = self._members.members(), self.raft.members
         turn.newcomers = tuple(name for name in self._members.members() if name not in before)
+        self._is_change_open = True
+
+    def _look_at_change(self, turn: Turn) -> None:
+        """Tell of a change of members that is committed, and of learners that are ready to vote:
+        until the next step an ack may be on fewer disks than are wanted."""
+        raft = self.raft
+        members = raft.members
+        is_committed = raft.log.membership_index <= raft.commit
+        ready = frozenset(
+            name for name in members.learners if raft.is_close(name, limits.LEARNER_LAG_ENTRIES)
+        )
+        is_open = not is_committed or members.is_joint or bool(members.learners)
+        if is_committed:
+            is_news = not is_open or bool(ready - self._ready_learners)
+            turn.has_members_news = is_news and raft.is_leader
+            self._ready_learners = ready
+        self._is_change_open = is_open
 
     def _drain(self, turn: Turn) -> None:
         """Move what Raft has ready: writes to the log, messages to peers, entries to apply."""

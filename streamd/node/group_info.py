@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from streamd.node.moves import meta_members
+from streamd.node.rosters import ack_disk_count, quorum_of
 from streamd.types import META_UID, Index, NodeId, Uid
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ def group_info(node: Node, uid: Uid) -> dict[str, Any] | None:
         "last_index": status["last_index"],
         "peers": _peers(node, group, status["peers"]),
         "is_changing": _is_changing(node, uid, group),
+        "write_quorum": ack_disk_count(group.raft.members),
+        "write_quorum_wanted": _write_quorum_wanted(node, uid),
         "state": state,
         "reason": reason,
         "digest": digest,
@@ -41,7 +45,10 @@ def group_info(node: Node, uid: Uid) -> dict[str, Any] | None:
 def _peers(
     node: Node, group: Group, progress: dict[NodeId, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The other members; `progress` is what a leader knows of them, empty elsewhere."""
+    """The other members; `progress` is what a leader knows of them, empty elsewhere.
+
+    Only a voter is current: who waits for that before it stops the leader counts on its vote.
+    """
     links = node.peers
     rows = []
     for name in group.raft.members.members():
@@ -54,6 +61,7 @@ def _peers(
             {
                 "name": name,
                 "current": is_up
+                and group.raft.has_vote(name)
                 and (not known or (known["state"] == "replicate" and lag <= 1000))
                 and not known.get("is_uncertain", False)
                 and not known.get("needs_snapshot", False),
@@ -85,6 +93,8 @@ def _state(node: Node, uid: Uid, group: Group, status: dict[str, Any]) -> tuple[
         return "damaged", damage
     if node.leader_of(uid) and not group.raft.is_leader and not _has_caught_up(group):
         return "recovering", ""
+    if node.is_clustered and not group.raft.has_vote(node.server_name):
+        return "learner", "it has no vote yet"
     return "ok", ""
 
 
@@ -93,6 +103,16 @@ def _has_caught_up(group: Group) -> bool:
     own log does not say how far that is."""
     first_commit: Index = group.raft.first_commit
     return bool(0 < first_commit <= group.machine.applied)
+
+
+def _write_quorum_wanted(node: Node, uid: Uid) -> int:
+    """A majority of the replicas that are asked for: on so many disks each ack should be."""
+    if not node.is_clustered:
+        return 1
+    if uid == META_UID:
+        return quorum_of(len(meta_members(node)))
+    asset = node.meta.streams_by_uid.get(uid)
+    return quorum_of(asset.config.get("num_replicas", 1) if asset is not None else 1)
 
 
 def _is_changing(node: Node, uid: Uid, group: Group) -> bool:

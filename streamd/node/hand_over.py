@@ -1,4 +1,8 @@
-"""A node that stops gives away what it leads, and passes on what clients still send and ask."""
+"""A node that stops gives away what it leads, and passes on what clients still send and ask.
+
+A group whose other members do not vote yet first gets on with the change that makes them voters:
+to leave before would leave a whole copy behind that cannot lead.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from streamd import limits
+from streamd.errors import JsError
 from streamd.types import META_UID, Index, Uid
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ class HandOver:
         self._done = done
         self._asked: set[Uid] = set()  # groups that were told to hand over
         self._begun: dict[Uid, Index] = {}  # those that have answered: how far their logs went
+        self._early: set[Uid] = set()  # asked for too early: again at the next look
         self._quiet_looks = 0
         self._is_over = False
         self._timer: Any = None
@@ -36,7 +42,8 @@ class HandOver:
         self._look()
 
     def _led(self) -> list[Uid]:
-        """What is to be given away: also what it was elected for just now."""
+        """What is to be given away: also what it was elected for just now, or what others are only
+        about to join."""
         uids = (META_UID, *(replica.uid for replica in self._node.replicas))
         return [uid for uid in uids if self._leads_with_others(uid)]
 
@@ -50,6 +57,10 @@ class HandOver:
         heard of that may still be on its way: it is given back, or passed on."""
         if self._is_over:
             return
+        early, self._early = self._early, set()
+        for uid in early:
+            self._node.moves.carry_on(uid)
+        self._hand([uid for uid in early if self._leads_with_others(uid)])
         self._quiet_looks = self._quiet_looks + 1 if self._is_quiet() else 0
         if self._quiet_looks > limits.HAND_OVER_QUIET_LOOKS:
             self._finish()
@@ -67,6 +78,10 @@ class HandOver:
         return not more
 
     def _on_handed(self, uid: Uid, outcome: Any) -> None:
+        if isinstance(outcome, JsError) and self._node.moves.is_under_way(uid):
+            self._asked.discard(uid)
+            self._early.add(uid)  # nobody can lead yet
+            return
         group = self._node.group_of(uid)
         self._begun[uid] = 0 if group is None else group.raft.log.last_index
 
@@ -92,5 +107,5 @@ class HandOver:
             group is not None
             and not group.failure
             and group.raft.is_leader
-            and not group.raft.log.is_sole
+            and (not group.raft.log.is_sole or self._node.moves.is_under_way(uid))
         )

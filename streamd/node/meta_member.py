@@ -203,6 +203,8 @@ class MetaMember:
             node.leaders.note_own(META_UID, group.raft.term, is_ready=group.is_ready)
             node.peering.announce(META_UID)
             self._use_up(group)
+        if turn.has_members_news:
+            node.moves.carry_on(META_UID)
         node.peering.follow(META_UID, turn)
         if group.raft.is_uncertain:
             return

@@ -220,6 +220,7 @@ class Monitor:
         self._emit(turn)
         if self._on_turn is not None and (
             turn.has_role_changed
+            or turn.has_members_news
             or turn.newcomers
             or turn.checkpoints
             or turn.snapshot_offer

@@ -102,6 +102,7 @@ class Node:
         self.accepts_doubt = accepts_loss and self.is_clustered
         self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
         self.on_store_gone: Callable[[], None] = lambda: None  # see `store_is_gone`
+        self.on_meta_event: Callable[[str, dict[str, Any]], None] | None = None
         self.identity: dict[str, Any] = {}  # see storedir; empty until the start
         self.env: NodeEnv = env or SystemEnv()
         self.max_payload = max_payload

@@ -279,6 +279,8 @@ class Replicas:
                     )
                 if not group.raft.log.is_sole:
                     self._on_events(replica, [("leader_elected", {})])
+        if turn.has_members_news and replica.is_ready:
+            node.moves.carry_on(uid)
         node.config_changes.settle(uid)
         node.peering.follow(uid, turn)
 
@@ -296,6 +298,10 @@ class Replicas:
         if announce is not None:
             for kind, fields in events:
                 announce(handle, kind, fields)
+
+    def announce(self, handle: LocalStream, kind: str, fields: dict[str, Any]) -> None:
+        """Tell of something that this node, which leads the stream, has seen."""
+        self._on_events(handle, [(kind, fields)])
 
     # --- repair -----------------------------------------------------------------------------
 

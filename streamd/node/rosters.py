@@ -1,10 +1,12 @@
 """From the members a group has to the members it should have: the next safe step.
 
-New members come in as learners, and vote only when they have nearly all of the log; then all
-changes of voters happen in one joint step.
+New members come in as learners, and vote when they have nearly all of the log. None of them waits
+for the others: as soon as those that are there make a majority of the wanted members, they vote.
 """
 
 from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
 
 from streamd import limits
 from streamd.machine.meta import StreamAsset
@@ -15,21 +17,53 @@ from streamd.types import NodeId
 Roster = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
 
 
-def next_roster(raft: RaftCore, wanted: tuple[NodeId, ...]) -> Roster | None:
-    """Return (voters, learners) to propose now; None: nothing to do, or not yet."""
+def next_roster(
+    raft: RaftCore, wanted: tuple[NodeId, ...], *, are_all_wanted: bool = True
+) -> Roster | None:
+    """Return (voters, learners) to propose now; None: nothing to do, or not yet.
+
+    A step never leaves fewer voters to spare than there were. With `are_all_wanted` a learner
+    that is not ready yet may become a voter together with those that are: it was chosen, and the
+    majority is no larger for it than it is to be in the end. Without, it stays a learner.
+    """
     members = raft.members
     if not raft.is_leader or members.is_joint or raft.log.membership_index > raft.commit:
         return None
-    voters, learners = set(members.voters), set(members.learners)
-    missing = set(wanted) - voters
-    if not missing and voters == set(wanted) and not learners:
+    voters, learners, target = set(members.voters), set(members.learners), set(wanted)
+    missing = target - voters
+    if voters == target and not learners:
         return None
     newcomers = missing - learners
     if newcomers:
         return members.voters, tuple(sorted(learners | newcomers))
-    if not all(raft.is_close(name, limits.LEARNER_LAG_ENTRIES) for name in missing):
+    ready = {name for name in missing if raft.is_close(name, limits.LEARNER_LAG_ENTRIES)}
+    there = ready | {name for name in voters if raft.is_following(name)}
+    spare_now, spare_then = _spare(voters, there), _spare(target, there)
+    if spare_then < min(spare_now, 0):
+        return None  # a majority of them is not there, so nothing could be committed any more
+    if ready == missing:
+        return tuple(sorted(target)), ()
+    if not ready or spare_then < 0:
         return None
-    return tuple(sorted(wanted)), ()
+    if are_all_wanted and spare_then >= spare_now:
+        return tuple(sorted(target)), ()
+    return tuple(sorted(voters | ready)), tuple(sorted(learners - ready))
+
+
+def _spare(voters: AbstractSet[NodeId], there: AbstractSet[NodeId]) -> int:
+    """How many of those `there` may fail before nothing is committed any more; < 0: one too many
+    has."""
+    return len(voters & there) - quorum_of(len(voters))
+
+
+def quorum_of(voter_count: int) -> int:
+    """A majority of so many voters."""
+    return voter_count // 2 + 1
+
+
+def ack_disk_count(members: Membership) -> int:
+    """On how many disks an entry is at least when it is committed."""
+    return quorum_of(max(len(members.voters), len(members.voters_out)))
 
 
 def named_by(asset: StreamAsset) -> set[NodeId]:

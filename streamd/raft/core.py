@@ -116,17 +116,32 @@ class RaftCore(Member):
         changed = self.log.membership.changed_to(wanted.voters, wanted.learners)
         return self._append_membership(changed)
 
+    def has_vote(self, node_id: NodeId) -> bool:
+        """True if the vote of `node_id` counts by every membership that may be in force."""
+        return self.log.has_vote(node_id)
+
     def is_close(self, node_id: NodeId, entries: int) -> bool:
-        """True if `node_id` takes entries as they come and lacks at most so many (the leader's
-        view). A member without a snapshot it needs is not close, however short the log is."""
+        """True if `node_id` is following and lacks at most so many entries (the leader's view)."""
+        leadership = self._leadership
+        if leadership is None or not self.is_following(node_id):
+            return False
         if node_id == self.node_id:
-            return self.is_leader  # which may be a learner: see `stand_in`
+            return True  # it may be a learner: see `stand_in`
+        return self.log.last_index - leadership.peers[node_id].match <= entries
+
+    def is_following(self, node_id: NodeId) -> bool:
+        """True if `node_id` is there and takes entries as they come, and its acks count (the
+        leader's view). A member without a snapshot it needs does not, however short the log is."""
+        if node_id == self.node_id:
+            return self.is_leader
         peer = self._leadership.peers.get(node_id) if self._leadership else None
         return (
             peer is not None
             and peer.state == REPLICATE
-            and not peer.needs_snapshot
-            and self.log.last_index - peer.match <= entries
+            and not (peer.needs_snapshot or peer.is_uncertain)
+            and self._is_live(node_id, peer)
+            # A frozen process keeps its link for a while. At rest nobody gives a sign of life.
+            and (self.is_quiescent or peer.heard_ms >= self.now_ms - 2 * self._heartbeat_ms)
         )
 
     def hasten_commit(self, node_id: NodeId = "") -> None:
@@ -368,13 +383,12 @@ class RaftCore(Member):
         leadership = self._leadership
         if leadership is None:
             return ""
-        live = self._live
-        since_ms = self.now_ms - self._election_ms
+        return leadership.best_target(preferred, self._is_live)
 
-        def is_live(node_id: NodeId, peer: Peer) -> bool:
-            return node_id in live if live is not None else peer.heard_ms >= since_ms
-
-        return leadership.best_target(preferred, is_live)
+    def _is_live(self, node_id: NodeId, peer: Peer) -> bool:
+        if self._live is not None:
+            return node_id in self._live
+        return peer.heard_ms >= self.now_ms - self._election_ms
 
     def status(self) -> dict[str, Any]:
         """Facts for people; `peers` only on a leader."""

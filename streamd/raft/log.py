@@ -27,7 +27,7 @@ from streamd.limits import (
 )
 from streamd.memory_share import MemoryShare
 from streamd.raft.membership import Membership, decode, is_membership
-from streamd.types import Entry, Index, LogState, Term
+from streamd.types import Entry, Index, LogState, NodeId, Term
 
 pack_identity = Struct("<IQQ").pack  # previous chain, term, index
 
@@ -209,6 +209,14 @@ class RaftLog:
         """The last one known to be committed, and all after it."""
         later = [members for since, members in self.memberships if since > self.commit]
         return [self.membership_at(self.commit), *later]
+
+    def has_vote(self, node_id: NodeId) -> bool:
+        """True if `node_id` votes whichever membership turns out to be in force.
+
+        A voter that a joint phase brings in does not yet: until the phase is over nothing is
+        decided without the voters of before, however many of the new ones are whole.
+        """
+        return all(node_id in (m.voters_out or m.voters) for m in self.open_memberships())
 
     # --- changes --------------------------------------------------------------------------------
 

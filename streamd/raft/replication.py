@@ -353,8 +353,10 @@ class Leadership:
         reads = self._reads
         if not reads:
             return []
-        if self.log.is_sole:
-            # Nobody else could lead: the majority that must agree is this member.
+        members = self.log.membership
+        if members.voters == (self.node_id,) and not members.voters_out:
+            # Nobody else could lead: the majority that must agree is this member. Learners have no
+            # say, and may all be away.
             self.is_round_due = False
             self._confirmed_round = self._round_no + 1
         confirmed = []
@@ -421,11 +423,14 @@ class Leadership:
         self.advance_transfer()
 
     def best_target(self, preferred: NodeId, is_live: Callable[[NodeId, Peer], bool]) -> NodeId:
-        """The live voter that would lead soonest: `preferred` if it can, else the longest log."""
+        """The live voter that would lead soonest: `preferred` if it can, else the longest log.
+
+        Not one that a joint phase is bringing in: once this leader is gone, it could not end it.
+        """
         fit = [
             (-peer.match, node_id)
             for node_id, peer in self.peers.items()
-            if self.log.membership.is_voter(node_id)
+            if self.log.has_vote(node_id)
             and peer.state in (PROBE, REPLICATE)
             and not (peer.is_uncertain or peer.needs_snapshot)
             and is_live(node_id, peer)

@@ -7,7 +7,7 @@ equals the fold of its log (but for nodes in `suspects`, whose files a test has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Self
@@ -284,6 +284,11 @@ class Nodes:
                 return
             self.run_ms(200)
         raise Violation(f"{name} does not come to lead {stream}")
+
+    def set_peers(self, uid: Uid, peers: Iterable[NodeId]) -> None:
+        """Have the meta group want a stream elsewhere."""
+        now_ns = self.world.now_us * 1000
+        self.command(META_UID, [commands.SET_PEERS, now_ns, uid, list(peers)])
 
     def directory(self, stream: str) -> str:
         """Where each node has its files of the stream."""

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from streamd import limits
 from streamd.machine import commands
 from streamd.store import wal_format as wf
 from streamd.types import META_UID, NodeId, Seq
-from tests.scenarios.driver import ROOT, Cluster
+from tests.scenarios.driver import ROOT, Cluster, setting
 from tests.scenarios.files import copy_of, damages_of, put_back_all
 from tests.sim.world import MS
 
@@ -17,8 +18,13 @@ WAIT_MS = 12_000  # longer than all patience there is
 
 
 def growing(cluster: Cluster) -> dict[Seq, bytes]:
-    """S has one copy, on n1, and is to have three; n2 has been told all of it, and n3 is away. What
-    was acknowledged."""
+    """S has one copy, on n1, and is to have three; n2 has been told all of it, n3 is away. What was
+    acknowledged. In the moment before n2 votes, which is made as long as it takes."""
+    with setting(limits, "LEARNER_LAG_ENTRIES", -1):
+        return learning(cluster)
+
+
+def learning(cluster: Cluster) -> dict[Seq, bytes]:
     uid = cluster.create_on(
         {
             "name": "S", "subjects": ["S.>"], "num_replicas": 1, "storage": "file",
@@ -163,20 +169,21 @@ def test_who_comes_back_with_more_than_the_heir_had_is_told_again(
     """n1 has what nobody else has; its machine is replaced by an empty one, the loss accepted, and
     the group goes on. Then the old disk is put back: it votes by nothing it has, and gives it up.
     With a snapshot of what the group has not, its leader made an entry with each question."""
-    growing(cluster)
-    uid = cluster.uid("S")
-    cluster.checkers.forfeited.add(uid)  # what n1 commits alone is lost
-    cluster.isolate("n2")
-    cluster.offer("S", [(b"S.x", b"", b"lost")] * 7, "n1")
-    cluster.run_ms(300)
-    replica = cluster.node("n1").replica(uid)
-    assert replica is not None
-    assert replica.machine.index.last_seq == 47
-    if has_snapshot:
-        told: list[bool] = []
-        cluster.process("n1").run(replica.monitor.save_anew, lambda: told.append(True))
-        cluster.until("saved", lambda: told)
-    cluster.kill("n1")
+    with setting(limits, "LEARNER_LAG_ENTRIES", -1):  # n2 votes later
+        learning(cluster)
+        uid = cluster.uid("S")
+        cluster.checkers.forfeited.add(uid)  # what n1 commits alone is lost
+        cluster.isolate("n2")
+        cluster.offer("S", [(b"S.x", b"", b"lost")] * 7, "n1")
+        cluster.run_ms(300)
+        replica = cluster.node("n1").replica(uid)
+        assert replica is not None
+        assert replica.machine.index.last_seq == 47
+        if has_snapshot:
+            told: list[bool] = []
+            cluster.process("n1").run(replica.monitor.save_anew, lambda: told.append(True))
+            cluster.until("saved", lambda: told)
+        cluster.kill("n1")
     old = copy_of(cluster.hosts["n1"].disk, ROOT)
     lose_log(cluster, "n1", ROOT)
     cluster.net.heal()

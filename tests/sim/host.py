@@ -295,6 +295,7 @@ class SimProcess:
             call_later=self.loop.call_later,
         )
         self.node.on_stream_event = self.router.advisories.on_stream_event
+        self.node.on_meta_event = self.router.advisories.on_meta_event
         self.host.on_process(self)
         self.run(self._start)
 

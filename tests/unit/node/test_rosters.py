@@ -102,11 +102,19 @@ def test_who_has_forgotten_asks_those_who_were_members_and_those_who_are_wanted(
     ("voters", "learners", "close", "wanted", "step"),
     [
         ("abc", "", "", "abc", None),
+        ("a", "bc", "", "abc", None),
+        ("a", "bc", "b", "abc", ("abc", "")),  # a and b are the majority it will be
+        ("a", "bc", "bc", "abc", ("abc", "")),
+        ("a", "bcde", "b", "abcde", None),  # two of five are not
+        ("a", "bcde", "bc", "abcde", ("abcde", "")),
+        ("abc", "de", "", "abcde", None),
+        ("abc", "de", "d", "abcde", ("abcde", "")),  # one of four may fail, as of three
+        ("ab", "c", "", "bc", None),
         ("abc", "", "", "abd", ("abc", "d")),  # who comes learns first
         ("abc", "d", "", "abd", None),  # ... and votes when it has nearly all
         ("abc", "d", "d", "abd", ("abd", "")),
         ("abc", "d", "d", "ade", ("abc", "de")),
-        ("abc", "de", "d", "ade", None),  # all of them, or an ack might wait for one that lags
+        ("abc", "de", "d", "ade", ("abcd", "e")),  # of a, d and e none might fail
         ("abc", "de", "de", "ade", ("ade", "")),
         ("abc", "", "", "a", ("a", "")),
         ("abc", "d", "", "abc", ("abc", "")),  # it is wanted no more
@@ -121,6 +129,7 @@ def test_the_next_step_towards_the_wanted_members(
         log=SimpleNamespace(membership_index=7),
         commit=7,
         is_close=lambda name, lag: name in close,
+        is_following=lambda name: True,
     )
     expected = None if step is None else (tuple(step[0]), tuple(step[1]))
     assert next_roster(raft, tuple(wanted)) == expected
@@ -128,3 +137,47 @@ def test_the_next_step_towards_the_wanted_members(
     assert next_roster(raft, tuple(wanted)) is None, "one change at a time"
     raft.commit, raft.is_leader = 7, False
     assert next_roster(raft, tuple(wanted)) is None
+
+
+@pytest.mark.parametrize(
+    ("voters", "learners", "away", "wanted", "step"),
+    [
+        ("abc", "", "c", "c", None),  # nothing could be committed until it is back
+        ("abc", "", "c", "bc", None),
+        ("abc", "", "b", "ab", None),
+        ("abc", "", "c", "ab", ("ab", "")),
+        ("abc", "d", "c", "abd", ("abd", "")),
+        ("abc", "d", "d", "abd", None),
+        ("abc", "de", "be", "ade", ("ade", "")),  # none may fail either way
+        ("abc", "de", "bde", "ade", None),
+        ("abcde", "f", "f", "abf", None),
+        ("abcde", "fg", "g", "afg", ("abcdef", "g")),
+        ("abcde", "f", "b", "abf", ("abf", "")),
+    ],
+)
+def test_no_step_leaves_fewer_to_spare_than_are_there(
+    voters: str, learners: str, away: str, wanted: str, step: tuple[str, str] | None
+) -> None:
+    raft: Any = SimpleNamespace(
+        is_leader=True,
+        members=Membership(tuple(voters), learners=tuple(learners)),
+        log=SimpleNamespace(membership_index=7),
+        commit=7,
+        is_close=lambda name, lag: name not in away,
+        is_following=lambda name: name not in away,
+    )
+    expected = None if step is None else (tuple(step[0]), tuple(step[1]))
+    assert next_roster(raft, tuple(wanted)) == expected
+
+
+def test_who_is_only_here_does_not_vote_with_others_before_it_is_ready() -> None:
+    """Nobody chose the nodes of the meta group: one that has come by may be gone again."""
+    raft: Any = SimpleNamespace(
+        is_leader=True,
+        members=Membership(("a",), learners=("b", "c")),
+        log=SimpleNamespace(membership_index=7),
+        commit=7,
+        is_close=lambda name, lag: name == "b",
+        is_following=lambda name: True,
+    )
+    assert next_roster(raft, ("a", "b", "c"), are_all_wanted=False) == (("a", "b"), ("c",))

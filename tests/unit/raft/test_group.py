@@ -419,3 +419,60 @@ def test_promises_of_a_term_that_is_over_are_not_made() -> None:
     ready = cluster.take("b")
     assert ready is not None
     assert [type(message) for _, message in ready.send_now] == [VoteReply]
+
+
+def test_a_sole_voter_needs_no_learner_to_confirm_a_read() -> None:
+    """It waited for an answer to a heartbeat, of whomever: with all learners away, for ever."""
+    cluster = Cluster(["a"], ["b", "c"])
+    cluster.cut("b", "c")
+    cluster.elect("a")
+    core = cluster.core("a")
+    core.read_index(1)
+    ready = core.take(64, 1 << 20)
+    assert ready is not None
+    assert [(state.context, state.index) for state in ready.read_states] == [(1, 1)]
+
+
+def test_a_vote_counts_when_no_earlier_membership_is_needed_any_more() -> None:
+    """Of two new voters none could lead before the joint phase is over: that takes the old one."""
+    cluster = Cluster(["a"], ["b", "c"])
+    cluster.elect("a")
+    cluster.run()
+    core = cluster.core("a")
+    seen: list[tuple[bool, bool, str]] = []
+
+    def look() -> None:
+        row = (core.has_vote("a"), core.has_vote("b"), core.transfer_target())
+        if not seen or seen[-1] != row:
+            seen.append(row)
+
+    look()
+    core.propose_membership("abc")
+    look()
+    assert core.members.is_joint
+    cluster.run()
+    look()
+    assert core.commit == core.log.membership_index and not core.members.is_joint
+    assert seen == [(True, False, ""), (True, True, "b")]
+    core.propose_membership("bc")
+    assert not core.has_vote("a")
+    assert core.has_vote("b")
+
+
+def test_who_is_frozen_does_not_follow() -> None:
+    """Its link is up for a while, and it has all there was: its vote would be waited for."""
+    cluster = Cluster(["a"], ["b", "c"])
+    cluster.elect("a")
+    cluster.run()
+    core = cluster.core("a")
+    core.set_live(frozenset("abc"))
+    assert core.is_close("b", 0) and core.is_close("c", 0)
+    for _ in range(30):
+        cluster.now_ms += 50
+        core.propose(b"x")
+        core.tick(cluster.now_ms)
+        cluster.take("a")
+        cluster.persist("a")
+        core.step("b", AppendReply(core.term, True, core.last_index))
+    assert core.is_close("b", 0)
+    assert not core.is_following("c")
