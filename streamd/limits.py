@@ -16,6 +16,7 @@ REPLICAS_MAX: Final = 5
 STREAM_NAME_PAGE: Final = 1024  # names per STREAM.NAMES / CONSUMER.NAMES page
 LIST_PAGE: Final = 256  # infos per STREAM.LIST / CONSUMER.LIST page
 SUBJECT_DETAIL_PAGE: Final = 100_000  # subjects per STREAM.INFO page
+DELETED_DETAIL_PAGE: Final = 100_000  # deleted seqs per STREAM.INFO page: there may be billions
 API_PENDING_MAX: Final = 10_000  # requests waiting for their outcome before new ones are dropped
 API_SUBJECT_CACHE_MAX: Final = 4096  # parsed API subjects; pulls of one consumer repeat theirs
 TRANSFORM_CACHE_MAX: Final = 1024  # compiled republish transforms; about one per stream

@@ -124,7 +124,12 @@ def _show_info(request: Request, wanted: dict[str, Any]) -> None:
         shown["cluster"] = {"leader": request.context.node.server_name}
     total = offset = limit = 0
     if wanted.get("deleted_details"):
-        deleted = deleted_seqs(handle)
+        index = handle.machine.index
+        page = limits.DELETED_DETAIL_PAGE
+        if len(index.deleted) > page and not wanted.get("subjects_filter"):
+            # As of subjects. With both, the offset is the subjects', and of these the first come.
+            total, offset, limit = len(index.deleted), max(0, wanted.get("offset", 0)), page
+        deleted = index.deleted_page(offset if limit else 0, page)
         if deleted:
             shown["state"]["deleted"] = deleted
     if wanted.get("subjects_filter"):
@@ -139,15 +144,6 @@ def _show_info(request: Request, wanted: dict[str, Any]) -> None:
                 subject.decode("utf-8", "replace"): count for subject, count in counts.items()
             }
     request.answer({"total": total, "offset": offset, "limit": limit} | shown)
-
-
-def deleted_seqs(handle: StreamHandle) -> list[int]:
-    """Return the seqs between a stream's first and last that hold no message."""
-    return [
-        seq
-        for first, last in handle.machine.index.deleted_ranges()
-        for seq in range(first, last + 1)
-    ]
 
 
 def names(request: Request) -> None:

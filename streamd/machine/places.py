@@ -255,6 +255,10 @@ class IndexPlaces:
         """Deleted seqs between first_seq and last_seq, as ascending inclusive ranges."""
         return self.deleted.ranges()
 
+    def deleted_page(self, offset: int, size: int) -> list[Seq]:
+        """Up to `size` deleted seqs between first_seq and last_seq, behind `offset` of them."""
+        return self.deleted.page(offset, size)
+
     def stretch(self, start: Seq, limit: int) -> tuple[Seq, int, int, int, int] | None:
         """Live messages from `start` on whose records seem to be of one length, one behind
         another: (first seq, block_no, offset, record length, count). None if there are none or

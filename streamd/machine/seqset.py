@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from itertools import compress
 from typing import Any, Final
 
 from streamd.types import Seq
@@ -18,11 +19,25 @@ _SHIFT: Final = 11
 _SPAN: Final = 1 << _SHIFT
 _LOW: Final = _SPAN - 1
 _FULL: Final = (1 << _SPAN) - 1
+_FEW: Final = 256  # members of a span: taken out one by one as fast as all its bits looked at
 
 
 def _bits(low: int, high: int) -> int:
     """Bits low..high inclusive."""
     return ((1 << (high - low + 1)) - 1) << low
+
+
+def _members(bits: int) -> list[int]:
+    """The numbers of the bits that are set, ascending."""
+    count = bits.bit_count()
+    if count < _FEW:
+        found = []
+        while bits:
+            low = bits & -bits
+            found.append(low.bit_length() - 1)
+            bits ^= low
+        return found
+    return list(compress(range(bits.bit_length()), map(int, bin(bits)[:1:-1])))
 
 
 class SeqSet:
@@ -235,6 +250,26 @@ class SeqSet:
                 bits = run >> length << (start + length)
         if high >= 0:
             yield low, high
+
+    def page(self, offset: int, size: int) -> list[Seq]:
+        """Return up to `size` members, ascending, behind the first `offset` of them. Costs what it
+        returns and a step for each span of 2,048 seqs before that; a run of full ones is one."""
+        found: list[Seq] = []
+        for key, last_key, bits in self._in_order():
+            base = key << _SHIFT
+            count = (last_key - key + 1) << _SHIFT if bits == _FULL else bits.bit_count()
+            if offset >= count:
+                offset -= count
+                continue
+            wanted = size - len(found)
+            if bits == _FULL:
+                found += range(base + offset, base + min(count, offset + wanted))
+            else:
+                found += [base + bit for bit in _members(bits)[offset : offset + wanted]]
+            offset = 0
+            if len(found) >= size:
+                break
+        return found
 
     def __iter__(self) -> Iterator[Seq]:
         for low, high in self.ranges():

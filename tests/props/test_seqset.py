@@ -78,6 +78,9 @@ def check(steps: list[tuple[str, int, int]], probe: int) -> None:
     assert real.prev_absent(probe) == absent
     assert real.has_any(probe, probe + 3000) == any(probe <= s <= probe + 3000 for s in model)
     assert list(real.copy()) == sorted(model)
+    for offset, size in ((0, 3), (probe, 100), (len(model) - 1, 10), (len(model), 1), (0, 10_000)):
+        offset = max(0, offset)
+        assert real.page(offset, size) == sorted(model)[offset : offset + size]
     again = SeqSet.from_state(real.to_state())
     assert list(again) == sorted(model) and len(again) == len(model)
     assert again.to_state() == real.to_state()

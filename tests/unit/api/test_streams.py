@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from streamd import limits
 from streamd.types import AssetLimits
 from tests.unit.api.bed import Bed
 
@@ -421,6 +423,46 @@ def test_info_shows_subjects_and_deleted_on_demand(bed: Bed) -> None:
     assert info["cluster"] == {"leader": "bed"}
     assert bed.error("STREAM.INFO.Z")[0] == 10059
     assert "config" in bed.ask("STREAM.INFO.T", b'"ignored"')
+
+
+def test_deleted_seqs_are_shown_a_page_at_a_time(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key at the begin, behind it ten million updates of another that are gone again: no answer
+    lists them all. The peer lists all, and takes what that takes."""
+    stream = bed.make("T", subjects=["t.>"])
+    stream.store("t.1", b"x")
+    stream.machine.index.skip(2, 10_000_001)
+    stream.store("t.2", b"x")
+    page = limits.DELETED_DETAIL_PAGE
+    began = time.process_time()
+    assert stream.machine.index.deleted_page(9_000_000, page) == list(range(9_000_002, 9_100_002))
+    assert time.process_time() - began < 1, "to list all takes many times that"
+    monkeypatch.setattr(limits, "DELETED_DETAIL_PAGE", 1000)
+    for offset, first, count in (
+        (0, 2, 1000),
+        (1000, 1002, 1000),
+        (9_999_500, 9_999_502, 500),
+        (10_000_000, 0, 0),
+        (1 << 60, 0, 0),
+    ):
+        info = bed.ask("STREAM.INFO.T", {"deleted_details": True, "offset": offset})
+        assert info["state"]["num_deleted"] == info["total"] == 10_000_000
+        assert info["state"].get("deleted", []) == list(range(first, first + count))
+        assert (info["offset"], info["limit"]) == (offset, 1000)
+    info = bed.ask("STREAM.INFO.T", {"deleted_details": True, "subjects_filter": ">", "offset": 1})
+    assert (info["total"], info["limit"], info["offset"]) == (2, 100_000, 1), "of the subjects"
+    assert info["state"]["deleted"] == list(range(2, 1002))
+    assert list(info["state"]["subjects"]) == ["t.2"]
+
+
+def test_few_deleted_seqs_are_shown_whatever_the_offset(bed: Bed) -> None:
+    stream = bed.make("T", subjects=["t.>"])
+    for _ in range(4):
+        stream.store("t.1", b"x")
+    for seq in (2, 3):
+        bed.ask("STREAM.MSG.DELETE.T", {"seq": seq})
+    info = bed.ask("STREAM.INFO.T", {"deleted_details": True, "offset": 1})
+    assert info["state"]["deleted"] == [2, 3]
+    assert (info["total"], info["offset"], info["limit"]) == (0, 0, 0)
 
 
 def test_names_and_lists_are_paged_and_filtered(bed: Bed) -> None:
