@@ -193,7 +193,9 @@ class Cursor(CursorSending):
         if self._is_stopped:
             return
         cseq, sseq = self._sent_cseq, self._sent_sseq
-        if self._waiting.expire(now_ms, last_cseq=cseq, last_sseq=sseq):
+        most = self._ack_pending_max
+        is_held = bool(most) and self.num_ack_pending() >= most
+        if self._waiting.expire(now_ms, last_cseq=cseq, last_sseq=sseq, is_held=is_held):
             self._active_ms = now_ms
         self._ring(now_ms)
         if self._heartbeat_at_ms and now_ms >= self._heartbeat_at_ms:

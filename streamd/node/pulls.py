@@ -205,6 +205,10 @@ class PullRequest:
         self.heartbeat_ms = max(1, options.heartbeat_ns // _MS) if options.heartbeat_ns > 0 else 0
         self.heartbeat_at_ms = now_ms + self.heartbeat_ms if self.heartbeat_ms else 0
 
+    def is_over_for_now(self) -> bool:
+        """True if it ends once there is nothing for it at the moment."""
+        return self.is_no_wait and bool(self.delivered or not self.expires_ms)
+
     def end(self, status: bytes) -> None:
         """Tell the client that this pull is over: `status` is code and text."""
         self.sink.status(
@@ -274,9 +278,11 @@ class Waiting:
                 return enough
         return total
 
-    def expire(self, now_ms: int, *, last_cseq: int, last_sseq: int) -> bool:
-        """End pulls whose time is over or whose client is gone; send due heartbeats. True if some
-        client was there until its time was over."""
+    def expire(self, now_ms: int, *, last_cseq: int, last_sseq: int, is_held: bool) -> bool:
+        """End pulls whose time is over or whose client is gone; send due heartbeats. While the
+        consumer's limit of pending acks holds them (`is_held`), pulls that do not wait for messages
+        end as well, if they got some or have no time of their own. True if some client was there
+        until its time was over."""
         if self.next_event_ms == 0 or now_ms < self.next_event_ms:
             return False
         self.next_event_ms = 0
@@ -289,6 +295,9 @@ class Waiting:
                 is_ended = True
                 continue
             if not request.sink.is_open():
+                continue
+            if is_held and request.is_over_for_now():
+                request.sink.status(NO_MESSAGES)
                 continue
             if request.heartbeat_at_ms and now_ms >= request.heartbeat_at_ms:
                 request.sink.status(IDLE % (last_cseq, last_sseq))

@@ -224,9 +224,7 @@ class Receivers(CursorState):
     def _end_no_waits(self) -> None:
         """They get nothing more for now: pulls that don't wait, at least not for more, are over."""
         queue = self._waiting.queue
-        over = [
-            each for each in queue if each.is_no_wait and (each.delivered or not each.expires_ms)
-        ]
+        over = [each for each in queue if each.is_over_for_now()]
         if over:
             self._hand_over()
         for request in over:

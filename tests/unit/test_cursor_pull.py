@@ -81,6 +81,37 @@ def test_no_wait_with_expires_waits_for_the_first_message_only() -> None:
     assert box.log == [b"1", b"404 No Messages"]
 
 
+def test_a_pull_that_does_not_wait_ends_at_a_tick_while_acks_are_owed() -> None:
+    """Of those that got some, or have no time of their own; the others wait for theirs."""
+    bed = Bed()
+    bed.store(*[b"a"] * 9)
+    bed.create(max_ack_pending=3)
+    got = bed.pull(req(batch=5, no_wait=True, expires=SECOND))
+    assert got.log == [b"1", b"2", b"3"]
+    beats = bed.pull(
+        req(batch=1, no_wait=True, expires=SECOND, idle_heartbeat=SECOND // 5), reply=b"in2"
+    )
+    bare = bed.pull(req(batch=1, no_wait=True), reply=b"in3")
+    bed.advance(199)
+    assert (got.log[3:], beats.log, bare.log) == ([], [], [])
+    bed.advance(2)
+    assert got.log[3:] == bare.log == [b"404 No Messages"]
+    assert beats.log == [b"100 Idle Heartbeat"]
+    bed.advance(799)
+    assert beats.log == [b"100 Idle Heartbeat"] * 4 + [b"408 Request Timeout"]
+
+
+def test_a_pull_that_does_not_wait_survives_a_tick_while_messages_can_come() -> None:
+    """Its messages are being read from the disk, say: they are there, and it is not held."""
+    bed = Bed()
+    bed.store(*[b"a"] * 9)
+    bed.create(max_ack_pending=3)
+    got = bed.pull(req(batch=5, no_wait=True, expires=SECOND, idle_heartbeat=SECOND // 5))
+    assert got.log == [b"1", b"2", b"3"]
+    bed.ack(1)
+    assert got.log[3:] == [b"4"], "an ack lets one more flow to it"
+
+
 def test_expiry_sends_408_with_what_is_left() -> None:
     bed = Bed()
     bed.store(b"a")

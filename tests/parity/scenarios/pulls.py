@@ -363,3 +363,33 @@ def odd_thresholds(at: Recorder) -> None:
     consumer(at, "s.a")
     for wanted in ({"min_pending": -1}, {"min_ack_pending": -1}, {"min_pending": -1, "id": "x"}):
         at.pull("S", "C", {"batch": 1, "expires": SOON} | wanted, within_s=2)
+
+
+@scenario
+def no_wait_held_by_acks(at: Recorder) -> None:
+    """It got some: with heartbeats it ends with 404 where the first is due, else at its time."""
+    consumer(at, *["s.a"] * 12, max_ack_pending=3)
+    body = {"batch": 10, "no_wait": True, "expires": SOON}
+    frames = at.pull("S", "C", body)
+    for frame in frames[:3]:
+        at.ack(frame)
+    at.pull("S", "C", body | {"idle_heartbeat": TENTH})
+    at.api("CONSUMER.INFO.S.C")
+    at.pull("S", "C", body | {"idle_heartbeat": TENTH})
+    at.pull("S", "C", body)
+
+
+@scenario
+def bare_no_wait_held_by_acks(at: Recorder) -> None:
+    """It has no time of its own: it ends when another's is over."""
+    consumer(at, *["s.a"] * 6, max_ack_pending=3)
+    at.pull("S", "C", {"batch": 3}, count=3)
+    first, second = at.connect(), at.connect()
+    for wire, body in ((first, {"batch": 2, "no_wait": True}), (second, {"expires": SOON})):
+        wire.subscribe(wire.inbox)
+        next_msgs = "$JS.API.CONSUMER.MSG.NEXT.S.C"
+        wire.publish(next_msgs, json.dumps(body).encode(), reply=wire.inbox)
+        wire.fence()
+    at.note_frames("nothing yet", first.collect(count=1, within_s=0.1))
+    at.note_frames("the other's time", second.collect(count=1, within_s=ANSWER_S))
+    at.note_frames("and this is over", first.collect(count=1, within_s=0.1))
