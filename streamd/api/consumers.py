@@ -12,6 +12,7 @@ from streamd.api.request import Request
 from streamd.api.stream_configs import static_metadata
 from streamd.machine import commands
 from streamd.machine.consumer import Consumer
+from streamd.machine.consumer_checks import check_limits
 from streamd.node.ports import StreamHandle
 
 _ENDS_TOO_SOON: Final = "unexpected end of JSON input"
@@ -84,6 +85,8 @@ def _create(request: Request, given: dict[str, Any], config: dict[str, Any]) -> 
         _keep_pause(normal, existing)
         _keep_start_time(normal, existing)
         _check_name_in_use(handle, normal, existing)
+        if action == "create" and not request.context.is_clustered:
+            _check_threshold_given(handle, config, normal, existing)
 
     def created(consumer: Consumer) -> None:
         request.answer(infos.consumer_info(request.context, handle, consumer))
@@ -123,6 +126,19 @@ def _check_name_in_use(handle: StreamHandle, config: dict[str, Any], existing: C
         view = handle.consumer_view(existing.name)
         if view is not None and view.is_push_bound:
             raise errors.CONSUMER_NAME_EXIST()
+
+
+def _check_threshold_given(
+    handle: StreamHandle, given: dict[str, Any], normal: dict[str, Any], existing: Consumer
+) -> None:
+    """A single nats-server compares the threshold as it was given with the one that it filled in
+    for an ephemeral consumer before: without one this is another consumer. One of a cluster fills
+    it in before it compares."""
+    stream = handle.machine.config
+    is_filled_in = not given.get("inactive_threshold") and not normal.get("durable_name")
+    limit = (stream.get("consumer_limits") or {}).get("inactive_threshold", 0)
+    if is_filled_in and existing.config.get("inactive_threshold") and limit <= 0:
+        raise check_limits(normal, stream) or errors.CONSUMER_ALREADY_EXISTS()
 
 
 def _consumer(request: Request) -> tuple[StreamHandle, Consumer]:

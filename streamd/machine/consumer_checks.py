@@ -42,6 +42,9 @@ def check_create(
 ) -> JsError | None:
     """Return why CREATE_CONSUMER must be refused, or None. An existing consumer of that name is
     then to be updated with `config` (a no-op if it is equal), else one is to be created."""
+    refusal = check_limits(config, stream_config)
+    if refusal is not None:
+        return refusal
     existing = consumers.get(name)
     if existing is None and action == "update":
         return errors.CONSUMER_DOES_NOT_EXIST()
@@ -84,10 +87,9 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _check_against_stream(
-    config: Mapping[str, Any], stream_config: Mapping[str, Any]
-) -> JsError | None:
-    retention = stream_config.get("retention", "limits")
+def check_limits(config: Mapping[str, Any], stream_config: Mapping[str, Any]) -> JsError | None:
+    """Refuse what the stream's `consumer_limits` do not allow. Looked at first, whatever is asked
+    for, and whether the consumer is there or not."""
     limits = stream_config.get("consumer_limits") or {}
     ack_pending_max = limits.get("max_ack_pending", 0)
     if 0 < ack_pending_max < config.get("max_ack_pending", 0):  # -1, without limit, is let in
@@ -95,6 +97,13 @@ def _check_against_stream(
     threshold_max = limits.get("inactive_threshold", 0)
     if threshold_max > 0 and config.get("inactive_threshold", 0) > threshold_max:
         return errors.CONSUMER_INACTIVE_THRESHOLD_EXCESS(limit=format_duration(threshold_max))
+    return None
+
+
+def _check_against_stream(
+    config: Mapping[str, Any], stream_config: Mapping[str, Any]
+) -> JsError | None:
+    retention = stream_config.get("retention", "limits")
     replicas = config.get("num_replicas", 0)
     if replicas > stream_config.get("num_replicas", 1):
         return errors.CONSUMER_REPLICAS_EXCEEDS_STREAM()

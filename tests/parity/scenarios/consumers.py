@@ -466,3 +466,56 @@ def pedantic_about_the_streams_limits(at: Recorder) -> None:
         for given in ({}, limits, {"ack_policy": "none"}):
             at.api("CONSUMER.CREATE.S.C", request(DURABLE | given, pedantic=True))
         at.api("STREAM.DELETE.S", is_quiet=True)
+
+
+def made(at: Recorder, name: str, action: str, **config: Any) -> None:
+    """Ask for a consumer of S; record what became of it."""
+    body = {"stream_name": "S", "config": {"name": name} | config, "action": action}
+    at.api(f"CONSUMER.CREATE.S.{name}", body)
+
+
+@scenario
+def limits_before_existence(at: Recorder) -> None:
+    """The stream's limits are looked at first, whatever the action, whether it is there or not."""
+    limits = {"max_ack_pending": 10, "inactive_threshold": 60 * SECOND}
+    at.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "consumer_limits": limits})
+    plain = {"durable_name": "D", "ack_policy": "explicit"}
+    made(at, "D", "create", **plain)
+    for action in ("create", "", "update", "zzz"):
+        for name in ("D", "X"):
+            durable = plain | {"durable_name": name}
+            made(at, name, action, **durable, max_ack_pending=11)
+            made(at, name, action, **durable, inactive_threshold=61 * SECOND)
+            made(at, name, action, **durable, inactive_threshold=61 * SECOND, max_ack_pending=11)
+            made(at, name, action, **durable, max_ack_pending=-1)
+            made(at, name, action, **durable, max_ack_pending=5)
+            made(at, name, action, **durable, description="other", max_ack_pending=11)
+            made(at, name, action, **durable)
+        at.api("CONSUMER.DELETE.S.X", is_quiet=True)
+
+
+@scenario
+def named_ephemeral_twice(at: Recorder) -> None:
+    """A threshold that is not given is compared with the one that was filled in."""
+    at.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    for name, first, second in (
+        ("A", {}, {}),
+        ("B", {"inactive_threshold": 5 * SECOND}, {}),
+        ("C", {}, {"inactive_threshold": 5 * SECOND}),
+        ("E", {"inactive_threshold": 9 * SECOND}, {}),
+        ("F", {"inactive_threshold": 9 * SECOND}, {"inactive_threshold": 9 * SECOND}),
+        ("G", {}, {"description": "other"}),
+    ):
+        made(at, name, "create", **first)
+        made(at, name, "create", **second)
+        made(at, name, "", **second)
+        made(at, name, "update", **second)
+        made(at, name, "create", **second)
+    made(at, "D", "create", durable_name="D")
+    made(at, "D", "create")
+    made(at, "D", "create", durable_name="D")
+    limited = {"consumer_limits": {"inactive_threshold": 60 * SECOND}}
+    at.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.>"]} | limited)
+    made(at, "H", "create")
+    made(at, "H", "create")
+    made(at, "A", "create")

@@ -721,3 +721,12 @@ def test_to_have_another_member_lead_is_for_every_user(world: World) -> None:
         user = User()
         assert world.replies(world.send(node, "STREAM.LEADER.STEPDOWN.S", b"", user))
         assert not user.forbidden
+
+
+def test_a_named_ephemeral_consumer_may_be_created_twice(world: World) -> None:
+    """As by nats-servers of a cluster: they fill in its threshold before they compare."""
+    world.ask("n1", "STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+    body = {"stream_name": "S", "config": {"name": "e"}, "action": "create"}
+    for _ in range(2):
+        made = world.ask("n1", "CONSUMER.CREATE.S.e", body)
+        assert made["config"]["inactive_threshold"] == 5 * 10**9

@@ -357,7 +357,8 @@ def test_a_start_time_may_be_given_in_another_zone(bed: Bed) -> None:
 
 def test_action_says_create_or_update(bed: Bed) -> None:
     def ask(action: str, **config: Any) -> dict[str, Any]:
-        request = {"stream_name": "T", "action": action, "config": config}
+        durable = {"durable_name": "a"} | config
+        request = {"stream_name": "T", "action": action, "config": durable}
         return bed.ask("CONSUMER.CREATE.T.a", request)
 
     assert ask("update")["error"]["err_code"] == 10149
@@ -543,3 +544,31 @@ def test_server_limits_are_not_exceeded(
         body["pedantic"] = True
     found, said = limited.error(f"CONSUMER.CREATE.{stream}.c", body)
     assert found == code and text in said
+
+
+def test_the_streams_limits_are_looked_at_before_what_is_there(bed: Bed) -> None:
+    """Whatever is asked for: what they do not allow is refused by that name."""
+    create(bed, "L.d", durable_name="d", ack_policy="explicit")
+    for action in ("create", "", "update"):
+        for name in ("d", "x"):
+            for excess, code in (({"max_ack_pending": 51}, 10121), ({}, 10153)):
+                config = {"durable_name": name, "ack_policy": "explicit"} | excess
+                if not excess:
+                    config["inactive_threshold"] = 11 * 10**9
+                body = {"stream_name": "L", "config": config, "action": action}
+                assert bed.error(f"CONSUMER.CREATE.L.{name}", body)[0] == code
+    config = {"durable_name": "d", "ack_policy": "explicit", "max_ack_pending": 9}
+    body = {"stream_name": "L", "config": config, "action": "create"}
+    assert bed.error("CONSUMER.CREATE.L.d", body)[0] == 10148
+
+
+def test_a_single_server_takes_no_threshold_for_another_than_the_one_filled_in(bed: Bed) -> None:
+    body: dict[str, Any] = {"stream_name": "T", "config": {"name": "e"}, "action": "create"}
+    bed.ask("CONSUMER.CREATE.T.e", body)
+    assert bed.error("CONSUMER.CREATE.T.e", body)[0] == 10148
+    bed.ask("CONSUMER.CREATE.T.e", body | {"action": "update"})
+    given = body | {"config": {"name": "e", "inactive_threshold": 5 * 10**9}}
+    bed.ask("CONSUMER.CREATE.T.e", given)
+    limited = {"stream_name": "L", "config": {"name": "e"}, "action": "create"}
+    for _ in range(2):
+        bed.ask("CONSUMER.CREATE.L.e", limited)
