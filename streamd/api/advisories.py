@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamd import limits
 from streamd.api import times
-from streamd.api.cluster_infos import replica_rows
+from streamd.api.cluster_infos import replica_rows, short_hash
 from streamd.api.transforms import Transform
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
 from streamd.types import ACCOUNT, META_UID, Uid
@@ -105,11 +105,13 @@ class Advisories:
             )
 
     def _leader_elected(self, handle: StreamHandle) -> None:
-        """This node leads a replicated stream from now on."""
+        """This node leads a replicated stream from now on. All members are named, itself too."""
         facts = self._node.group_info(handle.uid) or {}
         leader = self._node.server_name
-        replicas = replica_rows(facts)
-        if replicas:
+        others = replica_rows(facts)
+        if others:
+            own = {"name": leader, "current": True, "active": 0, "peer": short_hash(leader)}
+            replicas = sorted([own, *others], key=lambda row: str(row["name"]))
             self._publish(
                 f"STREAM.LEADER_ELECTED.{handle.name}",
                 "stream_leader_elected",
@@ -235,16 +237,17 @@ class Advisories:
         self._publish("SERVER.REMOVED", "server_removed", body)
 
     def _client(self, client: ClientFacts | None) -> dict[str, Any]:
-        server = getattr(client, "server", self._node.server_name)  # another node's, if it says so
-        shown: dict[str, Any] = {"acc": ACCOUNT, "server": server, "kind": "Client"}
+        """Return the ClientInfo of who asked, in the order of nats-server's fields."""
+        node = self._node
+        server = getattr(client, "server", node.server_name)  # another node's, if it says so
+        place = {"server": server} | ({"cluster": node.cluster_name} if node.is_clustered else {})
         if client is None:
-            return shown
-        shown |= {
+            return {"acc": ACCOUNT} | place | {"kind": "Client"}
+        shown: dict[str, Any] = {
             "start": times.format_ns(client.start_ns),
             "host": client.ip,
             "id": client.cid,
-            "rtt": client.rtt_ns,
-            "client_type": "nats",
+            "acc": ACCOUNT,
         }
         for field, value in (
             ("user", client.user),
@@ -254,7 +257,7 @@ class Advisories:
         ):
             if value:
                 shown[field] = value
-        return shown
+        return shown | {"rtt": client.rtt_ns} | place | {"kind": "Client", "client_type": "nats"}
 
     # --- publishing -----------------------------------------------------------------------------
 

@@ -657,7 +657,30 @@ def test_leader_elected_is_announced(world: World) -> None:
     world.routers["n1"].advisories.on_stream_event(handle, "leader_elected", {})
     (advisory,) = [json.loads(item[3]) for item in world.wires.sent if b"ADVISORY" in item[0]]
     assert advisory["leader"] == "n1" and uid
-    assert [row["name"] for row in advisory["replicas"]] == ["n2", "n3"]
+    assert [row["name"] for row in advisory["replicas"]] == ["n1", "n2", "n3"]
+    own = advisory["replicas"][0]
+    assert own["current"] and len(own["peer"]) == 8
+
+
+@pytest.mark.parametrize("node", NAMES)
+def test_audits_tell_which_client_asked_wherever_it_is_served(world: World, node: str) -> None:
+    """Also of a request that another node was passed: who asked, and at which node."""
+
+    class Client:
+        cid, ip, start_ns, rtt_ns = 7, "10.0.0.1", 1_600_000_000_000_000_000, 1000
+        user, name, lang, version = "me", "app", "go", "1.2"
+
+    world.make("S", num_replicas=3)
+    world.wires.heard = (b"$JS.EVENT.ADVISORY.API",)
+    world.routers[node].handle(b"$JS.API.STREAM.INFO.S", b"", b"", b"", Client())
+    world.run()
+    (audit,) = [json.loads(item[3]) for item in world.wires.sent if b"ADVISORY" in item[0]]
+    assert list(audit["client"].items()) == [
+        ("start", "2020-09-13T12:26:40Z"), ("host", "10.0.0.1"), ("id", 7), ("acc", "$G"),
+        ("user", "me"), ("name", "app"), ("lang", "go"), ("ver", "1.2"), ("rtt", 1000),
+        ("server", node), ("cluster", world.nodes[node].cluster_name), ("kind", "Client"),
+        ("client_type", "nats"),
+    ]  # fmt: skip
 
 
 def test_alone_there_is_nobody_to_hand_over_to() -> None:
