@@ -53,6 +53,11 @@ def is_passing(err: object) -> bool:
     return isinstance(err, DiskError) and err.is_passing
 
 
+def describe(err: BaseException) -> str:
+    """The text of `err`; the name of its class if it has none, as a TimeoutError or MemoryError."""
+    return str(err) or type(err).__name__
+
+
 class ConfigError(StreamdError):
     """A configuration file or flag that cannot be used, with its place (line 0: no place)."""
 

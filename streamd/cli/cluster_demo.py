@@ -43,6 +43,7 @@ from streamd.cli.cluster_local import (
     LocalCluster,
     LocalNode,
     Ports,
+    how_it_ended,
     server_binary,
 )
 from streamd.cli.cluster_reader import digest_of, seen_in
@@ -353,7 +354,7 @@ class ReadBeside:
             self._progress.update(bar, completed=told["read"])
         status = await self._process.wait()
         if status:
-            raise DemoError(f"the reader ended with status {status}")
+            raise DemoError(f"the reader {how_it_ended(status)}")
 
     async def finish(self, flights: Flights) -> None:
         """Wait until it has read all that is stored, and compare that with what was sent."""

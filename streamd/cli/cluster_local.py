@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from streamd.errors import describe
+
 NAMES = ("node1", "node2", "node3")
 HEALTHY_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 30.0
@@ -299,11 +301,9 @@ class LocalCluster:
         while True:
             for node in nodes:
                 if not node.pid():
-                    status = node.exit_status()
-                    how = "" if status is None else f" with status {status}"
+                    how = how_it_ended(node.exit_status())
                     raise ClusterError(
-                        f"{node.name} ended{how}; its last lines in {node.log_file}:\n"
-                        f"{node.log_tail()}"
+                        f"{node.name} {how}; its last lines in {node.log_file}:\n{node.log_tail()}"
                     )
             states = {node.name: node.health() for node in nodes}
             unwell = {name: state for name, state in states.items() if not is_ready(state)}
@@ -358,6 +358,17 @@ cluster {{
 """
 
 
+def how_it_ended(status: int | None) -> str:
+    """What the exit status of a process that should go on says, in words; None: not known."""
+    if status is None:
+        return "does not run any more"
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    if status == 0:
+        return "was stopped: it ended without an error"
+    return f"ended with status {status}"
+
+
 DEGRADED = "degraded"
 
 
@@ -382,7 +393,7 @@ def health(url: str, within_s: float = ANSWERED_WITHIN_S) -> str:
         except ValueError:
             return f"status {err.code}"
     except (OSError, ValueError, KeyError) as err:
-        return f"no answer: {err}"
+        return f"no answer: {describe(err)}"
 
 
 def server_binary() -> str:

@@ -35,6 +35,7 @@ from streamd.cli.cluster_local import (
     is_ready,
     server_binary,
 )
+from streamd.errors import describe
 
 LOG_POLL_S = 0.2
 DEFAULT_HEALTH_URL = "http://127.0.0.1:8222/healthz"
@@ -66,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         status: int = options.run(options)
     except (ClusterError, OSError) as err:
-        print(f"streamctl: {err}", file=sys.stderr)
+        print(f"streamctl: {describe(err)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

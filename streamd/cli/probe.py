@@ -11,7 +11,7 @@ from streamd.cli.cluster_local import ANSWERED_WITHIN_S, ClusterError
 from streamd.config import flags
 from streamd.config.cluster import join_address
 from streamd.config.options import Options
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, describe
 
 _PROGRAMS = ("streamd", "nats-server")
 _EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # listened on, asked at
@@ -44,7 +44,7 @@ def client_health(url: str) -> str:
                     return "no answer: the connection was closed"
                 told += chunk
     except OSError as err:
-        return f"no answer: {err}"
+        return f"no answer: {describe(err)}"
     # A server that asks for a password serves those who have it.
     is_well = b"PONG" in told or b"Authorization Violation" in told
     return "ok" if is_well else told[told.index(b"-ERR") :].decode(errors="replace").strip()

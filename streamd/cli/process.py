@@ -17,7 +17,7 @@ from streamd.config import changes, flags
 from streamd.config.cluster import join_address
 from streamd.config.options import Options
 from streamd.durations import format_duration
-from streamd.errors import ConfigError, CorruptionError, DiskError
+from streamd.errors import ConfigError, CorruptionError, DiskError, describe
 from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S
 from streamd.net.account_pings import AccountPings
 from streamd.net.facts import Sources
@@ -242,7 +242,7 @@ class ServerProcess:
             hint = ""
             if isinstance(err, CorruptionError) and not node.is_clustered:
                 hint = " (to go on without what is lost: --accept-loss)"
-            raise StartError(f"Can't start JetStream: {err}{hint}") from err
+            raise StartError(f"Can't start JetStream: {describe(err)}{hint}") from err
         self._pubsub.attach(node)
         router = Router(
             node,
@@ -351,7 +351,7 @@ class ServerProcess:
 
     def _on_fatal(self, err: BaseException) -> None:
         """The log of all groups failed: nothing can be promised any more."""
-        self._log.fatal(f"JetStream stopped: {err}")
+        self._log.fatal(f"JetStream stopped: {describe(err)}")
         self._exit_status = 1
         self._stop_wanted.set()
 

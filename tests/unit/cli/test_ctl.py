@@ -13,7 +13,13 @@ import pytest
 
 from streamd import __version__
 from streamd.cli import ctl
-from streamd.cli.cluster_local import ClusterError, LocalCluster, LocalNode, Ports
+from streamd.cli.cluster_local import (
+    ClusterError,
+    LocalCluster,
+    LocalNode,
+    Ports,
+    how_it_ended,
+)
 from streamd.config import flags
 
 
@@ -140,6 +146,33 @@ def test_health(
     monkeypatch.setattr(_Health, "answer", answer)
     assert ctl.main(["health", health_url]) == status
     assert capsys.readouterr().out.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (None, "does not run any more"),
+        (-9, "was killed by SIGKILL"),
+        (0, "was stopped: it ended without an error"),
+        (1, "ended with status 1"),
+    ],
+)
+def test_the_end_of_a_node_is_told_in_words(status: int | None, text: str) -> None:
+    """A bare 0 would read as if all were well."""
+    assert how_it_ended(status) == text
+
+
+def test_an_error_without_a_text_is_no_empty_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Python's TimeoutError is: its name is told."""
+
+    def fail(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(LocalCluster, "load", fail)
+    assert ctl.main(["cluster", "status", "--dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "streamctl: TimeoutError\n"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
