@@ -185,10 +185,11 @@ def _is_outcome(value: Any) -> bool:
         return False
     if value[0] == "e":
         return _is_error(value)
-    return len(value) == 2 and _is_int(value[0]) and _is_int(value[1])
+    return _is_found(value)  # a duplicate, or a batch with its name
 
 
 _is_error: Final = _row(_is_text, _is_int, _is_int, _is_text)
+_is_found: Final = _row(_is_int, _is_int, _is_text, optional=1)
 _is_run: Final = _row(_is_text, _is_uint, _is_uint)
 
 
