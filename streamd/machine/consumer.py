@@ -61,6 +61,12 @@ class Consumer(ConsumerAcks):
         self._removed_ahead_to = 0
         self._recount()
 
+    def begin_at(self, seq: Seq) -> None:
+        """Begin at `seq`, whatever the deliver policy says: before the first delivery."""
+        self.initial = []
+        self.initial_at = 0
+        self._set_start(seq)
+
     def update(self, config: dict[str, Any]) -> None:
         """Take over a new config (checked by consumer_checks), but for its pause: `pause` may have
         changed that since the request was made."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgpack
 
@@ -17,7 +17,6 @@ from streamd.errors import CorruptionError
 from streamd.machine.columns import Columns
 from streamd.machine.consumer import Consumer
 from streamd.machine.dedupe import columns_of
-from streamd.machine.loss import Loss
 from streamd.machine.publish import flags_from
 from streamd.types import Index, Seq, Uid
 
@@ -28,6 +27,13 @@ _STATE_VERSION: Final = 1
 _INDEX_VERSION: Final = 1
 _PACKED_AT_ONCE: Final = 4096  # values: well below a millisecond
 _MSG_RECORD: Final = 1  # type of a block record that is a message: see store/README.md
+
+
+class Left(Protocol):
+    """What is left of the messages of a state."""
+
+    def messages(self) -> list[Any]:
+        """As a snapshot would have it, but for how many bytes they are."""
 
 
 class StreamState(NamedTuple):
@@ -45,35 +51,46 @@ class StreamState(NamedTuple):
     consumers: list[list[Any]]
 
 
-def freeze_stream(machine: StreamMachine) -> Callable[[], bytes]:
-    """The machine's state exactly at `applied`, equal on all replicas: what may change is copied
-    now, and the result makes bytes of it, in any thread. Ids of a million messages take a third of
-    a second, their due times two, in steps between which other threads run."""
-    before = [
-        machine.uid,
-        machine.config,
-        machine.created_ns,
-        machine.applied,
-        machine.config_meta_index,
-        machine.index.to_state(),
-    ]
-    arrivals = machine.dedupe.arrivals()
-    last_msg_id = machine.last_msg_id
-    due = machine.expiry.freeze()
-    consumers = [consumer.to_state() for consumer in machine.consumers.values()]
+class FrozenStream:
+    """A machine's state at one moment. What may change was copied; bytes are made of it later, in
+    any thread: ids of a million messages take a third of a second, their due times two, in steps
+    between which other threads run."""
 
-    def encode() -> bytes:
+    __slots__ = ("_arrivals", "_before", "_consumers", "_due", "_last_msg_id")
+
+    def __init__(self, machine: StreamMachine) -> None:
+        self._before = [
+            machine.uid,
+            machine.config,
+            machine.created_ns,
+            machine.applied,
+            machine.config_meta_index,
+            machine.index.to_state(),
+        ]
+        self._arrivals = machine.dedupe.arrivals()
+        self._last_msg_id = machine.last_msg_id
+        self._due = machine.expiry.freeze()
+        self._consumers = [consumer.to_state() for consumer in machine.consumers.values()]
+
+    def __call__(self) -> bytes:
+        """The state, equal on all replicas."""
+        return self._encode(self._arrivals, list(chain.from_iterable(self._due())))
+
+    def outline(self) -> bytes:
+        """The same without what the messages themselves say: their ids, and when they are due."""
+        return self._encode([], [])
+
+    def _encode(self, arrivals: list[Any], due: list[Any]) -> bytes:
+        before = self._before
         parts = [_list_head(len(before) + 5), _pack(_STATE_VERSION)]
         parts += map(_pack, before)
         parts.append(_list_head(3))
         parts += _pack_list([msg_id for _, msg_id, _ in arrivals])
         parts += map(_pack, columns_of(arrivals))
-        parts.append(_pack(last_msg_id))
-        parts += _pack_list(list(chain.from_iterable(due())))
-        parts.append(_pack(consumers))
+        parts.append(_pack(self._last_msg_id))
+        parts += _pack_list(due)
+        parts.append(_pack(self._consumers))
         return b"".join(parts)
-
-    return encode
 
 
 def freeze_index(machine: StreamMachine) -> Callable[[], bytes]:
@@ -118,7 +135,7 @@ def _unpack(data: bytes) -> Any:
 
 
 def decode_stream(state: bytes) -> StreamState:
-    """Inverse of what `freeze_stream` makes, as far as a new machine's constructor needs it."""
+    """Inverse of what `FrozenStream` makes, as far as a new machine's constructor needs it."""
     values = _unpack(state)
     if values[0] != _STATE_VERSION:
         raise CorruptionError(f"stream snapshot has unknown version {values[0]}")
@@ -126,7 +143,7 @@ def decode_stream(state: bytes) -> StreamState:
 
 
 def fill(
-    machine: StreamMachine, state: StreamState, index_db: bytes | None, loss: Loss | None
+    machine: StreamMachine, state: StreamState, index_db: bytes | None, loss: Left | None
 ) -> None:
     """Give a new machine the rest of `state`, less what is lost of it."""
     machine.applied = state.applied

@@ -26,8 +26,8 @@ from streamd.machine.base import (
 )
 from streamd.machine.columns import Columns
 from streamd.machine.commands import Command
-from streamd.machine.loss import Loss
 from streamd.machine.retention import Limits
+from streamd.machine.snapshot import FrozenStream, Left, StreamState
 from streamd.machine.stream_storing import StreamStoring
 from streamd.types import Entry, Index, Pieces, Uid
 
@@ -105,6 +105,15 @@ class StreamMachine(StreamStoring):
                 out.outcomes.append((entry.tag, outcome))
         self.applied = entry.index
 
+    def follow(self, entry: Entry, command: Command, out: Effects) -> None:
+        """Apply an entry about a consumer to a stream that has its messages, of later entries too,
+        from elsewhere. What leaves because of it leaves no record."""
+        self._handlers[command[0]](entry, command, out)
+        if self._gone_seqs:
+            self._tell_gone(entry.index, out)
+            self._gone_seqs, self._gone_subjects = [], []
+        self.index.take_dead_blocks()
+
     def _finish(self, index: Index, ts: int, out: Effects) -> None:
         """Close the entry: tell consumers, write what it wrote as one blob, drop dead blocks."""
         if self._stored:
@@ -177,9 +186,9 @@ class StreamMachine(StreamStoring):
         """See machine.base.Machine. Inverse: `restore`."""
         return self.freeze()()
 
-    def freeze(self) -> Callable[[], bytes]:
+    def freeze(self) -> FrozenStream:
         """What `snapshot` would return now; to be called later, in any thread."""
-        return snapshot.freeze_stream(self)
+        return FrozenStream(self)
 
     def index_db(self) -> bytes:
         """What `restore` can do without, but faster with: subjects and the newest columns."""
@@ -199,11 +208,33 @@ class StreamMachine(StreamStoring):
         columns: ColumnSource,
         scan: Scan,
         block_bytes: int = BLOCK_BYTES,
-        loss: Loss | None = None,
+        loss: Left | None = None,
     ) -> StreamMachine:
         """The machine as `snapshot` saw it. `index_db` that is missing or of another moment is
         replaced by reading the blocks. With `loss` it is what that leaves of it."""
-        found = snapshot.decode_stream(state)
+        return cls.of_state(
+            snapshot.decode_stream(state),
+            index_db,
+            codec=codec,
+            columns=columns,
+            scan=scan,
+            block_bytes=block_bytes,
+            loss=loss,
+        )
+
+    @classmethod
+    def of_state(
+        cls,
+        found: StreamState,
+        index_db: bytes | None,
+        *,
+        codec: RecordCodec,
+        columns: ColumnSource,
+        scan: Scan,
+        block_bytes: int = BLOCK_BYTES,
+        loss: Left | None = None,
+    ) -> StreamMachine:
+        """`restore` of a state that is decoded."""
         machine = cls(
             uid=found.uid,
             config=found.config,

@@ -13,11 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamd import limits
-from streamd.errors import JsError, StreamdError
+from streamd.errors import CorruptionError, JsError, StreamdError
 from streamd.machine import commands
-from streamd.machine.snapshot import decode_stream
+from streamd.machine.snapshot import StreamState, decode_stream
 from streamd.node import group as g
+from streamd.node.rebuild import Report
 from streamd.node.snapshot_state import unwrap
+from streamd.store.format import block_number
+from streamd.store.outline import read_outline
 from streamd.store.quarantine import keep_ends
 from streamd.store.snapshots import SnapshotFile
 from streamd.types import META_UID, Index, Uid
@@ -28,6 +31,44 @@ if TYPE_CHECKING:
 
 
 _MARK = "is_accepting_loss"  # in node.json
+_KEEPS_ALL: dict[str, Any] = {
+    "description": "rebuilt from blocks: what it was is not known",
+    "retention": "limits",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "discard": "old",
+    "storage": "file",
+    "num_replicas": 1,
+    "no_ack": False,
+    "duplicate_window": 120_000_000_000,
+    "placement": None,
+    "mirror": None,
+    "sources": [],
+    "compression": "none",
+    "first_seq": 0,
+    "subject_transform": None,
+    "republish": None,
+    "allow_direct": True,
+    "mirror_direct": False,
+    "discard_new_per_subject": False,
+    "sealed": False,
+    "deny_delete": False,
+    "deny_purge": False,
+    "allow_rollup_hdrs": False,
+    "consumer_limits": {},
+    "allow_msg_ttl": False,
+    "subject_delete_marker_ttl": 0,
+    "allow_msg_counter": False,
+    "allow_atomic": False,
+    "allow_msg_schedules": False,
+    "allow_batched": False,
+    "persist_mode": "default",
+    "metadata": {"_nats.req.level": "0"},
+}
 
 
 class _Found(NamedTuple):
@@ -36,7 +77,14 @@ class _Found(NamedTuple):
     uid: Uid
     config: dict[str, Any]
     created_ns: int
-    config_index: Index  # of the meta entry that set it
+    config_meta_index: Index  # of the meta entry that set it
+
+
+def _nameless(uid: Uid, now_ns: int) -> _Found:
+    """A stream of which only the blocks are there: what it was called, and what it was to keep,
+    nobody knows. It keeps all of it under a name of its own, and captures no subject of before."""
+    name = f"RECOVERED_{uid}"
+    return _Found(uid, {**_KEEPS_ALL, "name": name, "subjects": [name]}, now_ns, uid)
 
 
 class AcceptedLoss:
@@ -44,16 +92,17 @@ class AcceptedLoss:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._is_resumed = False
+        self.is_resumed = False
         self._lost: set[Uid] = set()  # streams that lost a block
         self.is_meta_given_up = False
+        self.reports: list[Report] = []  # of streams that were rebuilt
 
     def begin(self) -> None:
         """Before the log is opened. Where it is damaged it shows nothing of that from then on, so a
         start that is cut short must be remembered: the next one finishes it, unasked."""
         node = self._node
-        self._is_resumed = _MARK in node.identity
-        if self._is_resumed:
+        self.is_resumed = _MARK in node.identity
+        if self.is_resumed:
             node.warn("going on with an accepted loss: the start before was cut short")
             node.accepts_loss = True
         elif node.accepts_loss:
@@ -91,9 +140,15 @@ class AcceptedLoss:
         """A block of the stream could not be read. On the block thread, before it is open."""
         self._lost.add(uid)
 
+    def note_rebuilt(self, report: Report) -> None:
+        """A stream was made anew from what is left of it. On the block thread."""
+        self.reports.append(report)
+        for line in report.lines():
+            self._node.warn("rebuilt: " + line)
+
     def is_lost(self, uid: Uid) -> bool:
         """True if the log may lack entries of the group without showing it."""
-        return self._is_resumed or self._node.wal.group(uid) is None
+        return self.is_resumed or self._node.wal.group(uid) is None
 
     def keep_ends(self, uid: Uid, tail: tuple[int, int]) -> None:
         """Before a stream's blocks are cut back to its snapshot: a log that is lost won't write
@@ -108,7 +163,7 @@ class AcceptedLoss:
         streams that are here, and use no uid again that something on this disk may have."""
         node = self._node
         is_lost = bool(node.wal.damage) or node.is_log_lost or self.is_meta_given_up
-        if not (is_lost or self._is_resumed):
+        if not (is_lost or self.is_resumed):
             done()
             return
         job = partial(self._look, frozenset(node.meta.streams_by_uid))
@@ -124,19 +179,36 @@ class AcceptedLoss:
             last = max(last, uid)
             directory = os.path.join(streams, str(uid))
             try:
-                snapshot = SnapshotFile.load(disk, directory, "stream", group=uid)
-                state = None if snapshot is None else decode_stream(unwrap(snapshot.state)[1])
+                state = self._state_of(uid, directory)
             except (StreamdError, OSError, ValueError) as err:
                 node.warn("stream can't be known by its files", group=uid, reason=str(err))
                 continue
             if state is None:
                 if uid not in known:
-                    node.warn("stream can't be known by its files", group=uid, reason="no snapshot")
+                    node.warn("stream can't be known by its files", group=uid, reason="no block")
                 continue
             last = max(last, state.config_meta_index)
             if uid not in known:
                 found.append(_Found(uid, state.config, state.created_ns, state.config_meta_index))
         return found, last
+
+    def _state_of(self, uid: Uid, directory: str) -> StreamState | _Found | None:
+        """What is known of a stream by its files; None: nothing, not even that it has messages."""
+        disk = self._node.env.disk
+        damage: CorruptionError | None = None
+        try:
+            snapshot = SnapshotFile.load(disk, directory, "stream", group=uid)
+        except CorruptionError as err:
+            snapshot, damage = None, err
+        if snapshot is None:
+            snapshot = read_outline(disk, directory, uid)
+        if snapshot is not None:
+            return decode_stream(unwrap(snapshot.state)[1])
+        if any(block_number(name) is not None for name in disk.listdir(directory)):
+            return _nameless(uid, self._node.env.clock.now_ns())
+        if damage is not None:
+            raise damage
+        return None
 
     def _looked(self, done: Callable[[], None], result: Any) -> None:
         if isinstance(result, BaseException):
@@ -156,7 +228,7 @@ class AcceptedLoss:
                 stream.created_ns,
                 stream.uid,
                 stream.config,
-                stream.config_index,
+                stream.config_meta_index,
             ]
             self._propose(command, partial(self._adopted, stream))
         self._propose(nothing, lambda outcome: self._forget_groups(done))

@@ -8,6 +8,7 @@ there are peers who have the stream too.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd.errors import CorruptionError, IncarnationError, StreamdError, is_passing
@@ -18,9 +19,10 @@ from streamd.machine.stream import StreamMachine
 from streamd.node.catch_ups import CatchUps
 from streamd.node.lost_blocks import LostBlocks
 from streamd.node.rafts import check_end, log_from_snapshot
+from streamd.node.rebuild import GroupLog, StreamRebuild
 from streamd.node.scrub import check_installed
 from streamd.node.snapshot_state import unwrap
-from streamd.raft.membership import Membership
+from streamd.raft.membership import Membership, simple
 from streamd.store.block_codec import BlockCodec
 from streamd.store.disk import disk_error
 from streamd.store.hot_tail import HotBudget
@@ -128,10 +130,62 @@ class ReplicaRecovery:
             budget=self._hot_budget,
         )
         try:
+            self._rebuild(asset, store)
             return self._recover_store(asset, store)
         except BaseException:
             store.close()
             raise
+
+    def _rebuild(self, asset: StreamAsset, store: StreamStore) -> None:
+        """Where a loss is accepted, make a snapshot of what is left of a stream that nobody else
+        has, if neither its snapshots nor the log bring all of it back."""
+        node, uid = self._node, asset.uid
+        if not (node.accepts_loss or node.accepts_doubt) or not node.lost_copies.is_only(asset):
+            return
+        if not self._lacks_something(asset, store):
+            return
+        members = simple([node.server_name]) if node.is_clustered else None
+        log = GroupLog(node.wal.group(uid), partial(node.wal.read, uid))
+        rebuild = StreamRebuild(
+            node.env.disk,
+            node.root,
+            store,
+            self._codec,
+            log,
+            members=members,
+            is_resumed=node.accepted_loss.is_resumed,
+        )
+        try:
+            report = rebuild.run(asset)
+        except OSError as err:
+            raise disk_error("rebuilding a stream", store.directory, err) from err
+        if report is not None:
+            node.accepted_loss.note_rebuilt(report)
+
+    def _lacks_something(self, asset: StreamAsset, store: StreamStore) -> bool:
+        """True if the newest snapshot, with what the log has, is not all that there was."""
+        node, uid = self._node, asset.uid
+        try:
+            snapshot = store.load_snapshot()
+            index, tail = (0, (0, 0)) if snapshot is None else (snapshot.index, snapshot.tail)
+            self._check_group(uid, store, index=index, term=0, chain=0)
+        except CorruptionError:
+            return True
+        is_lost = node.wal.group(uid) is None or node.accepted_loss.is_resumed
+        return is_lost and store.reaches_beyond(tail)
+
+    def _check_group(
+        self, uid: Uid, store: StreamStore, *, index: Index, term: int, chain: int
+    ) -> None:
+        """Raise CorruptionError if the log does not bring back what came after a snapshot."""
+        node = self._node
+        damage = node.wal.damaged_groups.get(uid, "")
+        if damage:
+            raise CorruptionError(f"group {uid}: {damage}")
+        found = node.wal.group(uid)
+        log_from_snapshot(uid, found, index=index, term=term, chain=chain)
+        if node.sync == "always":  # else a power cut may have taken the end of the log
+            check_end(uid, found, max(index, store.written_upto()))
 
     def _recover_store(self, asset: StreamAsset, store: Any) -> Recovered:
         """Blocks back to the newest snapshot, and the machine as it was then."""
@@ -139,7 +193,10 @@ class ReplicaRecovery:
         if snapshot is None:
             self._check_log(asset, store, index=0, term=0, chain=0, tail=(0, 0))
             store.truncate_to((0, 0))
-            return Recovered(store, self._new_machine(asset, store))
+            machine = self._new_machine(asset, store)
+            if isinstance(store, StreamStore):
+                store.begin_outline(machine.freeze().outline)
+            return Recovered(store, machine)
         self._check_log(
             asset,
             store,
@@ -194,17 +251,14 @@ class ReplicaRecovery:
         """Raise CorruptionError, before anything is cut off, if nobody else has the stream and the
         log does not bring back what comes after a snapshot. If that loss is accepted, keep it."""
         node, uid = self._node, asset.uid
-        is_alone = not node.is_clustered or node.amnesia.is_alone(asset)
-        if not is_alone or not asset.is_file:
+        if not asset.is_file:
             return
-        damage = node.wal.damaged_groups.get(uid, "")
+        is_alone = not node.is_clustered or node.amnesia.is_alone(asset)
+        if not is_alone:
+            self._check_forgotten(asset, store, tail)
+            return
         try:
-            if damage:
-                raise CorruptionError(f"group {uid}: {damage}")
-            found = node.wal.group(uid)
-            log_from_snapshot(uid, found, index=index, term=term, chain=chain)
-            if node.sync == "always":  # else a power cut may have taken the end of the log
-                check_end(uid, found, max(index, store.written_upto()))
+            self._check_group(uid, store, index=index, term=term, chain=chain)
         except CorruptionError:
             if not (node.accepts_loss or node.accepts_doubt):
                 raise
@@ -212,6 +266,14 @@ class ReplicaRecovery:
         else:
             if node.accepts_loss and node.accepted_loss.is_lost(uid):
                 node.accepted_loss.keep_ends(uid, tail)
+
+    def _check_forgotten(self, asset: StreamAsset, store: Any, tail: tuple[int, int]) -> None:
+        """Raise CorruptionError, before anything is cut off, if this node lost its log, nobody else
+        has the stream, and its blocks hold more than its newest snapshot."""
+        node = self._node
+        is_lost = node.wal.group(asset.uid) is None and node.amnesia.may_have_forgotten(asset.uid)
+        if is_lost and node.lost_copies.is_only(asset) and store.reaches_beyond(tail):
+            raise CorruptionError(f"group {asset.uid}: the log has nothing of it any more")
 
     def _new_machine(self, asset: StreamAsset, store: Any) -> StreamMachine:
         # As it was created: the log replayed on top brings the config forward (CONFIGURE).

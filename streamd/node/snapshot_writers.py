@@ -83,10 +83,13 @@ class StreamSnapshots:
         """
         machine: StreamMachine = group.machine
         is_small = len(machine.index.subjects) <= limits.INDEX_SUBJECTS_MAX
-        state = machine.freeze()
+        frozen = machine.freeze()
+        state: Callable[[], bytes] = frozen
+        outline: Callable[[], bytes] = frozen.outline
         if self._is_clustered:
             # Of a group of one too: it may have begun with others, or elsewhere.
-            state = partial(_wrapped, group.raft.log.membership_at(index), state)
+            members = group.raft.log.membership_at(index)
+            state, outline = partial(_wrapped, members, state), partial(_wrapped, members, outline)
         self._store.save_snapshot(
             index=index,
             term=term,
@@ -95,6 +98,7 @@ class StreamSnapshots:
             index_db=machine.freeze_index() if is_small or is_last else None,
             tail=machine.tail,
             done=done,
+            outline=outline,
         )
 
 

@@ -106,6 +106,7 @@ class MemoryStreamStore:
         index_db: Bytes | None,
         tail: tuple[int, int],
         done: Callable[[], None],
+        outline: Callable[[], bytes] | None = None,
     ) -> None:
         """Nothing would survive a restart, so it is done at once; kept for peers, if at all."""
         if self.keeps_snapshots:

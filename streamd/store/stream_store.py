@@ -13,6 +13,7 @@ from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.format import REWRITTEN
 from streamd.store.hot_tail import HotBudget
 from streamd.store.index_db import read_index, write_index
+from streamd.store.outline import has_outline, write_outline
 from streamd.store.snapshots import Snapshot, SnapshotCheck, SnapshotFile
 from streamd.store.trash import move_to_trash
 from streamd.types import Index, Term, Uid
@@ -88,9 +89,10 @@ class StreamStore(Blocks):
         index_db: Bytes | None,
         tail: tuple[int, int],
         done: Callable[[], None],
+        outline: Callable[[], bytes] | None = None,
     ) -> None:
-        """Make the state at `index` durable: blocks first, then the snapshot, then `index.db`, if
-        there is one. Functions are called on the block thread.
+        """Make the state at `index` durable: blocks first, then the snapshot, then `index.db` and
+        the outline, if there are some. Functions are called on the block thread.
 
         `done` runs on the loop when it is. Files of blocks that were dead before the previous
         snapshot go only now: both generations can be started from.
@@ -120,6 +122,11 @@ class StreamStore(Blocks):
                 if index_db is not None:
                     blob = index_db() if callable(index_db) else index_db
                     write_index(disk, directory, self.uid, index, blob)
+                if outline is not None:
+                    made = outline()
+                    write_outline(
+                        disk, directory, Snapshot(self.uid, index, term, chain, made, tail, kept)
+                    )
             except OSError as err:
                 self.failure = disk_error("saving a snapshot", directory, err)
                 raise self.failure from err
@@ -185,6 +192,15 @@ class StreamStore(Blocks):
         except OSError as err:
             raise disk_error("loading a snapshot", self.directory, err) from err
 
+    def begin_outline(self, outline: Callable[[], bytes]) -> None:
+        """Have an outline of a stream that has none, at index 0. Synchronous."""
+        try:
+            if not has_outline(self._disk, self.directory):
+                made = Snapshot(self.uid, 0, 0, 0, outline())
+                write_outline(self._disk, self.directory, made)
+        except OSError as err:
+            raise disk_error("writing a stream's outline", self.directory, err) from err
+
     def written_upto(self) -> Index:
         """The last log entry of which the blocks show that it was applied; 0: they show none."""
         newest = max((block_no for block_no in self._sizes if block_no < REWRITTEN), default=0)
@@ -192,6 +208,15 @@ class StreamStore(Blocks):
             return self._files.last_frame(newest) if newest else 0
         except OSError:
             return 0  # what can't be read shows nothing; if it is needed, that is met later
+
+    def reaches_beyond(self, tail: tuple[int, int]) -> bool:
+        """True if blocks hold something after `tail` (block, offset)."""
+        block_no, offset = max(tail, (1, HEADER_BYTES))
+        return any(
+            found > block_no or (found == block_no and size > offset)
+            for found, size in self._sizes.items()
+            if found < REWRITTEN and size > HEADER_BYTES
+        )
 
     def look_again(self) -> None:
         """Somebody else replaced block files since this was opened."""
