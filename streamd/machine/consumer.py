@@ -67,6 +67,31 @@ class Consumer(ConsumerAcks):
         self.initial_at = 0
         self._set_start(seq)
 
+    def skip_to(self, *, cseq: int, sseq: Seq) -> None:
+        """Deliveries up to consumer seq `cseq` were made that nobody remembers, of messages below
+        `sseq` (0: that is not known either). What was delivered so waits for its acks. Where that
+        can't be, deliveries that were planned before are void, and what follows comes again."""
+        gap = cseq - self.delivered_cseq
+        if gap <= 0:
+            return
+        index = self._stream.index
+        seqs: list[Seq] = []
+        end = min(sseq - 1, index.last_seq)
+        if self.next_sseq <= end and not self.initial:
+            if self.matcher is None:
+                seqs = list(index.live_seqs(self.next_sseq, end))
+            else:
+                rows = end + 1 - self.next_sseq
+                found, _ = index.select(self.next_sseq, self.matcher, rows, rows)
+                seqs = [loc[0] for loc in found if loc[0] <= end]
+        if len(seqs) > gap or self.initial or self.is_ack_none:
+            self.resets += 1
+            return
+        first = self.delivered_cseq + 1
+        self.apply_delivered(0, [(seq, seq, first + at, False) for at, seq in enumerate(seqs)])
+        self.delivered_cseq = cseq
+        self._check()
+
     def update(self, config: dict[str, Any]) -> None:
         """Take over a new config (checked by consumer_checks), but for its pause: `pause` may have
         changed that since the request was made."""

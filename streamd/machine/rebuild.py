@@ -250,6 +250,28 @@ def follow(machine: StreamMachine, entries: Iterable[Entry], *, known_to: Seq) -
     return count
 
 
+def close_gaps(machine: StreamMachine, entries: Iterable[Entry]) -> None:
+    """Have each consumer of a state that the log does not directly follow stand where the first
+    delivery that the log has of it can be applied."""
+    waiting = dict(machine.consumers_by_uid)
+    cseqs: dict[int, int] = {}
+    for entry in entries:
+        command = commands.command_of(entry)
+        if command is None or command[0] != commands.DELIVERED or command[2] not in waiting:
+            continue
+        uid = command[2]
+        consumer = waiting[uid]
+        if command[4] != consumer.resets:
+            continue
+        cseqs.setdefault(uid, command[3][0][2] - 1)
+        new = [first for first, _, _, is_redelivery in command[3] if not is_redelivery]
+        if new:
+            del waiting[uid]
+            consumer.skip_to(cseq=cseqs.pop(uid), sseq=new[0])
+    for uid, cseq in cseqs.items():
+        waiting[uid].skip_to(cseq=cseq, sseq=0)
+
+
 _OF_CONSUMERS = frozenset((
     commands.DELIVERED, commands.ACKED, commands.NAKED, commands.TERMED, commands.PROGRESS,
     commands.DEAD, commands.POSITION, commands.CREATE_CONSUMER, commands.DELETE_CONSUMER,

@@ -114,6 +114,15 @@ class StreamMachine(StreamStoring):
             self._gone_seqs, self._gone_subjects = [], []
         self.index.take_dead_blocks()
 
+    def trim(self) -> None:
+        """Take out what the limits do not allow, of messages that came from elsewhere."""
+        for search in trimming.over(self.index, self.limits):
+            self._remove(search.step())
+        if self._gone_seqs:
+            self._tell_gone(self.applied, Effects())
+            self._gone_seqs, self._gone_subjects = [], []
+        self.index.take_dead_blocks()
+
     def _finish(self, index: Index, ts: int, out: Effects) -> None:
         """Close the entry: tell consumers, write what it wrote as one blob, drop dead blocks."""
         if self._stored:

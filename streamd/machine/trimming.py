@@ -188,6 +188,14 @@ class OneAfterAnother:
         return found
 
 
+def over(index: IndexLookup, limits: Limits) -> Iterator[Search]:
+    """What limits take out of messages that never met them, one search after another."""
+    if limits.max_per_subject > 0:
+        yield OverPerSubject(index, limits.max_per_subject)
+    if not limits.is_discard_new and is_over_limits(index, limits):
+        yield OverLimits(index, limits)
+
+
 def reconfigured(
     index: IndexLookup,
     before: Limits,

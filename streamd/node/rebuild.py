@@ -310,11 +310,14 @@ class StreamRebuild:
             scan=self._store.scan,
             loss=_Made(messages),
         )
+        start = basis.index if basis is not None else 0
+        rebuild.close_gaps(machine, self._log.entries(start, _ALL))
         rebuild.follow(
             machine,
-            self._log.entries(basis.index if basis is not None else 0, applied),
+            self._log.entries(start, applied),
             known_to=known.messages[1] if known is not None else 0,
         )
+        machine.trim()
         self._save(machine, applied, basis, voids)
         lost, unknown = assembly.gaps()
         log = self._log.state

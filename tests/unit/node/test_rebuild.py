@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 
 from streamd.api.stream_configs import normalise
+from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.machine.stream import StreamMachine
 from streamd.node.node import Node
-from tests.unit.node.test_accepted_loss import body, contents, make, publish, save
+from tests.unit.node.test_accepted_loss import make, publish, save
 
 MSGS = 400
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for function in (StreamMachine.__init__, StreamMachine.restore.__func__,
-                     StreamMachine.of_state.__func__):  # type: ignore[attr-defined]  # fmt: skip
-        monkeypatch.setitem(function.__kwdefaults__, "block_bytes", 4096)
+    restores: Any = (StreamMachine.restore, StreamMachine.of_state)
+    for function in (StreamMachine.__init__, *(each.__func__ for each in restores)):
+        monkeypatch.setitem(function.__kwdefaults__, "block_bytes", 4096)  # type: ignore[arg-type]
     yield
 
 
@@ -99,6 +100,7 @@ def picture(node: Node, name: str = "S") -> dict[str, Any]:
         "digest": machine.digest,
         "subjects": {name: index.count_of(name) for name in sorted(index.subjects)},
         "deleted": list(index.deleted.ranges()),
+        "live": list(index.live_seqs(index.first_seq, index.last_seq)),
         "consumers": {
             each.name: (each.info(), sorted(each.pending), each.config)
             for each in machine.consumers.values()
@@ -108,11 +110,11 @@ def picture(node: Node, name: str = "S") -> dict[str, Any]:
     }
 
 
-async def worked(path: Path) -> tuple[dict[str, Any], Path]:
+async def worked(path: Path, per_subject: int = 300) -> tuple[dict[str, Any], Path]:
     """A stream that has seen some of everything, and saved it twice; killed, all of it in `path`
     but nothing more written. What it was, and where."""
     node = await started(path / "work")
-    uid = await create(node, max_msgs_per_subject=300)
+    uid = await create(node, max_msgs_per_subject=per_subject)
     rng = random.Random(7)
     await add_consumer(node, "C")
     for at in range(8):
@@ -146,7 +148,7 @@ async def rebuilt(directory: Path) -> tuple[dict[str, Any], dict[str, Any], list
     node = make(image)
     try:
         await node.started()
-    except Exception as err:
+    except CorruptionError as err:
         assert "wal" in str(err)
         node._disk.unlock(node._lock)
     else:
@@ -186,5 +188,236 @@ def test_all_snapshots_gone(tmp_path: Path) -> None:
         found, _, lines = await rebuilt(directory)
         assert found == before
         assert any("no message that any file names" in line for line in lines)
+
+    run(main)
+
+
+def flip(path: Path, offset: int) -> None:
+    blob = bytearray(path.read_bytes())
+    blob[offset] ^= 0x20
+    path.write_bytes(blob)
+
+
+def spoil(directory: Path) -> None:
+    """A bit of each snapshot."""
+    for path in directory.glob("stream-*.snap"):
+        flip(path, path.stat().st_size // 2)
+
+
+def messages_of(found: dict[str, Any]) -> dict[str, Any]:
+    """Without consumers, and what counts them."""
+    state = {key: value for key, value in found["state"].items() if key != "consumer_count"}
+    return {key: found[key] for key in ("digest", "subjects", "deleted")} | state
+
+
+def check_messages(found: dict[str, Any], before: dict[str, Any]) -> None:
+    """All are there, and none that was deleted, but for some that had left the front."""
+    assert found["state"]["last_seq"] == before["state"]["last_seq"]
+    live, then = set(found["live"]), set(before["live"])
+    assert then <= live
+    assert max(live - then, default=0) < min(then)
+    assert found["state"]["messages"] == len(live) <= 303  # max_msgs_per_subject: 300
+
+
+def test_all_snapshots_damaged(tmp_path: Path) -> None:
+    """As if they were gone; their files go to trash."""
+
+    async def main() -> None:
+        before, directory = await worked(tmp_path)
+        spoil(directory)
+        found, _, _ = await rebuilt(directory)
+        assert found == before
+        kept = list((directory.parents[1] / "trash").glob("*-lost-*/stream-*.snap"))
+        assert len(kept) == 2
+
+    run(main)
+
+
+def test_the_newest_snapshot_and_the_outline_damaged(tmp_path: Path) -> None:
+    """The one before it is whole, and the log begins after that: what the blocks have stays, and
+    consumers stand where that one and the log say."""
+
+    async def main() -> None:
+        before, directory = await worked(tmp_path)
+        newest = max(directory.glob("stream-*.snap"))
+        flip(newest, 900)
+        flip(directory / "outline", 900)
+        found, _, lines = await rebuilt(directory)
+        check_messages(found, before)
+        then, now = before["consumers"]["C"][0], found["consumers"]["C"][0]
+        assert now["ack_floor"]["stream_seq"] <= then["ack_floor"]["stream_seq"]
+        assert now["delivered"]["stream_seq"] == then["delivered"]["stream_seq"]
+        assert any("it may come again" in line for line in lines)
+
+    run(main)
+
+
+def test_snapshots_and_outline_gone(tmp_path: Path) -> None:
+    """The log brings what came after its beginning; its consumers nobody knows, and is told so."""
+
+    async def main() -> None:
+        before, directory = await worked(tmp_path)
+        remove(directory, "stream-*.snap", "outline")
+        found, _, lines = await rebuilt(directory)
+        assert messages_of(found) == messages_of(before)
+        assert found["config"] == before["config"] and not found["consumers"]
+        assert any("forgotten: its consumers" in line for line in lines)
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_outline_gone", [False, True])
+def test_the_log_gone(tmp_path: Path, is_outline_gone: bool) -> None:
+    """Messages of after the newest snapshot come from the blocks; the consumer stands where that
+    snapshot says."""
+
+    async def main() -> None:
+        before, directory = await worked(tmp_path)
+        shutil.rmtree(directory.parents[1] / "wal")
+        if is_outline_gone:
+            remove(directory, "outline")
+        found, _, lines = await rebuilt(directory)
+        check_messages(found, before)
+        then, now = before["consumers"]["C"][0], found["consumers"]["C"][0]
+        assert 0 < now["delivered"]["stream_seq"] <= then["delivered"]["stream_seq"]
+        assert [seq for _, seq in found["dedupe"]] == [seq for _, seq in before["dedupe"]]
+        assert any("stood in the log alone" in line for line in lines)
+
+    run(main)
+
+
+def test_the_log_and_all_snapshots_gone(tmp_path: Path) -> None:
+    """The meta group's too: the outline says what the stream was."""
+
+    async def main() -> None:
+        before, directory = await worked(tmp_path)
+        shutil.rmtree(directory.parents[1] / "wal")
+        remove(directory, "stream-*.snap")
+        remove(directory.parents[1] / "meta", "*.snap")
+        found, _, _ = await rebuilt(directory)
+        check_messages(found, before)
+        assert found["config"] == before["config"]
+        assert found["consumers"]["C"][0]["delivered"]["stream_seq"] > 0
+
+    run(main)
+
+
+def test_a_young_stream_whose_log_is_gone(tmp_path: Path) -> None:
+    """It has no snapshot yet, nor has the meta group: its outline names it, its blocks have its
+    messages. It is no orphan."""
+
+    async def main() -> None:
+        node = await started(tmp_path / "work")
+        uid = await create(node, "S", max_msgs=10_000)
+        await publish(node, "S", MSGS)
+        await propose(node, [commands.DELETE_MSG, 3, 7, False])
+        await written(node)
+        before = picture(node)
+        shutil.copytree(tmp_path / "work", tmp_path / "image")
+        await node.stopped()
+        directory = tmp_path / "image" / "streamd" / "streams" / str(uid)
+        assert not list(directory.glob("*.snap"))
+        shutil.rmtree(directory.parents[1] / "wal")
+        found, _, _ = await rebuilt(directory)
+        assert messages_of(found) == messages_of(before) and found["config"] == before["config"]
+        assert not list((directory.parents[1] / "trash").glob("orphan*"))
+
+    run(main)
+
+
+def test_nothing_but_blocks(tmp_path: Path) -> None:
+    """Nobody knows what the stream was called: its messages are all there, under a name of their
+    own."""
+
+    async def main() -> None:
+        before, directory = await worked(tmp_path)
+        shutil.rmtree(directory.parents[1] / "wal")
+        remove(directory, "stream-*.snap", "outline", "index.db")
+        remove(directory.parents[1] / "meta", "*.snap")
+        node = await started(directory.parents[2], accepts_loss=True)
+        found = picture(node, f"RECOVERED_{directory.name}")
+        assert {*before["subjects"]} == {*found["subjects"]}
+        assert found["state"]["last_seq"] == before["state"]["last_seq"]
+        assert found["state"]["messages"] >= before["state"]["messages"]
+        await node.stopped()
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_log_gone", [False, True])
+def test_a_block_in_the_middle_damaged_too(tmp_path: Path, is_log_gone: bool) -> None:
+    """Its other messages stay, and the one that is lost is named."""
+
+    async def main() -> None:
+        before, directory = await worked(tmp_path, -1)
+        remove(directory, "stream-*.snap")
+        if is_log_gone:
+            shutil.rmtree(directory.parents[1] / "wal")
+        path = directory / "3.blk"
+        blob = path.read_bytes()
+        numbers = [int(part.split(b".")[0]) for part in blob.split(b"S-")[1:]]
+        deleted = {seq for low, high in before["deleted"] for seq in range(low, high + 1)}
+        first = before["state"]["first_seq"]
+        lost = next(seq for seq in numbers[2:] if seq not in deleted and seq >= first)
+        flip(path, blob.index(b"S-%d." % lost) + 60)
+        flip(path, path.stat().st_size - 40)
+        found, _, lines = await rebuilt(directory)
+        assert found["state"]["messages"] == before["state"]["messages"] - 1
+        assert found["state"]["last_seq"] == before["state"]["last_seq"]
+        assert any(f"1 messages: {lost}" in line and "3.blk" in line for line in lines), lines
+        kept = list((directory.parents[1] / "trash").glob("*-lost-*/3.blk"))
+        assert [len(each.read_bytes()) for each in kept] == [len(blob)]
+
+    run(main)
+
+
+def test_deletions_that_a_lost_block_named(tmp_path: Path) -> None:
+    """The outline knows them: what was deleted stays so. Without it they come back, and nothing
+    that was not stored does."""
+
+    async def main() -> None:
+        before, directory = await worked(tmp_path, -1)
+        remove(directory, "stream-*.snap")
+        doomed = [path for path in directory.glob("*.blk") if int(path.stem) in (4, 5)]
+        lost = {
+            int(part.split(b".")[0])
+            for path in doomed
+            for part in path.read_bytes().split(b"S-")[1:]
+        }
+        for path in doomed:
+            path.unlink()
+        shutil.copytree(tmp_path / "image", tmp_path / "other")
+        shutil.rmtree(directory.parents[1] / "wal")
+        deleted = {seq for low, high in before["deleted"] for seq in range(low, high + 1)}
+        found, _, lines = await rebuilt(directory)
+        gone = {seq for low, high in found["deleted"] for seq in range(low, high + 1)}
+        first = found["state"]["first_seq"]
+        assert {seq for seq in deleted if seq > first} <= gone and gone - deleted <= lost
+        assert any("4.blk" in line for line in lines)
+
+        other = tmp_path / "other" / "streamd" / "streams" / directory.name
+        remove(other, "outline")
+        found, _, lines = await rebuilt(other)
+        assert found["state"]["last_seq"] == before["state"]["last_seq"]
+        back = deleted - {seq for low, high in found["deleted"] for seq in range(low, high + 1)}
+        assert back - lost == back  # of what the lost blocks held nothing is back
+        assert any("lost or deleted" in line for line in lines)
+
+    run(main)
+
+
+def test_the_last_block_torn(tmp_path: Path) -> None:
+    """And no log: whole records count, and no seq that any file names is given again."""
+
+    async def main() -> None:
+        before, directory = await worked(tmp_path, -1)
+        remove(directory, "stream-*.snap")
+        shutil.rmtree(directory.parents[1] / "wal")
+        path = max(directory.glob("*.blk"), key=lambda each: int(each.stem))
+        path.write_bytes(path.read_bytes()[:-70])
+        found, _, lines = await rebuilt(directory)
+        last = before["state"]["last_seq"]
+        assert last - 3 <= found["state"]["last_seq"] < last
+        assert any("the end of" in line for line in lines)
 
     run(main)
