@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from streamd.machine import commands, msgheaders, publish
+from streamd.machine import command_shapes, commands, msgheaders, publish
 from streamd.machine.base import REWRITTEN, Effects
 from streamd.machine.columns import Block, Columns
 from streamd.machine.dedupe import DedupeWindow
@@ -237,7 +237,7 @@ def follow(machine: StreamMachine, entries: Iterable[Entry], *, known_to: Seq) -
     """
     count = 0
     for entry in entries:
-        command = commands.command_of(entry)
+        command = command_shapes.admit(entry, _KINDS, Effects())
         if command is None or command[0] not in _OF_CONSUMERS:
             continue
         before = set(machine.consumers_by_uid)
@@ -256,7 +256,7 @@ def close_gaps(machine: StreamMachine, entries: Iterable[Entry]) -> None:
     waiting = dict(machine.consumers_by_uid)
     cseqs: dict[int, int] = {}
     for entry in entries:
-        command = commands.command_of(entry)
+        command = command_shapes.admit(entry, _KINDS, Effects())
         if command is None or command[0] != commands.DELIVERED or command[2] not in waiting:
             continue
         uid = command[2]
@@ -277,6 +277,9 @@ _OF_CONSUMERS = frozenset((
     commands.DEAD, commands.POSITION, commands.CREATE_CONSUMER, commands.DELETE_CONSUMER,
     commands.PAUSE_CONSUMER, commands.RESET_CONSUMER,
 ))  # fmt: skip
+_KINDS = _OF_CONSUMERS | {
+    commands.STORE, commands.STORE_BATCH, commands.EXPIRE, commands.PURGE,
+}  # fmt: skip
 
 
 def shortfall(entries: Iterable[Entry], last_seq: Seq, *, leaves_markers: bool) -> int:
@@ -284,7 +287,7 @@ def shortfall(entries: Iterable[Entry], last_seq: Seq, *, leaves_markers: bool) 
     deliveries of what no publish among the entries can have stored."""
     known, short = last_seq, 0
     for entry in entries:
-        command = commands.command_of(entry)
+        command = command_shapes.admit(entry, _KINDS, Effects())
         if command is None:
             continue
         kind = command[0]

@@ -27,6 +27,7 @@ from streamd.types import META_UID, Index, Uid
 
 if TYPE_CHECKING:
     from streamd.node.group import Group
+    from streamd.node.monitor import Monitor
     from streamd.node.node import Node
 
 
@@ -139,6 +140,13 @@ class AcceptedLoss:
     def note_lost(self, uid: Uid) -> None:
         """A block of the stream could not be read. On the block thread, before it is open."""
         self._lost.add(uid)
+
+    def opened(self, uid: Uid, monitor: Monitor) -> None:
+        """On a node of a cluster: the stream runs. If it lost a block, the snapshot of before still
+        says that it has it."""
+        if self._node.is_clustered and uid in self._lost:
+            self._lost.discard(uid)
+            monitor.save_anew(lambda: None)
 
     def note_rebuilt(self, report: Report) -> None:
         """A stream was made anew from what is left of it. On the block thread."""

@@ -140,9 +140,7 @@ class ReplicaRecovery:
         """Where a loss is accepted, make a snapshot of what is left of a stream that nobody else
         has, if neither its snapshots nor the log bring all of it back."""
         node, uid = self._node, asset.uid
-        if not (node.accepts_loss or node.accepts_doubt) or not node.lost_copies.is_only(asset):
-            return
-        if not self._lacks_something(asset, store):
+        if not self._accepts_loss(asset) or not self._lacks_something(asset, store):
             return
         members = simple([node.server_name]) if node.is_clustered else None
         log = GroupLog(node.wal.group(uid), partial(node.wal.read, uid))
@@ -161,6 +159,11 @@ class ReplicaRecovery:
             raise disk_error("rebuilding a stream", store.directory, err) from err
         if report is not None:
             node.accepted_loss.note_rebuilt(report)
+
+    def _accepts_loss(self, asset: StreamAsset) -> bool:
+        """True if an operator said that what is lost of the stream may be, and nobody has it."""
+        node = self._node
+        return (node.accepts_loss or node.accepts_doubt) and node.lost_copies.is_only(asset)
 
     def _lacks_something(self, asset: StreamAsset, store: StreamStore) -> bool:
         """True if the newest snapshot, with what the log has, is not all that there was."""
@@ -206,7 +209,8 @@ class ReplicaRecovery:
             tail=snapshot.tail,
         )
         members, state = unwrap(snapshot.state)
-        loss = self._loss(asset, store, state) if self._node.accepts_loss else None
+        accepts_loss = self._accepts_loss(asset)
+        loss = self._loss(asset, store, state) if accepts_loss else None
         store.truncate_to(loss.tail if loss is not None else snapshot.tail)
         machine = StreamMachine.restore(
             state,

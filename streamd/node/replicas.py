@@ -223,6 +223,7 @@ class Replicas:
         self._place(asset.name)
         self.failures.over(uid, asset.name)
         node.env.spawn(replica.monitor)
+        node.accepted_loss.opened(uid, replica.monitor)
         if node.is_clustered:
             node.peering.introduce(replica.monitor, raft.members.members())
             for sender, message in self._early.pop(uid, {}).items():
