@@ -156,7 +156,8 @@ class StreamGroup(StreamPublishes):
             kind = command[0]
             if kind == commands.STORE or kind == commands.STORE_BATCH:
                 if not wakes_all:
-                    subjects += [msg[0] for msg in command[-1]]
+                    msgs = command[2] if kind == commands.STORE else command[3]
+                    subjects += [msg[0] for msg in msgs]
                 if entry.tag is not None:
                     self._count_committed(len(entry.data))
             elif not self._is_ready:
