@@ -77,6 +77,10 @@ class ConfigSyntaxError(ConfigError):
         return f"Parse error on line {self.line}: '{self.text}'{place}"
 
 
+class OpenClusterError(ConfigError):
+    """A cluster that anybody who reaches its port could join."""
+
+
 class UnservedError(ConfigError):
     """Settings that protect or separate, and that this version would have to ignore.
 

@@ -212,6 +212,7 @@ PEER_SILENT_BEATS_MAX: Final = 4
 PEER_CLOCK_SKEW_NS: Final = 300 * 1_000_000_000  # more between two nodes is worth a warning
 CLOCK_STEP_NS: Final = 10 * 1_000_000_000  # a clock that is set by so much is, too
 PEER_HANDSHAKE_BYTES_MAX: Final = 64 * 1024  # of a frame from who has not proven anything yet
+PEER_ANSWER_EVERY_S: Final = 0.025  # HELLOs of strangers are answered, each 8 ms of arithmetic
 PEER_HANDSHAKES_MAX: Final = 64  # connections that have not proven anything yet
 PEER_FLUSH_BYTES: Final = 256 * 1024  # written at once instead of at the end of the iteration
 PEER_APPEND_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # above it appends are lost; Raft repeats

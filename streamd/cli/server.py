@@ -13,7 +13,7 @@ from streamd import API_LEVEL, NATS_LEVEL, __version__
 from streamd.cli import runfiles
 from streamd.config import flags
 from streamd.config.options import Options
-from streamd.errors import ConfigError, UnservedError
+from streamd.errors import ConfigError, OpenClusterError, UnservedError
 from streamd.obs.log import Log
 
 NAME_OF_PEER = "nats-server"
@@ -55,6 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
         for problem in err.problems:
             log.fatal(problem)
         print(f"{program}: {_REFUSED}", file=sys.stderr)
+        return 1
+    except OpenClusterError as err:
+        Log().fatal(str(err))
         return 1
     except ConfigError as err:
         print(f"{program}: {err}", file=sys.stderr)

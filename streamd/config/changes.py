@@ -28,6 +28,7 @@ _APART = {
     *("users", "jetstream", "cluster"),
     *("config_file", "config_digest", "warnings", "unserved"),
     *("is_open_besides_system", "has_unserved_users"),
+    *("cluster_place", "allows_open_cluster"),
 }
 _SECRET = {"username", "password", "token", "default_permissions"}
 _KEYS = {

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from streamd.errors import ConfigError
 
 DEFAULT_CLUSTER_PORT = 6222
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class RouteUrl(NamedTuple):
@@ -53,6 +54,17 @@ class ClusterOptions:
     def is_enabled(self) -> bool:
         """True if this server listens for peers."""
         return self.port != 0
+
+    @property
+    def is_open(self) -> bool:
+        """True if whoever reaches the cluster's port, from another machine too, can join."""
+        is_guarded = bool(self.password) or self.tls is not None
+        return self.is_enabled and not is_guarded and not is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """True if nobody outside of this machine can reach `host`."""
+    return host in LOOPBACK or host.startswith("127.")
 
 
 def parse_route(text: str) -> RouteUrl:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamd.config import reader
-from streamd.config.cluster import parse_cluster_url, parse_routes
+from streamd.config.cluster import join_address, parse_cluster_url, parse_routes
 from streamd.config.options import Options, finish
-from streamd.errors import ConfigError, UnservedError
+from streamd.errors import ConfigError, OpenClusterError, UnservedError
 
 USAGE = """
 Usage: {program} [options]
@@ -75,6 +75,9 @@ Cluster Options:
         --cluster_advertise <string> Cluster URL to advertise to other servers
         --connect_retries <number>   For implicit routes, number of connect retries
         --cluster_listen <url>       Cluster url from which members can solicit routes
+        --insecure-cluster           Start although the cluster's port can be reached from other
+                                     machines, and has neither password nor TLS: whoever reaches
+                                     it can join, and read and change everything
 
 Not served by this version:
     --tls --tlscert --tlskey --tlsverify --tlscacert    refused: they protect
@@ -124,6 +127,7 @@ def _set_cluster(attribute: str, convert: Callable[[Any], Any]) -> Callable[[Opt
 
 def _set_cluster_url(options: Options, url: str) -> None:
     """Lay the command line's address over the file's; its credentials replace the file's."""
+    options.cluster_place = ("", 0, 0)
     if not url:
         options.cluster = replace(options.cluster, port=0)
         return
@@ -176,6 +180,11 @@ _FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
         "no_advertise",
         _BOOLEAN,
         _set_cluster("has_advertise", lambda is_silent: not is_silent),
+    ),
+    "insecure_cluster": (
+        "insecure-cluster insecure_cluster",
+        _BOOLEAN,
+        _set("allows_open_cluster"),
     ),
     "connect_retries": ("connect_retries", _NUMBER, _set_cluster("connect_retries", int)),
     "help": ("h help", _BOOLEAN, None),
@@ -275,9 +284,28 @@ def options_from(line: CommandLine) -> Options:
         raise ConfigError("solicited routes require cluster capabilities, e.g. --cluster")
     _judge_unserved(options)
     finish(options)
+    _refuse_open_cluster(options)
     if options.is_strict and options.warnings:
         raise UnservedError(options.warnings)
     return options
+
+
+def _refuse_open_cluster(options: Options) -> None:
+    """Refuse a cluster that anybody can join, unless told to have it so. Raises
+    OpenClusterError, which names the place of the cluster block."""
+    if not options.cluster.is_open:
+        return
+    address = join_address(options.cluster.host, options.cluster.port)
+    if not options.allows_open_cluster:
+        raise OpenClusterError(
+            f"cluster: anybody who reaches {address} could join: set cluster.authorization.user and"
+            " .password, or cluster.tls, or a loopback address; or start with --insecure-cluster",
+            *options.cluster_place,
+        )
+    options.warnings.append(
+        f"--insecure-cluster: whoever reaches {address} can join this cluster, and read and change"
+        " everything in it"
+    )
 
 
 def _judge_unserved(options: Options) -> None:

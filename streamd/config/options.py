@@ -150,6 +150,8 @@ class Options:
     has_unserved_users: bool = False  # nkeys, JWTs: they can't log in, but nor can anybody else
     default_permissions: Permissions | None = None
     no_auth_user: str = ""
+    cluster_place: tuple[str, int, int] = ("", 0, 0)  # of the cluster block: file, line, column
+    allows_open_cluster: bool = False  # --insecure-cluster
     is_open_besides_system: bool = False  # users are the system's; others need say nothing
 
     jetstream: JetStreamOptions = field(default_factory=JetStreamOptions)

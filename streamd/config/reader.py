@@ -274,6 +274,7 @@ class _Reader(UsersReader):
             _UNSERVED_CLUSTER,
         )
         self._options.cluster = ClusterOptions(**settings)
+        self._options.cluster_place = (block.file, block.line, block.col)
 
     def _cluster_authorization(self, block: Value) -> dict[str, Any]:
         settings: dict[str, Any] = {}

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
@@ -19,6 +20,7 @@ from streamd.config.options import Options
 from streamd.errors import CLUSTER_NOT_AVAIL, ConfigError
 from streamd.limits import (
     LISTENER_CLOSE_S,
+    PEER_ANSWER_EVERY_S,
     PEER_BEAT_S,
     PEER_CLOCK_SKEW_NS,
     PEER_HANDSHAKES_MAX,
@@ -32,14 +34,15 @@ from streamd.net.peer_link import (
     PeerLink,
     RouteFacts,
 )
-from streamd.net.peer_routes import PeerRoutes, Route, advertised, is_loopback
+from streamd.net.peer_routes import PeerRoutes, Route, advertised
 from streamd.net.peer_tls import PeerTls
 from streamd.net.sockets import serve
 from streamd.node.ports import Clock, Done, PeerHandler
 from streamd.obs.log import Log
-from streamd.protocol import peer_args
+from streamd.protocol import peer_args, route_proof
 from streamd.protocol.peer import RaftMessage
 from streamd.protocol.peer_args import MalformedArgs
+from streamd.protocol.route_proof import RouteKey
 from streamd.types import NodeId, Uid
 
 TakeNote = Callable[[NodeId, str, list[Any]], None]
@@ -82,6 +85,8 @@ class Cluster:
         self._chosen: dict[NodeId, PeerLink] = {}  # that will be up, or are
         self._up: dict[NodeId, PeerLink] = {}
         self._rid = 0
+        self._to_answer: deque[PeerLink] = deque()  # strangers whose HELLO waits for ours
+        self._answer_timer: asyncio.TimerHandle | None = None
         self._refused: set[tuple[str, str]] = set()  # (source, kind of fault) that were logged
         self.failed_count = 0  # messages of peers that could not be handled
 
@@ -104,14 +109,11 @@ class Cluster:
         self.tls = PeerTls(options.tls) if options.tls is not None else None
         self._routes = PeerRoutes(self)
         tls = self.tls.server if self.tls is not None else None
+        await self.prepare_key(None)
         self._server = await serve(
             self.loop, lambda: PeerLink(self, None), options.host, options.port, ssl=tls
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        if not options.password and not is_loopback(options.host):
-            self.log.warning(
-                "cluster has no authorization: whoever reaches its port can join", port=self.port
-            )
         self.log.info(f"Listening for route connections on {join_address(self.host, self.port)}")
         self._routes.start(tasks)
         self._beat()
@@ -123,6 +125,8 @@ class Cluster:
             self._routes.close()
         if self._beat_timer is not None:
             self._beat_timer.cancel()
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
         if self._server is not None:
             self._server.close()
         for link in list(self._open):
@@ -272,12 +276,40 @@ class Cluster:
         """What WELCOME says: the node's own words, and who else is here."""
         return {"node": self.handler.hello(), "peers": self._known()}
 
-    def key_for(self, route: Route | None) -> bytes:
-        """Return the secret that both ends of a link must know."""
-        username, password = self.options.username, self.options.password
+    def key_for(self, route: Route | None) -> RouteKey | None:
+        """Return what both ends of a link must know; None: nothing, there is no password."""
+        username, password = self._credentials(route)
+        return route_proof.stretched(username, password) if password else None
+
+    async def prepare_key(self, route: Route | None) -> None:
+        """Have `key_for` return at once: a password is stretched on another thread, and once."""
+        username, password = self._credentials(route)
+        if password:
+            await asyncio.to_thread(route_proof.stretched, username, password)
+
+    def _credentials(self, route: Route | None) -> tuple[str, str]:
         if route is not None and route.url.username:
-            username, password = route.url.username, route.url.password
-        return f"{username}\0{password}".encode()
+            return route.url.username, route.url.password
+        return self.options.username, self.options.password
+
+    def introduce(self, link: PeerLink) -> None:
+        """Have a link that was dialed answer the HELLO when it is its turn. The answer costs some
+        milliseconds of arithmetic, and anybody may ask for it: so there is a pause between two."""
+        if link.has_key:
+            self._to_answer.append(link)
+            if self._answer_timer is None:
+                self._answer_next()
+        else:
+            link.answer_hello()
+
+    def _answer_next(self) -> None:
+        self._answer_timer = None
+        while self._to_answer and not self._is_closing:
+            link = self._to_answer.popleft()
+            if not link.reason and not link.closed.is_set():
+                self._answer_timer = self.loop.call_later(PEER_ANSWER_EVERY_S, self._answer_next)
+                link.answer_hello()
+                return
 
     def monotonic_ns(self) -> int:
         """Time for differences; the loop's own may be as coarse as a millisecond."""

@@ -1,13 +1,14 @@
 """One link to another server: the handshake, the frames, the beats, and the calls under way.
 
-Who dials says HELLO first; the other answers with its own. Then both prove that they know the
-secret, the dialer first, and say WELCOME. Two servers may dial each other at the same moment, so
-one of them must choose: the one with the smaller name is the *arbiter*. It says WELCOME on one link
-only, and the other takes whatever link the arbiter welcomes it on. So both always keep the same
-link, and none comes up to be closed again.
+Who dials says HELLO first, with its share of a key; the other answers with its own HELLO and proves
+that it has come to the same key, which it has by the cluster's password alone (route_proof). Only
+then does the dialer prove the same, and both say WELCOME. Two servers may dial each other at the
+same moment, so one of them must choose: the one with the smaller name is the *arbiter*. It says
+WELCOME on one link only, and the other takes whatever link the arbiter welcomes it on. So both
+always keep the same link, and none comes up to be closed again.
 
-    dialer   HELLO ->                AUTH ->                     WELCOME -> (up)
-    acceptor          <- HELLO               <- AUTH WELCOME                     (up)
+    dialer   HELLO ->                   AUTH ->            WELCOME -> (up)
+    acceptor          <- HELLO AUTH             <- WELCOME                 (up)
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from streamd.limits import (
     REMOTE_CONGESTED_BYTES,
 )
 from streamd.net.sockets import peer_address
-from streamd.protocol import peer, peer_args
+from streamd.protocol import peer, peer_args, route_proof
 from streamd.protocol.peer import Frame, ProtocolError, RaftMessage
 from streamd.protocol.peer_args import MalformedArgs
+from streamd.protocol.route_proof import Exchange, Proofs
 from streamd.types import NodeId, Uid
 
 if TYPE_CHECKING:
@@ -83,7 +85,10 @@ class PeerLink(asyncio.Protocol):
         self.reason = ""
 
         self._key = cluster.key_for(route)
+        self._exchange: Exchange | None = None  # None: the cluster has no password
         self._hellos = [b"", b""]  # the dialer's and the acceptor's, as sent
+        self._their_share = b""
+        self._proofs: Proofs | None = None  # None: both shares are not here yet
         self.is_proven = False  # the other side has proven itself
         self.is_chosen = False  # the arbiter (who may be us) welcomed this link
         self.is_up = False
@@ -226,6 +231,11 @@ class PeerLink(asyncio.Protocol):
             self._write(peer.frame(peer.BEAT, self._cluster.monotonic_ns(), False))
 
     @property
+    def has_key(self) -> bool:
+        """True if there is a password to be known."""
+        return self._key is not None
+
+    @property
     def source(self) -> str:
         """Where the link leads to, as far as nobody can make it up."""
         return self.route.address if self.route is not None else self.ip
@@ -269,7 +279,15 @@ class PeerLink(asyncio.Protocol):
     # --- handshake ------------------------------------------------------------------------------
 
     def _send_hello(self) -> None:
-        facts = self._cluster.facts() | {"nonce": secrets.token_bytes(16)}
+        is_dialer = self.route is not None
+        if self._key is not None:
+            random = secrets.randbits(route_proof.SECRET_BITS)
+            self._exchange = self._key.begin(is_dialer=is_dialer, random=random)
+        share = self._exchange.share if self._exchange is not None else b""
+        self._say_hello(share)
+
+    def _say_hello(self, share: bytes) -> None:
+        facts = self._cluster.facts() | {"nonce": secrets.token_bytes(16), "share": share}
         data = peer.hello(facts)
         self._hellos[0 if self.route is not None else 1] = data[4:]
         self._write(data)
@@ -280,7 +298,7 @@ class PeerLink(asyncio.Protocol):
             self._closed_by_peer(frame[1])
         elif not self.name:
             self._on_hello(frame)
-        elif kind == peer.AUTH and not self.is_proven:
+        elif kind == peer.AUTH and not self.is_proven and self._proofs is not None:
             self._on_auth(frame[1])
         elif kind == peer.WELCOME and self.is_proven:
             self._on_welcome(frame[1])
@@ -302,25 +320,47 @@ class PeerLink(asyncio.Protocol):
         # What both sides prove covers the very bytes that were sent: packing is deterministic.
         theirs = peer.hello(facts)[4:]
         self._hellos[1 if self.route is not None else 0] = theirs
-        if self.route is None:
-            self._send_hello()  # even before a refusal: the dialer sees for itself what is wrong
+        share = facts.get("share")
+        self._their_share = share if isinstance(share, bytes) else b""
         reason = self._cluster.why_not(self, facts)
         if reason:
+            if self.route is None:
+                self._say_hello(b"")  # all the same: the dialer sees for itself what is wrong
             self.refuse(reason)
-        elif self.route is not None:
-            self._write(peer.frame(peer.AUTH, self._proof(b"dialer")))
+        elif self.route is None:
+            self._cluster.introduce(self)
+        else:
+            self._has_come_to_proofs()  # and wait: the other side proves first
+
+    def answer_hello(self) -> None:
+        """As the one that was dialed: say HELLO, and prove."""
+        self._send_hello()
+        if self._has_come_to_proofs() and self._proofs is not None:
+            self._write(peer.frame(peer.AUTH, self._proofs.acceptor))
+
+    def _has_come_to_proofs(self) -> bool:
+        """Both shares are here: make of them what each side is to prove; or refuse."""
+        if self._exchange is not None:
+            self._proofs = self._exchange.proofs(self._their_share, *self._hellos)
+        elif not self._their_share:
+            self._proofs = route_proof.open_proofs(*self._hellos)
+        if self._proofs is None:  # one side has a password, and the other has none
+            self.refuse("Authorization Violation")
+        return self._proofs is not None
 
     def _on_auth(self, given: bytes) -> None:
+        assert self._proofs is not None
         is_dialer = self.route is not None
-        if not peer.is_proof(given, self._proof(b"acceptor" if is_dialer else b"dialer")):
+        expected = self._proofs.acceptor if is_dialer else self._proofs.dialer
+        if not route_proof.is_proof(given, expected):
             self.refuse("Authorization Violation")
             return
         self.is_proven = True
         self._reader.frame_bytes_max = PEER_FRAME_BYTES_MAX
-        if not is_dialer:
-            self._write(peer.frame(peer.AUTH, self._proof(b"acceptor")))
-            if not self._cluster.is_arbiter(self.name) or self._choose():
-                self._write(peer.frame(peer.WELCOME, self._cluster.hello()))
+        if is_dialer:
+            self._write(peer.frame(peer.AUTH, self._proofs.dialer))
+        elif not self._cluster.is_arbiter(self.name) or self._choose():
+            self._write(peer.frame(peer.WELCOME, self._cluster.hello()))
 
     def _on_welcome(self, hello: dict[str, Any]) -> None:
         self.hello = hello
@@ -342,9 +382,6 @@ class PeerLink(asyncio.Protocol):
         if reason:
             self.refuse(reason)
         return not reason
-
-    def _proof(self, role: bytes) -> bytes:
-        return peer.proof(self._key, role, self._hellos[0], self._hellos[1])
 
     # --- receiving ------------------------------------------------------------------------------
 

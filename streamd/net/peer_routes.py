@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from streamd.config.cluster import RouteUrl, split_address
+from streamd.config.cluster import LOOPBACK, RouteUrl, split_address
 from streamd.limits import (
     PEER_BACKOFF_S_MAX,
     PEER_BACKOFF_S_MIN,
@@ -19,7 +19,6 @@ from streamd.types import NodeId
 if TYPE_CHECKING:
     from streamd.net.cluster import Cluster
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _WILDCARD = ("", "0.0.0.0", "::")
 
 
@@ -173,6 +172,7 @@ class PeerRoutes:
         """Connect and stay until the link is over. True if it was up."""
         cluster = self._cluster
         route.tries += 1
+        await cluster.prepare_key(route)
         link = PeerLink(cluster, route)
         tls = cluster.tls.client if cluster.tls is not None else None
         try:
@@ -201,12 +201,7 @@ class PeerRoutes:
         if route.url.port != own_port:
             return False
         host = route.url.host
-        return host == own_host or (host in _LOOPBACK and own_host in (*_WILDCARD, *_LOOPBACK))
-
-
-def is_loopback(host: str) -> bool:
-    """True if nobody outside of this machine can reach `host`."""
-    return host in _LOOPBACK or host.startswith("127.")
+        return host == own_host or (host in LOOPBACK and own_host in (*_WILDCARD, *LOOPBACK))
 
 
 def advertised(advertise: str, host: str, port: int) -> tuple[str, int]:

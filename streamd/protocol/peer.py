@@ -8,7 +8,6 @@ same VERSION: any change of a message is a change of the format.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, get_args, get_type_hints
@@ -22,10 +21,10 @@ from streamd.raft.messages import Append, Message
 from streamd.types import Entry, Uid
 
 MAGIC: Final = "streamd-peer"
-VERSION: Final = 1
+VERSION: Final = 2
 
-HELLO: Final = 1  # magic, version, facts: who speaks, and its nonce
-AUTH: Final = 2  # proof that the sender knows the secret
+HELLO: Final = 1  # magic, version, facts: who speaks, its nonce and its share of a key
+AUTH: Final = 2  # proof that the sender has come to the same key: see route_proof
 WELCOME: Final = 3  # facts: the link is wanted; the last step of the handshake
 BEAT: Final = 4  # stamp, is_answer: a sign of life, echoed
 RAFT: Final = 5  # uid, messages
@@ -221,21 +220,6 @@ def check_hello(received: Frame) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise ProtocolError("HELLO without facts")
     return facts
-
-
-def proof(key: bytes, role: bytes, dialer_hello: bytes, acceptor_hello: bytes) -> bytes:
-    """Return what shows that its sender knows `key`, on this link, in this role.
-
-    It covers both HELLO frames, hence both nonces: a proof is good for one link only, and one
-    side's proof is never the other's.
-    """
-    text = b"%b %d %b%b" % (role, len(dialer_hello), dialer_hello, acceptor_hello)
-    return hmac.digest(key, text, "sha256")
-
-
-def is_proof(given: bytes, expected: bytes) -> bool:
-    """Compare in a time that tells nothing."""
-    return hmac.compare_digest(given, expected)
 
 
 # --- helpers --------------------------------------------------------------------------------------

@@ -133,3 +133,15 @@ def test_clients_are_sent_to_the_addresses_of_interfaces(monkeypatch: pytest.Mon
     found.pop("eth0")
     found6.pop()
     assert client_urls(Options(), 5) == ["127.0.0.1:5"]
+
+
+@pytest.mark.parametrize("arguments", [["-t"], []])
+def test_a_cluster_that_anybody_could_join_is_refused_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """`[FTL]` and status 1: tested or started."""
+    file = tmp_path / "open.conf"
+    file.write_text("server_name: a\ncluster { name: c, port: 6222 }\n")
+    assert main(["-c", str(file), *arguments]) == 1
+    error = capsys.readouterr().err
+    assert f"[FTL] {file}:2:1: cluster: anybody who reaches 0.0.0.0:6222 could join" in error

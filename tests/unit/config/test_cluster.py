@@ -65,10 +65,11 @@ def test_a_cluster_block_says_who_the_peers_are(tmp_path: Path) -> None:
 
 def test_without_routes_jetstream_stands_alone(tmp_path: Path) -> None:
     """Listening for peers is not yet having any."""
-    o = from_text(tmp_path, "server_name: a, jetstream: enabled, cluster { name: c, port: -1 }")
+    text = "server_name: a, jetstream: enabled, cluster { name: c, host: localhost, port: -1 }"
+    o = from_text(tmp_path, text)
     assert o.cluster.is_enabled and not o.is_clustered
     assert not options("-js").cluster.is_enabled
-    o = from_text(tmp_path, "cluster { port: 6222, routes: [nats://b:1] }")
+    o = from_text(tmp_path, "cluster { listen: 127.0.0.1:6222, routes: [nats://b:1] }")
     assert o.cluster.is_enabled and not o.is_clustered
 
 
@@ -104,7 +105,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) 
 
 def test_keys_that_have_no_effect_are_named(tmp_path: Path) -> None:
     """Known, accepted, and said to be ignored."""
-    o = from_text(tmp_path, "cluster { port: 1, pool_size: 3, compression: off }")
+    o = from_text(tmp_path, "cluster { listen: '[::1]:1', pool_size: 3, compression: off }")
     assert [w.split(": ", 1)[1] for w in o.warnings] == [
         '"cluster.pool_size" is not served by this version and is ignored',
         '"cluster.compression" is not served by this version and is ignored',
@@ -128,8 +129,8 @@ def test_the_command_line_alone_makes_a_cluster() -> None:
 
 def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
     """Address and credentials together, the rest one by one."""
-    c = from_text(tmp_path, FULL, "--cluster", "nats://1.2.3.4:5", "--cluster_name=z").cluster
-    assert (c.name, c.host, c.port, c.username, c.password) == ("z", "1.2.3.4", 5, "", "")
+    c = from_text(tmp_path, FULL, "--cluster", "nats://127.1.2.3:5", "--cluster_name=z").cluster
+    assert (c.name, c.host, c.port, c.username, c.password) == ("z", "127.1.2.3", 5, "", "")
     assert len(c.routes) == 3
     assert not from_text(tmp_path, FULL, "--cluster", "").cluster.is_enabled
 
@@ -183,7 +184,44 @@ def test_what_is_no_client_address_is_refused_at_the_start(text: str) -> None:
 
 def test_loss_is_accepted_by_a_server_of_a_cluster_too() -> None:
     """There it is about streams whose voters are all in doubt (docs/adr/0031)."""
-    cluster = ["-n", "n", "--cluster_name", "C", "--cluster", "nats://a:1"]
+    cluster = ["-n", "n", "--cluster_name", "C", "--cluster", "nats://u:p@a:1"]
     for routes in ([], ["--routes", "nats://b:1"]):
         line = ["-js", "--accept-loss", *cluster, *routes]
         assert flags.options_from(flags.parse(line)).accepts_loss
+
+
+@pytest.mark.parametrize(
+    ("block", "is_refused"),
+    [
+        ("listen: 0.0.0.0:6222", True),
+        ("port: 6222", True),
+        ("listen: 10.0.0.1:6222", True),
+        ("listen: '[::]:6222'", True),
+        ("port: 6222, authorization { user: u }", True),
+        ("port: 6222, routes: ['nats://u:p@b:1']", True),
+        ("port: 6222, authorization { user: u, password: p }", False),
+        ("port: 6222, tls { cert_file: a, key_file: b }", False),
+        ("listen: localhost:6222", False),
+        ("listen: 127.0.0.1:6222", False),
+        ("listen: '[::1]:6222'", False),
+        ("name: c", False),
+    ],
+)
+def test_a_cluster_that_anybody_could_join_does_not_start(
+    tmp_path: Path, block: str, is_refused: bool
+) -> None:
+    """The place of the block is named, also if a flag says it is to start; then it is a warning."""
+    text = f"server_name: a\ncluster {{ {block} }}\n"
+    if not is_refused:
+        assert not from_text(tmp_path, text).warnings
+        return
+    with pytest.raises(ConfigError, match="or start with --insecure-cluster") as caught:
+        from_text(tmp_path, text)
+    assert f"{tmp_path / 'a.conf'}:2:1: cluster: anybody" in str(caught.value)
+    (warning,) = from_text(tmp_path, text, "--insecure-cluster").warnings
+    assert warning.startswith("--insecure-cluster: whoever reaches")
+    assert from_text(tmp_path, text, "--cluster", "nats://u:p@0.0.0.0:1").cluster.password == "p"
+    assert not from_text(tmp_path, text, "--cluster", "").cluster.is_enabled
+    with pytest.raises(ConfigError) as caught:
+        options("-n", "a", "--cluster", "nats://0.0.0.0:6222")
+    assert str(caught.value).startswith("cluster: anybody")  # no file is to blame

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import secrets
 import shutil
 import socket
 import subprocess
@@ -32,7 +33,8 @@ from streamd.net import cluster as cluster_module
 from streamd.net.cluster import Cluster
 from streamd.node.clock import SystemClock
 from streamd.obs.log import Log
-from streamd.protocol import peer
+from streamd.protocol import peer, route_proof
+from streamd.protocol.route_proof import Exchange
 from streamd.raft.messages import Append, TimeoutNow
 from streamd.types import Entry
 
@@ -607,7 +609,7 @@ async def _read_close(reader: asyncio.StreamReader) -> str:
         (b"\x00\x00\x00\x01\xc1", "Protocol Violation: frame of 1 bytes is not msgpack"),
         (b"\x00\x00\x01\x00half", "Authentication Timeout"),
         (peer.frame(peer.NOTE, "x", []), "Protocol Violation: NOTE before HELLO"),
-        (peer.frame(peer.HELLO, peer.MAGIC, 2, {}), "speaks the newer peer format 2"),
+        (peer.frame(peer.HELLO, peer.MAGIC, 3, {}), "speaks the newer peer format 3"),
         (peer.hello({}), "HELLO without a name"),
     ],
 )
@@ -630,24 +632,131 @@ def test_garbage_is_refused_and_the_server_stays_up(data: bytes, words: str) -> 
     asyncio.run(main())
 
 
-def test_a_proof_cannot_be_sent_back() -> None:
-    """Who knows no secret gets none by echoing what the server says."""
+async def _frames(reader: asyncio.StreamReader, count: int) -> list[list[Any]]:
+    """The next frames of the other side: so many, or as many as come before its end."""
+    found: list[list[Any]] = []
+    reading = peer.FrameReader()
+    async with asyncio.timeout(5):
+        while len(found) < count and (data := await reader.read(65536)):
+            found += reading.feed(data)
+    return found
+
+
+def _guess(server: Server, password: str, *, is_dialer: bool) -> tuple[dict[str, Any], Exchange]:
+    """What a stranger that guesses `password` says of itself."""
+    drawn = secrets.randbits(route_proof.SECRET_BITS)
+    exchange = route_proof.stretched("", password).begin(is_dialer=is_dialer, random=drawn)
+    facts = {"name": "b", "boot": "1", "nonce": b"n", "share": exchange.share}
+    return server.cluster.facts() | facts, exchange
+
+
+def test_a_stranger_that_dials_learns_nothing_but_that_its_guess_is_wrong() -> None:
+    """What it is sent it can only compare with what its own guess gives; what it sends back, or
+    says too early, is refused, and there is no welcome without a proof."""
 
     async def main() -> None:
         async with bed() as make:
             a = await make("a", password="p").start()
-            reader, writer = await asyncio.open_connection("127.0.0.1", a.cluster.port)
-            facts = a.cluster.facts() | {"name": "b", "boot": "1", "nonce": b"n"}
-            writer.write(peer.hello(facts) + peer.frame(peer.AUTH, b"?" * 32))
+
+            async def say(*frames: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                reader, writer = await asyncio.open_connection("127.0.0.1", a.cluster.port)
+                writer.writelines(frames)
+                return reader, writer
+
+            for share in (b"", bytes(256), b"x" * 9):
+                facts, _ = _guess(a, "wrong", is_dialer=True)
+                reader, writer = await say(peer.hello(facts | {"share": share}))
+                assert await _read_close(reader) == "Authorization Violation"
+                writer.close()
+
+            facts, exchange = _guess(a, "wrong", is_dialer=True)
+            own = peer.hello(facts)
+            reader, writer = await say(own)
+            hello, auth = await _frames(reader, 2)
+            theirs = peer.hello(hello[3])[4:]
+            proofs = exchange.proofs(hello[3]["share"], own[4:], theirs)
+            assert auth[0] == peer.AUTH and proofs is not None and auth[1] != proofs.acceptor
+            writer.write(peer.frame(peer.AUTH, auth[1]))  # as it came
             assert await _read_close(reader) == "Authorization Violation"
             writer.close()
-            # Without proof there is no welcome, and nothing else either.
-            for frame in (peer.frame(peer.WELCOME, {}), peer.frame(peer.NOTE, "net.peers", [])):
-                reader, writer = await asyncio.open_connection("127.0.0.1", a.cluster.port)
-                writer.write(peer.hello(facts) + frame)
+
+            for frame in (
+                peer.frame(peer.WELCOME, {}), peer.frame(peer.NOTE, "net.peers", []),
+                peer.frame(peer.AUTH, b""),
+            ):  # fmt: skip
+                reader, writer = await say(own, frame)
                 assert "during the handshake" in await _read_close(reader)
                 writer.close()
             assert a.handler.events == []
+
+    asyncio.run(main())
+
+
+def test_who_is_dialed_in_the_place_of_a_peer_gets_no_proof() -> None:
+    """The dialer says who it is, and proves nothing to one that has not proven itself."""
+
+    async def main() -> None:
+        heard: list[list[Any]] = []
+        over = asyncio.Event()
+
+        async def stand_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            (hello,) = await _frames(reader, 1)
+            facts, _ = _guess(a, "wrong", is_dialer=False)
+            writer.write(peer.hello(facts) + peer.frame(peer.AUTH, b"?" * 32))
+            heard.extend([hello, *await _frames(reader, 9)])
+            writer.close()
+            over.set()
+
+        server = await asyncio.start_server(stand_in, "127.0.0.1", 0)
+        async with bed() as make:
+            port = server.sockets[0].getsockname()[1]
+            a = make("a", password="p", routes=(RouteUrl("127.0.0.1", port),))
+            await a.start()
+            async with asyncio.timeout(5):
+                await over.wait()
+            assert [frame[0] for frame in heard] == [peer.HELLO, peer.CLOSE]
+            assert heard[1][1] == "Authorization Violation"
+            server.close()
+
+    asyncio.run(main())
+
+
+def test_one_side_with_a_password_and_one_without_do_not_meet() -> None:
+    """Whoever of the two dials."""
+
+    async def main() -> None:
+        for passwords in (("p", ""), ("", "p")):
+            async with bed() as make:
+                a = await make("a", password=passwords[0]).start()
+                b = await make("b", password=passwords[1], routes=(a.url,)).start()
+                await a.until_logged("Authorization Violation")
+                await b.until_logged("Authorization Violation")
+                assert a.handler.events == b.handler.events == []
+
+    asyncio.run(main())
+
+
+def test_a_crowd_of_strangers_is_answered_at_a_measured_pace() -> None:
+    """Each answer takes milliseconds of arithmetic: of forty who ask at once, the loop is held for
+    one, then has time for others; those who are gone by then are not answered at all."""
+
+    async def main() -> None:
+        async with bed() as make:
+            a = await make("a", password="p").start()
+            answered: list[Any] = []
+            links: list[Any] = []
+            for _ in range(40):
+                link = cluster_module.PeerLink(a.cluster, None)
+                link.answer_hello = lambda link=link: answered.append(link)  # type: ignore[method-assign, misc]
+                links.append(link)
+                a.cluster.introduce(link)
+            assert answered == links[:1]
+            for link in links[1:-1]:
+                link.closed.set()
+            async with asyncio.timeout(5):
+                while len(answered) < 2:
+                    await asyncio.sleep(0)
+            assert answered == [links[0], links[-1]]
 
     asyncio.run(main())
 

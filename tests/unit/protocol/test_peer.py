@@ -200,19 +200,6 @@ def test_strangers_are_told_apart(value: list[Any], words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_proof_is_good_for_one_key_link_and_role() -> None:
-    """Otherwise it could be sent back to who made it, or on to somebody else."""
-    proofs = {
-        peer.proof(key, role, dialer, acceptor)
-        for key in (b"a", b"b")
-        for role in (b"dialer", b"acceptor")
-        for dialer, acceptor in ((b"x", b"yz"), (b"xy", b"z"), (b"yz", b"x"))
-    }
-    assert len(proofs) == 12
-    assert peer.is_proof(peer.proof(b"k", b"r", b"1", b"2"), peer.proof(b"k", b"r", b"1", b"2"))
-    assert not peer.is_proof(b"", peer.proof(b"k", b"r", b"1", b"2"))
-
-
 def test_what_comes_behind_another_frame_is_measured_by_the_bound_of_then() -> None:
     proof, long = peer.frame(peer.AUTH, bytes(32)), peer.frame(peer.NOTE, "n", [bytes(1000)])
     reader = FrameReader(100)
