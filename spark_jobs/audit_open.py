@@ -18,7 +18,8 @@ from crc32c import crc32c
 
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.replica import StoreDir
-from spark_jobs.replica_log import LogReader, ReadOnlyDisk, last_frame_index
+from spark_jobs.replica_disk import ReadOnlyDisk
+from spark_jobs.replica_log import LogReader, last_frame_index
 from streamd.errors import CorruptionError, StreamdError
 from streamd.machine.base import APPEND, SEAL, Effects
 from streamd.machine.meta import StreamAsset
@@ -63,7 +64,7 @@ class Store:
     def __init__(self, place: StoreDir, label: str) -> None:
         self.place = place
         self.label = label
-        self.log: LogReader = place.open_log(tolerate_damage=True)
+        self.log: LogReader = place.open_log(tolerate_damage=True, is_whole=True)
         self.meta_snapshots = self.snapshots("meta", "meta", META_UID)
         self.assets: list[StreamAsset] = []
         self.identity_problem = ""  # why it is not known whose directory this is

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_jobs.replica_log import ReadOnlyDisk
+from spark_jobs.replica_disk import ReadOnlyDisk
 from streamd.errors import CorruptionError
 from streamd.machine.base import APPEND, LENGTH_MASK, SEAL
 from streamd.machine.columns import Block

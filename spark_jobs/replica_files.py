@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from spark_jobs.replica_log import LogReader, ReadOnlyDisk
+from spark_jobs.replica_disk import ReadOnlyDisk
+from spark_jobs.replica_log import LogReader
 from streamd.errors import CorruptionError, StreamdError
 from streamd.machine.base import Effects
 from streamd.machine.meta import MetaMachine, StreamAsset
@@ -87,9 +88,9 @@ class StoreDir:
     def is_clustered(self) -> bool:
         return bool(self.identity.get("cluster_id"))
 
-    def open_log(self, *, tolerate_damage: bool = False) -> LogReader:
+    def open_log(self, *, tolerate_damage: bool = False, is_whole: bool = False) -> LogReader:
         """The write-ahead log as it is now. Raises CorruptionError."""
-        return LogReader(self.path / "wal", tolerate_damage=tolerate_damage)
+        return LogReader(self.path / "wal", tolerate_damage=tolerate_damage, is_whole=is_whole)
 
     def read(self, work: Callable[[], T]) -> T:
         """What `work` returns; tried again while the directory changes under it.
@@ -164,7 +165,7 @@ class StoreDir:
         here = [
             files
             for files in found
-            if files.directory.is_dir() or files.uid in log.groups or not files.is_file
+            if files.directory.is_dir() or log.group(files.uid) is not None or not files.is_file
         ]
         return sorted(here, key=lambda files: files.name)
 

@@ -8,18 +8,17 @@ everything again.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
 
+from spark_jobs.replica_disk import ReadOnlyDisk
+from spark_jobs.replica_log_index import LogIndex
 from streamd.errors import CorruptionError
 from streamd.raft import membership
 from streamd.raft.membership import Membership
 from streamd.store import format as fmt
 from streamd.store import wal_format as wf
 from streamd.store.block import HEADER_BYTES
-from streamd.store.disk import OsDisk
 from streamd.store.format import REWRITTEN, block_name, block_number
 from streamd.store.wal_groups import GroupLog
 from streamd.store.wal_recovery import recover, segment_name
@@ -28,86 +27,96 @@ from streamd.types import Entry, Index, Term, Uid
 _WINDOW_BYTES = 1024 * 1024
 
 
-class ReadOnlyDisk(OsDisk):
-    """Files of somebody else: opened for reading, never changed. Closes what it opened."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fds: set[int] = set()
-        self._finalizer = weakref.finalize(self, _close_all, self.fds)
-
-    def open(self, path: str, *, create: bool = False) -> int:
-        if create:
-            self._refuse(path)
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.fds.add(fd)
-        return fd
-
-    def close(self, fd: int) -> None:
-        self.fds.discard(fd)
-        os.close(fd)
-
-    def close_all(self) -> None:
-        """Close every file that is still open."""
-        _close_all(self.fds)
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise PermissionError(f"read-only access to a data directory: {args}")
-
-    pwrite = writev = fdatasync = preallocate = reserve = truncate = _refuse
-    replace = unlink = mkdir = remove_tree = sync_dir = lock = _refuse
-
-
-def _close_all(fds: set[int]) -> None:
-    while fds:
-        os.close(fds.pop())
-
-
 class LogReader:
-    """All groups of one log as they were when it was opened."""
+    """The groups of one log as they were when it was opened. Each is read when it is asked for,
+    from those segments that have something of it; with `is_whole` all of the log is read at once.
+    """
 
-    def __init__(self, directory: Path, *, tolerate_damage: bool = False) -> None:
-        """Scan the log. Raises CorruptionError if something durable is damaged or missing."""
+    def __init__(
+        self, directory: Path, *, tolerate_damage: bool = False, is_whole: bool = False
+    ) -> None:
+        """Raises CorruptionError if something durable is damaged or missing in what is read; so do
+        the methods that name a group. With `tolerate_damage` what is proven is taken instead, of
+        all of the log."""
         self.directory = directory
+        self.groups: dict[Uid, GroupLog] = {}  # those that were read
+        self.damage: list[str] = []
+        self.damaged_groups: dict[Uid, str] = {}
+        self.torn_bytes = 0
+        self.torn_at = ""  # segment and offset
+        self._is_tolerant = tolerate_damage
         self._disk = ReadOnlyDisk()
+        self._fds: dict[int, int] = {}
+        self._index: LogIndex | None = None
         try:
-            found = recover(self._disk, str(directory), tolerate_damage=tolerate_damage)
+            if is_whole:
+                self._read_all()
+            else:
+                self._open_index()
         except BaseException:
             self._disk.close_all()
             raise
-        self.groups: dict[Uid, GroupLog] = found.groups
-        self.damage: list[str] = found.damage
-        self.damaged_groups: dict[Uid, str] = found.damaged_groups
+
+    def _open_index(self) -> None:
+        try:
+            self._index = LogIndex(self._disk, self.directory)
+        except CorruptionError:
+            if not self._is_tolerant:
+                raise
+            self._read_all()
+        else:
+            self._fds = self._index.fds
+
+    def _read_all(self) -> None:
+        self._index = None
+        found = recover(self._disk, str(self.directory), tolerate_damage=self._is_tolerant)
+        self.groups = found.groups
+        self.damage = found.damage
+        self.damaged_groups = found.damaged_groups
         self.torn_bytes = found.dropped_bytes
-        self.torn_at = found.dropped_at  # segment and offset
+        self.torn_at = found.dropped_at
         self._fds = {segment.no: segment.fd for segment in found.segments}
 
     def close(self) -> None:
         self._disk.close_all()
 
+    def group(self, uid: Uid) -> GroupLog | None:
+        """Where the entries of a group are; None: the log knows no such group."""
+        if self._index is not None and uid not in self.groups:
+            try:
+                found = self._index.group(uid)
+            except CorruptionError:
+                if not self._is_tolerant:
+                    raise
+                self._read_all()
+            else:
+                if found is not None:
+                    self.groups[uid] = found
+        return self.groups.get(uid)
+
     def first_index(self, uid: Uid) -> Index:
         """The first entry that is at hand, or the one that would come next."""
-        group = self.groups.get(uid)
+        group = self.group(uid)
         return group.first if group is not None else 1
 
     def last_index(self, uid: Uid) -> Index:
         """The last entry there is, released ones included; 0: none."""
-        group = self.groups.get(uid)
+        group = self.group(uid)
         return group.last if group is not None else 0
 
     def damage_of(self, uid: Uid) -> str:
         """Why entries of a group may be lost; "" if none are."""
-        if uid in self.groups:
+        if self.group(uid) is not None:
             return self.damaged_groups.get(uid, "")
         return "; ".join(self.damage)
 
     def commit_hint(self, uid: Uid) -> Index:
         """An index that was known to be committed; it may lag far behind."""
-        group = self.groups.get(uid)
+        group = self.group(uid)
         return group.hard_state.commit if group is not None else 0
 
     def current_term(self, uid: Uid) -> Term:
-        group = self.groups.get(uid)
+        group = self.group(uid)
         return group.hard_state.term if group is not None else 0
 
     def entries(self, uid: Uid, first: Index, last: Index) -> Iterator[Entry]:
@@ -115,7 +124,7 @@ class LogReader:
 
         Raises CorruptionError naming segment and offset.
         """
-        group = self.groups.get(uid)
+        group = self.group(uid)
         if group is None:
             return
         window, window_no, window_at = b"", -1, 0
@@ -136,7 +145,7 @@ class LogReader:
 
     def mark_at(self, uid: Uid, index: Index) -> tuple[Term, int] | None:
         """(term, chain) of one entry, which stands for all entries before it; None: not at hand."""
-        group = self.groups.get(uid)
+        group = self.group(uid)
         if group is None:
             return None
         if index == group.base:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_jobs.replica import known_commit, members_of
+from spark_jobs.replica_disk import ReadOnlyDisk
 from spark_jobs.replica_files import StoreBusy, StoreDir, StreamMissing, find_stream
-from spark_jobs.replica_log import LogReader, ReadOnlyDisk
+from spark_jobs.replica_log import LogReader
 from streamd.errors import CorruptionError, StreamdError
 from streamd.raft.membership import Membership
 from streamd.store.snapshots import SnapshotFile

@@ -292,6 +292,8 @@ class _SegmentScan:
             text = self._problem(offset, expected, following)
             if not text:
                 break
+            if following is None and self._is_written_since(offset, expected):
+                continue
             log.found(text)
             log.damage.lose(log.groups, text)
             log.unreadable_at = -1
@@ -329,6 +331,13 @@ class _SegmentScan:
             expected += 1
             offset += wf.padded(wf.BATCH_HEADER_BYTES + header.length)
         return offset, expected
+
+    def _is_written_since(self, offset: int, expected: int) -> bool:
+        """True if batch `expected` is whole now: a log that is read beside its writer had it half
+        written, and the witness came after that."""
+        self._reader.forget()
+        found = self._reader.batch_at(offset)
+        return found is not None and found[0].batch_no == expected
 
     def _problem(self, offset: int, expected: int, following: wf.SegmentHeader | None) -> str:
         """Say what is wrong with batch `expected`, if it was durable and is not at `offset`."""

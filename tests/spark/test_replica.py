@@ -22,7 +22,8 @@ from spark_jobs.replica import (
     open_stream,
 )
 from spark_jobs.replica_blocks import BlockRoom, map_file
-from spark_jobs.replica_log import LogReader, ReadOnlyDisk, last_frame_index
+from spark_jobs.replica_disk import ReadOnlyDisk
+from spark_jobs.replica_log import LogReader, last_frame_index
 from spark_jobs.replica_survey import survey
 from streamd.errors import CorruptionError
 from streamd.machine.digest import MASK64, mix64
@@ -190,7 +191,9 @@ def test_missing_and_unreadable_are_told_apart(server: SparkTestServer, tmp_path
         open_stream(store, "T")
     (files,) = store.streams()
     log = store.open_log()
-    place = log.groups[files.uid].places[1]  # the first entry is empty
+    group = log.group(files.uid)
+    assert group is not None
+    place = group.places[1]  # the first entry is empty
     log.close()
     segment = min((store.path / "wal").glob("*.wal"))
     with segment.open("r+b") as file:
