@@ -281,6 +281,9 @@ SWITCH_INTERVAL_S: Final = 0.0005  # how long a running thread keeps the interpr
 OPEN_FILES: Final = 65_536  # connections, and one or two files of each stream being written
 OPEN_FILES_KEPT: Final = 4096  # of them not for clients: without a file to write a stream stops
 OPEN_FILES_KEPT_FRACTION: Final = 2  # where the process may open few, that share of them
+OPEN_FILES_MIN: Final = 64  # that a server with JetStream needs: 30 at rest, some to work with
+OPEN_FILES_OTHER: Final = 192  # of those kept: the log, listeners, monitoring, peers, reads
+OPEN_FILES_RESERVED: Final = 16  # held open, and given up for one that must be opened
 
 # --- catch-up -----------------------------------------------------------------------------------
 

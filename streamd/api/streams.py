@@ -30,6 +30,8 @@ def create(request: Request) -> None:
         is_pedantic=is_pedantic,
     )
     stream_configs.check_served(config)
+    if config["storage"] == "file" and request.context.node.is_short_of_files():
+        raise errors.TOO_FEW_FILES()
     if request.context.is_clustered:
         cluster.create_stream(request, config)
         return

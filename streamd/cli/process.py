@@ -211,6 +211,10 @@ class ServerProcess:
                 store_dir = resources.default_store_dir()
             except ConfigError as err:
                 raise StartError(f"Can't start JetStream: {err}") from err
+        try:
+            resources.check_files()
+        except ConfigError as err:
+            raise StartError(f"Can't start JetStream: {err}") from err
         memory_max = js.max_memory if js.max_memory >= 0 else resources.memory_share()
         storage_max = js.max_storage if js.max_storage >= 0 else resources.storage_share(store_dir)
         log.info("Starting JetStream")
@@ -230,6 +234,8 @@ class ServerProcess:
             cluster_name=options.cluster.name if options.is_clustered else "",
             tags=tuple(options.server_tags),
             accepts_loss=options.accepts_loss,
+            open_blocks_max=resources.open_blocks_max(),
+            files_reserved=resources.files_reserved(),
             log=log,
             on_fatal=self._on_fatal,
         )

@@ -69,6 +69,34 @@ def default_store_dir(parent: str = "", uid: int | None = None) -> str:
     return path
 
 
+def check_files() -> None:
+    """Raise ConfigError if the process may not open as many files as a server needs."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < limits.OPEN_FILES_MIN:
+        raise ConfigError(
+            f"the process may open {files} files, JetStream needs {limits.OPEN_FILES_MIN}, and one "
+            "more for each client: raise `ulimit -n` (LimitNOFILE= of a systemd unit)"
+        )
+
+
+def open_blocks_max() -> int:
+    """How many files of blocks may be open to be written: what else is needed is left, and each
+    may be open twice (store/direct.py)."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        files = limits.OPEN_FILES
+    kept = min(limits.OPEN_FILES_KEPT, files // limits.OPEN_FILES_KEPT_FRACTION)
+    return max(4, (kept - min(limits.OPEN_FILES_OTHER, kept // 2)) // 2)
+
+
+def files_reserved() -> int:
+    """How many files the store holds open, to give them up for one that it must open."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return limits.OPEN_FILES_RESERVED
+    return min(limits.OPEN_FILES_RESERVED, files // 8)
+
+
 def memory_share() -> int:
     """Three quarters of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4

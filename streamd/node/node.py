@@ -54,6 +54,7 @@ from streamd.node.timers import Timers
 from streamd.node.trash import Trash
 from streamd.node.wakeup import DueTurns
 from streamd.raft.messages import Message
+from streamd.store.block import OPEN_BLOCKS_MAX
 from streamd.store.disk import disk_error
 from streamd.types import META_UID, BatchLimits, NodeId, Uid
 
@@ -82,6 +83,8 @@ class Node:
         cluster_name: str = "",
         tags: tuple[str, ...] = (),
         accepts_loss: bool = False,
+        open_blocks_max: int = OPEN_BLOCKS_MAX,
+        files_reserved: int = 0,
         log: Any = None,
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -91,6 +94,8 @@ class Node:
         self.memory_max = memory_max
         self.storage_max = storage_max
         self.unique_tag = unique_tag  # see placement.Cluster
+        self.open_blocks_max = open_blocks_max  # see store.block.OpenBlocks
+        self._files_reserved = files_reserved  # see Disk.reserve_files
         self.ha_assets_max = ha_assets_max  # replicated streams placed here; 0: any number
         self.batch_limits = batch_limits or BatchLimits()
         self.sync = sync
@@ -152,6 +157,7 @@ class Node:
         """
         env = self.env
         self._disk = env.disk
+        self._disk.reserve_files(self._files_reserved)
         when_unknown = storedir.WhenUnknown.REFUSE
         if self.is_clustered:
             when_unknown = storedir.WhenUnknown.BEGIN_ANEW
@@ -319,6 +325,7 @@ class Node:
             self.block_thread.close()
             self._log_thread.close()
             self._disk.unlock(self._lock)
+            self._disk.reserve_files(0)
             self._is_running = False
             waiters, self._stop_waiters = self._stop_waiters, []
             for done in waiters:
@@ -498,6 +505,9 @@ class Node:
 
     def streams_under(self, prefix: bytes) -> tuple[Any, ...] | None:
         return self.catalog.streams_under(prefix)
+
+    def is_short_of_files(self) -> bool:
+        return bool(self._disk.is_short_of_files())
 
     def memory_bytes(self) -> int:
         return sum(h.machine.index.bytes for h in self.replicas if not h.is_file)

@@ -239,6 +239,9 @@ class NodeHandle(Protocol):
     def failed(self) -> dict[str, str]:
         """Streams that can't be served on this node, and why."""
 
+    def is_short_of_files(self) -> bool:
+        """True if this process may hardly open one more file (`ulimit -n`)."""
+
     def propose_meta(self, command: list[Any], done: Done) -> None:
         """Propose to the meta group. For stream commands, `done` is called once the stream's
         group is running (created), reconfigured (updated) or stopped and in trash (deleted)."""

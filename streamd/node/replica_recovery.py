@@ -23,6 +23,7 @@ from streamd.node.rebuild import GroupLog, StreamRebuild
 from streamd.node.scrub import check_installed
 from streamd.node.snapshot_state import unwrap
 from streamd.raft.membership import Membership, simple
+from streamd.store.block import OpenBlocks
 from streamd.store.block_codec import BlockCodec
 from streamd.store.disk import disk_error
 from streamd.store.hot_tail import HotBudget
@@ -74,7 +75,9 @@ class ReplicaRecovery:
         self._catch_ups = catch_ups
         self._codec = BlockCodec()
         self._hot_budget = HotBudget(
-            on_full=lambda: node.wal.hold(), on_room=lambda: node.wal.resume()
+            on_full=lambda: node.wal.hold(),
+            on_room=lambda: node.wal.resume(),
+            open_blocks=OpenBlocks(node.open_blocks_max),
         )
 
     def recover(self, asset: StreamAsset) -> Recovered:

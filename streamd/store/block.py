@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 
 from streamd.errors import CorruptionError
 from streamd.store import format as fmt
@@ -11,16 +12,52 @@ from streamd.store.footer import TRAILER_BYTES, footer_length
 from streamd.types import Buffer, Index, Pieces, Uid
 
 HEADER_BYTES = 64
+OPEN_BLOCKS_MAX = 1024  # where nobody says how many files the process may open
 
 Write = tuple[int, int, bytes | Pieces, bool]
 """(block_no, offset, blob, is_seal): write `blob`; with is_seal it is the footer."""
 
 
-class BlockFiles:
-    """Reads and writes block files. Files written since the last sync stay open for it."""
+class OpenBlocks:
+    """Bounds how many block files of all streams are open to be written. For the block thread.
 
-    def __init__(self, disk: Disk, directory: str, uid: Uid) -> None:
+    The least recently written one goes: it is synced and closed, and opened again when more is
+    appended to it. Closed without a sync, an error of its write-back might be told to nobody.
+    """
+
+    def __init__(self, files_max: int = OPEN_BLOCKS_MAX) -> None:
+        self._files_max = files_max
+        self._used: OrderedDict[tuple[BlockFiles, int], None] = OrderedDict()
+
+    def use(self, files: BlockFiles, block_no: int) -> None:
+        """`block_no` is open and about to be written."""
+        key = (files, block_no)
+        if key in self._used:
+            self._used.move_to_end(key)
+            return
+        self._used[key] = None
+        while len(self._used) > self._files_max:
+            oldest, no = self._used.popitem(last=False)[0]
+            oldest.settle(no)
+
+    def forget(self, files: BlockFiles, block_no: int) -> None:
+        """It is closed."""
+        self._used.pop((files, block_no), None)
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+
+class BlockFiles:
+    """Reads and writes block files. Files written since the last sync stay open for it, as far as
+    `open_blocks` lets them."""
+
+    def __init__(
+        self, disk: Disk, directory: str, uid: Uid, open_blocks: OpenBlocks | None = None
+    ) -> None:
         self._disk = disk
+        self._open_blocks = open_blocks if open_blocks is not None else OpenBlocks()
+        self._failure: OSError | None = None  # of a sync while another stream was written
         self._directory = directory
         self._uid = uid
         self._unsynced: dict[int, int] = {}  # block_no -> fd
@@ -51,6 +88,7 @@ class BlockFiles:
         """Carry out `writes` in order: neighbours of one block in one system call. `past_cache`:
         readers will not find them in memory (Disk.writev)."""
         disk = self._disk
+        self._check()
         at = 0
         while at < len(writes):
             block_no, offset, _, is_seal = writes[at]
@@ -69,16 +107,33 @@ class BlockFiles:
             if is_seal:
                 disk.crash_point("BLOCK_SEALED")
                 disk.fdatasync(fd)
-                del self._unsynced[block_no]
-                disk.close(fd)
+                self._close(block_no)
+
+    def settle(self, block_no: int) -> None:
+        """Sync and close one file; others need its place. Whoever writes or syncs next hears of an
+        error: the stream that needs the place has nothing to do with it."""
+        try:
+            self._disk.fdatasync(self._unsynced[block_no])
+        except OSError as err:
+            self._failure = self._failure or err
+        self._disk.close(self._unsynced.pop(block_no))
+        self._disk.crash_point("BLOCK_SETTLED")
+
+    def _close(self, block_no: int) -> None:
+        self._open_blocks.forget(self, block_no)
+        self._disk.close(self._unsynced.pop(block_no))
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def sync(self) -> None:
         """Everything written so far is durable when this returns."""
         disk = self._disk
+        self._check()
         for block_no, fd in list(self._unsynced.items()):
             disk.fdatasync(fd)
-            del self._unsynced[block_no]
-            disk.close(fd)
+            self._close(block_no)
         disk.crash_point("BLOCKS_SYNCED")
         if self._is_dir_unsynced:
             disk.sync_dir(self._directory)
@@ -186,17 +241,15 @@ class BlockFiles:
 
     def remove(self, block_no: int) -> None:
         """Remove the file, if it is there."""
-        fd = self._unsynced.pop(block_no, None)
-        if fd is not None:
-            self._disk.close(fd)
+        if block_no in self._unsynced:
+            self._close(block_no)
         if self._disk.exists(self.path(block_no)):
             self._disk.unlink(self.path(block_no))
             self._is_dir_unsynced = True
 
     def close(self) -> None:
-        for fd in self._unsynced.values():
-            self._disk.close(fd)
-        self._unsynced.clear()
+        for block_no in list(self._unsynced):
+            self._close(block_no)
 
     def _open_to_write(self, block_no: int, offset: int) -> int:
         """Raises CorruptionError if the file lacks something of what was written before `offset`:
@@ -216,4 +269,5 @@ class BlockFiles:
             if is_new or size < HEADER_BYTES:
                 self._disk.pwrite(fd, fmt.encode_block_header(self._uid, block_no), 0)
                 self._is_dir_unsynced = True
+        self._open_blocks.use(self, block_no)
         return fd

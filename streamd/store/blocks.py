@@ -37,7 +37,7 @@ class Blocks:
         self.on_error: Callable[[StreamdError], None] = lambda err: None
         self._disk = disk
         self._thread = thread
-        self._files = BlockFiles(disk, directory, uid)
+        self._files = BlockFiles(disk, directory, uid, budget.open_blocks)
         self._sizes = self._files.sizes()
         self._budget = budget
         self._tail = HotTail(budget)

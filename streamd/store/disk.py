@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
@@ -30,6 +30,7 @@ Post = Callable[[Callable[[], None]], Any]
 _Job = tuple[Callable[[], Any], Callable[[Any], None] | None]  # (job, done)
 
 _GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE))
+_TOO_MANY = frozenset((errno.EMFILE, errno.ENFILE))
 _NO_MEMORY = frozenset((errno.ENOMEM, errno.EAGAIN))  # after a write it is open what became of it
 _IOV_MAX = 1024
 _ZEROS = bytes(1 << 20)
@@ -99,6 +100,13 @@ class Disk(Protocol):
         """Open, make, rename and remove nothing from here on (ESTALE): what the paths lead to may
         be somebody else's by now. Files that are open stay so."""
 
+    def reserve_files(self, count: int) -> None:
+        """Keep so many more files open that are given up where one more could not be opened: what
+        is stored must not depend on who else opens files in this process."""
+
+    def is_short_of_files(self) -> bool:
+        """True if some of those had to be given up and can't be had again."""
+
     def remove_tree(self, path: str) -> None:
         """Remove a directory and all in it; no error if it does not exist."""
 
@@ -123,15 +131,44 @@ class OsDisk:
     def __init__(self) -> None:
         self._direct = DirectWriter(self.pwrite)
         self._is_abandoned = False
+        self._reserved: list[int] = []  # files kept open; touched by all threads
+        self._reserved_wanted = 0
 
     def open(self, path: str, *, create: bool = False) -> int:
         self._check_ours(path)
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return os.open(path, flags, 0o640)
+        return self._open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0))
+
+    def _open(self, path: str, flags: int) -> int:
+        """Open, if need be in the place of a reserved file."""
+        while True:
+            try:
+                return os.open(path, flags, 0o640)
+            except OSError as err:
+                if err.errno not in _TOO_MANY or not self._reserved:
+                    raise
+            with suppress(IndexError):  # another thread took the last
+                os.close(self._reserved.pop())
 
     def close(self, fd: int) -> None:
         self._direct.close(fd)
         os.close(fd)
+        if len(self._reserved) < self._reserved_wanted:
+            self._fill_reserve()
+
+    def reserve_files(self, count: int) -> None:
+        self._reserved_wanted = count
+        self._fill_reserve()
+        while len(self._reserved) > count:
+            os.close(self._reserved.pop())
+
+    def is_short_of_files(self) -> bool:
+        self._fill_reserve()
+        return len(self._reserved) < self._reserved_wanted
+
+    def _fill_reserve(self) -> None:
+        with suppress(OSError):  # whoever has them closes some one day
+            while len(self._reserved) < self._reserved_wanted:
+                self._reserved.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
         written = os.pwrite(fd, data, offset)
@@ -210,10 +247,16 @@ class OsDisk:
         os.makedirs(path, mode=0o750, exist_ok=True)
 
     def listdir(self, path: str) -> list[str]:
-        try:
-            return sorted(os.listdir(path))
-        except FileNotFoundError:
-            return []
+        while True:
+            try:
+                return sorted(os.listdir(path))
+            except FileNotFoundError:
+                return []
+            except OSError as err:
+                if err.errno not in _TOO_MANY or not self._reserved:
+                    raise
+            with suppress(IndexError):
+                os.close(self._reserved.pop())
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -243,11 +286,11 @@ class OsDisk:
             os.rmdir(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
+            self.close(fd)
 
     def lock(self, path: str) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from streamd.memory_share import MemoryShare
+from streamd.store.block import OpenBlocks
 from streamd.types import Pieces
 
 HOT_TAIL_BYTES = 8 * 1024 * 1024  # per stream: about what a live reader may lag and touch no disk
@@ -47,7 +48,9 @@ class HotBudget:
         queue_bytes_max: int = QUEUE_BYTES_MAX,
         on_full: Callable[[], None] = _nothing,
         on_room: Callable[[], None] = _nothing,
+        open_blocks: OpenBlocks | None = None,
     ) -> None:
+        self.open_blocks = open_blocks if open_blocks is not None else OpenBlocks()
         self.bytes_max = bytes_max
         self.gathered_bytes_max = gathered_bytes_max
         self.queue_bytes_max = queue_bytes_max

@@ -10,6 +10,7 @@ import pytest
 from streamd import limits
 from streamd.node import catchup
 from streamd.types import NodeId
+from tests.scenarios.conftest import Make
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import damages_of, fast_scrubbing
 from tests.scenarios.test_s4_last_copy import start
@@ -200,3 +201,22 @@ def test_a_replica_that_can_not_be_set_aside_for_want_of_files_is_opened_again(
     cluster.until("stopped", lambda: "S" in node.failed)
     cluster.until_whole(within_s=OVER_S)
     assert not node.failed
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_create_is_refused_before_files_run_out(make: Make, size: int) -> None:
+    """The process has given up files that it kept for what is stored already. Streams that are
+    there go on; one in memory needs no file."""
+    cluster = make(size)
+    cluster.create(replicas=size)
+    for host in cluster.hosts.values():
+        host.disk.is_out_of_files = True
+    answer = cluster.ask("STREAM.CREATE.T", {"name": "T", "subjects": ["T.>"]})
+    assert answer["error"]["err_code"] == 10023
+    assert "ulimit -n" in answer["error"]["description"]
+    assert len(cluster.publish(20)) == 20
+    memory = {"name": "M", "subjects": ["M.>"], "storage": "memory"}
+    assert "error" not in cluster.ask("STREAM.CREATE.M", memory)
+    for host in cluster.hosts.values():
+        host.disk.is_out_of_files = False
+    assert "error" not in cluster.ask("STREAM.CREATE.T", {"name": "T", "subjects": ["T.>"]})

@@ -94,6 +94,7 @@ class SimDisk:
         self.syncs = 0  # grows whenever durable names or bytes change by a sync
         self.is_crashed = False
         self._is_abandoned = False
+        self.is_out_of_files = False
         self._births: dict[str, int] = {}  # what `identity` said of a path
         self._next_birth = 1
 
@@ -419,6 +420,12 @@ class SimDisk:
         if self._files.get(self._paths[fd]) is inode:
             return True
         return any(one is inode for one in self._files.values())
+
+    def reserve_files(self, count: int) -> None:
+        """Here they never run out, unless a fault says so (EMFILE)."""
+
+    def is_short_of_files(self) -> bool:
+        return self.is_out_of_files
 
     def abandon(self) -> None:
         self._is_abandoned = True

@@ -179,6 +179,9 @@ class Node:
         self.on_stream_event: Callable[..., None] | None = None
         self._streams: dict[str, Stream] = {}
 
+    def is_short_of_files(self) -> bool:
+        return False
+
     def propose_meta(self, command: list[Any], done: Callable[[Any], None]) -> None:
         effects = Effects()
         entry = Entry(1, self.meta.applied + 1, b"x", command, tag=object())

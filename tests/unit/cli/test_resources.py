@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,27 @@ def test_the_default_store_directory_is_its_users_alone(tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="is a link"):
         resources.default_store_dir(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("files", "clients", "blocks", "reserved"),
+    [(64, 32, 8, 8), (256, 128, 32, 16), (1024, 512, 160, 16), (65_536, 61_440, 1952, 16)],
+)
+def test_open_files_are_shared_out(
+    monkeypatch: pytest.MonkeyPatch, files: int, clients: int, blocks: int, reserved: int
+) -> None:
+    """Each block may be open twice; what the log, listeners and peers need is left."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
+    resources.check_files()
+    assert resources.connections_max() == clients
+    assert resources.open_blocks_max() == blocks
+    assert resources.files_reserved() == reserved
+    assert clients + 2 * blocks + reserved < files
+
+
+def test_a_process_that_may_open_too_few_files_says_how_many_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (32, 32))
+    with pytest.raises(ConfigError, match=r"may open 32 files, JetStream needs 64"):
+        resources.check_files()

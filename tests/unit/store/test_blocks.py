@@ -13,6 +13,7 @@ from streamd.errors import CorruptionError, DiskError, ReadError, StreamdError
 from streamd.machine import base
 from streamd.store import blocks as blocks_module
 from streamd.store import format as fmt
+from streamd.store.block import OpenBlocks
 from streamd.store.blocks import APPEND, DROP, SEAL
 from streamd.store.footer import FooterColumns, decode_footer, encode_footer
 from streamd.store.hot_tail import HotBudget, HotTail
@@ -757,3 +758,90 @@ def test_flush_size_bounds_what_waits() -> None:
         offset += len(blob)
     assert store._pending_bytes < blocks_module.FLUSH_BYTES
     assert thread.job_count >= 2
+
+
+# --- how many files are open ----------------------------------------------------------------------
+
+
+def streams_of(
+    disk: SimDisk, thread: SimThread, count: int, *, files_max: int
+) -> tuple[list[StreamStore], list[list[StreamdError]], HotBudget]:
+    """Streams 1, 2, ... that share their open files."""
+    budget = HotBudget(open_blocks=OpenBlocks(files_max))
+    disk.make_dirs("/streams")
+    stores, errors = [], []
+    for uid in range(1, count + 1):
+        found: list[StreamdError] = []
+        stores.append(
+            StreamStore.open(
+                disk, f"/streams/{uid}", uid, thread, budget=budget, on_error=found.append
+            )
+        )
+        errors.append(found)
+    thread.run()
+    return stores, errors, budget
+
+
+def append_to(store: StreamStore, thread: SimThread, offset: int, first_seq: int = 1) -> int:
+    blob = blob_of(first_seq, 3)
+    store.apply([(APPEND, 1, offset, blob)])
+    store.flush()
+    thread.run()
+    return offset + len(blob)
+
+
+def test_few_files_are_open_however_many_streams_are_written() -> None:
+    """Round after round; who had to close one opens it again, and a power cut takes nothing of
+    what a snapshot would rely upon."""
+    disk, thread = SimDisk(), SimThread()
+    stores, errors, budget = streams_of(disk, thread, 20, files_max=4)
+    ends = [64] * len(stores)
+    for turn in range(3):
+        for at, store in enumerate(stores):
+            ends[at] = append_to(store, thread, ends[at], 1 + 3 * turn)
+            assert len(budget.open_blocks) <= 4
+            assert len(disk._open) <= 4
+    assert not any(errors)
+    for store in stores:
+        store._files.sync()
+    assert len(disk._open) == len(budget.open_blocks) == 0
+    disk.crash(keep=0.0)
+    for at, store in enumerate(stores):
+        assert [record.seq for record in store.scan(1, ends[at]) if record.type == fmt.MSG] == [
+            *range(1, 10)
+        ]
+        assert len(disk.contents(f"/streams/{at + 1}/1.blk")) == ends[at]
+
+
+def test_a_sync_that_fails_for_want_of_a_place_is_told_to_its_stream_alone() -> None:
+    """The one that needs the place goes on; the other's snapshot must not be taken (I10)."""
+    disk, thread = SimDisk(), SimThread()
+    stores, errors, _ = streams_of(disk, thread, 2, files_max=1)
+    end = append_to(stores[0], thread, 64)
+    disk.fail("fdatasync", errno.EIO, under="/streams/1/")
+    append_to(stores[1], thread, 64)
+    assert errors == [[], []]
+    append_to(stores[0], thread, end, 4)
+    assert len(errors[0]) == 1
+    assert errors[1] == []
+    with pytest.raises(OSError, match="fdatasync"):
+        stores[0]._files.sync()
+
+
+def test_a_block_is_not_written_on_behind_a_hole() -> None:
+    """Its file was removed, or cut, while it was closed."""
+    for harm in ("removed", "cut"):
+        disk, thread = SimDisk(), SimThread()
+        stores, errors, _ = streams_of(disk, thread, 2, files_max=1)
+        end = append_to(stores[0], thread, 64)
+        append_to(stores[1], thread, 64)
+        path = "/streams/1/1.blk"
+        if harm == "removed":
+            disk.wipe(path)
+        else:
+            fd = disk.open(path)
+            disk.truncate(fd, end - 1)
+            disk.close(fd)
+        append_to(stores[0], thread, end, 4)
+        assert [type(err) for err in errors[0]] == [CorruptionError]
+        assert path in str(errors[0][0])

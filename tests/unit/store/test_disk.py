@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import queue
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -321,3 +323,76 @@ def test_the_error_of_a_quick_job_is_its_result_in_a_round_of_its_own() -> None:
     both.run_ready()
     both.thread.close()
     assert results == [ZeroDivisionError]
+
+
+_OUT_OF_FILES = """
+import os, resource, sys
+from streamd.store.disk import OsDisk
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+disk = OsDisk()
+disk.reserve_files(8)
+assert not disk.is_short_of_files()
+taken = []
+try:
+    while True:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+opened = [disk.open(f"{sys.argv[1]}/{number}", create=True) for number in range(6)]
+disk.sync_dir(sys.argv[1])
+assert disk.listdir(sys.argv[1]) == [str(number) for number in range(6)]
+assert disk.is_short_of_files()
+for fd in taken:
+    os.close(fd)
+assert not disk.is_short_of_files()
+for number in range(6, 30):
+    opened.append(disk.open(f"{sys.argv[1]}/{number}", create=True))
+try:
+    opened += [disk.open(f"{sys.argv[1]}/more-{number}", create=True) for number in range(64)]
+except OSError as err:
+    print(err.strerror)
+"""
+
+
+def test_what_others_open_leaves_the_store_its_files(tmp_path: Path) -> None:
+    """A process that may open 64 files, and all of them are open: 8 were kept for the store."""
+    found = subprocess.run(
+        [sys.executable, "-c", _OUT_OF_FILES, str(tmp_path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (found.stdout.strip(), found.stderr) == ("Too many open files", "")
+
+
+def test_what_is_given_up_opens_nothing_by_name(tmp_path: Path) -> None:
+    """Open files stay so; the directory is somebody else's."""
+    disk = OsDisk()
+    fd = disk.open(str(tmp_path / "mine"), create=True)
+    assert disk.is_linked(fd)
+    identity = disk.identity(str(tmp_path))
+    (tmp_path / "mine").unlink()
+    assert not disk.is_linked(fd)
+    disk.abandon()
+    disk.pwrite(fd, b"x", 0)
+    for doing in (
+        lambda: disk.open(str(tmp_path / "other"), create=True),
+        lambda: disk.mkdir(str(tmp_path / "d")),
+        lambda: disk.make_dirs(str(tmp_path / "d" / "e")),
+        lambda: disk.replace(str(tmp_path), str(tmp_path) + "-2"),
+        lambda: disk.unlink(str(tmp_path / "other")),
+        lambda: disk.remove_tree(str(tmp_path)),
+    ):
+        with pytest.raises(OSError, match="Stale"):
+            doing()
+    assert disk.identity(str(tmp_path)) == identity
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_is_made_only_where_there_is_one(tmp_path: Path) -> None:
+    disk = OsDisk()
+    with pytest.raises(FileNotFoundError):
+        disk.mkdir(str(tmp_path / "gone" / "streams"))
+    disk.mkdir(str(tmp_path / "d"))
+    disk.mkdir(str(tmp_path / "d"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError):
+        disk.mkdir(str(tmp_path / "file"))
