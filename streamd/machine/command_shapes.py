@@ -42,7 +42,7 @@ def admit(entry: Entry, known: Container[int], out: Effects) -> Command | None:
     malformed. `known`: the kinds that this machine applies."""
     command: Command | None = entry.command
     if command is not None:
-        if command[0] in _TRUSTED:
+        if command[0] in _TRUSTED and _has_field_count(command):
             return command
         reason = why_malformed(command, known)
     elif not entry.data:
@@ -61,6 +61,13 @@ def admit(entry: Entry, known: Container[int], out: Effects) -> Command | None:
     if entry.tag is not None:
         out.outcomes.append((entry.tag, errors.BAD_REQUEST()))
     return None
+
+
+def _has_field_count(command: Command) -> bool:
+    """True if `command` has as many fields as its kind may have. Looked at for trusted commands,
+    too: what every other replica passes over must not be applied by its proposer alone."""
+    least, checks = _SHAPES[command[0]]
+    return least < len(command) <= len(checks) + 1
 
 
 def why_malformed(command: Any, known: Container[int]) -> str:

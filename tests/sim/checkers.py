@@ -332,7 +332,9 @@ class Probes:
         self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> Probes:
+        from streamd.node.group import Turn
         from streamd.node.monitor import Monitor
+        from streamd.node.peering import Peering
 
         checkers = self._checkers
         take = RaftCore.take
@@ -352,12 +354,20 @@ class Probes:
                 raise Violation(f"{who} failed: {type(err).__name__}: {err}") from err
             end(monitor, err)
 
+        follow = Peering.follow
+
+        def probed_follow(peering: Peering, uid: Uid, turn: Turn) -> None:
+            # Only a faulty proposer logs what no machine can apply: what it held would be lost.
+            need(not turn.effects.ignored, f"entries of {uid} passed over: {turn.effects.ignored}")
+            follow(peering, uid, turn)
+
         release = Wal.release
 
         def probed_release(wal: Wal, group: Uid, index: Index, term: Term, chain: int) -> None:
             checkers.durability.on_release(wal._disk, group, index)  # type: ignore[arg-type]
             release(wal, group, index, term, chain)
 
+        self._set(Peering, "follow", probed_follow)
         self._set(Wal, "release", probed_release)
         self._set(RaftCore, "take", probed_take)
         self._set(Monitor, "_end", probed_end)

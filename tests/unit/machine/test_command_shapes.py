@@ -168,3 +168,16 @@ def test_the_proposer_passes_over_what_its_followers_pass_over() -> None:
     meta.apply(Entry(1, meta.applied + 1, data, command, "t"), out)
     assert out.ignored == [(2, "command 106: field 2 is not what it should be")]
     assert not meta.removals
+
+
+@pytest.mark.parametrize("kind", sorted(command_shapes._TRUSTED))
+@pytest.mark.parametrize("change", [lambda fields: [*fields, *[0] * 9], lambda fields: []])
+def test_who_proposed_passes_over_what_the_others_do(kind: int, change: Any) -> None:
+    """A proposer holds its commands decoded and trusts what is in them, but not how much: one that
+    every follower passes over, applied by its leader alone, made all replicas differ."""
+    command = [kind, 1, *change(OF_STREAM[kind])]
+    known = set(OF_STREAM)
+    for entry in (Entry(1, 5, b"", command), Entry(1, 5, commands.encode(command))):
+        out = Effects()
+        assert command_shapes.admit(entry, known, out) is None
+        assert [index for index, _ in out.ignored] == [5]
