@@ -88,7 +88,7 @@ def _send_one(
             request.status(_NOT_FOUND)
         elif request.reply:
             block = _origin(handle.name_bytes, message, b"") if with_headers else b""
-            request.context.wires.publish(request.reply, b"", block, message.payload)
+            request.send(block, message.payload)
 
     handle.read([seq], send)
 
@@ -217,8 +217,7 @@ class _Batch:
         if found is None:
             self._request.unreadable()
             return
-        name, reply = self._handle.name_bytes, self._request.reply
-        publish = self._request.context.wires.publish
+        name, send = self._handle.name_bytes, self._request.send
         for message in found:
             if message is None:
                 continue  # deleted since it was selected
@@ -235,7 +234,7 @@ class _Batch:
                 )
                 block = _origin(name, message, place)
             self._last_seq = message.seq
-            publish(reply, b"", block, message.payload)
+            send(block, message.payload)
         self._next_chunk()
 
 

@@ -38,6 +38,14 @@ class RemoteClient(NamedTuple):
     name: str
     lang: str
     version: str
+    is_administrator: bool = False  # as its server says of a request that comes by the gate
+
+    def may_administer(self, _subject: bytes) -> bool:
+        """True if it may have this request served, which is not for every user."""
+        return self.is_administrator
+
+    def forbid_publish(self, subject: bytes) -> None:
+        """See ClientSession. Its connection is elsewhere; the answer says it."""
 
 
 class Forwarding:
@@ -81,6 +89,10 @@ class Forwarding:
         return True
 
     def _serve_here(self, request: Request) -> None:
+        if self._is_early(request):
+            request.parked_until_ms = self._context.clock.monotonic_ms() + limits.API_RETRY_MS
+            self._call_later(limits.API_EARLY_S, self._serve_here, request)
+            return
         endpoint = request.endpoint
         if endpoint.is_list:
             if self._lists_served >= limits.API_LISTS_MAX:
@@ -92,6 +104,17 @@ class Forwarding:
             self._changes += 1
             request.on_done = partial(self._answered, request.on_done)
         self._serve(request)
+
+    def _is_early(self, request: Request) -> bool:
+        """True if a pull, which came through a third node, is here before the word that its client
+        listens, which took another link: nothing would be delivered. Such a one is served late."""
+        return (
+            request.hops > 1
+            and not request.endpoint.is_json
+            and bool(request.reply)
+            and not request.parked_until_ms
+            and not self._context.wires.has_interest(request.reply)
+        )
 
     def _answered(self, on_done: Callable[[bool], None] | None, is_answered: bool) -> None:
         self._changes -= 1
@@ -247,4 +270,4 @@ class Forwarding:
 
 def client_of(facts: list[Any]) -> RemoteClient | None:
     """Return the client that another node's note describes; a newer node may say more of it."""
-    return RemoteClient(*facts[: len(RemoteClient._fields)]) if facts else None
+    return RemoteClient(*facts[: len(_FIELDS) + 1]) if facts else None

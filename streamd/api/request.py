@@ -199,7 +199,7 @@ class Request:
     def status(self, block: bytes) -> None:
         """Send a header-only message: for requests whose answers are messages."""
         if self.reply:
-            self._publish(block, b"")
+            self.send(block, b"")
 
     def unreadable(self) -> None:
         """Answer that what was asked for is stored, and that the disk does not give it back."""
@@ -216,12 +216,12 @@ class Request:
     def _send(self, document: dict[str, Any], *, is_audited: bool) -> None:
         body = to_json(document)
         if self.reply:
-            self._publish(b"", body)
+            self.send(b"", body)
         if is_audited:
             self.context.advisories.audit(self, body)
         self.finish()
 
-    def _publish(self, headers: bytes, payload: bytes) -> None:
+    def send(self, headers: bytes, payload: bytes) -> None:
         """Send a message to who asked.
 
         A request that came through a third node may be here before the word that its client

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from streamd import errors, limits
 from streamd.api import account, cluster, consumers, direct, messages, streams
 from streamd.api.advisories import Advisories
-from streamd.api.forwarding import FORWARD, CallLater, Forwarding, client_of
+from streamd.api.forwarding import FORWARD, CallLater, Forwarding, RemoteClient, client_of
 from streamd.api.request import (
     ANSWER,
     META,
@@ -193,6 +193,8 @@ class Router:
         request = self._request(subject, reply, headers, payload, client)
         if request is None:
             return
+        if isinstance(client, RemoteClient):  # of a server without JetStream, which passed it on
+            request.hops, request.origin = 1, client.server
         if request.endpoint.is_administrative and not _may_administer(client, subject):
             # Here, at the client's own node, which knows its user: nodes take each other's word.
             client.forbid_publish(subject)

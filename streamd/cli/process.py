@@ -181,6 +181,7 @@ class ServerProcess:
         """Listen for other servers and dial those that are configured."""
         options = self._options.cluster
         self._pubsub.attach_peers(cluster)
+        self._open_gate(cluster)
         self._monitoring.attach_cluster(cluster)
         try:
             await cluster.start(self._tasks)
@@ -189,6 +190,17 @@ class ServerProcess:
             raise StartError(text) from err
         except ConfigError as err:
             raise StartError(str(err)) from err
+
+    def _open_gate(self, cluster: Cluster) -> None:
+        """Have clients of servers without JetStream served by those that have it."""
+        from streamd.net.gate import Gate, GateKeeper
+
+        if self._node is None:
+            Gate(self._pubsub, cluster)
+        elif self._node.is_clustered:
+            call_soon = asyncio.get_running_loop().call_soon
+            domain = self._options.jetstream.domain
+            GateKeeper(self._pubsub, self._node, cluster, call_soon, domain)
 
     def _share_urls(self, cluster: Cluster) -> None:
         """Tell other servers where our clients connect, and our clients of theirs."""
@@ -241,7 +253,8 @@ class ServerProcess:
         )
         if self._cluster is not None and node.is_clustered:
             self._cluster.handler = node
-            node.attach_peers(self._cluster, self._cluster.expected_size)
+            links = self._cluster
+            node.attach_peers(links, links.expected_size, links.unreached)
         try:
             await node.started()
         except (ConfigError, CorruptionError, DiskError, OSError) as err:

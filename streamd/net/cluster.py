@@ -84,6 +84,7 @@ class Cluster:
         self._open: set[PeerLink] = set()  # every socket that is not gone yet
         self._chosen: dict[NodeId, PeerLink] = {}  # that will be up, or are
         self._up: dict[NodeId, PeerLink] = {}
+        self._streamless: set[NodeId] = set()  # servers that were met, and have no JetStream
         self._rid = 0
         self._to_answer: deque[PeerLink] = deque()  # strangers whose HELLO waits for ours
         self._answer_timer: asyncio.TimerHandle | None = None
@@ -213,11 +214,16 @@ class Cluster:
         self._on_urls.append(on_change)
 
     def expected_size(self) -> int:
-        """How many servers the configured routes lead to, this one included.
+        """How many servers with JetStream the configured routes lead to, this one included.
 
-        Routes to one server under two names count twice until it was met.
+        Routes to one server under two names count twice until it was met, and so does one without
+        JetStream count until then.
         """
-        return self._routes.expected_size() if self._routes is not None else 1
+        return self._routes.expected_size(self._streamless) if self._routes is not None else 1
+
+    def unreached(self) -> list[str]:
+        """Return the configured routes to servers that are not here, as `host:port`."""
+        return self._routes.unreached() if self._routes is not None else []
 
     def change_routes(self, options: ClusterOptions) -> None:
         """Go on with `options`, of which only the routes differ from before."""
@@ -415,6 +421,10 @@ class Cluster:
         """Introduce a node to the handler; return why there can be no link, or ""."""
         try:
             peer_args.check_hello(hello)
+            if hello:
+                self._streamless.discard(name)
+            else:
+                self._streamless.add(name)
             self.handler.on_peer_up(name, hello)
         except ConfigError as err:
             return str(err)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from streamd.config.cluster import LOOPBACK, RouteUrl, split_address
@@ -125,10 +126,19 @@ class PeerRoutes:
             if route.name == name:
                 route.wake.set()
 
-    def expected_size(self) -> int:
-        """How many servers the configured routes lead to, this one included."""
+    def expected_size(self, left_out: Collection[NodeId] = ()) -> int:
+        """How many servers the configured routes lead to, this one included; some are not to be
+        counted."""
         others = {route.name or route.address for route in self.explicit if not route.is_self}
-        return len(others) + 1
+        return len(others.difference(left_out)) + 1
+
+    def unreached(self) -> list[str]:
+        """Return the addresses of configured routes that lead to nobody at the moment."""
+        return [
+            route.address
+            for route in self.explicit
+            if not route.is_self and not (route.name and self._cluster.has_link(route.name))
+        ]
 
     # --- the dialer -----------------------------------------------------------------------------
 

@@ -64,6 +64,8 @@ class PubSub(FanOut):
         self._ack_consumer = ""
         self._ack_stream: StreamHandle | None = None
         self._server_sink = ServerSink(self)
+        # What clients of servers without JetStream published, in one note.
+        self._gated: dict[StreamHandle, tuple[list[Msg], list[bytes]]] = {}
 
     def attach(self, node: NodeHandle) -> None:
         """Connect the node whose streams capture subjects. At most once."""
@@ -377,6 +379,41 @@ class PubSub(FanOut):
         if route.plain or route.queues or route.remote:
             self.route_one(None, route, subject, reply, headers, payload)
             self.flush_if_idle()
+
+    def publish_for(
+        self, client: Any, subject: bytes, reply: bytes, headers: bytes, payload: bytes
+    ) -> None:
+        """Take in what a client of a server without JetStream published, as far as that concerns
+        streams and the API; `published_for` ends a run of these. Who else listens got it from
+        there. (See gate.py.)"""
+        node = self._node
+        if node is not None and node.topology_version != self._topology:
+            self._refresh_topology()
+        if subject.startswith(_OWN_PREFIX):
+            self._post_gated()
+            self._ack_key = b""
+            if self._take_ack(subject, reply, headers, payload):
+                return
+        route = self.table.find(subject)
+        for stream in route.streams:
+            msgs, replies = self._gated.setdefault(stream, ([], []))
+            msgs.append((subject, headers, payload))
+            replies.append(reply)
+        for sub in route.plain:
+            if sub.callback is not None and not sub.is_told:
+                sub.callback(subject, reply, headers, payload, client)
+
+    def published_for(self) -> None:
+        """Hand what came by `publish_for` to the streams, and write out what followed."""
+        self._post_gated()
+        self._ack_key = b""
+        self.flush_if_idle()
+
+    def _post_gated(self) -> None:
+        gated, self._gated = self._gated, {}
+        for stream, (msgs, replies) in gated.items():
+            is_odd = not are_stored_as_sent(b"".join(msg[1] for msg in msgs))
+            ingest(stream, msgs, replies, self._server_sink, has_odd_headers=is_odd)
 
 
 def _ignore(_value: Any) -> None: ...

@@ -4,7 +4,8 @@ A cluster is born when all nodes that were configured to be in it have met and n
 yet: the one with the smallest name draws the cluster's id, writes it down with everybody's names
 and tells the others. So two nodes that lost their disks can't found a second cluster while the
 third, who has the data, is away: they wait for it. Who meets a member of a cluster joins it, as
-one who may have forgotten what it once promised (see raft/, "uncertain").
+one who may have forgotten what it once promised (see raft/, "uncertain"). A server without
+JetStream has no part in this, whoever names it in its routes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd.errors import ConfigError
+from streamd.limits import BOOTSTRAP_QUIET_LOOKS
 from streamd.node.ports import Peers
 from streamd.types import NodeId
 
@@ -20,7 +22,8 @@ from streamd.types import NodeId
 class Bootstrap:
     """Decides which cluster this node belongs to. `on_decided(is_uncertain)` is called once.
 
-    `save` makes `identity` durable, or returns False: then the node is at its end.
+    `save` makes `identity` durable, or returns False: then the node is at its end. `expected_size`
+    counts the servers with JetStream that are configured, this one included, as far as is known.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Bootstrap:
         self._save = save
         self._on_decided = on_decided
         self._hellos: dict[NodeId, dict[str, Any]] = {}
+        self._quiet_looks = 0  # since another node came or went
 
     @property
     def is_decided(self) -> bool:
@@ -59,14 +63,33 @@ class Bootstrap:
     def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
         """Another node is here."""
         self._hellos[node_id] = hello
-        self.look()
+        self._quiet_looks = 0
+        self._look()
 
     def on_peer_down(self, node_id: NodeId) -> None:
         """And gone again."""
         self._hellos.pop(node_id, None)
+        self._quiet_looks = 0
 
     def look(self) -> None:
-        """Join or found a cluster, if that can be decided now."""
+        """Join or found a cluster, if that can be decided now; called again and again."""
+        self._quiet_looks += 1
+        self._look()
+
+    def waits_for(self) -> str:
+        """Say what has to happen before there is a cluster."""
+        names = self._here()
+        missing = max(self._expected_size(), 2) - len(names)
+        if missing > 0:
+            return f"{missing} more server{'s' * (missing > 1)} with JetStream"
+        if names[0] != self._name:
+            return f"{names[0]} to found it"
+        return "nobody else to come"
+
+    def _here(self) -> list[NodeId]:
+        return sorted([self._name, *self._hellos])
+
+    def _look(self) -> None:
         if self.is_decided:
             return
         for node_id in sorted(self._hellos):
@@ -75,9 +98,11 @@ class Bootstrap:
                 self._identity["removal"] = self._latest_removal(hello["cluster_id"])
                 self._adopt(hello["cluster_id"], list(hello["voters"]), is_uncertain=True)
                 return
-        names = sorted([self._name, *self._hellos])
-        if len(names) < max(self._expected_size(), 2) or names[0] != self._name:
+        names, expected = self._here(), self._expected_size()
+        if len(names) < max(expected, 2) or names[0] != self._name:
             return
+        if expected < 2 and self._quiet_looks < BOOTSTRAP_QUIET_LOOKS:
+            return  # the routes lead to servers without JetStream alone: who there is takes a while
         cluster_id = self._random_id()
         if not self._keep(cluster_id, names, is_uncertain=False):
             return

@@ -22,6 +22,7 @@ class Catalog:
     def __init__(self, capturing: Callable[[bytes], Iterable[str]]) -> None:
         self._capturing = capturing
         self.topology_version = 0
+        self.on_change: Callable[[], None] = _ignore
         self._handles: dict[str, LocalStream | RemoteStream] = {}
         self._sorted: list[LocalStream | RemoteStream] | None = []
         self._routes: dict[bytes, tuple[LocalStream | RemoteStream, ...]] = {}
@@ -76,3 +77,7 @@ class Catalog:
         self._sorted = None
         self._routes.clear()
         self.topology_version += 1
+        self.on_change()
+
+
+def _ignore() -> None: ...

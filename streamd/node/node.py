@@ -137,6 +137,9 @@ class Node:
         self.has_requests: Callable[[], bool] = lambda: False  # see wait_for_requests
         self._on_fatal = on_fatal
         self._expected_size: Callable[[], int] = lambda: 1
+        self._unreached: Callable[[], list[str]] = list
+        self._bootstrap_looks = 0
+        self._told_waiting = ""  # what was said last of the cluster that is not founded yet
         self._bootstrap: Bootstrap | None = None
         self._is_running = False
         self._is_stopping = False
@@ -144,10 +147,17 @@ class Node:
 
     # --- life -------------------------------------------------------------------------------
 
-    def attach_peers(self, peers: Peers, expected_size: Callable[[], int]) -> None:
-        """Join the links to other nodes; before `start`. `expected_size`: nodes configured."""
+    def attach_peers(
+        self,
+        peers: Peers,
+        expected_size: Callable[[], int],
+        unreached: Callable[[], list[str]] = list,
+    ) -> None:
+        """Join the links to other nodes; before `start`. `expected_size`: nodes with streams that
+        are configured; `unreached`: those of the configured without a link."""
         self.peering.peers = peers
         self._expected_size = expected_size
+        self._unreached = unreached
 
     def start(self, done: Callable[[BaseException | None], None]) -> None:
         """Recover everything on disk. Raises ConfigError, CorruptionError, DiskError.
@@ -345,7 +355,20 @@ class Node:
             return
         self._bootstrap.look()
         if not self._bootstrap.is_decided:
+            self._tell_waiting(self._bootstrap.waits_for())
             self.timers.later("bootstrap", limits.BOOTSTRAP_RETRY_S, self._look_at_bootstrap)
+
+    def _tell_waiting(self, what: str) -> None:
+        """Say what the cluster waits for before it is founded: after a moment, and on a change."""
+        self._bootstrap_looks += 1
+        unreached = " ".join(self._unreached())
+        if self._bootstrap_looks < limits.BOOTSTRAP_TOLD_LOOKS:
+            return
+        if f"{what} {unreached}" == self._told_waiting:
+            return
+        self._told_waiting = f"{what} {unreached}"
+        facts = {"unreached": unreached} if unreached else {}
+        self.warn(f"JetStream cluster is not founded yet: waiting for {what}", **facts)
 
     def _cluster_decided(self, is_uncertain: bool) -> None:
         self.info("cluster joined" if is_uncertain else "cluster founded", id=self.cluster_id)
@@ -444,6 +467,8 @@ class Node:
     def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
         if not self._is_running:
             raise ConfigError("this node has not started")
+        if not hello:
+            return  # a server without JetStream: it is no member of anything
         assert self._bootstrap is not None
         self._bootstrap.check(node_id, hello)
         self.removals.check(node_id, hello)

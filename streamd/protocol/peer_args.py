@@ -233,6 +233,12 @@ _is_request: Final = _row(
 )  # fmt: skip
 
 
+_are_gate_msgs: Final = _row(
+    lambda value: value == [] or _client(value),
+    _list_of(_row(_is_bytes, _is_bytes, _is_bytes, _is_bytes, _is_bool)),
+)
+
+
 def _is_core_msg(item: Any) -> bool:
     if type(item) is not list or not 2 <= len(item) <= 5 or len(item) == 3:
         return False
@@ -312,6 +318,9 @@ _NOTES: Final[dict[str, Check]] = {
     "net.run": _is_delivery_run,
     "net.full": _row(_is_bytes),
     "net.room": _row(_are_bytes),
+    "gate.want": _row(),
+    "gate.subjects": _row(_is_bool, _are_bytes, _are_bytes),
+    "gate.msgs": _are_gate_msgs,
     "net.peers": _row(_dict_of(_is_text)),
     "net.urls": _are_texts,
 }

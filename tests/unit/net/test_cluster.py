@@ -448,6 +448,31 @@ def test_two_routes_to_one_server_count_once_it_was_met() -> None:
     asyncio.run(main())
 
 
+def test_a_server_without_jetstream_is_not_waited_for() -> None:
+    """It is named in a route like any other; who meets it knows better."""
+
+    async def main() -> None:
+        async with bed() as make:
+            plain = make("plain")
+            plain.handler.words = {}
+            await plain.start()
+            b = await make("b").start()
+            a = make("a", routes=(plain.url, b.url))
+            await a.start()
+            assert a.cluster.expected_size() == 3
+            assert a.cluster.unreached() == [plain.url.address, b.url.address]
+            await a.until_up("b", "plain")
+            assert a.cluster.expected_size() == 2
+            assert a.cluster.unreached() == []
+            assert plain.cluster.expected_size() == 1
+            await plain.cluster.close()
+            await a.until_up("b")
+            assert a.cluster.expected_size() == 2  # it has not changed while it is away
+            assert a.cluster.unreached() == [plain.url.address]
+
+    asyncio.run(main())
+
+
 def test_routes_may_be_changed() -> None:
     """A reload: new ones are dialed, those that are gone are not dialed again, links stay."""
 

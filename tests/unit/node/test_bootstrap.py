@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from streamd.errors import ConfigError
+from streamd.limits import BOOTSTRAP_QUIET_LOOKS
 from streamd.node.bootstrap import Bootstrap
 
 VIRGIN: dict[str, Any] = {"cluster_id": "", "voters": []}
@@ -116,3 +117,27 @@ def test_what_can_not_be_written_down_is_not_decided(theirs: str) -> None:
     assert bed.calls.sent == []
     assert bed.identity.keys() <= {"removal"}
     assert not bed.bootstrap.is_decided
+
+
+def test_where_no_route_says_how_many_there_are_the_founder_waits_for_who_comes() -> None:
+    """All routes lead to a server without JetStream, by which the others meet."""
+    bed = Bed("a", expected=1)
+    bed.bootstrap.on_peer_up("b", VIRGIN)
+    for _ in range(BOOTSTRAP_QUIET_LOOKS - 1):
+        bed.bootstrap.look()
+    bed.bootstrap.on_peer_up("c", VIRGIN)
+    for _ in range(BOOTSTRAP_QUIET_LOOKS - 1):
+        bed.bootstrap.look()
+        assert bed.decided == []
+    bed.bootstrap.look()
+    assert bed.saved[-1]["voters"] == ["a", "b", "c"]
+
+
+def test_it_says_what_is_waited_for() -> None:
+    bed = Bed("b", expected=4)
+    assert bed.bootstrap.waits_for() == "3 more servers with JetStream"
+    bed.bootstrap.on_peer_up("c", VIRGIN)
+    bed.bootstrap.on_peer_up("d", VIRGIN)
+    assert bed.bootstrap.waits_for() == "1 more server with JetStream"
+    bed.bootstrap.on_peer_up("a", VIRGIN)
+    assert bed.bootstrap.waits_for() == "a to found it"
