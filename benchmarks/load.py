@@ -567,10 +567,22 @@ def push(port: int, *, size: int, seconds: float, is_ordered: bool) -> Figures:
     return {"rate": got / took, "count": float(got)}
 
 
-def get_last(port: int, *, size: int, seconds: float, connections: int = 1) -> Figures:
-    """DIRECT.GET of the last message of one of 1,000 subjects, one in flight per connection."""
+def get_last(
+    port: int,
+    *,
+    size: int,
+    seconds: float,
+    connections: int = 1,
+    is_direct: bool = True,
+    replicas: int = 1,
+    nodes: dict[str, int] | None = None,
+) -> Figures:
+    """The last message of one of 1,000 subjects, one in flight per connection: by DIRECT.GET, which
+    any replica answers, or by STREAM.MSG.GET, which the leader does."""
     api = Api(port)
-    api.create_stream(max_msgs_per_subject=1, allow_direct=True)
+    api.create_stream(max_msgs_per_subject=1, allow_direct=True, num_replicas=replicas)
+    if nodes:
+        port = api.leader_port(nodes)
     writer = Link(port)
     body = payload(size)
     lines = [b"SUB _INBOX.fill 1\r\n"]
@@ -588,7 +600,6 @@ def get_last(port: int, *, size: int, seconds: float, connections: int = 1) -> F
     loop.close()
 
     links = [Link(port) for _ in range(connections)]
-    ask_line = b"PUB $JS.API.DIRECT.GET.%s.bench.%04d _INBOX.get.%d.%06d 0\r\n\r\n"
     loop = Loop(links)
     clock = time.perf_counter
     waits: list[float] = []
@@ -600,11 +611,19 @@ def get_last(port: int, *, size: int, seconds: float, connections: int = 1) -> F
         link.in_flight = 1
         link.sent_at = clock()
         target = link.next * 7 % 1000
-        link.send(ask_line % (STREAM.encode(), target, link.socket.fileno(), link.next))
+        place = link.socket.fileno(), link.next
+        if is_direct:
+            link.send(b"PUB $JS.API.DIRECT.GET.%s.bench.%04d _INBOX.get.%d.%06d 0\r\n\r\n"
+                      % (STREAM.encode(), target, *place))  # fmt: skip
+        else:
+            body = b'{"last_by_subj":"bench.%04d"}' % target
+            link.send(b"PUB $JS.API.STREAM.MSG.GET.%s _INBOX.get.%d.%06d %d\r\n%s\r\n"
+                      % (STREAM.encode(), *place, len(body), body))  # fmt: skip
 
     def on_readable(link: Link) -> None:
         nonlocal got
-        if b"Nats-Sequence" in link.receive():  # one in flight: an answer is one chunk's worth
+        # One in flight: an answer is one chunk's worth.
+        if (b"Nats-Sequence" if is_direct else b'"seq":') in link.receive():
             got += 1
             link.in_flight = 0
             waits.append(clock() - link.sent_at)

@@ -78,6 +78,8 @@ def _rows() -> list[Row]:
             {"size": 128}, measure="p50_us"),
         Row("get_last16_128", "direct get, last per subject, 16 connections", "get_last",
             {"size": 128, "connections": 16}),
+        Row("msg_get_128", "get from the leader, last of one of 1,000 subjects, one in flight",
+            "get_last", {"size": 128, "is_direct": False}, measure="p50_us"),
     ]  # fmt: skip
     for key, size in SIZES.items():
         named = SIZE_NAMES[key]
@@ -114,6 +116,8 @@ def _replicated_rows() -> list[Row]:
             {"size": 128, "window": 1}, measure="p50_us", reach_always=1.67),
         Row("r3_sync16_128", "R3: publish, 16 connections, one in flight each, 128 B", "publish",
             {"size": 128, "window": 1, "connections": 16}),
+        Row("r3_msg_get_128", "R3: get from the leader, last per subject, one in flight",
+            "get_last", {"size": 128, "is_direct": False}, measure="p50_us"),
         Row("r3_fetch_128", "R3: pull, fetch 500, explicit acks, 128 B", "fetch",
             {"size": 128}, fill=200_000, fill_size=128, reach_always=1.0),
         Row("r3_failover", "R3: SIGKILL of the leader to the next ack", "failover",

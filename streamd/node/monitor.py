@@ -121,6 +121,11 @@ class Monitor:
         if self._wake.is_rung:
             self._due.answer(self._wake)
 
+    @property
+    def has_nothing_to_do(self) -> bool:
+        """True while the group runs, and all messages so far have had their turn."""
+        return not (self._inbox or self._is_stopping or self._is_done)
+
     def stop(self) -> None:
         """Ask the loop to end; it takes a last snapshot itself, or none. Await `stopped`."""
         self.post((g.STOP, None, None, None))

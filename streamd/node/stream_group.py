@@ -115,6 +115,19 @@ class StreamGroup(StreamPublishes):
             self._propose_unforced()
         self._propose_store()
 
+    @property
+    def shows_all(self) -> bool:
+        """True if a linearizable read may look at once: this member alone decides what is in the
+        stream, it has applied all of its log, and nothing waits to be logged."""
+        raft = self.raft
+        return (
+            self._is_ready
+            and raft.log.is_sole
+            and self.machine.applied == raft.last_index
+            and not (self._msgs or self._unforced or self._held or self._reads)
+            and not (self._acked or self._positioned)
+        )
+
     def _on_barrier(self, done: Callable[[], None], lost: Callable[[], None], c: Any) -> None:
         """A linearizable read: what cursors and clients have done so far is logged first."""
         self._propose_all()
