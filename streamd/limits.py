@@ -139,6 +139,10 @@ RAFT_ENTRY_MEMORY_BYTES: Final = 192  # what an entry takes there beside its dat
 RAFT_APPEND_BYTES: Final = 1024 * 1024  # of one append message; larger ones delay heartbeats
 RAFT_APPEND_ENTRIES: Final = 1024  # of one append message
 RAFT_INFLIGHT_APPENDS: Final = 64  # unanswered appends per peer; with the bytes bounds its link
+TAIL_PIECE_BYTES: Final = 256 * 1024  # of a log that is set aside, read within one round
+TAIL_LOOK_SEQS: Final = 1024  # messages of which a leader is asked at once whether it has them
+TAIL_READ_MSGS: Final = 64  # of a stream that is set aside, read at once
+TAILS_EVERY_S: Final = 30.0  # how often a node looks what lies in its `trash/`
 RAFT_READS_MAX: Final = 65_536  # reads waiting for a leader's confirmation, per group
 RAFT_READ_LOST_MS: Final = 2000  # without an answer: the question or the answer was lost
 

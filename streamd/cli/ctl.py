@@ -7,6 +7,7 @@ streamctl cluster restart node2    # one node, or all of them one after another
 streamctl cluster down             # stops them; the data stays
 streamctl health                   # 0 if the server at 127.0.0.1:8222 is ready
 streamctl health --pid 1           # the same of a process, by its own configuration
+streamctl tail list STORE_DIR      # what a node set aside since its leader did not have it
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from streamd import __version__
-from streamd.cli import probe
+from streamd.cli import probe, tails
 from streamd.cli.cluster_local import (
     DEGRADED,
     LOOKED_AT_WITHIN_S,
@@ -35,7 +36,7 @@ from streamd.cli.cluster_local import (
     is_ready,
     server_binary,
 )
-from streamd.errors import describe
+from streamd.errors import CorruptionError, describe
 
 LOG_POLL_S = 0.2
 DEFAULT_HEALTH_URL = "http://127.0.0.1:8222/healthz"
@@ -66,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
-    except (ClusterError, OSError) as err:
+    except (ClusterError, tails.TailError, CorruptionError, OSError) as err:
         print(f"streamctl: {describe(err)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -116,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         " server without monitoring must answer a client",
     )
     check.set_defaults(run=_health)
+    tails.add(commands)
     return parser
 
 

@@ -2,7 +2,9 @@
 
 503 means that this node is not ready yet, or not any more: wait before the next one is restarted. A
 stream whose only copy is lost is another matter, for it never comes back by itself: the node is
-`degraded`, with 200, and names it; 503 for who asks for that stream, or with `strict`.
+`degraded`, with 200, and names it; 503 for who asks for that stream, or with `strict`. So is one
+that has set aside what a stream had acknowledged and has no more (`node/tails.py`); that stream is
+served.
 """
 
 from __future__ import annotations
@@ -102,6 +104,12 @@ def _of_streams(node: Any, stream: str, consumer: str, *, is_strict: bool) -> St
             text = f"JetStream stream '{ACCOUNT} > {name}' is not served as it was: {reason}"
             status = 503 if stream or is_strict else 200
             return Health(status, "STREAM", text, {"account": ACCOUNT, "stream": name}, lost)
+    set_aside: dict[str, str] = node.tails.reasons
+    for name, reason in set_aside.items():
+        if stream in ("", name):
+            text = f"JetStream stream '{ACCOUNT} > {name}' has lost messages: {reason}"
+            status = 503 if is_strict else 200  # the stream itself is served, and whole again
+            return Health(status, "STREAM", text, {"account": ACCOUNT, "stream": name}, set_aside)
     if not stream:
         return Health()
     names = {"account": ACCOUNT, "stream": stream}

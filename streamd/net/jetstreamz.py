@@ -494,6 +494,9 @@ class JetStreamz:
             "damages": damages.damage_count,
             "scrubbed_bytes": self.js.node.scrubber.read_bytes,
             "lost_streams": len(lost),
+            "tails_set_aside": self.js.node.tails.count,
+            "tails_open": self.js.node.tails.open_count,
+            "tails_kept": len(self.js.node.tails.found),
             "ignored_entries": self.js.node.peering.ignored_count,
         }
 

@@ -18,6 +18,7 @@ from streamd.errors import StreamdError
 from streamd.node.catchup import CatchUp, CatchUpTurns, InstalledSnapshot
 from streamd.node.catchup_source import CatchUpSource
 from streamd.node.monitor import Monitor
+from streamd.node.snapshot_state import terms_of
 from streamd.store.install import FileInstall
 from streamd.store.install_buffered import MemoryInstall, StateInstall
 from streamd.store.memory import MemoryStreamStore
@@ -50,6 +51,7 @@ class CatchUps:
         self._offered_at_ms: dict[Uid, int] = {}  # and when it came
         # What was fetched in vain: how often in a row, and until when nothing is fetched.
         self._void: dict[Uid, tuple[int, float]] = {}
+        self._differing: set[Uid] = set()  # whose files here are of another history
         self._turns = CatchUpTurns()
         self._source = CatchUpSource(
             find=self._find,
@@ -99,13 +101,20 @@ class CatchUps:
     def forget(self, uid: Uid) -> None:
         """The group is gone from here."""
         self.stop(uid)
+        self._node.tails.forget(uid)
         self._void.pop(uid, None)
+        self._differing.discard(uid)
+
+    def note_differing(self, uid: Uid) -> None:
+        """What this node has of the group is not what was committed: it is of no use."""
+        self._differing.add(uid)
 
     def note_opened(self, uid: Uid, *, is_void: bool) -> None:
         """What was fetched is in use, or (`is_void`) could not be used. The next would hardly be
         better, and each takes as much of disks and link as the stream has bytes."""
         if not is_void:
             self._void.pop(uid, None)
+            self._differing.discard(uid)
             return
         count = self._void.get(uid, (0, 0.0))[0] + 1
         pause_s = min(2.0 ** min(count, 10), limits.CATCHUP_VOID_S_MAX)
@@ -142,18 +151,36 @@ class CatchUps:
         disk, thread = node.env.disk, node.block_thread
         if uid == META_UID:
             directory = os.path.join(node.root, "meta")
-            return StateInstall(
-                disk, directory, uid, thread, name="meta", close_live=node.meta_member.close
-            )
+            close = partial(self._keep_and_close, uid, node.meta_member.close)
+            return StateInstall(disk, directory, uid, thread, name="meta", close_live=close)
         replica = node.replicas.get(uid)
         close = partial(node.replicas.close_live, uid)
         if replica is not None and not replica.is_file:
             store = self._memory_stores[uid] = MemoryStreamStore(uid, keeps_snapshots=True)
             return MemoryInstall(store, thread, close_live=close)
         keep_free = node.room.reserve_bytes
+        close = partial(self._keep_and_close, uid, close)
         return FileInstall(
-            disk, node.root, uid, thread, close_live=close, keep_free_bytes=keep_free
+            disk,
+            node.root,
+            uid,
+            thread,
+            close_live=close,
+            keep_free_bytes=keep_free,
+            may_adopt=uid not in self._void and uid not in self._differing,
         )
+
+    def _keep_and_close(
+        self, uid: Uid, close: Callable[[Callable[[], None]], None], done: Callable[[], None]
+    ) -> None:
+        """What the fetched snapshot does not have is set aside before the group is closed."""
+        running = self._running.get(uid)
+        found = running.target.fetched if running is not None else None
+        if found is None:
+            close(done)
+            return
+        terms = terms_of(found.state) or ((found.index, found.term),)
+        self._node.tails.keep_before_install(uid, found.index, terms, lambda: close(done))
 
     def _is_wanted(self, uid: Uid, index: Index) -> bool:
         group = self._node.group_of(uid)

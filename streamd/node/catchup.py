@@ -15,6 +15,7 @@ from streamd import limits
 from streamd.errors import CorruptionError, DiskError, IncarnationError, StreamdError
 from streamd.raft.membership import Membership
 from streamd.store.manifest import FileFact, Manifest
+from streamd.store.snapshots import Snapshot
 from streamd.types import META_UID, Index, NodeId, Term, Uid
 
 IDLE, WAITING, ASKING, PREPARING, FETCHING, SEALING, CLOSING, SWAPPING, DONE, FAILED = range(10)
@@ -42,6 +43,10 @@ class InstallTarget(Protocol):
     def seal(self, done: Result) -> None: ...
 
     def before_swap(self, done: Callable[[], None]) -> None: ...
+
+    @property
+    def fetched(self) -> Snapshot | None:
+        """What is about to be swapped in, once it is sealed; None of a stream in memory."""
 
     def swap(self, done: Result) -> None: ...
 
@@ -120,7 +125,7 @@ class CatchUp:
         self.leader: NodeId = ""
         self._is_disk_told = False
         self._call = call
-        self._target = target
+        self.target = target
         self._later = later
         self._on_done = on_done
         self._on_failed = on_failed
@@ -221,9 +226,7 @@ class CatchUp:
         self._done_bytes = 0
         self.state = PREPARING
         attempt = self._attempt
-        self._target.begin(
-            manifest, self._mine(self._on_prepared), lambda: attempt != self._attempt
-        )
+        self.target.begin(manifest, self._mine(self._on_prepared), lambda: attempt != self._attempt)
 
     def _on_prepared(self, result: Any) -> None:
         if isinstance(result, BaseException):
@@ -260,7 +263,7 @@ class CatchUp:
                 return  # it was answered at once, and with an error
         if not self._unfinished and self.state == FETCHING:
             self.state = SEALING
-            self._target.seal(self._mine(self._on_sealed))
+            self.target.seal(self._mine(self._on_sealed))
 
     def _cut_next(self) -> bool:
         """Cut the next file into chunks; False if none is left."""
@@ -281,7 +284,7 @@ class CatchUp:
             self._suspects.append(no)
             self._retry(f"{self.leader} sent less than it promised of block {no}")
             return
-        self._target.write(
+        self.target.write(
             no, offset, result, self._mine(lambda outcome: self._on_written(outcome, no, size))
         )
 
@@ -295,7 +298,7 @@ class CatchUp:
         self._missing[no] -= size
         if not self._missing[no]:
             del self._missing[no]
-            self._target.complete(no, self._mine(lambda outcome: self._on_complete(outcome, no)))
+            self.target.complete(no, self._mine(lambda outcome: self._on_complete(outcome, no)))
         if self.state == FETCHING:
             self._fetch()
 
@@ -334,15 +337,15 @@ class CatchUp:
             self._start_over(result)
         elif not self._is_wanted(self._manifest.index):
             self.stop()
-            self._target.drop(lambda outcome: None)
+            self.target.drop(lambda outcome: None)
         else:
             self.state = CLOSING
             mine = self._mine(lambda outcome: self._on_closed())
-            self._target.before_swap(lambda: mine(None))
+            self.target.before_swap(lambda: mine(None))
 
     def _on_closed(self) -> None:
         self.state = SWAPPING
-        self._target.swap(self._mine(self._on_swapped))
+        self.target.swap(self._mine(self._on_swapped))
 
     def _on_swapped(self, result: Any) -> None:
         if isinstance(result, BaseException):
@@ -398,7 +401,7 @@ class CatchUp:
         """
         if not isinstance(err, StreamdError):
             raise err
-        self._target.drop(lambda outcome: None)
+        self.target.drop(lambda outcome: None)
         is_told = False
         if isinstance(err, DiskError):
             self._delay_s = limits.CATCHUP_RETRY_S_MAX

@@ -21,7 +21,7 @@ from streamd.node.group import Group
 from streamd.node.monitor import Monitor
 from streamd.node.ports import Done
 from streamd.node.rafts import GroupStart
-from streamd.node.snapshot_state import unwrap
+from streamd.node.snapshot_state import terms_of, unwrap
 from streamd.node.snapshot_writers import MetaSnapshots
 from streamd.raft.membership import Membership
 from streamd.store.quarantine import trash_of
@@ -73,7 +73,13 @@ class MetaMember:
         else:
             members, state = unwrap(snapshot.state)
             machine = MetaMachine.restore(state)
-            start = GroupStart(META_UID, snapshot.index, snapshot.term, snapshot.chain)
+            start = GroupStart(
+                META_UID,
+                snapshot.index,
+                snapshot.term,
+                snapshot.chain,
+                past_terms=terms_of(snapshot.state),
+            )
         voters = tuple(node.identity.get("voters", ())) or (node.server_name,)
         raft = node.rafts.make(
             start._replace(
@@ -92,9 +98,10 @@ class MetaMember:
         writer = MetaSnapshots(
             node.env.disk, directory, node.block_thread, is_clustered=node.is_clustered
         )
+        tail_log = node.tails.log_of(META_UID) if node.is_clustered else None
         monitor = Monitor(
             group,
-            log=node.wal,
+            log=tail_log or node.wal,
             clock=node.env.clock,
             snapshot_writer=writer,
             on_failed=self.on_failed,
@@ -103,6 +110,8 @@ class MetaMember:
             on_turn=self._on_turn,
             due=node.due_turns,
         )
+        if tail_log is not None:
+            tail_log.follow(monitor)
         self.monitor = monitor
         self.is_fresh = False
         writer.on_error = lambda err: monitor.post((g.FAILED, err, None, None))

@@ -50,6 +50,7 @@ from streamd.node.slowness import Slowness
 from streamd.node.store_watch import StoreWatch
 from streamd.node.stragglers import Stragglers
 from streamd.node.stream_handle import LocalStream
+from streamd.node.tails import Tails
 from streamd.node.timers import Timers
 from streamd.node.trash import Trash
 from streamd.node.wakeup import DueTurns
@@ -121,6 +122,7 @@ class Node:
         self.scrubber = Scrubber(self)
         self.stragglers = Stragglers(self)
         self.timers = Timers(self.env.loop)
+        self.tails = Tails(self)
         self.slowness = Slowness(self)
         self.store_watch = StoreWatch(self)
         self.trash = Trash(self)
@@ -209,6 +211,7 @@ class Node:
         self.store_watch.start(self._lock)
         self.scrubber.start()
         self.damages.start()
+        self.tails.begin()
         if not self.is_clustered:
             ownership.check_kind(self)
             self.meta_member.start()

@@ -189,7 +189,7 @@ class Peering:
         if group is None or self.peers is None:
             return
         if turn.alerts and group.raft.status()["has_diverged"]:
-            node.replicas.repair(uid, turn.alerts[0], is_log_void=True)
+            node.tails.keep_conflict(uid, turn.alerts[0])
         if turn.checkpoints:
             self.comparisons.tell(uid, group, turn.checkpoints)
 
@@ -212,6 +212,10 @@ class Peering:
             answer(self._node.heirs.meta.recall())
         elif method == "stand_in":
             self._node.heirs.serve(args, answer)
+        elif method == "terms":
+            self._node.tails.serve(args, answer)
+        elif method == "held":
+            self._node.tails.serve_held(args, answer)
         elif method in ("manifest", "block"):
             self._node.replicas.catch_ups.serve(sender, method, args, answer)
         else:

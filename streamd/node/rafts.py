@@ -15,6 +15,7 @@ from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.memory_share import MemoryShare
 from streamd.raft.core import RaftCore
 from streamd.raft.membership import Membership
+from streamd.raft.terms import Run
 from streamd.types import META_UID, Entry, HardState, Index, LogState, NodeId, Term, Uid
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class GroupStart(NamedTuple):
     is_memory: bool = False
     named: frozenset[NodeId] = frozenset()  # who belongs to it, or will, as the meta group says
     left_at: tuple[Term, Index] = (0, 0)  # where a member ended that was destroyed here
+    past_terms: tuple[Run, ...] = ()  # of entries up to the snapshot
     is_alone: bool = False  # there is no other member to ask, and never was
 
 
@@ -169,10 +171,13 @@ class Rafts:
             named=start.named,
             left_at=start.left_at,
             windows=self._windows,
+            past_terms=start.past_terms,
         )
         if reader is not None:
             reader.is_begun = True
         core.log.is_in_memory = start.is_memory
+        if not start.is_memory:
+            node.tails.note_start(core)
         core.nonce = self.next_nonce()
         if start.uid:
             core.commit_delay_ms = limits.RAFT_COMMIT_DELAY_MS

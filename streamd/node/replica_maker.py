@@ -15,7 +15,7 @@ from streamd.machine.columns import ColumnsCache
 from streamd.machine.meta import StreamAsset
 from streamd.node import group as g
 from streamd.node.batches import BatchBudget, BatchStager
-from streamd.node.monitor import Monitor
+from streamd.node.monitor import GroupLog, Monitor
 from streamd.node.rafts import GroupStart
 from streamd.node.replica_recovery import Recovered
 from streamd.node.rosters import forgotten_members, named_by
@@ -75,6 +75,7 @@ class ReplicaMaker:
                 named=frozenset(named_by(asset)),
                 left_at=amnesia.left_at(uid) if is_file else (0, 0),
                 is_alone=amnesia.is_alone(asset),
+                past_terms=found.past_terms,
             )
         )
         if raft.last_index == 0 and voters[uid % len(voters)] == node.server_name:
@@ -105,9 +106,11 @@ class ReplicaMaker:
             group.is_disk_short = node.room.is_disk_short
         if not is_file and node.replicas.has_peers(asset):
             group.snapshot_every_bytes = limits.MEMORY_SNAPSHOT_BYTES
+        log: GroupLog = node.wal if is_file else node.memory_log
+        tail_log = node.tails.log_of(uid) if is_file and node.is_clustered else None
         monitor = Monitor(
             group,
-            log=node.wal if is_file else node.memory_log,
+            log=tail_log or log,
             clock=node.env.clock,
             snapshot_writer=StreamSnapshots(found.store, is_clustered=node.is_clustered),
             on_failed=lambda failed, err: self._on_failed(asset, err),
@@ -117,6 +120,8 @@ class ReplicaMaker:
             due=node.due_turns,
         )
         group.post = monitor.post
+        if tail_log is not None:
+            tail_log.follow(monitor)
         if is_file:
             # A store may find out on its own thread; a simulated loop has but one.
             call = getattr(node.env.loop, "call_soon_threadsafe", node.env.loop.call_soon)

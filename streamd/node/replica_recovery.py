@@ -21,8 +21,9 @@ from streamd.node.lost_blocks import LostBlocks
 from streamd.node.rafts import check_end, log_from_snapshot
 from streamd.node.rebuild import GroupLog, StreamRebuild
 from streamd.node.scrub import check_installed
-from streamd.node.snapshot_state import unwrap
+from streamd.node.snapshot_state import terms_of, unwrap
 from streamd.raft.membership import Membership, simple
+from streamd.raft.terms import Run
 from streamd.store.block import OpenBlocks
 from streamd.store.block_codec import BlockCodec
 from streamd.store.disk import disk_error
@@ -56,6 +57,7 @@ class Recovered:
         self.term = 0
         self.chain = 0
         self.members: Membership | None = None
+        self.past_terms: tuple[Run, ...] = ()
         self.is_damaged = False
         self.conflict = ""  # what was there was another incarnation's
         self.marker: Manifest | None = None  # what the files were installed from, if just now
@@ -227,7 +229,7 @@ class ReplicaRecovery:
             store.disown(block.block_no for block in machine.index.blocks)
         found = Recovered(store, machine)
         found.index, found.term, found.chain = snapshot.index, snapshot.term, snapshot.chain
-        found.members = members
+        found.members, found.past_terms = members, terms_of(snapshot.state)
         return found
 
     def _loss(self, asset: StreamAsset, store: Any, state: bytes) -> Loss | None:

@@ -314,6 +314,7 @@ class Replicas:
         self.reasons[uid] = reason
         if is_log_void:
             self._void_logs.add(uid)
+            self.catch_ups.note_differing(uid)
         if uid == META_UID:
             self._node.meta_member.restart_damaged()
             return

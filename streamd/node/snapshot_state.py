@@ -1,31 +1,61 @@
-"""The state part of a group's snapshot: who belonged to the group, and the machine's bytes.
+"""The state part of a group's snapshot: who belonged to the group, the terms of its entries, and
+the machine's bytes.
 
 A group's membership comes from its log; once a snapshot has replaced the log up to an index, the
-snapshot must say who belonged to the group at that index.
+snapshot must say who belonged to the group at that index. And whoever is given the snapshot in the
+place of entries must see whether its own log led to it (`raft/terms.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgpack
+
 from streamd.errors import CorruptionError
 from streamd.raft import membership
 from streamd.raft.membership import Membership
+from streamd.raft.terms import Run
 
 _LENGTH_BYTES = 4
+_MARK = membership.MARK  # no state of a machine begins so
 
 
-def wrap(members: Membership, state: bytes) -> bytes:
-    """Return `state` with the membership before it."""
-    head = membership.encode(members)
-    return head[:1] + len(head).to_bytes(_LENGTH_BYTES, "little") + head[1:] + state
+def wrap(members: Membership, state: bytes, terms: Iterable[Run] = ()) -> bytes:
+    """Return `state` with the membership before it, and the terms if there are any."""
+    head = _part(membership.encode(members)[1:])
+    runs = list(terms)
+    return head + (_part(msgpack.packb(runs)) if runs else b"") + state
 
 
 def unwrap(blob: bytes) -> tuple[Membership | None, bytes]:
-    """Inverse of `wrap`. A state that was saved without a membership: (None, state)."""
-    if blob[:1] != membership.MARK:
+    """Inverse of `wrap`, but for the terms. A state that was saved without a membership: (None,
+    state)."""
+    parts, start = _parts(blob)
+    if not parts:
         return None, blob
-    size = int.from_bytes(blob[1 : 1 + _LENGTH_BYTES], "little")
-    start = 1 + _LENGTH_BYTES
-    end = start + size - 1
-    if end > len(blob):
-        raise CorruptionError(f"snapshot state: membership of {size} bytes in {len(blob)}")
-    return membership.decode(blob[:1] + blob[start:end]), blob[end:]
+    return membership.decode(_MARK + parts[0]), blob[start:]
+
+
+def terms_of(blob: bytes) -> tuple[Run, ...]:
+    """The terms that `wrap` was given; none in snapshots of before ADR 0036."""
+    parts, _ = _parts(blob)
+    return tuple((index, term) for index, term in msgpack.unpackb(parts[1])) if parts[1:] else ()
+
+
+def _part(body: bytes) -> bytes:
+    return _MARK + (len(body) + 1).to_bytes(_LENGTH_BYTES, "little") + body
+
+
+def _parts(blob: bytes) -> tuple[list[bytes], int]:
+    """What comes before the machine's bytes, and where these begin."""
+    parts: list[bytes] = []
+    at = 0
+    while len(parts) < 2 and blob[at : at + 1] == _MARK:
+        size = int.from_bytes(blob[at + 1 : at + 1 + _LENGTH_BYTES], "little")
+        start = at + 1 + _LENGTH_BYTES
+        at = start + size - 1
+        if at > len(blob):
+            raise CorruptionError(f"snapshot state: membership of {size} bytes in {len(blob)}")
+        parts.append(blob[start:at])
+    return parts, at

@@ -12,6 +12,7 @@ from streamd.machine.stream import StreamMachine
 from streamd.node.group import Group
 from streamd.node.snapshot_state import wrap
 from streamd.raft.membership import Membership
+from streamd.raft.terms import Run
 from streamd.store.disk import Disk, Thread
 from streamd.store.snapshots import Snapshot, SnapshotFile
 from streamd.types import META_UID, Index
@@ -40,7 +41,8 @@ class MetaSnapshots:
         """See monitor.SnapshotWriter."""
         state = group.machine.snapshot()
         if self._is_clustered:
-            state = wrap(group.raft.log.membership_at(index), state)
+            log = group.raft.log
+            state = wrap(log.membership_at(index), state, log.terms(index))
 
         def job() -> None:
             snapshot = Snapshot(META_UID, index, term, chain, state)
@@ -88,8 +90,10 @@ class StreamSnapshots:
         outline: Callable[[], bytes] = frozen.outline
         if self._is_clustered:
             # Of a group of one too: it may have begun with others, or elsewhere.
-            members = group.raft.log.membership_at(index)
-            state, outline = partial(_wrapped, members, state), partial(_wrapped, members, outline)
+            log = group.raft.log
+            members, terms = log.membership_at(index), log.terms(index)
+            state = partial(_wrapped, members, state, terms)
+            outline = partial(_wrapped, members, outline, terms)
         self._store.save_snapshot(
             index=index,
             term=term,
@@ -102,8 +106,8 @@ class StreamSnapshots:
         )
 
 
-def _wrapped(members: Membership, state: Callable[[], bytes]) -> bytes:
-    return wrap(members, state())
+def _wrapped(members: Membership, state: Callable[[], bytes], terms: list[Run]) -> bytes:
+    return wrap(members, state(), terms)
 
 
 def _raise(err: BaseException) -> None:

@@ -48,6 +48,14 @@ _CARE_COUNTERS = {
     ),
     "damages": ("streamd_damages", "Damaged or missing files of streams found"),
     "scrubbed_bytes": ("streamd_scrubbed_bytes", "Bytes of files read to verify them"),
+    "tails_set_aside": (
+        "streamd_tails_set_aside",
+        "Times that log entries which were acknowledged, or may have been, went to trash/",
+    ),
+    "tails_open": (
+        "streamd_tails_open",
+        "Times that entries went there of which nobody knows whether they were committed",
+    ),
     "ignored_entries": (
         "streamd_ignored_entries",
         "Log entries that hold no command this server knows, and were passed over",
@@ -58,6 +66,7 @@ _CARE_COUNTERS = {
     ),
 }
 _CARE_GAUGES = {
+    "tails_kept": ("streamd_tails_kept", "Files of such entries that lie in trash/"),
     "lost_streams": ("streamd_lost_streams", "Streams whose only copy is lost or damaged"),
 }
 _SERVER_GAUGES = {

@@ -10,6 +10,7 @@ Cursors, all inclusive: base <= emitted <= min(commit, stable), stable <= writte
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from struct import Struct
 from typing import Protocol
 
@@ -27,6 +28,7 @@ from streamd.limits import (
 )
 from streamd.memory_share import MemoryShare
 from streamd.raft.membership import Membership, decode, is_membership
+from streamd.raft.terms import Run, joined, upto
 from streamd.types import Entry, Index, LogState, NodeId, Term
 
 pack_identity = Struct("<IQQ").pack  # previous chain, term, index
@@ -53,6 +55,7 @@ class RaftLog:
         "_first_prev",
         "_memory_bytes",
         "_noted_bytes",
+        "_past_terms",
         "_reader",
         "_run_starts",
         "_run_terms",
@@ -85,6 +88,7 @@ class RaftLog:
         applied: Index,
         membership: Membership,
         windows: MemoryShare | None = None,
+        past_terms: Iterable[Run] = (),
     ) -> None:
         self._reader = reader
         self._windows = windows or MemoryShare(RAFT_WINDOWS_BYTES)
@@ -110,6 +114,8 @@ class RaftLog:
         self._first: Index = base + 1
         self._first_prev = (state.prev_term, state.prev_chain)
         self._memory_bytes = 0
+        # Of what can't be had any more, as the snapshot said; see `terms`.
+        self._past_terms: list[Run] = joined(past_terms, [(base, self.base_term)] * (base > 0))
         # Runs of one term: run i holds _run_starts[i] and what follows, up to the next run.
         self._run_starts: list[Index] = []
         self._run_terms: list[Term] = []
@@ -162,6 +168,12 @@ class RaftLog:
             run = bisect_right(self._run_starts, index) - 1
             index = self._run_starts[run] - 1
         return max(index, self.base_index)
+
+    def terms(self, last: Index) -> list[Run]:
+        """Terms of this log's entries up to `last`, by runs, as far back as they are known: that
+        is also of what snapshots cover."""
+        runs = zip(self._run_starts, self._run_terms, strict=True)
+        return upto(joined(self._past_terms, runs), last)
 
     def slice(self, lo: Index, *, last: Index, max_entries: int, max_bytes: int) -> list[Entry]:
         """Entries from `lo` to `last` inclusive, bounded; at least one if there is one."""
@@ -433,8 +445,10 @@ class RaftLog:
     def _forget_runs(self) -> None:
         """Those that end at or before the base."""
         keep = max(bisect_right(self._run_starts, self.base_index + 1) - 1, 0)
+        if self.base_index == self.last_index:
+            keep = len(self._run_starts)
+        if keep:
+            gone = zip(self._run_starts[:keep], self._run_terms[:keep], strict=True)
+            self._past_terms = joined(self._past_terms, gone)
         del self._run_starts[:keep]
         del self._run_terms[:keep]
-        if self.base_index == self.last_index:
-            self._run_starts.clear()
-            self._run_terms.clear()

@@ -32,6 +32,7 @@ from streamd.raft.ready import ProposalRejected, ReadState
 from streamd.raft.replication import Leadership
 from streamd.raft.roles import LEADER_LOST_MS, Roles
 from streamd.raft.state import NEVER
+from streamd.raft.terms import term_at
 from streamd.types import Index, NodeId, Term
 
 
@@ -141,6 +142,10 @@ class Member(Roles):
             if at_base and (at_base[0].term, at_base[0].chain) != (log.base_term, log.base_chain):
                 self._deny(sender, log.base_index, at_base[0].chain)
                 return
+            if not self.may_begin_anew and self._differs_below_base(append):
+                # The leader lacks what was committed here, and a snapshot has.
+                self._diverge(sender, log.base_index, log.base_chain, append.prev_chain)
+                return
             # Compacted here, hence committed, hence equal.
             self._held.append((sender, self._append_reply(True, log.commit)))
             return
@@ -160,6 +165,14 @@ class Member(Roles):
         self._held.append((sender, self._append_reply(True, last)))
         self.first_commit = self.first_commit or append.commit
         self._commit_to(min(append.commit, last))
+
+    def _differs_below_base(self, append: Append) -> bool:
+        """True if the last entry of `append` that is compacted here was of another term."""
+        log = self.log
+        index, term = append.prev_index, append.prev_term
+        for entry in append.entries[: log.base_index - index][-1:]:
+            index, term = entry.index, entry.term
+        return term_at(log.terms(index), index) not in (None, term)
 
     def _refuse(self, sender: NodeId, index: Index, term: Term) -> None:
         """We lack the leader's entry; say from where on it should look for a common one."""

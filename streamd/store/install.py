@@ -135,7 +135,9 @@ class FileInstall:
 
     `close_live(done)` must close the stream's open store, if any, and call `done` then.
     `keep_free_bytes` of the disk stay free for the log and the other streams: a write that the disk
-    refuses stops a stream for good, and fetching can wait.
+    refuses stops a stream for good, and fetching can wait. Without `may_adopt` no block of this
+    node's own is taken, for what it holds is known to be another history: a file of records that
+    end with their crc32c has one that says how long they are, and nothing of what is in them.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class FileInstall:
         *,
         close_live: Callable[[Callable[[], None]], None],
         keep_free_bytes: int = 0,
+        may_adopt: bool = True,
     ) -> None:
         self._disk = disk
         self._root = root
@@ -154,10 +157,12 @@ class FileInstall:
         self._thread = thread
         self._close_live = close_live
         self._keep_free_bytes = keep_free_bytes
+        self._may_adopt = may_adopt
         self._live = os.path.join(root, "streams", str(uid))
         self._folder = self._live + SUFFIX
         self._aside = ""  # where `quarantine` moved the stream last; most of it is good
         self._manifest: Manifest | None = None
+        self.fetched: Snapshot | None = None  # complete, from `seal` to `swap`
 
     def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
         """Keep what is here of `manifest`, drop the rest; `done(set of whole files' numbers)`.
@@ -239,6 +244,7 @@ class FileInstall:
             place = (manifest.index, manifest.term, manifest.chain)
             snapshot = Snapshot(self._uid, *place, state, manifest.tail)
             SnapshotFile.save(disk, folder, "stream", snapshot)
+            self.fetched = snapshot
             index_path = os.path.join(folder, _NAMES[INDEX_NO])
             if disk.exists(index_path):
                 index_db = read_file(disk, index_path)
@@ -258,6 +264,7 @@ class FileInstall:
 
     def swap(self, done: Result) -> None:
         """Take the place of the live directory, durably."""
+        self.fetched = None
 
         def job() -> None:
             found = finish_install(self._disk, self._root, self._uid)
@@ -299,7 +306,7 @@ class FileInstall:
 
     def _find_here(self, fact: FileFact) -> bytes | None:
         """The block from the live directory, or from the one set aside last, if it is good."""
-        if fact.no <= 0:
+        if fact.no <= 0 or not self._may_adopt:
             return None
         for directory in (self._live, self._aside):
             path = os.path.join(directory, block_name(fact.no))

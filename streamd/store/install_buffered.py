@@ -98,6 +98,8 @@ class _BufferedInstall:
 class MemoryInstall(_BufferedInstall):
     """Puts a memory stream together; the swap replaces what `store` holds."""
 
+    fetched: Snapshot | None = None  # of what is lost with it nothing is on disk
+
     def __init__(
         self,
         store: MemoryStreamStore,
@@ -139,6 +141,7 @@ class StateInstall(_BufferedInstall):
         self._disk = disk
         self._directory = directory
         self._name = name
+        self.fetched: Snapshot | None = None  # complete, from `seal` to `swap`
 
     def seal(self, done: Result) -> None:
         """See FileInstall. All that a full disk could refuse is done while the group still runs."""
@@ -147,6 +150,8 @@ class StateInstall(_BufferedInstall):
         snapshot = Snapshot(
             self._uid, manifest.index, manifest.term, manifest.chain, self._whole[STATE_NO]
         )
+
+        self.fetched = snapshot
 
         def job() -> None:
             SnapshotFile.prepare(self._disk, self._directory, _FETCHED, snapshot)
@@ -157,6 +162,7 @@ class StateInstall(_BufferedInstall):
         """See FileInstall."""
         index = self._clear().index
         self._whole.clear()
+        self.fetched = None
 
         def job() -> None:
             SnapshotFile.adopt(self._disk, self._directory, _FETCHED, self._name, index=index)

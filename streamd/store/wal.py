@@ -13,7 +13,7 @@ from typing import Literal
 from streamd.errors import DiskError
 from streamd.store import wal_format as wf
 from streamd.store.disk import Disk, Thread, disk_error
-from streamd.store.wal_batch import DESTROY_MARK, Batch, Lazy, WalWrite
+from streamd.store.wal_batch import DESTROY_MARK, Batch, Hints, Lazy, WalWrite
 from streamd.store.wal_check import check
 from streamd.store.wal_checkpoint import Checkpoint
 from streamd.store.wal_groups import GroupLog
@@ -61,6 +61,8 @@ class Wal:
         self.damaged_groups = recovered.damaged_groups  # may have lost votes or entries: why
         self.may_have_lost_groups = recovered.may_have_lost_groups  # that nobody knows of now
         self.on_crowded: Callable[[], None] = _nothing  # one segment more: look at `stragglers`
+        # Up to where a group with peers is committed; 0: not known. For any thread.
+        self.commit_of: Callable[[Uid], Index] = _unknown
         self._in_use = SegmentsInUse(disk, recovered.segments, recovered.groups.values())
         self._lazy: list[Lazy] = []
         self._lazy_unlogged = 0
@@ -86,6 +88,7 @@ class Wal:
             self._checkpoint,
             sync_s=0.0 if sync == "always" else float(sync),
             complete=self._complete,
+            commit_of=lambda uid: self.commit_of(uid),
         )
 
     @classmethod
@@ -177,6 +180,12 @@ class Wal:
         found = self._groups.get(uid)
         return found.state() if found is not None else None
 
+    def hint(self, uid: Uid) -> Index:
+        """Up to where the entries of a group, as they are in the log, are known to be committed;
+        0: that is not known of any."""
+        found = self._groups.get(uid)
+        return found.hint if found is not None else 0
+
     @property
     def has_file(self) -> bool:
         """True while the newest segment, which acks rely upon, has a name: a file that was removed
@@ -192,13 +201,18 @@ class Wal:
 
     def append(self, writes: list[WalWrite], done: Callable[[], None]) -> None:
         """Log `writes` and call `done` on the loop when they are safe. In the order of calls."""
+        # As of now: entries that are voided later may be in no batch yet.
+        commit_of = self.commit_of
+        self._append(writes, done, [commit_of(write[0]) for write in writes])
+
+    def _append(self, writes: list[WalWrite], done: Callable[[], None], hints: Hints) -> None:
         if self._writer.failure is not None:
             self._tell(self._writer.failure)
             return
         lazy = _NO_LAZY
         if self._lazy:
             lazy, self._lazy = self._lazy, []
-        self._writer.add((writes, done, lazy))
+        self._writer.add((writes, done, lazy, hints))
 
     def refuse(self, err: DiskError) -> None:
         """Write nothing from here on, and report nothing done, also not what is on its way:
@@ -301,7 +315,7 @@ class Wal:
         if self._in_use.is_overcrowded():
             log = self._groups[group]
             entries = self._in_use.read(group, log, log.first, log.last + 1, 1 << 62)
-            self.append([(group, entries, None, 0)], _nothing)
+            self._append([(group, entries, None, 0)], _nothing, [log.hint])
 
     @property
     def oldest(self) -> int:
@@ -374,7 +388,7 @@ class Wal:
         if is_new_segment:
             in_use.add(result.segment_no, fd=result.fd)
         voids = self._voids
-        for uid, hard_state, truncate_from, first, offsets, lengths in result.placed:
+        for uid, hard_state, truncate_from, first, offsets, lengths, hint in result.placed:
             if voids and uid in voids:
                 if first < 0:  # a mark
                     if first == DESTROY_MARK and uid in groups:
@@ -401,6 +415,8 @@ class Wal:
                 if index > log.base:
                     log.add(index, base + offset, length)
                 index += 1
+            if hint > log.hint:
+                log.hint = min(hint, log.last)
             if not is_pinned:
                 self._in_use.pin(log, 1)
         self._lazy_unlogged -= result.lazy_count
@@ -425,6 +441,10 @@ class Wal:
         while in_use.has_free():
             no, fd = in_use.drop_oldest()
             self._writer.free(no, fd=fd)
+
+
+def _unknown(uid: Uid) -> Index:
+    return 0
 
 
 def _nothing() -> None:

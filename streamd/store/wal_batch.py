@@ -18,8 +18,13 @@ WalWrite: TypeAlias = tuple[Uid, list[Entry], HardState | None, Index]
 """(group, entries, hard state to remember, index from which older entries are void or 0)."""
 
 Lazy: TypeAlias = tuple[int, Uid, Index, Term, int]  # record type, group, index, term, chain
-Append: TypeAlias = tuple[list[WalWrite], Callable[[], None] | None, list[Lazy]]  # lazy ones first
-Placed: TypeAlias = tuple[Uid, HardState | None, Index, Index, "array[int]", "array[int]"]
+Hints: TypeAlias = list[Index]
+"""For each write: up to where its group was committed then; 0: not known."""
+
+Append: TypeAlias = tuple[list[WalWrite], Callable[[], None] | None, list[Lazy], Hints]
+"""The lazy ones come first."""
+
+Placed: TypeAlias = tuple[Uid, HardState | None, Index, Index, "array[int]", "array[int]", Index]
 
 RESET_MARK = -1  # as the first index of what was placed: here the group was reset
 DESTROY_MARK = -2  # or destroyed
@@ -50,7 +55,7 @@ class Batch:
         # For who writes.
         self.buffers: list[Buffer] = [b""]  # the batch header's place
         self.heads: list[bytes] = []  # of the records: their headers, or all of them
-        self.taken: list[tuple[list[WalWrite], list[Lazy]]] = []
+        self.taken: list[tuple[list[WalWrite], list[Lazy], Hints]] = []
         # For the event loop.
         self.batch_no = 0  # 0: nothing was written
         self.segment_no = 0
@@ -63,8 +68,8 @@ class Batch:
         size = wf.BATCH_HEADER_BYTES
         encode = wf.encode_entry_header
         while waiting and size < bytes_max:
-            writes, done, lazy = waiting.popleft()
-            self.taken.append((writes, lazy))
+            writes, done, lazy, hints = waiting.popleft()
+            self.taken.append((writes, lazy, hints))
             if done is not None:
                 self.dones.append(done)
             for kind, group, index, term, chain in lazy:
@@ -74,9 +79,11 @@ class Batch:
                 size += wf.RECORD_HEADER_BYTES
                 mark = _MARKS.get(kind)
                 if mark is not None:
-                    placed.append((group, None, 0, mark, _NO_PLACES, _NO_LENGTHS))
+                    placed.append((group, None, 0, mark, _NO_PLACES, _NO_LENGTHS, 0))
             self.lazy_count += len(lazy)
-            for group, entries, hard_state, truncate_from in writes:
+            for (group, entries, hard_state, truncate_from), hint in zip(
+                writes, hints, strict=True
+            ):
                 if hard_state is not None:
                     record = wf.encode_hard_state(group, hard_state)
                     buffers.append(record)
@@ -89,9 +96,12 @@ class Batch:
                     size += len(record)
                 offsets = array("Q")
                 lengths = array("I")
+                lag, last = 0, entries[-1] if hint and entries else None
                 for entry in entries:
                     payload = entry.data
-                    head = encode(group, entry.term, entry.index, entry.chain, payload)
+                    if entry is last:
+                        lag = wf.lag_of(entry.index, hint)
+                    head = encode(group, entry.term, entry.index, entry.chain, payload, lag)
                     buffers.append(head)
                     heads.append(head)
                     if payload:
@@ -100,5 +110,5 @@ class Batch:
                     lengths.append(len(payload))
                     size += wf.RECORD_HEADER_BYTES + len(payload)
                 first = entries[0].index if entries else 0
-                placed.append((group, hard_state, truncate_from, first, offsets, lengths))
+                placed.append((group, hard_state, truncate_from, first, offsets, lengths, hint))
         self.size = size

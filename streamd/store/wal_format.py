@@ -24,10 +24,12 @@ TRUNCATE = 3  # entries from index on are void
 RELEASE = 4  # a snapshot covers all up to (index, term, chain)
 DESTROY = 5  # the group is gone for ever
 RESET = 6  # all entries so far are void; the log goes on after (index, term, chain)
-TIP = 7  # at the start of a segment: the group's last entry so far is (index, term, chain)
+TIP = 7  # the group's last entry so far is (index, term, chain); at the start of a segment, and
+# where a hint is said that no entry has
 WITNESS = 8  # nothing; it makes a batch, whose header says that all before it is durable
 
 IS_UNCERTAIN = 1  # flag of a hard state: this member may have forgotten something
+_LAG_MAX = 0xFFFF  # of a hint: what lags by more is not said
 
 ALIGN = 512  # one sector: tearing one batch cannot reach into another
 SEGMENT_HEADER_BYTES = 4096
@@ -94,6 +96,14 @@ class WalRecord(NamedTuple):
     length: int  # of the data
     data: bytes  # b"" for entries unless asked for
     flags: int = 0
+    lag: int = 0  # of an entry or a tip, see `lag_of`; 0: not said
+
+
+def lag_of(index: Index, commit: Index) -> int:
+    """How an entry says, in 16 bits, that its group was committed up to `commit` when it was
+    written: by how many entries less than up to itself, and one; 0: nothing is said."""
+    lag = index - commit + 1
+    return lag if commit and 0 < lag < _LAG_MAX else 0
 
 
 def padded(size: int) -> int:
@@ -209,17 +219,20 @@ def encode_record(
     chain: int = 0,
     data: bytes = b"",
     flags: int = 0,
+    lag: int = 0,
 ) -> bytes:
     """A whole record; for entries the log writes header and data as two buffers instead."""
-    head = pack_record(len(data), kind, flags, 0, group, term, index, chain)
+    head = pack_record(len(data), kind, flags, lag, group, term, index, chain)
     return head + _pack_crc(crc32c(data, crc32c(head))) + data
 
 
-def encode_entry_header(group: Uid, term: Term, index: Index, chain: int, data: bytes) -> bytes:
+def encode_entry_header(
+    group: Uid, term: Term, index: Index, chain: int, data: bytes, lag: int = 0
+) -> bytes:
     """The 40 bytes before an entry's data."""
     # To give up the interpreter costs the log's thread more than the crc: half a millisecond until
     # a busy loop gives it back, once for each entry.
-    head = pack_record(len(data), ENTRY, 0, 0, group, term, index, chain)
+    head = pack_record(len(data), ENTRY, 0, lag, group, term, index, chain)
     return head + _pack_crc(crc32c(data, crc32c(head), gil_release_mode=0))
 
 
@@ -240,14 +253,14 @@ def decode_record(blob: bytes | memoryview, pos: int, *, offset: int) -> WalReco
     data_at = pos + RECORD_HEADER_BYTES
     if data_at > len(blob):
         return None
-    length, kind, flags, _, group, term, index, chain = _RECORD.unpack_from(blob, pos)
+    length, kind, flags, lag, group, term, index, chain = _RECORD.unpack_from(blob, pos)
     end = data_at + length
     if end > len(blob):
         return None
     data = blob[data_at:end]
     if crc32c(data, crc32c(blob[pos : data_at - 4])) != _CRC.unpack_from(blob, data_at - 4)[0]:
         return None
-    return WalRecord(kind, group, term, index, chain, offset, length, bytes(data), flags)
+    return WalRecord(kind, group, term, index, chain, offset, length, bytes(data), flags, lag)
 
 
 def decode_batch(blob: memoryview, header: BatchHeader, *, offset: int) -> list[WalRecord] | None:
@@ -266,7 +279,7 @@ def decode_batch(blob: memoryview, header: BatchHeader, *, offset: int) -> list[
         data_at = pos + RECORD_HEADER_BYTES
         if data_at > size:
             return None
-        length, kind, flags, _, group, term, index, chain = unpack(blob, pos)
+        length, kind, flags, lag, group, term, index, chain = unpack(blob, pos)
         end = data_at + length
         if end > size:
             return None
@@ -285,6 +298,7 @@ def decode_batch(blob: memoryview, header: BatchHeader, *, offset: int) -> list[
                 length,
                 b"" if kind == ENTRY else bytes(data),
                 flags,
+                lag,
             )
         )
         pos = end

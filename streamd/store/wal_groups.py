@@ -18,12 +18,14 @@ class GroupLog:
         "base_term",
         "first",
         "hard_state",
+        "hint",
         "lengths",
         "places",
     )
 
     def __init__(self) -> None:
         self.hard_state = HardState()
+        self.hint: Index = 0  # the group was committed up to here, when the log was written
         self.base: Index = 0
         self.base_term: Term = 0
         self.base_chain = 0
@@ -48,6 +50,7 @@ class GroupLog:
 
     def truncate(self, index: Index) -> None:
         """Entries from `index` on are void."""
+        self.hint = min(self.hint, index - 1)
         keep = max(0, index - self.first)
         del self.places[keep:]
         del self.lengths[keep:]
@@ -70,6 +73,7 @@ class GroupLog:
     def reset(self, index: Index, term: Term, chain: int) -> None:
         """All entries are void; the log goes on after `index`, also if that is backwards."""
         self.base, self.base_term, self.base_chain = index, term, chain
+        self.hint = 0  # of other entries
         del self.places[:]
         del self.lengths[:]
         self.first = index + 1
@@ -86,7 +90,7 @@ class GroupLog:
 
 def apply(groups: dict[Uid, GroupLog], record: wf.WalRecord, place: int) -> None:
     """One record of the log, in order. `place` is its segment's number << 32."""
-    kind, uid, term, index, chain, offset, length, data, flags = record
+    kind, uid, term, index, chain, offset, length, data, flags, lag = record
     if kind == wf.WITNESS:
         return
     if kind == wf.DESTROY:
@@ -98,6 +102,8 @@ def apply(groups: dict[Uid, GroupLog], record: wf.WalRecord, place: int) -> None
     if kind == wf.ENTRY:
         if index > group.base:
             group.add(index, place | offset, length)
+            if lag:
+                group.hint = max(group.hint, index - lag + 1)
     elif kind == wf.HARD_STATE:
         is_uncertain = bool(flags & wf.IS_UNCERTAIN)
         group.hard_state = HardState(term, data.decode(), index, is_uncertain)
@@ -110,5 +116,7 @@ def apply(groups: dict[Uid, GroupLog], record: wf.WalRecord, place: int) -> None
     elif kind == wf.TIP:
         if index != group.last:
             group.jump(index + 1)  # entries up to there were in segments that are not here
+        if lag:
+            group.hint = max(group.hint, index - lag + 1)
     else:
         raise CorruptionError(f"log record of unknown type {kind} for group {uid}")

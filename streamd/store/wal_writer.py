@@ -21,8 +21,10 @@ from streamd.store.wal_pace import BatchSize, Pace
 from streamd.store.wal_recovery import segment_name
 from streamd.store.wal_segment import CurrentSegment
 from streamd.store.wal_spares import Spares
+from streamd.types import Index, Uid
 
 WITNESS_IDLE_S = 1.0  # after so long without an append the last one gets its witness
+LATE_HINTS_MAX = 4096  # with one witness: of so many groups it says how far they are committed
 
 
 class Writer:
@@ -42,6 +44,7 @@ class Writer:
         *,
         sync_s: float,
         complete: Callable[[Batch | BaseException | None], None],
+        commit_of: Callable[[Uid], Index],
     ) -> None:
         self.failure: DiskError | None = None
         self.is_segment_wanted = False  # the next batch, be it empty, goes to a new one
@@ -49,6 +52,7 @@ class Writer:
         self._directory = directory
         self._sync_s = sync_s  # 0: each batch is synced before it is safe
         self._complete = complete
+        self._commit_of = commit_of
         self._pace = Pace()
         self._batch_size = BatchSize()
         # Between the two: appended by the loop, taken by the thread.
@@ -97,6 +101,7 @@ class Writer:
         try:
             while self._waiting:
                 self._write_batch()
+            self._write_hints([])
             segment.sync()
             if segment.position + wf.ALIGN <= segment.capacity:
                 segment.put([b""], [], size=wf.BATCH_HEADER_BYTES)
@@ -207,14 +212,25 @@ class Writer:
             return
         if segment.position + wf.ALIGN > segment.capacity:
             return  # the next append begins a new segment, which says it too
-        record = wf.encode_record(wf.WITNESS, 0, term=0, index=0)
         try:
-            segment.put([b"", record], [record], size=wf.BATCH_HEADER_BYTES + len(record))
+            self._write_hints([wf.encode_record(wf.WITNESS, 0, term=0, index=0)])
             segment.sync()
         except OSError as err:
             self._report("writing the log", err)
             return
         self._witness_batch = segment.next_batch - 1
+
+    def _write_hints(self, records: list[bytes]) -> None:
+        """Put a batch of `records`, which have room, and of what the last entries of groups could
+        not say yet: that they are committed. Not synced."""
+        segment = self._segment
+        if not self._waiting:
+            room = segment.capacity - segment.position - 2 * wf.ALIGN  # an empty batch follows
+            count = min(max(0, room // wf.RECORD_HEADER_BYTES - 4), LATE_HINTS_MAX)
+            records = records + self._checkpoint.late_hints(self._commit_of, count_max=count)
+        if records:
+            size = wf.BATCH_HEADER_BYTES + sum(map(len, records))
+            segment.put([b"", *records], records, size=size)
 
     def _free(self, no: int, *, fd: int) -> None:
         segment = self._segment

@@ -11,7 +11,7 @@ term; and rot excuses what a process says of its log only until that process end
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import pack
 from typing import NamedTuple
 
@@ -198,7 +198,7 @@ class Durability:
         if index == 0 or _snapshot_index(disk, uid) >= index:
             return True
         # The log began anew behind some damage, or entries were carried over: look at all of it.
-        return _finds(disk, b"\x01\x00\x00\x00", uid, index)
+        return _finds(disk, uid, index)
 
     def _has(self, name: NodeId, uid: Uid, entry: Entry) -> bool:
         disk = self._disks.get(name)
@@ -209,8 +209,8 @@ class Durability:
             return True
         if _snapshot_index(disk, uid) >= entry.index:
             return True
-        record = b"\x01\x00\x00\x00" + pack("<QQQI", uid, entry.term, entry.index, entry.chain)
-        return any(view.find(record) >= 0 for view in _segments(disk))
+        record = pack("<QQQI", uid, entry.term, entry.index, entry.chain)
+        return any(_is_entry(view, at) for view in _segments(disk) for at in _places(view, record))
 
 
 def _folder(uid: Uid) -> str:
@@ -226,16 +226,26 @@ def _segments(disk: SimDisk) -> list[bytearray]:
     return [view[1] for view in views if view is not None]
 
 
-def _finds(disk: SimDisk, head: bytes, uid: Uid, index: Index) -> bool:
+def _finds(disk: SimDisk, uid: Uid, index: Index) -> bool:
     """True if some record of this entry, of any term, is in the log."""
-    prefix, middle = head + pack("<Q", uid), pack("<Q", index)
-    for view in _segments(disk):
-        at = view.find(prefix)
-        while at >= 0:
-            if view[at + 20 : at + 28] == middle:
-                return True
-            at = view.find(prefix, at + 1)
-    return False
+    prefix, middle = pack("<Q", uid), pack("<Q", index)
+    return any(
+        view[at + 16 : at + 24] == middle and _is_entry(view, at)
+        for view in _segments(disk)
+        for at in _places(view, prefix)
+    )
+
+
+def _places(view: bytearray, found: bytes) -> Iterator[int]:
+    at = view.find(found)
+    while at >= 0:
+        yield at
+        at = view.find(found, at + 1)
+
+
+def _is_entry(view: bytearray, at: int) -> bool:
+    """True if the record whose group is there is an entry's, whatever it says of its commit."""
+    return at >= 4 and view[at - 4 : at - 2] == b"\x01\x00"
 
 
 def _snapshot_index(disk: SimDisk, uid: Uid) -> Index:

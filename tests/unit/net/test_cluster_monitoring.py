@@ -29,6 +29,7 @@ class Nodes(World):
             node.damages = SimpleNamespace(reasons={})  # type: ignore[attr-defined]
             node.slowness = SimpleNamespace(waits_s=0.0)  # type: ignore[attr-defined]
             node.store_watch = SimpleNamespace(reason="")  # type: ignore[attr-defined]
+            node.tails = SimpleNamespace(reasons={})  # type: ignore[attr-defined]
             self._patch(name, node)
 
     def _patch(self, name: str, node: ClusterNode) -> None:

@@ -96,6 +96,7 @@ class Streams:
             scrubber=SimpleNamespace(read_bytes=0), peering=SimpleNamespace(ignored_count=0),
             slowness=SimpleNamespace(waits_s=9.9),
             store_watch=SimpleNamespace(reason=""),
+            tails=SimpleNamespace(reasons={}, count=0, open_count=0, found=[]),
             streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
             meta=SimpleNamespace(streams_by_name={n: SimpleNamespace(name=n) for n in "ST"}),
             lost_copies=SimpleNamespace(reason=lambda asset: self.lost.get(asset.name, "")),

@@ -37,6 +37,7 @@ def rafts(log: Log | None = None) -> Rafts:
         peers=None,
         wal=log,
         env=SimpleNamespace(disk=disk, clock=clock),
+        tails=SimpleNamespace(note_start=lambda raft: None),
     )
     return Rafts(node)  # type: ignore[arg-type]
 

@@ -1,0 +1,64 @@
+"""`streamctl tail`: what was set aside, listed and shown; the headers of what is replayed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from streamd.cli import ctl
+from streamd.cli.tails import headers_for
+from streamd.store.disk import OsDisk
+from streamd.store.tail_file import COMMITTED, TailFacts, TailWriter, file_name, text_fields
+
+FACTS = TailFacts(
+    stream="S", group=2, node="n1", leader="n2", first_index=4, last_index=5, last_term=2,
+    committed_to=4, applied_to=3, proof=COMMITTED, is_exact=True, set_aside="2026-01-01T00:00:00Z",
+)  # fmt: skip
+
+
+def write(directory: Path) -> Path:
+    name = file_name(2, 4, 5, 0xABC)
+    writer = TailWriter(OsDisk(), str(directory), name, FACTS)
+    assert writer.begin()
+    place = {"index": 4, "term": 2, "seq": 21, "time": "2026-01-01T00:00:00Z"}
+    writer.add([place | text_fields(subject=b"S.x", headers=b"", payload=b"text")])
+    writer.add([place | {"seq": 22} | text_fields(subject=b"S.x", headers=b"", payload=b"\xff")])
+    writer.add([{"index": 5, "term": 2, "entry": "TERM"}])
+    writer.finish()
+    return directory / name
+
+
+def test_a_file_is_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trash = tmp_path / "streamd" / "trash"
+    trash.mkdir(parents=True)
+    path = write(trash)
+    assert ctl.main(["tail", "list", str(tmp_path)]) == 0
+    listed = capsys.readouterr().out
+    assert str(path) in listed and "2 messages (21..22)" in listed and "committed" in listed
+    assert ctl.main(["tail", "list", "--json", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["facts"]["stream"] == "S"
+    assert ctl.main(["tail", "show", str(path)]) == 0
+    assert "21 2026-01-01T00:00:00Z S.x 'text'" in capsys.readouterr().out
+
+
+def test_a_file_that_is_there_is_not_written_again(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert not TailWriter(OsDisk(), str(tmp_path), path.name, FACTS).begin()
+
+
+def test_a_file_that_was_cut_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert ctl.main(["tail", "show", str(path)]) == 1
+    assert "no tail that can be read" in capsys.readouterr().err
+
+
+def test_what_held_then_is_not_asked_for_again() -> None:
+    """Expectations and roll-ups are left out; the rest stays, with an id."""
+    before = b"NATS/1.0\r\nA: 1\r\nNats-Expected-Last-Sequence: 9\r\nNats-Rollup: sub\r\n\r\n"
+    assert headers_for(before, b"id") == b"NATS/1.0\r\nA: 1\r\nNats-Msg-Id: id\r\n\r\n"
+    own = b"NATS/1.0\r\nNats-Msg-Id: mine\r\n\r\n"
+    assert headers_for(own, b"id") == own
+    assert headers_for(b"", b"id") == b"NATS/1.0\r\nNats-Msg-Id: id\r\n\r\n"
