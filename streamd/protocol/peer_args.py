@@ -244,7 +244,7 @@ def _is_core_msg(item: Any) -> bool:
         return False
     if type(item[0]) is not bytes:
         return False
-    if type(item[1]) is not bytes and not _are_bytes(item[1]):
+    if type(item[1]) is not bytes and not (item[1] and _are_bytes(item[1])):
         return False
     if len(item) > 2 and not (type(item[2]) is bytes and type(item[3]) is bytes):
         return False
@@ -287,12 +287,17 @@ _run_fields: Final = _row(_is_bytes, _is_bytes, _are_bytes, _are_bytes, _list_of
 
 
 def _is_delivery_run(value: Any) -> bool:
-    """[to, ack, subjects, payloads, columns of numbers], all of one length and not empty."""
+    """[to, ack, subjects, payloads, four columns of numbers], all of one length and not empty. The
+    payloads are equally long; `ack` is a template for the numbers."""
     if not _run_fields(value):
         return False
-    _, _, subjects, payloads, columns = value
+    _, ack, subjects, payloads, columns = value
     count = len(subjects)
-    return count > 0 and len(payloads) == count and all(len(column) == count for column in columns)
+    if not count or len(payloads) != count or len(set(map(len, payloads))) != 1:
+        return False
+    places = ack.replace(b"%%", b"")
+    is_template = places.count(b"%d") == places.count(b"%") == 4
+    return is_template and list(map(len, columns)) == [count] * 4
 
 
 # --- the tables ---------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ NOTES: dict[str, list[Any]] = {
     "net.sub": [True, [[b"a.>", b"q", 1]]],
     "net.msgs": [[b"a", b"x", b"", b"", [b"q"]], [b"a", [b"x", b"y"]], [b"a", b"x"]],
     "net.deliver": [b"to", b"", [[b"a", b"", b"", b"x"]]],
-    "net.run": [b"to", b"ack", [b"a"], [b"x"], [[1], [1], [1], [1]]],
+    "net.run": [b"to", b"ack.%d.%d.%d.%d", [b"a"], [b"x"], [[1], [1], [1], [1]]],
     "net.full": [b"to"],
     "net.room": [[b"to"]],
     "net.peers": [{"n2": "127.0.0.1:1"}],
@@ -78,7 +78,11 @@ def wrong(value: Any) -> list[Any]:
 class Door:
     """What a link does with notes and calls, but for the link (net/peer_link.py)."""
 
-    def __init__(self, cluster: Cluster, name: NodeId, sender: NodeId) -> None:
+    def __init__(
+        self, cluster: Cluster, name: NodeId, sender: NodeId, *, is_raising: bool = True
+    ) -> None:
+        """`is_raising`: as no link is, so that a test sees what a handler raises."""
+        self._is_raising = is_raising
         self._handler = cluster.node(name)
         self._sender = sender
         self.refused = self.passed = 0
@@ -91,6 +95,9 @@ class Door:
             self.passed += 1
         except MalformedArgs:
             self.refused += 1
+        except Exception:
+            if self._is_raising:
+                raise
 
     def call(self, method: str, args: Any) -> None:
         try:
@@ -99,6 +106,9 @@ class Door:
             self.passed += 1
         except MalformedArgs:
             self.refused += 1
+        except Exception:
+            if self._is_raising:
+                raise
 
 
 def test_every_note_and_call_has_a_shape_and_a_sample() -> None:
@@ -139,6 +149,71 @@ def test_nonsense_from_a_peer_harms_nobody(cluster: Cluster) -> None:
     cluster.until_whole()
     cluster.create("T")
     cluster.publish(1, "T")
+
+
+def test_senseless_words_about_what_is_there_harm_nobody(cluster: Cluster) -> None:
+    """Of the right types, of a stream and a consumer that exist: subjects that are none, acks of
+    what was never sent, parts of chunks that are not there, blocks and snapshots that never were.
+    What a handler raises ends that message; no group stops, and the next message is stored."""
+    uid = cluster.create()
+    cluster.consumer()
+    cluster.publish(3)
+    cluster.until_whole()
+    leader = cluster.leader("S")
+    sender = cluster.followers("S")[0]
+    failed = cluster.events("stopped")
+    ack = b"$JS.ACK.S.C.1.%d.%d.1700000000000000000.0"
+    notes: list[tuple[str, list[Any]]] = [
+        ("publish", [uid, 0, [], None]),
+        (
+            "publish",
+            [uid, 7, [[b"", b"", b""], [b"s..a", b"", b"x"], [b"s.>", b"junk", b"x"]], None],
+        ),
+        ("publish", [uid, 8, [[b"s.a", b"NATS/1.0\r\nNats-Msg-Id\r\n", b"x"]], [b"not a reply"]]),
+        ("publish", [uid, 9, [[b"s.a", b"\xff" * 9, b""], [b"\x00 \r\n", b"", b"x"]], None]),
+        ("acks", [uid, [b"no ack"], None, [b"+ACK"]]),
+        ("acks", [uid, [ack % (99, 99), b"no ack"], [b"r", b""], [b"+ACK", b"-NAK {"]]),
+        ("acks", [uid, [ack % (2**63, 2**63)], None, [b'-NAK {"delay": 1e99}']]),
+        ("acks", [uid, [b"$JS.ACK.S.C.x.y.z.0.0"], [b"r"], [b"+WPI"]]),
+        ("acks", [uid, [b"$JS.ACK.T.D.1.1.1.1.0"], [b"r"], [b"+NXT x"]]),
+        ("pull", [uid, "none", b"r", b"", b"1"]),
+        ("pull", [uid, "C", b"", b"", b'{"batch": -1}']),
+        ("pull", [uid, "C", b"\xff", b"\xff", b"\xff"]),
+        ("pull", [uid, "\x00", b"r", b"", b""]),
+        ("flow", [uid, "C", b"$JS.FC.S.C.x", b"junk"]),
+        ("pubacks", [2**40, [99], ["run", 5, 1]]),
+        ("pubacks", [1, None, []]),
+        ("given_back", [1, [99], []]),
+        ("digests", [[uid, 2**40, 1], [uid, 0, 0], [0, 2**40, 7]]),
+        ("leaders", [[uid, 0, False], [2**40, 1, True]]),
+        ("api.request", [b"$JS.API.CONSUMER.MSG.NEXT.S.C", b"", b"\xff", b"\xff", [], 1]),
+        ("api.request", [b"no api", b"r", b"", b"", [], 2**40]),
+        ("api.answer", [b"", b"", b"", 2**40]),
+    ]
+    calls: list[tuple[str, list[Any]]] = [
+        ("block", [uid, 1, 99, 0, 10]), ("block", [uid, 1, -9, 0, 10]),
+        ("block", [uid, 2**40, 1, -1, 2**40]), ("block", [0, 0, 0, 0, 1]),
+        ("manifest", [uid, 0, [-9, 2**40]]), ("manifest", [uid, 2**40, []]),
+        ("configured", [uid, 2**40]), ("stand_in", [uid, ["n9"]]), ("stand_in", [uid, [], 2**40]),
+        ("has_left", [uid]), ("bootstrap", ["other", [leader]]),
+        ("api.offenders", [uid, {"max_ack_pending": 1}]),
+        ("api.stream_infos", [[uid, uid, 2**40], False]),
+    ]  # fmt: skip
+    for name, from_ in ((leader, sender), (sender, leader)):
+        door = Door(cluster, name, from_, is_raising=False)
+        for kind, args in notes:
+            door.note(kind, args)
+            cluster.run_ms(20)
+        for method, args in calls:
+            door.call(method, args)
+            cluster.run_ms(20)
+        assert door.refused == 0
+    cluster.run_ms(2000)
+    assert cluster.events("stopped") == failed
+    assert all(not cluster.group(name, "S").failure for name in cluster.names)  # type: ignore[union-attr]
+    before = cluster.info()["state"]["last_seq"]
+    cluster.publish(5)
+    assert cluster.info()["state"]["last_seq"] == before + 5
 
 
 def test_a_peer_proposes_nothing_that_is_not_its_own_to_say(cluster: Cluster) -> None:

@@ -61,6 +61,7 @@ class Truth:
         out = Effects()
         copy = Entry(entry.term, entry.index, entry.data, tag=entry.index)
         self.machine.apply(copy, out)
+        need(not out.ignored, f"an entry that is no command was committed: {out.ignored}")
         self.entries.append((entry.term, entry.chain))
         self._known_in.append(max(term, self._known_in[-1]))
         self.prints.append(_print_of(self.machine))

@@ -4,6 +4,8 @@ import pytest
 
 from streamd.limits import PEER_BUFFER_BYTES_MAX
 from streamd.net import remote
+from streamd.protocol import peer_args
+from tests.scenarios.test_peer_words import NOTES, wrong
 from tests.unit.net.bed import Node, Stream
 from tests.unit.net.mesh import Mesh
 from tests.unit.net.test_pubsub import NO_ECHO, msg, pub
@@ -566,3 +568,35 @@ def test_a_group_whose_members_here_just_left_is_served_elsewhere():
     pubsub.sink(b"d", b"g").deliver([(b"m", b"", b"", b"x")])
     mesh.settle()
     assert far.take() == msg(b"m", b"1")
+
+
+def test_nonsense_from_a_peer_reaches_no_client():
+    """Each note of core NATS with each part of it replaced by something of another type, left out
+    or one too many: refused at the door, or harmless; clients get what is published afterwards."""
+    mesh = Mesh(2)
+    listener, publisher = mesh.peer("a"), mesh.peer("b")
+    listener.send(b"SUB a 1\r\nSUB to 2\r\n")
+    mesh.settle()
+    refused = passed = 0
+    for kind, args in NOTES.items():
+        if not kind.startswith(remote.PREFIX) or kind in ("net.peers", "net.urls"):
+            continue  # those two are the links' own
+        for each in wrong(args):
+            if type(each) is not list:
+                continue
+            try:
+                peer_args.check_note(kind, each)
+            except peer_args.MalformedArgs:
+                refused += 1
+            else:
+                mesh.links["a"].take("b", kind, each)
+                mesh.settle()
+                passed += 1
+    assert refused > 400 and refused > 5 * passed
+    listener.take()
+    mesh.part("a", "b")
+    mesh.join("a", "b")
+    mesh.settle()
+    publisher.send(pub(b"a", b"p"))
+    mesh.settle()
+    assert listener.take() == msg(b"a", b"1", b"p")
