@@ -26,7 +26,7 @@ from streamd.node.snapshot_writers import MetaSnapshots
 from streamd.raft.membership import Membership
 from streamd.store.quarantine import trash_of
 from streamd.store.snapshots import SnapshotFile
-from streamd.types import META_UID, HardState, NodeId
+from streamd.types import META_UID, HardState, Index, NodeId
 
 if TYPE_CHECKING:
     from streamd.node.node import Node
@@ -59,8 +59,11 @@ class MetaMember:
         """Begin from what is on disk. Raises what reading it raises."""
         node = self._node
         directory = self._directory
+        faults: list[str] = []
         try:
-            snapshot = SnapshotFile.load(node.env.disk, directory, "meta", group=META_UID)
+            snapshot = SnapshotFile.load(
+                node.env.disk, directory, "meta", group=META_UID, on_void=faults.append
+            )
         except CorruptionError as err:
             if not (node.is_clustered or node.accepts_loss):
                 raise
@@ -80,6 +83,8 @@ class MetaMember:
                 snapshot.chain,
                 past_terms=terms_of(snapshot.state),
             )
+        if self.group is None:
+            self._tell_found(start.index, faults)
         voters = tuple(node.identity.get("voters", ())) or (node.server_name,)
         raft = node.rafts.make(
             start._replace(
@@ -129,6 +134,18 @@ class MetaMember:
             node.env.spawn(monitor)
             if node.is_clustered:
                 self._freshen()
+
+    def _tell_found(self, index: Index, faults: list[str]) -> None:
+        """Have it told what this process found damaged or missing at its start."""
+        node = self._node
+        log = node.wal.group(META_UID)
+        if not faults and log is not None and index < log.first_index - 1:
+            faults.append(
+                f"{self._directory}: a snapshot is missing: the newest is of entry {index}, the "
+                f"log begins with {log.first_index}"
+            )
+        for text in faults:
+            node.damages.on_found_at_start(text)
 
     @property
     def _directory(self) -> str:

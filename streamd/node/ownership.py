@@ -60,10 +60,15 @@ def open_log(node: Node, thread: Thread, on_error: Callable[[Exception], None]) 
     is_lost = is_known and identity["log_id"] != wal.log_id
     if is_lost and not tolerates_loss:
         raise CorruptionError(f"{node.root}/wal: log {identity['log_id']} of this store is gone")
+    log_before = identity.get("log_id", "")
     # Each start begins a segment: of a copy of the log from before this start that tells.
     identity["log_segment"] = wal.segment_no
     identity["log_id"] = wal.log_id
     node.sightings.begin()
+    if is_lost:
+        node.damages.on_found_at_start(
+            f"{node.root}/wal: log {log_before} of this store is gone, and begun anew"
+        )
     if not is_known or is_lost:
         if is_lost and node.is_clustered:
             identity["is_rejoined"] = True

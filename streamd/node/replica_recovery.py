@@ -63,6 +63,8 @@ class Recovered:
         self.marker: Manifest | None = None  # what the files were installed from, if just now
         self.is_install_void = False  # what had been installed could not be used
         self.needless: list[str] = []  # in `trash/`: earlier ones of that kind
+        self.faults: list[str] = []  # what was missing or damaged, and is made good by the log
+        self.lacking: list[tuple[int, str]] = []  # blocks that are gone or cut, and what of them
 
     @property
     def is_file(self) -> bool:
@@ -76,6 +78,7 @@ class ReplicaRecovery:
         self._node = node
         self._catch_ups = catch_ups
         self._codec = BlockCodec()
+        self._seen: set[Uid] = set()  # opened by this process before
         self._hot_budget = HotBudget(
             on_full=lambda: node.wal.hold(),
             on_room=lambda: node.wal.resume(),
@@ -111,6 +114,7 @@ class ReplicaRecovery:
             if is_passing(err) or not self._others_have(asset):
                 raise  # what is here may be whole, and all that there is of it
             aside = self.set_aside(uid)
+            self._seen.add(uid)
             node.warn("stream files set aside", stream=asset.name, path=aside, reason=str(err))
             found = self._recover_files(asset)
             found.is_damaged = True
@@ -126,20 +130,36 @@ class ReplicaRecovery:
         return is_shared and self._node.replicas.has_peers(asset)
 
     def _recover_files(self, asset: StreamAsset) -> Recovered:
-        node = self._node
+        node, uid = self._node, asset.uid
+        directory = os.path.join(node.root, "streams", str(uid))
+        is_gone = not node.env.disk.exists(directory)
         store = StreamStore.open(
-            node.env.disk,
-            os.path.join(node.root, "streams", str(asset.uid)),
-            asset.uid,
-            node.block_thread,
-            budget=self._hot_budget,
+            node.env.disk, directory, uid, node.block_thread, budget=self._hot_budget
         )
         try:
             self._rebuild(asset, store)
-            return self._recover_store(asset, store)
+            found = self._recover_store(asset, store)
+            if uid not in self._seen:  # else what is missing now was damaged before, and told
+                found.faults += self._missing(found, directory, is_gone=is_gone)
+            self._seen.add(uid)
+            return found
         except BaseException:
             store.close()
             raise
+
+    def _missing(self, found: Recovered, directory: str, *, is_gone: bool) -> list[str]:
+        """Say what this process found missing at its start, by what the log knows of the group."""
+        log = self._node.wal.group(found.machine.uid)
+        if log is None or log.last_index == 0:
+            return []
+        if is_gone:
+            return [f"{directory}: the directory is missing"]
+        if found.index < log.first_index - 1 and not found.faults:
+            ends = f"the newest is of entry {found.index}" if found.index else "there is none"
+            return [
+                f"{directory}: a snapshot is missing: {ends}, the log begins with {log.first_index}"
+            ]
+        return []
 
     def _rebuild(self, asset: StreamAsset, store: StreamStore) -> None:
         """Where a loss is accepted, make a snapshot of what is left of a stream that nobody else
@@ -197,7 +217,8 @@ class ReplicaRecovery:
 
     def _recover_store(self, asset: StreamAsset, store: Any) -> Recovered:
         """Blocks back to the newest snapshot, and the machine as it was then."""
-        snapshot = store.load_snapshot()
+        faults: list[str] = []
+        snapshot = store.load_snapshot(faults.append)
         if snapshot is None:
             self._check_log(asset, store, index=0, term=0, chain=0, tail=(0, 0))
             store.truncate_to((0, 0))
@@ -225,9 +246,11 @@ class ReplicaRecovery:
             scan=store.scan,
             loss=loss,
         )
+        found = Recovered(store, machine)
+        found.faults = faults
         if isinstance(store, StreamStore):
             store.disown(block.block_no for block in machine.index.blocks)
-        found = Recovered(store, machine)
+            found.lacking = store.lacking(machine.index.blocks)
         found.index, found.term, found.chain = snapshot.index, snapshot.term, snapshot.chain
         found.members, found.past_terms = members, terms_of(snapshot.state)
         return found

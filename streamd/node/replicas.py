@@ -210,6 +210,8 @@ class Replicas:
             return
         if found.is_damaged:
             node.damages.damage_count += 1
+        for text in found.faults:
+            node.damages.on_found_at_start(text, uid)
         if found.conflict:
             node.damages.on_conflict(uid, found.conflict)
         if found.marker is not None:
@@ -229,6 +231,11 @@ class Replicas:
             for sender, message in self._early.pop(uid, {}).items():
                 replica.monitor.post((g.STEP, sender, message, None))
         replica.monitor.post((g.TICK, None, None, None))
+        for block_no, text in found.lacking:
+            tell = partial(node.scrubber.found_lacking, replica, block_no, CorruptionError(text))
+            # A moment later where peers are to be asked for it: they may not be met yet.
+            delay_s = limits.DAMAGES_EVERY_S if len(raft.members.voters) > 1 else 0
+            node.env.loop.call_later(delay_s, tell)
 
     def _discard(self, asset: StreamAsset, store: Any) -> None:
         """The stream was deleted, or the node began to stop, while this was being opened."""

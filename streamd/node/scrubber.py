@@ -220,13 +220,29 @@ class Scrubber:
             return
         self._node.damages.on_damaged(replica.uid, error, block_no=block.block_no)
 
+    def found_lacking(self, replica: LocalStream, block_no: int, error: StreamdError) -> None:
+        """A start finds that a block's file is gone, or cut: what a read would say some day."""
+        if self._node.replicas.get(replica.uid) is not replica:
+            return
+        blocks = [one for one in replica.machine.index.blocks if one.block_no == block_no]
+        if blocks and len(replica.group.raft.members.voters) == 1:
+            self._look_closer(replica, blocks[0], error)
+        elif blocks:
+            self._node.damages.on_damaged(replica.uid, error, block_no=block_no)
+
     def _look_closer(self, replica: LocalStream, block: Block, error: StreamdError) -> None:
         """Nobody else has this stream: which of its messages can't be read?"""
         index = replica.machine.index
         try:
             columns = index.columns_of(block)
         except StreamdError as err:
-            self._node.damages.on_damaged(replica.uid, err)
+            if is_passing(err):
+                self._node.damages.on_damaged(replica.uid, err)
+                return
+            # Neither its records nor its footer: all that is live in it.
+            first, last = block.first_seq, block.last_seq
+            gone = [seq for seq in range(first, last + 1) if index.is_live(seq)]
+            replica.report(block.block_no, gone, str(err))
             return
         live: list[Seq] = []
         places: list[tuple[int, int, int]] = []

@@ -115,15 +115,23 @@ class Unreadable:
         seqs = list(seqs)
         new = [seq for seq in seqs if seq not in known]
         if new:
-            self._add(new, reason)
+            self._add(new, reason, block_no)
         elif not seqs and all(place[0] != block_no for place in self._seqs):
             self._renew(block_no)
 
-    def _add(self, seqs: list[Seq], reason: str) -> None:
+    def _add(self, seqs: list[Seq], reason: str, block_no: int = 0) -> None:
+        is_place_known = True
         for seq in seqs:
-            loc = self._index.locate(seq)
+            loc = None
+            try:
+                loc = self._index.locate(seq) if is_place_known else None
+            except StreamdError:
+                # Its block is gone with all that says where in it, and will be for the next.
+                is_place_known = False
             if loc is not None:
                 self._seqs[loc[1:3]] = seq
+            elif not is_place_known:
+                self._seqs[block_no, -seq] = seq  # a place that nobody asks for
         self._reason = reason
         if self._seqs:
             self._tell(is_new=True)

@@ -122,7 +122,9 @@ class MemoryStreamStore:
             for block_no, blobs in self._blobs.items()
         }
 
-    def load_snapshot(self) -> LoadedSnapshot | None:
+    def load_snapshot(
+        self, on_void: Callable[[str], object] = lambda fault: None
+    ) -> LoadedSnapshot | None:
         """The newest one that is kept, which may be one that was installed."""
         return self._saved
 

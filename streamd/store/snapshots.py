@@ -12,6 +12,7 @@ import errno
 import os
 import re
 from array import array
+from collections.abc import Callable
 from hashlib import sha256
 from struct import Struct
 from typing import NamedTuple
@@ -163,12 +164,21 @@ class SnapshotFile:
         return sorted(found, reverse=True)
 
     @classmethod
-    def load(cls, disk: Disk, directory: str, name: str, *, group: Uid) -> Snapshot | None:
+    def load(
+        cls,
+        disk: Disk,
+        directory: str,
+        name: str,
+        *,
+        group: Uid,
+        on_void: Callable[[str], object] = lambda fault: None,
+    ) -> Snapshot | None:
         """Return the newest generation that verifies; None if there never was a snapshot.
 
         Raises CorruptionError if there are files and none verifies. One that does not verify, or
         that the disk does not give, is left where it is. Who gets an older generation notices: the
-        log begins too late for it, or else reaches back and nothing is lost.
+        log begins too late for it, or else reaches back and nothing is lost. `on_void` is told of
+        each newer one.
         """
         first_error: CorruptionError | None = None
         for file_name in cls.names(disk, directory, name):
@@ -176,11 +186,13 @@ class SnapshotFile:
             try:
                 return decode(read_file(disk, path), name=file_name, group=group)
             except CorruptionError as err:
-                first_error = first_error or err
+                error = err
             except OSError as err:
                 if err.errno != errno.EIO:
                     raise  # who may not read a file must not take it for lost
-                first_error = first_error or read_error("reading a snapshot", path, err)
+                error = read_error("reading a snapshot", path, err)
+            on_void(f"a snapshot can't be used: {error}")
+            first_error = first_error or error
         if first_error is not None:
             raise first_error
         return None

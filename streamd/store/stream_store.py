@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from streamd.errors import CorruptionError, StreamdError
 from streamd.store.block import HEADER_BYTES
@@ -19,6 +19,16 @@ from streamd.store.trash import move_to_trash
 from streamd.types import Index, Term, Uid
 
 _NAME = "stream"
+
+
+class Block(Protocol):
+    """A block as the machine knows it."""
+
+    block_no: int
+    live: int
+    end_offset: int
+    is_sealed: bool
+
 
 Bytes = bytes | Callable[[], bytes]
 
@@ -170,13 +180,18 @@ class StreamStore(Blocks):
 
     # --- recovery ---------------------------------------------------------------------------------
 
-    def load_snapshot(self) -> LoadedSnapshot | None:
-        """Return the newest snapshot that verifies, or None if there never was one.
+    def load_snapshot(
+        self, on_void: Callable[[str], object] = lambda fault: None
+    ) -> LoadedSnapshot | None:
+        """Return the newest snapshot that verifies, or None if there never was one. `on_void` is
+        told of each newer one that does not.
 
         Raises CorruptionError if there are some and none verifies.
         """
         try:
-            found = SnapshotFile.load(self._disk, self.directory, _NAME, group=self.uid)
+            found = SnapshotFile.load(
+                self._disk, self.directory, _NAME, group=self.uid, on_void=on_void
+            )
             if found is None:
                 return None
             self._dead, self._doomed = [], list(found.doomed)
@@ -191,6 +206,21 @@ class StreamStore(Blocks):
             )
         except OSError as err:
             raise disk_error("loading a snapshot", self.directory, err) from err
+
+    def lacking(self, blocks: Iterable[Block]) -> list[tuple[int, str]]:
+        """Blocks of which the file is gone, or ends before the last record, as (block_no, what is
+        wrong). By their sizes as they were found: what is in them, reading tells."""
+        found: list[tuple[int, str]] = []
+        for block in blocks:
+            if block.end_offset <= HEADER_BYTES or not (block.live or not block.is_sealed):
+                continue
+            size, path = self._sizes.get(block.block_no), self._files.path(block.block_no)
+            if size is None:
+                found.append((block.block_no, f"{path}: the file is missing"))
+            elif size < block.end_offset:
+                text = f"{path}: has {size} bytes, its records end at {block.end_offset}"
+                found.append((block.block_no, text))
+        return found
 
     def begin_outline(self, outline: Callable[[], bytes]) -> None:
         """Have an outline of a stream that has none, at index 0. Synchronous."""

@@ -267,7 +267,7 @@ def test_s4_9_who_asks_for_what_a_lost_block_had_is_told(
     cluster.stop(name)
     cluster.hosts[name].disk.unlink(place := f"{cluster.directory('S')}/1.blk")
     cluster.boot(name)
-    cluster.until("serving", lambda: cluster.is_current(name))
+    cluster.leader("S")
     cluster.node(name).scrubber.stop()
     reply = cluster.send(subject, wanted, at=name)
     cluster.until("an answer", lambda: cluster.received(reply))
