@@ -11,7 +11,7 @@ from streamd.api.times import format_ns
 from streamd.config.durations import format_uptime
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX
-from streamd.net.facts import ConnectionFacts, Sources, SubscriptionFacts
+from streamd.net.facts import ConnectionFacts, Sources, SublistFacts, SubscriptionFacts
 from streamd.net.query import BadQuery, Query, flag, number, page
 from streamd.net.slices import Rows, Steps, looked_at
 from streamd.subjects import is_valid_literal, matches
@@ -82,7 +82,9 @@ class Connz:
             if connection is None:
                 yield
                 continue
-            if (cid and connection.cid != cid) or (user and connection.user != user):
+            if cid and connection.cid != cid:
+                continue
+            if user and self._sources.facts(connection).user != user:
                 continue
             if subject and not (yield from self._has_subject(connection, subject)):
                 continue
@@ -143,14 +145,7 @@ class Connz:
         document: dict[str, Any] = {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
-            "num_subscriptions": facts.subscriptions,
-            "num_cache": facts.cache_entries,
-            "num_inserts": facts.inserts,
-            "num_removes": facts.removes,
-            "num_matches": 0,  # lookups are not counted: they are the hot path
-            "cache_hit_rate": 0,
-            "max_fanout": facts.max_fanout,
-            "avg_fanout": facts.avg_fanout,
+            **sublist_stats(facts),
             "total": 0,
             "offset": offset,
             "limit": limit,
@@ -174,6 +169,20 @@ class Connz:
                     account_names | _subscription(sub) for sub in shown
                 )
         return document
+
+
+def sublist_stats(facts: SublistFacts) -> dict[str, Any]:
+    """Return how big the subscription registry is, as it is shown."""
+    return {
+        "num_subscriptions": facts.subscriptions,
+        "num_cache": facts.cache_entries,
+        "num_inserts": facts.inserts,
+        "num_removes": facts.removes,
+        "num_matches": 0,  # lookups are not counted: they are the hot path
+        "cache_hit_rate": 0,
+        "max_fanout": facts.max_fanout,
+        "avg_fanout": facts.avg_fanout,
+    }
 
 
 def _fitting(shown: list[ConnectionFacts]) -> int:
@@ -261,7 +270,6 @@ def _connection(facts: ConnectionFacts, now: int, shows: _Shown) -> dict[str, An
         "lang": facts.lang or None,
         "version": facts.version or None,
         "authorized_user": facts.user or None if shows.with_user else None,
-        "account": ACCOUNT if shows.with_user else None,
         "subscriptions_list": (
             shows.subscriptions(facts, lambda sub: sub.subject) if shows.with_subjects else None
         ),

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamd.limits import CLOSED_SUBSCRIPTIONS_MAX
 from streamd.net.slices import Steps, looked_at
+from streamd.types import NodeId
 
 if TYPE_CHECKING:
     from streamd.net.client_conn import ClientConn
+    from streamd.net.interest import RemoteSub
     from streamd.net.pubsub import PubSub
     from streamd.net.sublist import Subscription
 
@@ -97,8 +99,16 @@ def connection_facts(conn: ClientConn) -> ConnectionFacts:
         name=conn.name,
         lang=conn.lang,
         version=conn.version,
-        user=conn.user,
+        user=_user_of(conn),
     )
+
+
+def _user_of(conn: ClientConn) -> str:
+    """Return the user that a client is, or says it is where nobody asks; no token is shown."""
+    if conn.user:
+        return conn.user
+    connect = conn.connect or {}
+    return "[REDACTED]" if connect.get("auth_token") else str(connect.get("user") or "")
 
 
 def last_facts(conn: ClientConn) -> ConnectionFacts:
@@ -194,3 +204,8 @@ class Sources:
         yield from map(_subscription_facts, list(self._pubsub.internal_subs))
         for conn in list(self._pubsub.conns.values()):
             yield from map(_subscription_facts, list(conn.subs.values()))
+
+    def remote_subscriptions(self, node_id: NodeId) -> list[RemoteSub]:
+        """What clients of another node want."""
+        remotes = self._pubsub.remotes
+        return [] if remotes is None else remotes.subscriptions(node_id)

@@ -155,6 +155,8 @@ class HttpServer:
             "/routez": m.routez,
             "/gatewayz": m.gatewayz,
             "/leafz": m.leafz,
+            "/ipqueuesz": m.ipqueuesz,
+            "/debug/vars": m.debug_vars,
         }
         routes: dict[str, Handler] = {
             path: self._document(build) for path, build in documents.items()
@@ -162,6 +164,7 @@ class HttpServer:
         routes["/healthz"] = self._healthz
         routes["/raftz"] = self._raftz
         routes["/metrics"] = self._metrics
+        routes["/stacksz"] = self._stacksz
         routes["/"] = self._index
         return routes
 
@@ -215,6 +218,10 @@ class HttpServer:
         varz = await wait(monitoring.varz({}))
         pieces = metrics.pieces(varz, jsz, await wait(monitoring.care()))
         return await self._send(request, pieces, {"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _stacksz(self, request: web.Request) -> web.StreamResponse:
+        text = await self._slicer.wait(self._monitoring.stacksz())
+        return await self._send(request, iter((text,)), {"Content-Type": "text/plain"})
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web

@@ -125,9 +125,9 @@ class RemoteInterest:
         self.sublist.remove(sub)
         self.ack_watcher_count -= sees_acks(sub.pattern)
 
-    def count(self, node: RemoteNode) -> int:
-        """How many patterns a node wants."""
-        return len(self._subs.get(node, ()))
+    def of(self, node: RemoteNode) -> list[RemoteSub]:
+        """Return what a node wants."""
+        return list(self._subs.get(node, {}).values())
 
 
 def sees_acks(pattern: bytes) -> bool:

@@ -21,6 +21,7 @@ from streamd.net.slices import Rows, Steps, looked_at
 from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, NodeId, Uid
 
 _META_GROUP = "_meta_"
+_SYNC_INTERVAL_NS = 120_000_000_000  # what nats-server shows, also where each ack is synced
 _ROLES = {
     "leader": "LEADER",
     "candidate": "CANDIDATE",
@@ -48,6 +49,10 @@ class JetStreamSources:
         counts = self._context.counts
         return counts.total, counts.errors
 
+    def api_pending(self) -> int:
+        """Requests of the JetStream API that are being served."""
+        return int(self._context.counts.pending)
+
     def stream_state(self, handle: Any) -> Document:
         machine = handle.machine
         state: Document = self._infos.stream_state(machine.state(), machine.config)
@@ -66,6 +71,11 @@ class JetStreamSources:
         config = handle.machine.config
         block: Document = self._cluster_infos.cluster_block(self._context, handle.uid, config)
         return block
+
+    def consumer_group(self, handle: Any, consumer: Any) -> str:
+        config = handle.machine.config
+        group: str = self._cluster_infos.raft_group(handle.uid, config, consumer_uid=consumer.uid)
+        return group
 
     def replica_rows(self, facts: Document) -> list[Document]:
         rows: list[Document] = self._cluster_infos.replica_rows(facts)
@@ -278,6 +288,13 @@ class JetStreamz:
         shown["pending"] = lag(facts)
         shown["pending_requests"] = 0
         shown["pending_infos"] = 0
+        shown["snapshot"] = {
+            "pending_entries": facts.get("unsaved_count", 0),
+            "pending_size": facts.get("unsaved_bytes", 0),
+            "last_time": format_ns(facts.get("saved_ns", 0)),
+        }
+        if facts.get("saving_ns"):
+            shown["snapshot"]["last_duration"] = facts["saving_ns"]
         return shown
 
     def _account_detail(self, totals: _Totals) -> Document:
@@ -317,6 +334,7 @@ class JetStreamz:
         if flags["raft"] and self.is_clustered:
             if "raft_group" in cluster:
                 detail["stream_raft_group"] = cluster["raft_group"]
+                detail |= self._consumer_groups(replica, names)
         return detail
 
     def _consumer_rows(
@@ -331,6 +349,16 @@ class JetStreamz:
             if not has_config:
                 info.pop("config", None)
             yield info
+
+    def _consumer_groups(self, replica: Any, names: Sequence[str]) -> Document:
+        """Name the groups of consumers as tools know them; here they are part of their stream's."""
+        group_of = self.js.consumer_group
+        rows = [
+            {"name": name, "raft_group": group_of(replica, consumer)}
+            for name in names
+            if (consumer := replica.machine.consumers.get(name)) is not None
+        ]
+        return {"consumer_raft_groups": rows} if rows else {}
 
     def _replica_detail(self, uid: Uid) -> Document:
         """How this node's replica stands: what tells it from the others."""
@@ -359,10 +387,9 @@ class JetStreamz:
             "max_storage": node.storage_max,
             "store_dir": node.store_dir,
         }
+        config["sync_interval"] = o.sync_interval_ns or _SYNC_INTERVAL_NS
         if o.is_sync_always:
             config["sync_always"] = True
-        else:
-            config["sync_interval"] = o.sync_interval_ns
         if o.domain:
             config["domain"] = o.domain
         if o.unique_tag:
@@ -410,6 +437,16 @@ class JetStreamz:
         if self.is_clustered:
             shown["meta"] = self.meta_cluster()
         return shown
+
+    def disk_waits(self) -> Document:
+        """Return how long the log kept an append waiting, of one that asks every second."""
+        slowness = self.js.node.slowness
+        return {
+            "waiters": int(slowness.waits_s > 0),
+            "waits": slowness.wait_count,
+            "wait_time": slowness.waited_ns,
+            "max_wait_time": slowness.waited_ns_max,
+        }
 
     # --- /raftz ---------------------------------------------------------------------------------
 
@@ -463,12 +500,21 @@ class JetStreamz:
             shown["catching_up"] = True
         if leader:
             shown["leader"] = js.peer_id(leader)
+        if leader and facts.get("leader_since_ns"):
+            shown["leader_since"] = format_ns(facts["leader_since_ns"])
+        shown |= {"ever_had_leader": bool(leader), "term": facts["term"]}
+        if facts.get("vote"):
+            shown["voted_for"] = js.peer_id(facts["vote"])
         shown |= {
-            "ever_had_leader": bool(leader),
-            "term": facts["term"],
+            "pterm": facts.get("last_term", 0),
             "pindex": facts["last_index"],
             "system_account": True,
             "traffic_account": SYSTEM_ACCOUNT,
+            # One inbox takes what is proposed, what peers say and what was committed.
+            "ipq_proposal_len": facts.get("waiting_count", 0),
+            "ipq_entry_len": 0,
+            "ipq_resp_len": 0,
+            "ipq_apply_len": max(0, facts["commit"] - facts["applied"]),
             "replica_state": facts.get("state", "ok"),
         }
         if facts.get("reason"):
@@ -482,6 +528,25 @@ class JetStreamz:
             for peer in facts.get("peers") or ()
         }
         return shown
+
+    # --- /ipqueuesz -----------------------------------------------------------------------------
+
+    def queues(self) -> Steps[list[tuple[str, int]]]:
+        """Collect what waits, by the name of its queue: API requests, and each group's turn."""
+        found = [("JetStream API queue", self.js.api_pending())]
+        node = self.js.node
+        uids = [replica.uid for replica in (yield from self.replicas())]
+        for uid in looked_at([META_UID, *uids] if self.is_clustered else uids):
+            if uid is None:
+                yield
+                continue
+            monitor = node.monitor_of(uid)
+            if monitor is not None:
+                is_meta = uid == META_UID
+                account = SYSTEM_ACCOUNT if is_meta else ACCOUNT
+                name = _META_GROUP if is_meta else f"S-{uid:08d}"
+                found.append((f"[ACC:{account}] RAFT '{name}' inbox", monitor.waiting_count))
+        return found
 
     # --- for /metrics ---------------------------------------------------------------------------
 

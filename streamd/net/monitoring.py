@@ -7,11 +7,12 @@ Each document is built in steps (`slices.py`), for there may be thousands of wha
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL, __version__
@@ -20,7 +21,7 @@ from streamd.config.durations import format_uptime
 from streamd.config.options import Options
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE
-from streamd.net.connz import Connz
+from streamd.net.connz import Connz, sublist_stats
 from streamd.net.facts import Sources
 from streamd.net.health import Health, judge
 from streamd.net.jetstreamz import (
@@ -28,14 +29,24 @@ from streamd.net.jetstreamz import (
     JetStreamz,
     no_stats,
 )
-from streamd.net.query import BadQuery, Query, flag
-from streamd.net.slices import Steps
+from streamd.net.query import BadQuery, Query, flag, page
+from streamd.net.slices import Rows, Steps
+from streamd.net.stacks import command_line, stacks
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
 if TYPE_CHECKING:  # a server alone does not load them
     from streamd.net.cluster import Cluster
+    from streamd.net.interest import RemoteSub
     from streamd.net.peer_link import RouteFacts
 
+# What nats-server's switches choose between: the answer is what this server does.
+_FEATURE_FLAGS = {
+    "js_ack_fc_v2": False,
+    "js_api_reply_v2": False,
+    "js_raft_delete_range": False,
+    "js_snapshot_sources": False,
+}
+_NO_WAITS = {"waiters": 0, "waits": 0, "wait_time": 0, "max_wait_time": 0}
 _NO_STATS = {"clients": 0, "routes": 0, "gateways": 0, "leafs": 0}
 
 
@@ -98,6 +109,7 @@ class Monitoring:
             "host": o.host,
             "port": self.client_port,
             "auth_required": o.is_auth_required or None,
+            "connect_urls": self._connect_urls(),
             "max_connections": o.max_connections,
             "max_subscriptions": o.max_subscriptions or None,
             "ping_interval": o.ping_interval_ns,
@@ -147,11 +159,17 @@ class Monitoring:
             "config_digest": o.config_digest,
             "tags": o.server_tags or None,
             "metadata": o.server_metadata or None,
+            "feature_flags": dict(_FEATURE_FLAGS),
             "system_account": SYSTEM_ACCOUNT,
             "slow_consumer_stats": {**_NO_STATS, "clients": traffic.slow_consumers},
             "stale_connection_stats": {**_NO_STATS, "clients": traffic.stale_connections},
+            "disk_io_wait_stats": self._js.disk_waits() if self._js is not None else _NO_WAITS,
         }
         return {key: value for key, value in document.items() if value is not None}
+
+    def _connect_urls(self) -> list[str] | None:
+        """Where clients of the cluster connect; None: no other server tells its own."""
+        return (self._cluster.client_urls() or None) if self._cluster is not None else None
 
     def _varz_cluster(self) -> dict[str, Any]:
         cluster = self._cluster
@@ -255,6 +273,7 @@ class Monitoring:
         if account != ACCOUNT:
             raise BadQuery(f"Account {account} does not exist")
         traffic = yield from self._sources.traffic()
+        sublist = yield from self._sources.sublist()
         document["account_detail"] = {
             "account_name": ACCOUNT,
             "update_time": format_ns(self._start_ns),
@@ -264,6 +283,9 @@ class Monitoring:
             "leafnode_connections": 0,
             "client_connections": traffic.connections,
             "subscriptions": traffic.subscriptions,
+            "imports": _imports(has_jetstream=self._js is not None),
+            "name_tag": ACCOUNT,
+            "sublist_stats": sublist_stats(sublist),
         }
         return document
 
@@ -293,15 +315,59 @@ class Monitoring:
         }
 
     def routez(self, query: Query) -> Steps[dict[str, Any]]:
-        yield
+        """Build /routez; with `subs` it lists what clients of each server want."""
+        is_detailed = query.get("subs") == "detail"
+        with_subjects = not is_detailed and flag(query, "subs")
+        offset, limit = page(query)
         now = time.time_ns()
-        routes = [_route(facts, now) for facts in self._routes()]
+        every = self._routes()
+        routes = []
+        for facts in every[offset : offset + limit]:
+            yield
+            route = _route(facts, now)
+            subs = self._sources.remote_subscriptions(facts.remote_name)
+            route["subscriptions"] = len(subs)
+            if subs and (is_detailed or with_subjects):
+                key = "subscriptions_list_detail" if is_detailed else "subscriptions_list"
+                route[key] = Rows(_remote_rows(subs[:MONITORING_PAGE], facts.rid, is_detailed))
+            route["compression"] = "off"
+            routes.append(route)
         return {
             "server_id": self._server_id,
             "server_name": self._server_name,
             "now": format_ns(now),
-            "num_routes": len(routes),
+            "num_routes": len(every),
             "routes": routes,
+        }
+
+    def ipqueuesz(self, query: Query) -> Steps[dict[str, Any]]:
+        """Build /ipqueuesz: what waits somewhere; with `all` also where nothing waits."""
+        shows_all, wanted = flag(query, "all"), query.get("queues", "")
+        offset, limit = page(query)
+        queues = (yield from self._js.queues()) if self._js is not None else []
+        shown = [
+            (name, count)
+            for name, count in queues
+            if (count or shows_all) and (not wanted or wanted in name)
+        ]
+        return {name: {"pending": count} for name, count in shown[offset : offset + limit]}
+
+    def stacksz(self) -> Steps[str]:
+        """Write down where each thread and task is."""
+        return stacks()
+
+    def debug_vars(self, query: Query) -> Steps[dict[str, Any]]:
+        """Build /debug/vars: of what Go publishes there, what has a meaning here."""
+        yield
+        memory = _resident_bytes()
+        return {
+            "cmdline": command_line(),
+            "memstats": {
+                "Alloc": memory,
+                "Sys": memory,
+                "HeapAlloc": memory,
+                "NumGC": sum(one["collections"] for one in gc.get_stats()),
+            },
         }
 
     def _routes(self) -> Sequence[RouteFacts]:
@@ -345,8 +411,43 @@ def _route(facts: RouteFacts, now: int) -> dict[str, Any]:
         "out_msgs": facts.out_msgs,
         "in_bytes": facts.in_bytes,
         "out_bytes": facts.out_bytes,
-        "subscriptions": 0,
     }
+
+
+def _remote_rows(subs: list[RemoteSub], rid: int, is_detailed: bool) -> Iterator[Any]:
+    for sub in subs:
+        subject = sub.pattern.decode(errors="replace")
+        if not is_detailed:
+            yield subject
+            continue
+        row: dict[str, Any] = {"subject": subject}
+        if sub.queue:
+            row["qgroup"] = sub.queue.decode(errors="replace")
+        yield row | {"sid": subject, "msgs": 0, "cid": rid}
+
+
+def _imports(*, has_jetstream: bool) -> list[dict[str, Any]]:
+    """What an account gets of the system account: requests that the server itself answers."""
+    served = [
+        (f"$SYS.REQ.USER.{ACCOUNT}.INFO", "$SYS.REQ.USER.INFO", True),
+        (f"$SYS.REQ.ACCOUNT.{ACCOUNT}.CONNZ", "$SYS.REQ.ACCOUNT.PING.CONNZ", False),
+        (f"$SYS.REQ.ACCOUNT.{ACCOUNT}.STATZ", "$SYS.REQ.ACCOUNT.PING.STATZ", False),
+    ]
+    if has_jetstream:
+        served.append(("$JS.API.>", "$JS.API.>", True))
+    return [
+        {
+            "subject": subject,
+            "account": SYSTEM_ACCOUNT,
+            "to": to,
+            "local_subject": to,
+            "type": "service",
+            "invalid": False,
+            "share": is_shared,
+            "tracking": False,
+        }
+        for subject, to, is_shared in served
+    ]
 
 
 def _resident_bytes() -> int:

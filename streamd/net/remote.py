@@ -31,7 +31,7 @@ from streamd.limits import (
     REMOTE_STALL_BYTES,
     STALL_S,
 )
-from streamd.net.interest import LocalInterest, RemoteInterest
+from streamd.net.interest import LocalInterest, RemoteInterest, RemoteSub
 from streamd.net.sinks import Delivery, Numbers, deliver_here, deliver_run_here, is_congested_here
 from streamd.net.sublist import Subscription
 from streamd.types import NodeId
@@ -313,10 +313,10 @@ class Remotes:
         """The nodes there are links to, with their counters."""
         return list(self._nodes.values())
 
-    def subscriptions(self, node_id: NodeId) -> int:
-        """How many patterns clients of a node want."""
+    def subscriptions(self, node_id: NodeId) -> list[RemoteSub]:
+        """What clients of a node want, a pattern (of a queue group) each."""
         node = self._nodes.get(node_id)
-        return 0 if node is None else self._interest.count(node)
+        return [] if node is None else self._interest.of(node)
 
 
 def _msgs_in(items: list[Any]) -> int:

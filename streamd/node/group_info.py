@@ -30,6 +30,10 @@ def group_info(node: Node, uid: Uid) -> dict[str, Any] | None:
         "commit": status["commit"],
         "applied": group.machine.applied,
         "last_index": status["last_index"],
+        "last_term": group.raft.log.last_term,
+        "vote": status["vote"],
+        "first_index": group.raft.log.snapshot_index + 1,
+        **_of_monitor(node, uid, group),
         "peers": _peers(node, group, status["peers"]),
         "is_changing": _is_changing(node, uid, group),
         "write_quorum": ack_disk_count(group.raft.members),
@@ -39,6 +43,20 @@ def group_info(node: Node, uid: Uid) -> dict[str, Any] | None:
         "digest": digest,
         "digest_index": index,
         "at_ms": node.env.clock.monotonic_ms(),
+    }
+
+
+def _of_monitor(node: Node, uid: Uid, group: Group) -> dict[str, Any]:
+    """What waits for the group's turn, and what its next snapshot would cover."""
+    monitor = node.monitor_of(uid)
+    if monitor is None:
+        return {}
+    return {
+        "waiting_count": monitor.waiting_count,
+        "unsaved_count": max(0, group.machine.applied - group.snapshot_index),
+        "unsaved_bytes": group.applied_bytes,
+        "saved_ns": monitor.saved_ns,
+        "saving_ns": monitor.saving_ns,
     }
 
 

@@ -92,6 +92,7 @@ class Monitor:
         self._is_saving = False
         self._has_more = False  # of what is committed: the last turn had no room for it
         self._snapshot_wanted = False
+        self.saved_ns = self.saving_ns = 0  # when the last snapshot was durable; how long it took
         self._is_save_void = False  # what was saved last can't be read
         self._timer: Timer | None = None
         self._timer_at_ms = 0
@@ -102,6 +103,11 @@ class Monitor:
         group.call_soon = loop.call_soon
         self.stopped = asyncio.Event()
         self.on_stopped: list[Callable[[], None]] = []
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages in the inbox."""
+        return len(self._inbox)
 
     def post(self, message: tuple[Any, ...]) -> None:
         """Put a message in the inbox; the next turn takes it. After the last one nobody would: who
@@ -281,9 +287,12 @@ class Monitor:
         self._is_saving = True
         self._snapshot_wanted = self._is_save_void = False
         group.applied_bytes = 0
+        began_ms = self._clock.monotonic_ms()
 
         def done() -> None:
             self._is_saving = False
+            self.saved_ns = self._clock.now_ns()
+            self.saving_ns = (self._clock.monotonic_ms() - began_ms) * 1_000_000
             group.snapshot_index = index
             self.post((g.SAVED, index, term, chain))
             self._log.release(group.uid, index, term, chain)

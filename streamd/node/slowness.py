@@ -22,6 +22,8 @@ class Slowness:
         self._looked_ms = 0
         self._asked_ms = 0  # 0: the log has answered
         self._is_told = False
+        self.wait_count = 0  # appends of its own that waited, and how long
+        self.waited_ns = self.waited_ns_max = 0
 
     def start(self) -> None:
         """Look from now on, until the node stops."""
@@ -56,6 +58,11 @@ class Slowness:
 
     def _answered(self) -> None:
         waited_s, self._asked_ms = self.waits_s, 0
+        waited_ns = round(waited_s * 1e9)
+        if waited_ns:
+            self.wait_count += 1
+            self.waited_ns += waited_ns
+            self.waited_ns_max = max(self.waited_ns_max, waited_ns)
         if self._is_told:
             self._is_told = False
             self._node.info("the log is written again", seconds=round(waited_s, 1))

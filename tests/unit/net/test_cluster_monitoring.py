@@ -10,6 +10,7 @@ import pytest
 
 from streamd.config.options import JetStreamOptions, Options
 from streamd.limits import CURRENT_LAG_MAX
+from streamd.net.interest import RemoteSub
 from streamd.net.jetstreamz import JetStreamSources
 from streamd.net.query import BadQuery
 from streamd.obs.metrics import render
@@ -27,7 +28,9 @@ class Nodes(World):
             node.failed = {}  # type: ignore[attr-defined]
             node.lost_copies = SimpleNamespace(reason=lambda asset: "")  # type: ignore[attr-defined]
             node.damages = SimpleNamespace(reasons={})  # type: ignore[attr-defined]
-            node.slowness = SimpleNamespace(waits_s=0.0)  # type: ignore[attr-defined]
+            node.slowness = SimpleNamespace(  # type: ignore[attr-defined]
+                waits_s=0.0, wait_count=0, waited_ns=0, waited_ns_max=0
+            )
             node.store_watch = SimpleNamespace(reason="")  # type: ignore[attr-defined]
             node.tails = SimpleNamespace(reasons={})  # type: ignore[attr-defined]
             self._patch(name, node)
@@ -198,6 +201,9 @@ class Links:
     def routes(self) -> list[Route]:
         return [Route()]
 
+    def client_urls(self) -> list[str]:
+        return ["10.0.0.1:4222", "10.0.0.2:4222"]
+
 
 def test_routez_and_varz_show_links() -> None:
     m = monitoring()
@@ -210,6 +216,22 @@ def test_routez_and_varz_show_links() -> None:
     varz = m.varz({})
     assert (varz["cluster"]["name"], varz["cluster"]["cluster_port"]) == ("C1", 6222)
     assert (varz["routes"], varz["remotes"]) == (1, 1)
+    assert varz["connect_urls"] == ["10.0.0.1:4222", "10.0.0.2:4222"]
+
+
+def test_routez_lists_what_clients_of_a_server_want() -> None:
+    subs = [RemoteSub(b"a.*", b"", None, 1), RemoteSub(b"b", b"q", None, 2)]  # type: ignore[arg-type]
+    m = monitoring(remote=subs)
+    m.attach_cluster(Links())
+    (plain,) = m.routez({})["routes"]
+    assert (plain["subscriptions"], plain["compression"]) == (2, "off")
+    assert "subscriptions_list" not in plain
+    (route,) = m.routez({"subs": "1"})["routes"]
+    assert route["subscriptions_list"] == ["a.*", "b"]
+    (route,) = m.routez({"subs": "detail"})["routes"]
+    assert route["subscriptions_list_detail"][1] == {
+        "subject": "b", "qgroup": "q", "sid": "b", "msgs": 0, "cid": 4,
+    }  # fmt: skip
 
 
 def test_metrics_of_a_cluster(world: Nodes) -> None:

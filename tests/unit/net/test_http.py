@@ -16,6 +16,7 @@ from streamd.net import http
 from streamd.net.http import HttpServer
 from streamd.net.slices import Slicer
 from streamd.net.sockets import listening_socket
+from streamd.net.stacks import command_line
 from streamd.obs.log import Log
 from tests.unit.net.test_monitoring import monitoring, with_streams
 
@@ -54,7 +55,7 @@ def test_documents_are_indented_json() -> None:
         assert text.startswith('{\n  "server_id": "NID",\n')
         assert json.loads(text)["http_req_stats"] == {"/varz": 1}
         for path in ("/connz", "/subsz", "/subscriptionsz", "/jsz?consumers=1", "/accountz",
-                     "/accstatz", "/routez", "/gatewayz", "/leafz"):  # fmt: skip
+                     "/accstatz", "/routez", "/gatewayz", "/leafz", "/ipqueuesz?all=1", "/debug/vars"):  # fmt: skip
             status, kind, text = await get(path)
             assert (status, kind) == (200, "application/json"), path
             json.loads(text)
@@ -131,6 +132,41 @@ def test_metrics_are_what_prometheus_reads() -> None:
         assert (sample.labels["stream_name"], sample.value) == ("S", 4)
         assert families["gnatsd_varz_in_msgs"].samples[0].value == 1
         assert "gnatsd_varz_jetstream_stats_storage" in families
+
+    serve(check)
+
+
+def test_stacks_are_text() -> None:
+    """Each thread and each task, with where it is."""
+
+    async def check(get: Get, server: HttpServer) -> None:
+        status, kind, text = await get("/stacksz")
+        assert (status, kind) == (200, "text/plain")
+        assert "thread MainThread:" in text and " tasks\n" in text and "test_http.py" in text
+
+    serve(check)
+
+
+def test_a_command_line_is_shown_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["streamd", "-js", "--user", "u", "--pass=hidden", "--routes", "nats://r:hidden@x:1"]
+    monkeypatch.setattr("sys.argv", [*words, "-p", "4222"])
+    assert command_line() == [
+        "streamd", "-js", "--user", "[REDACTED]", "--pass=[REDACTED]", "--routes", "[REDACTED]",
+        "-p", "4222",
+    ]  # fmt: skip
+
+
+def test_a_long_page_is_sent_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunked, and whole; a short one has its length."""
+    monkeypatch.setattr(http, "HTTP_PIECE_BYTES", 100)
+
+    async def check(get: Get, server: HttpServer) -> None:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
+            async with session.get("/varz") as answer:
+                assert answer.headers["Transfer-Encoding"] == "chunked"
+                assert (await answer.json())["server_id"] == "NID"
+            async with session.get("/healthz") as answer:
+                assert answer.headers["Content-Length"] == "15"
 
     serve(check)
 

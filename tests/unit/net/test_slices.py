@@ -89,6 +89,7 @@ class Nodes(Streams):
         node.replica = replica
         node.leader_of = lambda uid: "n1"
         node.group_info = self._group_info
+        node.monitor_of = lambda uid: SimpleNamespace(waiting_count=0)
 
     def _group_info(self, uid: int) -> dict[str, Any]:
         self._counted.one()
@@ -108,6 +109,12 @@ class Nodes(Streams):
 
     def cluster_block(self, handle: Any) -> dict[str, Any]:
         return {"raft_group": f"S-R3F-{handle.uid:08d}", "leader": "n1"}
+
+    def consumer_group(self, handle: Any, consumer: Any) -> str:
+        return "C-R3F-x"
+
+    def api_pending(self) -> int:
+        return 0
 
     def replica_rows(self, facts: dict[str, Any]) -> list[dict[str, Any]]:
         return []
@@ -157,6 +164,7 @@ PAGES: list[tuple[str, dict[str, str]]] = [
     ("raftz", {"acc": "$G", "group": "S-R3F-00004999"}),
     ("accountz", {"acc": "$G"}),
     ("healthz", {}),
+    ("ipqueuesz", {"all": "1"}),
 ]
 
 
