@@ -55,7 +55,8 @@ def test_documents_are_indented_json() -> None:
         assert text.startswith('{\n  "server_id": "NID",\n')
         assert json.loads(text)["http_req_stats"] == {"/varz": 1}
         for path in ("/connz", "/subsz", "/subscriptionsz", "/jsz?consumers=1", "/accountz",
-                     "/accstatz", "/routez", "/gatewayz", "/leafz", "/ipqueuesz?all=1", "/debug/vars"):  # fmt: skip
+                     "/accstatz", "/routez", "/gatewayz", "/leafz",
+                     "/ipqueuesz?all=1", "/debug/vars"):  # fmt: skip
             status, kind, text = await get(path)
             assert (status, kind) == (200, "application/json"), path
             json.loads(text)

@@ -90,7 +90,7 @@ class Streams:
     """Stands in for JetStreamSources: one node with one stream."""
 
     def __init__(self) -> None:
-        handle = SimpleNamespace(name="S", machine=machine())
+        handle = SimpleNamespace(name="S", uid=3, machine=machine())
         self.node = SimpleNamespace(
             memory_max=1, storage_max=2, store_dir="/d", failed={}, is_clustered=False,
             damages=SimpleNamespace(reasons={}, damage_count=0, conflict_count=0),
@@ -99,6 +99,7 @@ class Streams:
             store_watch=SimpleNamespace(reason=""),
             tails=SimpleNamespace(reasons={}, count=0, open_count=0, found=[]),
             streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
+            monitor_of=lambda uid: SimpleNamespace(waiting_count=uid),
             meta=SimpleNamespace(streams_by_name={n: SimpleNamespace(name=n) for n in "ST"}),
             lost_copies=SimpleNamespace(reason=lambda asset: self.lost.get(asset.name, "")),
         )  # fmt: skip
@@ -106,6 +107,9 @@ class Streams:
 
     def api_totals(self) -> tuple[int, int]:
         return 8, 1
+
+    def api_pending(self) -> int:
+        return 1
 
     def stream_state(self, handle: Any) -> dict[str, Any]:
         return {"messages": 4}
@@ -358,3 +362,11 @@ def test_healthz_tells_a_node_that_is_not_ready_from_a_stream_that_is_lost() -> 
 def test_uptime(seconds: int, text: str) -> None:
     """nats-server's own form, with years and days."""
     assert format_uptime(seconds * SECOND) == text
+
+
+def test_ipqueuesz_shows_what_waits() -> None:
+    m = with_streams()
+    group = "[ACC:$G] RAFT 'S-00000003' inbox"
+    assert m.ipqueuesz({}) == {"JetStream API queue": {"pending": 1}, group: {"pending": 3}}
+    assert m.ipqueuesz({"queues": "RAFT"}) == {group: {"pending": 3}}
+    assert monitoring().ipqueuesz({"all": "1"}) == {}

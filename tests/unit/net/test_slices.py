@@ -113,9 +113,6 @@ class Nodes(Streams):
     def consumer_group(self, handle: Any, consumer: Any) -> str:
         return "C-R3F-x"
 
-    def api_pending(self) -> int:
-        return 0
-
     def replica_rows(self, facts: dict[str, Any]) -> list[dict[str, Any]]:
         return []
 
