@@ -77,6 +77,9 @@ class Disk(Protocol):
 
     def unlink(self, path: str) -> None: ...
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name. Raises OSError where the file system has no such thing."""
+
     def mkdir(self, path: str) -> None:
         """Make `path` in a directory that is there; no error if it exists. A running server never
         makes its own root again: what was removed under it must not come back as half of it."""
@@ -233,6 +236,10 @@ class OsDisk:
     def unlink(self, path: str) -> None:
         self._check_ours(path)
         os.unlink(path)
+
+    def link(self, source: str, target: str) -> None:
+        self._check_ours(target)
+        os.link(source, target)
 
     def mkdir(self, path: str) -> None:
         self._check_ours(path)

@@ -10,6 +10,7 @@ A file under its final name is whole, verified and durable, so fetching resumes 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,7 @@ from streamd.types import Index, Uid
 SUFFIX = ".catchup"
 _PART = ".part"
 _MARKER = "manifest"
+_NO_LINKS = frozenset((errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS))
 _NAMES = {STATE_NO: "state", INDEX_NO: "index"}
 
 
@@ -184,7 +186,8 @@ class FileInstall:
                 if name not in wanted:
                     self._disk.unlink(os.path.join(self._folder, name))
             here = set(self._disk.listdir(self._folder))
-            self._need_room(sum(f.length for f in facts if self._name_of(f.no) not in here))
+            new = [fact for fact in facts if self._name_of(fact.no) not in here]
+            self._need_room(sum(fact.length for fact in new if not self._may_link(fact)))
 
         def step(result: Any) -> None:
             # One job for each file: others have their turn on the thread in between.
@@ -284,14 +287,55 @@ class FileInstall:
             if is_whole(read_file(self._disk, path), fact):
                 return fact.no
             self._disk.unlink(path)
-        blob = self._find_here(fact)
-        if blob is None:
+        found = self._find_here(fact)
+        if found is None:
             return None
+        source, blob = found
+        if check_block(blob, self._uid, fact.no) != len(blob) and self._link(source, path, fact):
+            return fact.no
         self._need_room(len(blob))
         with opened(self._disk, self._part(fact.no), create=True) as fd:
             self._disk.pwrite(fd, blob, 0)
         self._settle(fact.no)
         return fact.no
+
+    def _may_link(self, fact: FileFact) -> bool:
+        """True if a file that is here may be the one, by its size: then it takes no room."""
+        return any(self._size_of(path) == fact.length for path in self._candidates(fact))
+
+    def _size_of(self, path: str) -> int:
+        try:
+            with opened(self._disk, path) as fd:
+                return self._disk.size(fd)
+        except OSError:
+            return -1  # nobody knows; it will not be found whole either
+
+    def _link(self, source: str, target: str, fact: FileFact) -> bool:
+        """Give a sealed block that is here a second name: nobody writes to it any more. False: its
+        file is longer than that, or the file system has no links."""
+        try:
+            with opened(self._disk, source) as fd:
+                if self._disk.size(fd) != fact.length:
+                    return False
+                self._disk.fdatasync(fd)
+            self._disk.link(source, target)
+        except OSError as err:
+            if err.errno not in _NO_LINKS:
+                raise
+            return False
+        self._disk.crash_point("INSTALL_BLOCK_LINKED")
+        return True
+
+    def _candidates(self, fact: FileFact) -> list[str]:
+        """Paths of what may be the block: in the live directory, and in the one set aside last."""
+        if fact.no <= 0 or not self._may_adopt:
+            return []
+        paths = [
+            os.path.join(directory, block_name(fact.no))
+            for directory in (self._live, self._aside)
+            if directory
+        ]
+        return [path for path in paths if self._disk.exists(path)]
 
     def _need_room(self, byte_count: int) -> None:
         """Raise DiskError if the disk has no room for so many bytes more."""
@@ -304,21 +348,16 @@ class FileInstall:
                 f"{free} are free, {self._keep_free_bytes} of them are kept for the log"
             )
 
-    def _find_here(self, fact: FileFact) -> bytes | None:
-        """The block from the live directory, or from the one set aside last, if it is good."""
-        if fact.no <= 0 or not self._may_adopt:
-            return None
-        for directory in (self._live, self._aside):
-            path = os.path.join(directory, block_name(fact.no))
-            if not directory or not self._disk.exists(path):
-                continue
+    def _find_here(self, fact: FileFact) -> tuple[str, bytes] | None:
+        """A good copy of the block that is here: its path, and the block."""
+        for path in self._candidates(fact):
             try:
                 with opened(self._disk, path) as fd:
                     blob = self._disk.pread(fd, fact.length, 0)
                 check_file(blob, self._uid, fact)
             except (CorruptionError, OSError):
                 continue  # what the disk does not give is fetched, as what is damaged
-            return blob
+            return path, blob
         return None
 
     def _settle(self, no: int) -> None:

@@ -20,6 +20,8 @@ from typing import Any
 
 from streamd.types import Buffer
 
+_BY_NAME = ("open", "link", "mkdir", "replace", "unlink", "remove_tree")
+
 
 class SimCrash(BaseException):
     """The power went. Not an Exception: nothing may catch it and go on."""
@@ -95,6 +97,7 @@ class SimDisk:
         self.is_crashed = False
         self._is_abandoned = False
         self.is_out_of_files = False
+        self._has_links = False
         self._births: dict[str, int] = {}  # what `identity` said of a path
         self._next_birth = 1
 
@@ -250,7 +253,7 @@ class SimDisk:
     def _operation(self, name: str, path: str = "") -> None:
         if self.is_crashed:
             raise SimCrash("the power is off")
-        if self._is_abandoned and name in ("open", "mkdir", "replace", "unlink", "remove_tree"):
+        if self._is_abandoned and name in _BY_NAME:
             raise OSError(errno.ESTALE, name, path)
         if self.on_operation is not None:
             self.on_operation(name, path)
@@ -386,6 +389,16 @@ class SimDisk:
         if _parent(path) not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "mkdir", path)
         self.make_dirs(path)
+
+    def link(self, source: str, target: str) -> None:
+        self._operation("link", target)
+        if source not in self._files or _parent(target) not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "link", source)
+        if self.exists(target):
+            raise FileExistsError(errno.EEXIST, "link", target)
+        self._files[target] = self._files[source]
+        self._has_links = True
+        self._name_changed(target)
 
     def make_dirs(self, path: str) -> None:
         self._operation("mkdir", path)
@@ -528,7 +541,10 @@ class SimDisk:
         return self._random.randbytes(size)
 
     def _used(self) -> int:
-        return sum(len(inode.now) for inode in self._files.values())
+        inodes: Iterable[_Inode] = self._files.values()
+        if self._has_links:
+            inodes = {id(inode): inode for inode in inodes}.values()
+        return sum(len(inode.now) for inode in inodes)
 
 
 class SimThread:

@@ -102,6 +102,16 @@ class OverlayDisk(OsDisk):
                 raise FileNotFoundError(2, "No such file or directory", path)
             self._set(path, None)
 
+    def link(self, source: str, target: str) -> None:
+        """Reaches the disk at once."""
+        with self._lock:
+            real = self._real(source)
+            if real is None:
+                raise FileNotFoundError(2, "No such file or directory", source)
+            super().link(real, target)
+            directory, name = os.path.split(os.path.abspath(target))
+            self._names.get(directory, {}).pop(name, None)
+
     def remove_tree(self, path: str) -> None:
         with self._lock:
             inside = os.path.abspath(path)

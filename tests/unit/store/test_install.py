@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
@@ -281,3 +282,54 @@ def test_a_block_here_that_the_disk_does_not_give_is_fetched(is_set_aside: bool)
     world.run()
     assert world.troubles == []
     assert world.reopened().machine.digest == one.machine.digest
+
+
+class Unlinked(SimDisk):
+    """A file system without second names."""
+
+    def link(self, source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "link", target)
+
+
+def behind_by_little(disk: SimDisk | None = None) -> tuple[Replica, Replica]:
+    """A leader, and a replica that has all of its blocks but the last few."""
+    one, behind = filled(), Replica("b", seed=3)
+    if disk is not None:
+        for directory in ("streams", "trash"):
+            disk.make_dirs(f"{ROOT}/{directory}")
+        behind.disk = disk
+        behind.open()
+    behind.publish(100)
+    behind.apply(DELETE_MSG, 1, 30, False)
+    behind.save()
+    one.publish(20)
+    one.save()
+    return one, behind
+
+
+def caught_up(one: Replica, behind: Replica) -> World:
+    world = World(behind, one)
+    world.catchup.start("a", one.machine.applied)
+    world.run()
+    return world
+
+
+def test_blocks_that_are_here_take_no_room_a_second_time() -> None:
+    """Little more is free than what must be fetched, and the stream has several times as much."""
+    one, behind = behind_by_little()
+    stored = sum(len(behind.disk.contents(path)) for path in behind.disk.paths)
+    behind.disk.capacity = stored + stored // 2
+    world = caught_up(one, behind)
+    assert world.troubles == []
+    found = world.reopened()
+    assert found.machine.digest == one.machine.digest
+    assert check_content(found.machine, found.store) == []
+    assert "INSTALL_BLOCK_LINKED" in behind.disk.points
+
+
+def test_without_second_names_blocks_are_copied() -> None:
+    one, behind = behind_by_little(Unlinked())
+    world = caught_up(one, behind)
+    assert world.troubles == []
+    assert world.reopened().machine.digest == one.machine.digest
+    assert "INSTALL_BLOCK_LINKED" not in behind.disk.points
