@@ -134,7 +134,7 @@ def _fill(cluster: ClusterProcess, size: int, count: int) -> None:
 def _load(cluster: ClusterProcess, row: Row, seconds: float) -> Figures:
     """A row of `load`, whose connections go to the stream's leader."""
     port, args = _any_port(cluster), {"seconds": seconds} | row.args
-    if row.call == "publish":
+    if row.call in ("publish", "get_last"):
         args |= _replicated(cluster)
     else:
         port = cluster.ports[cluster.leader(STREAM)]

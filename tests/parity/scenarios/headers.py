@@ -88,10 +88,11 @@ def block(*lines: bytes) -> bytes:
 def publish(at: Recorder, subject: str, headers: bytes, *, reply: str = "") -> None:
     """Publish, and record the answer and what the stream holds last."""
     if reply:
-        sid = at.wire.subscribe(reply)
-        at.wire.publish(subject, b"x", reply=reply, headers=headers or None)
-        at.collect(f"{subject} {reply}", 1, within_s=SILENCE_S)
-        at.wire.unsubscribe(sid)
+        wire = at.wire
+        sid = wire.subscribe(reply)
+        wire.publish(subject, b"x", reply=reply, headers=headers or None)
+        at.note_frames(f"{subject} {reply}", wire.collect(count=1, within_s=4 * SILENCE_S))
+        wire.unsubscribe(sid)
     else:
         at.pub(subject, headers=headers, within_s=SILENCE_S)
     stored(at, subject[0].upper())
@@ -380,9 +381,10 @@ def fast_batches_where_there_are_none(at: Recorder) -> None:
     publish(at, "s.a", b"", reply=fast)
     publish(at, "s.a", batch)
     at.api("STREAM.CREATE.T", {"name": "T", "subjects": ["t.>"], "max_msg_size": 3})
-    at.wire.subscribe(fast)
-    at.wire.publish("t.a", b"too much", reply=fast)
-    at.collect("too much", 1, within_s=SILENCE_S)
+    wire = at.wire
+    wire.subscribe(fast)
+    wire.publish("t.a", b"too much", reply=fast)
+    at.note_frames("too much", wire.collect(count=1, within_s=4 * SILENCE_S))
 
 
 @scenario
@@ -392,5 +394,4 @@ def fast_batches_that_nobody_stores(at: Recorder) -> None:
     listener.subscribe("c.>")
     listener.fence()
     at.wire.publish("c.a", b"x", reply="inbox.b.10.ok.1.0.$FI")
-    at.wire.fence()
-    at.note_frames("heard", listener.fence())
+    at.note_frames("heard", listener.collect(count=1, within_s=4 * SILENCE_S))
