@@ -85,6 +85,8 @@ class ServerProcess:
                 resources.leave_interpreter()
 
     async def _main(self) -> int:
+        if self._options.is_dry_run:
+            return await self._dry_run()
         self._stop_wanted = asyncio.Event()
         self._log.info(f"  Name:     {self._server_name}")
         self._log.info(f"  ID:       {self._server_id}")
@@ -104,6 +106,31 @@ class ServerProcess:
             self._ignore_signals()
             self._log.info("Server Exiting..")
         return self._exit_status
+
+    async def _dry_run(self) -> int:
+        """Say what `--accept-loss` would come to; returns the exit status."""
+        from streamd.node.dry_run import DryRun
+
+        options = self._options
+        js = options.jetstream
+        store_dir = os.path.abspath(js.store_dir or resources.default_store_dir())
+        if not os.path.isdir(store_dir):
+            self._log.fatal(f"dry run: there is no store directory {store_dir!r}")
+            return 1
+        run = DryRun(
+            store_dir=store_dir,
+            server_name=self._server_name,
+            cluster_name=options.cluster.name if options.is_clustered else "",
+            sync="always" if js.is_sync_always else js.sync_interval_ns / 1e9,
+            log=self._log,
+            tell=print,
+        )
+        try:
+            await run.run()
+        except (ConfigError, CorruptionError, DiskError, OSError) as err:
+            self._log.fatal(f"dry run: {describe(err)}")
+            return 1
+        return 0
 
     # --- start --------------------------------------------------------------------------------
 

@@ -55,11 +55,14 @@ Logging Options:
 JetStream Options:
     -js, --jetstream                 Enable JetStream functionality
     -sd, --store_dir <dir>           Set the storage directory
-        --accept-loss                Start a single server although its log or a block is damaged:
-                                     go on without what can't be proven, keep the old files.
-                                     In a cluster: have streams go on whose voters all lost their
-                                     logs, and the cluster itself, from whoever has most, once all
-                                     servers are up. For one start: leave it out again
+        --accept-loss[=dry-run]      Start a single server although its log, snapshots or blocks
+                                     are damaged or gone: go on with what is left, keep the old
+                                     files. In a cluster: rebuild streams whose only copy is here;
+                                     have streams go on whose voters all lost their logs, and the
+                                     cluster itself, from whoever has most, once all servers are
+                                     up. For one start: leave it out again. With =dry-run: say
+                                     what would be there, lost and forgotten, and exit; changes no
+                                     file, serves nobody
 
 Authorization Options:
         --user <user>                User required for connections
@@ -114,6 +117,11 @@ def _set(*attributes: str) -> Callable[[Options, Any], None]:
     return apply
 
 
+def _set_accept_loss(options: Options, value: Any) -> None:
+    options.accepts_loss = bool(value)
+    options.is_dry_run = value == _DRY_RUN
+
+
 def _set_jetstream(attribute: str) -> Callable[[Options, Any], None]:
     return lambda options, value: setattr(options.jetstream, attribute, value)
 
@@ -139,6 +147,7 @@ def _set_cluster_url(options: Options, url: str) -> None:
 
 # name -> (aliases, kind, what it does to the options). None: it is not about them, or not served.
 _TEXT, _NUMBER, _BOOLEAN = "text", "number", "boolean"
+_DRY_RUN = "dry-run"
 _FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
     "addr": ("a addr net host", _TEXT, _set("host")),
     "port": ("p port", _NUMBER, _set("port")),
@@ -168,7 +177,7 @@ _FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
         _set("ignores_unserved"),
     ),
     "strict": ("strict", _BOOLEAN, _set("is_strict")),
-    "accept_loss": ("accept-loss accept_loss", _BOOLEAN, _set("accepts_loss")),
+    "accept_loss": ("accept-loss accept_loss", _BOOLEAN, _set_accept_loss),
     "user": ("user", _TEXT, _set("username")),
     "pass": ("pass", _TEXT, _set("password")),
     "auth": ("auth", _TEXT, _set("token")),
@@ -236,6 +245,8 @@ def parse(arguments: list[str]) -> CommandLine:
 
 
 def _convert(kind: str, name: str, text: str) -> Any:
+    if _BY_NAME[name][0] == "accept_loss" and text == _DRY_RUN:
+        return text
     if kind is _BOOLEAN:
         if text not in _TRUE + _FALSE:
             raise UsageError(f'invalid boolean value "{text}" for -{name}: parse error')

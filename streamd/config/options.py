@@ -105,6 +105,7 @@ class Options:
     server_name: str = ""
     client_advertise: str = ""
     accepts_loss: bool = False  # of the command line only: for one start
+    is_dry_run: bool = False  # likewise: say what accepting the loss would come to
     ignores_unserved: bool = False  # start although settings that protect are not served
     is_strict: bool = False  # what would be a warning is an error
     server_tags: list[str] = field(default_factory=list)

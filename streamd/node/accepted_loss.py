@@ -174,11 +174,12 @@ class AcceptedLoss:
         if not (is_lost or self.is_resumed):
             done()
             return
-        job = partial(self._look, frozenset(node.meta.streams_by_uid))
+        job = partial(self.look_at_files, frozenset(node.meta.streams_by_uid))
         node.block_thread.submit(job, partial(self._looked, done))
 
-    def _look(self, known: frozenset[Uid]) -> tuple[list[_Found], Index]:
-        """Streams that are not known, by uid, and the last meta entry that any of them names."""
+    def look_at_files(self, known: frozenset[Uid]) -> tuple[list[_Found], Index]:
+        """Streams that are not known, by uid, and the last meta entry that any of them names.
+        Synchronous."""
         node = self._node
         disk, streams = node.env.disk, os.path.join(node.root, "streams")
         found: list[_Found] = []

@@ -6,6 +6,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from streamd.errors import CorruptionError, DiskError, is_passing
+from streamd.node.lost_copies import REBUILD
 from streamd.types import Uid
 
 if TYPE_CHECKING:
@@ -60,11 +61,7 @@ class Failures:
         node = self._node
         is_given_up = node.accepts_loss or node.accepts_doubt
         if isinstance(err, CorruptionError) and not is_given_up and self._has_only_copy(uid):
-            whole = "the log is what is damaged" if node.is_clustered else "a snapshot is whole"
-            return (
-                f"put the files back, or, if {whole}, go on without what is lost: start this "
-                "server once with --accept-loss"
-            )
+            return REBUILD
         if isinstance(err, DiskError) and not is_passing(err):
             return (
                 "no write that failed is repeated: make room, or mend the disk, and restart this "
@@ -75,7 +72,7 @@ class Failures:
     def _has_only_copy(self, uid: Uid) -> bool:
         node = self._node
         asset = node.replicas.asset(uid)
-        return not node.is_clustered or (asset is not None and node.amnesia.is_alone(asset))
+        return not node.is_clustered or (asset is not None and node.lost_copies.is_only(asset))
 
     def pause(self, uid: Uid) -> None:
         """It will be tried again in a while: nothing is wrong but what passes."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from streamd.node.node import Node
 
 REBUILD = (
-    "put its files back, or start this server once with --accept-loss to go on with what is left, "
-    "or delete the stream"
+    "put its files back, or start this server once with --accept-loss to go on with what is left "
+    "(--accept-loss=dry-run says what that is, and changes nothing), or delete the stream"
 )
 DELETE = "put the block's file back, or accept the loss of a message by deleting it"
 

@@ -15,8 +15,9 @@ from streamd.api.stream_configs import normalise
 from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.machine.stream import StreamMachine
+from streamd.node.dry_run import DryRun
 from streamd.node.node import Node
-from tests.unit.node.test_accepted_loss import make, publish, save
+from tests.unit.node.test_accepted_loss import Log, make, publish, save
 
 MSGS = 400
 
@@ -419,5 +420,43 @@ def test_the_last_block_torn(tmp_path: Path) -> None:
         last = before["state"]["last_seq"]
         assert last - 3 <= found["state"]["last_seq"] < last
         assert any("the end of" in line for line in lines)
+
+    run(main)
+
+
+def tree(path: Path) -> dict[str, tuple[int, int, bytes]]:
+    return {
+        str(each.relative_to(path)): (
+            each.stat().st_mtime_ns,
+            each.stat().st_ino,
+            b"" if each.is_dir() else each.read_bytes(),
+        )
+        for each in sorted(path.rglob("*"))
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("is_log_gone", [False, True])
+def test_a_dry_run_says_what_comes_and_changes_no_file(tmp_path: Path, is_log_gone: bool) -> None:
+    """To the letter what the start says that does it."""
+
+    async def main() -> None:
+        _, directory = await worked(tmp_path)
+        remove(directory, "stream-*.snap")
+        (directory / "3.blk").unlink()
+        if is_log_gone:
+            shutil.rmtree(directory.parents[1] / "wal")
+        image = directory.parents[2]
+        before = tree(image)
+        told: list[str] = []
+        run = DryRun(
+            store_dir=str(image), server_name="n", cluster_name="", sync="always", log=Log(),
+            tell=told.append,
+        )  # fmt: skip
+        await run.run()
+        assert tree(image) == before
+        _, _, lines = await rebuilt(directory)
+        assert told[: len(lines)] == lines
+        assert any("lost:" in line and "3.blk" in line for line in told), told
+        assert told[-1].startswith("dry run: no file was changed")
 
     run(main)
