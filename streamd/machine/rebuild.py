@@ -9,11 +9,12 @@ say that; with one, only what left after it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from streamd.machine import command_shapes, commands, msgheaders, publish
 from streamd.machine.base import REWRITTEN, Effects
 from streamd.machine.columns import Block, Columns
+from streamd.machine.consumer import Consumer
 from streamd.machine.dedupe import DedupeWindow
 from streamd.machine.digest import MASK64, mix_all
 from streamd.machine.seqset import SeqSet
@@ -270,6 +271,36 @@ def close_gaps(machine: StreamMachine, entries: Iterable[Entry]) -> None:
             consumer.skip_to(cseq=cseqs.pop(uid), sseq=new[0])
     for uid, cseq in cseqs.items():
         waiting[uid].skip_to(cseq=cseq, sseq=0)
+
+
+HOLDER: Final = "RECOVERED"
+_HOLDER_UID: Final = 1 << 62  # no log comes so far
+_HOLDS_ALL: Final[dict[str, Any]] = {
+    "durable_name": HOLDER,
+    "description": "holds what the stream had for consumers that are not known any more",
+    "deliver_policy": "all",
+    "ack_policy": "explicit",
+    "ack_wait": 30_000_000_000,
+    "max_deliver": -1,
+    "replay_policy": "instant",
+    "max_waiting": 512,
+    "max_ack_pending": 1000,
+    "num_replicas": 0,
+    "metadata": {"_nats.req.level": "0"},
+}
+
+
+def hold(machine: StreamMachine, now_ns: int) -> bool:
+    """Where the stream keeps only what a consumer waits for, and some of them may be forgotten,
+    have one more that waits for all: else the rest would leave at once. Returns if it is so."""
+    if machine.config.get("retention") != "interest" or not machine.index.count:
+        return False
+    if HOLDER not in machine.consumers:
+        consumer = Consumer.create(
+            uid=_HOLDER_UID, name=HOLDER, config=_HOLDS_ALL, created_ns=now_ns, stream=machine
+        )
+        machine.consumers[HOLDER] = machine.consumers_by_uid[_HOLDER_UID] = consumer
+    return True
 
 
 _OF_CONSUMERS = frozenset((

@@ -29,6 +29,7 @@ from streamd.store import format as fmt
 from streamd.store.block import HEADER_BYTES
 from streamd.store.disk import Disk
 from streamd.store.format import REWRITTEN, block_name, block_number
+from streamd.store.index_db import remove_index
 from streamd.store.outline import read_outline
 from streamd.store.quarantine import keep_block, kept_block
 from streamd.store.salvage import Harvest, harvest, left_of, read_left
@@ -318,9 +319,11 @@ class StreamRebuild:
             known_to=known.messages[1] if known is not None else 0,
         )
         machine.trim()
+        log = self._log.state
+        has_gap = log is None or log.first_index - 1 > start or log.last_index < applied
+        is_held = has_gap and rebuild.hold(machine, messages[5])
         self._save(machine, applied, basis, voids)
         lost, unknown = assembly.gaps()
-        log = self._log.state
         return Report(
             name=asset.name,
             uid=asset.uid,
@@ -337,7 +340,7 @@ class StreamRebuild:
                 f"{each.name} (delivered {each.delivered_sseq}, ack floor {each.floor_sseq})"
                 for each in machine.consumers.values()
             ],
-            forgotten=self._forgotten(basis, applied, short),
+            forgotten=self._forgotten(basis, applied, short, is_held=is_held),
         )
 
     def _take(
@@ -411,6 +414,8 @@ class StreamRebuild:
             state = wrap(self._members, state)
         for name in voids:
             keep_block(self._disk, self._root, self._uid, name)
+        # Of the snapshot that was at the same entry, with the same end: it may tell of others.
+        remove_index(self._disk, self._directory)
         snapshot = Snapshot(self._uid, applied, term, chain, state, machine.tail)
         SnapshotFile.save(self._disk, self._directory, "stream", snapshot)
 
@@ -427,7 +432,9 @@ class StreamRebuild:
 
     # --- what is told ---------------------------------------------------------------------------
 
-    def _forgotten(self, basis: Basis | None, applied: Index, short: int) -> list[str]:
+    def _forgotten(
+        self, basis: Basis | None, applied: Index, short: int, *, is_held: bool
+    ) -> list[str]:
         told = []
         log = self._log.state
         known_to = basis.index if basis is not None else 0
@@ -445,6 +452,11 @@ class StreamRebuild:
             )
         if basis is None or basis.name == OUTLINE:
             told.append("ids of messages that left: a publish with one of them is stored again")
+        if is_held:
+            told.append(
+                f"who its messages are for: the durable {rebuild.HOLDER} keeps them; delete it "
+                "when its consumers are there again"
+            )
         if short:
             told.append(f"{short} messages of which only the sequences are known")
         return told

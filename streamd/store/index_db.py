@@ -28,6 +28,13 @@ def write_index(disk: Disk, directory: str, uid: Uid, index: Index, index_db: by
     disk.crash_point("INDEX_RENAMED")
 
 
+def remove_index(disk: Disk, directory: str) -> None:
+    """What `index.db` says is not so any more, whatever its stamp."""
+    path = os.path.join(directory, _NAME)
+    if disk.exists(path):
+        disk.unlink(path)
+
+
 def read_index(disk: Disk, directory: str, uid: Uid, index: Index) -> bytes | None:
     """The `index.db` that was written with the snapshot at `index`, if it is there and whole."""
     try:

@@ -210,35 +210,36 @@ def test_streams_are_rebuilt(tmp_path: Path, what: str) -> None:
             assert json.load(answer) == {"status": "ok"}
 
 
-@pytest.mark.parametrize("what", ["snapshots", "log"])
+@pytest.mark.parametrize("what", ["log", "both"])
 def test_a_stream_of_one_replica_in_a_cluster_is_rebuilt(
     make_cluster: MakeCluster, what: str
 ) -> None:
-    """ONE lives on n3 alone, whose snapshots or log are gone: the node is well and current, the
-    stream waits untouched; a dry run tells; with the flag it is led again with all it had."""
+    """ONE lives on n3 alone, which lost its log, or the stream's snapshots as well: the node is
+    well and current, the stream waits untouched; a dry run tells; with the flag it is led again
+    with all it had, and its consumer."""
     cluster = make_cluster(tags=["a", "a", "one"])
     nodes, server = cluster.nodes, cluster.nodes["n3"]
     create(cluster, "ONE", 1, "one")
     create(cluster, "OTHER", 1, "a")
-    count = 20
-    for number in range(count):
-        assert publish(nodes["n1"], "ONE", number) == number + 1
     consumer = {"durable_name": "C", "ack_policy": "explicit"}
     load.api(cluster, "CONSUMER.DURABLE.CREATE.ONE.C", {"stream_name": "ONE", "config": consumer})
+    count = 20
+    for number in range(count):
+        assert put(nodes["n1"], number) == number + 1
     server.stop()
-    (directory,) = (d for d in directories(server) if list(d.glob("*.blk")))
-    if what == "snapshots":
-        for path in directory.glob("stream-*.snap"):
-            path.unlink()
-    else:
-        shutil.rmtree(server.store_dir / "streamd" / "wal")
-        for path in directory.glob("stream-*.snap"):
-            path.unlink()
+    server.launch()
+    cluster.leader("ONE")
+    for number in range(count, count + 5):  # after the snapshot
+        assert put(nodes["n1"], number) == number + 1
+    count += 5
+    server.stop()
+    directory = next(d for d in directories(server) if list(d.glob("*.snap")))
+    damaged(server, what)
     blocks = {path.name: path.read_bytes() for path in directory.glob("*.blk")}
 
     server.launch()
-    why = cluster.wait_until(lambda: logged(server, "stream stopped", "stream=ONE "), "told")
-    assert "--accept-loss" in why
+    line = cluster.wait_until(lambda: logged(server, "stream stopped", "stream=ONE "), "told")
+    assert "--accept-loss" in line
     cluster.wait_until(lambda: '"degraded"' in plain_health(server), "ready, and said so")
     assert "its only copy" in health(server, "ONE")
     assert {path.name: path.read_bytes() for path in directory.glob("*.blk")} == blocks
@@ -251,16 +252,25 @@ def test_a_stream_of_one_replica_in_a_cluster_is_rebuilt(
     cluster.leader("ONE")
     for launch in range(2):
         for seq in range(1, count + 1):
-            assert read(nodes["n1"], "ONE", seq) == body("ONE", seq - 1)
-        info = load.api(cluster, "CONSUMER.INFO.ONE.C")
-        assert info["num_pending"] == count
-        assert publish(nodes["n1"], "ONE", count) == count + 1
+            assert read(nodes["n1"], "ONE", seq) == padded(seq - 1)
+        assert load.api(cluster, "CONSUMER.INFO.ONE.C")["num_pending"] == count
+        assert put(nodes["n1"], count) == count + 1
         count += 1
         server.stop()
         server.launch()
         cluster.leader("ONE")
         cluster.wait_healthy(server)
         assert last_seq(cluster, server, "ONE") == count, launch
+
+
+def padded(number: int) -> bytes:
+    return body("ONE", number).ljust(20_000, b".")
+
+
+def put(node: ServerProcess, number: int) -> int:
+    """Store a message in ONE; return its sequence number."""
+    with Wire(node.port) as wire:
+        return int(wire.ask("ONE.x", padded(number))[0].json()["seq"])
 
 
 def plain_health(server: ServerProcess) -> str:
