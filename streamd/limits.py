@@ -209,6 +209,7 @@ PARSER_BULK_RETRY_MAX: Final = 64  # chunks until a parser tries columns again a
 PARSER_SIZES_MAX: Final = 512  # size fields a connection remembers; about 50 KB at most
 CONTROL_LINE_BYTES_MAX: Final = 0xFFFF  # a subject must fit the length field of a record
 CLUSTER_PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024  # an entry must fit a frame between servers
+CLUSTER_PASSWORD_CHARS_MIN: Final = 16  # a shorter one can be found by trying; it is warned of
 PEER_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024  # from a proven peer: the largest single entry
 PEER_RAFT_FRAME_BYTES: Final = 4 * 1024 * 1024  # of entries; then the next raft frame begins
 
@@ -219,7 +220,6 @@ PEER_SILENT_BEATS_MAX: Final = 4
 PEER_CLOCK_SKEW_NS: Final = 300 * 1_000_000_000  # more between two nodes is worth a warning
 CLOCK_STEP_NS: Final = 10 * 1_000_000_000  # a clock that is set by so much is, too
 PEER_HANDSHAKE_BYTES_MAX: Final = 64 * 1024  # of a frame from who has not proven anything yet
-PEER_ANSWER_EVERY_S: Final = 0.025  # HELLOs of strangers are answered, each 8 ms of arithmetic
 PEER_HANDSHAKES_MAX: Final = 64  # connections that have not proven anything yet
 PEER_FLUSH_BYTES: Final = 256 * 1024  # written at once instead of at the end of the iteration
 PEER_APPEND_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # above it appends are lost; Raft repeats

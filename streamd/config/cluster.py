@@ -7,6 +7,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from streamd.errors import ConfigError
+from streamd.limits import CLUSTER_PASSWORD_CHARS_MIN
 
 DEFAULT_CLUSTER_PORT = 6222
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -60,6 +61,12 @@ class ClusterOptions:
         """True if whoever reaches the cluster's port, from another machine too, can join."""
         is_guarded = bool(self.password) or self.tls is not None
         return self.is_enabled and not is_guarded and not is_loopback(self.host)
+
+    @property
+    def has_guessable_password(self) -> bool:
+        """True if others can reach the cluster's port, and its password is a short one."""
+        is_short = 0 < len(self.password) < CLUSTER_PASSWORD_CHARS_MIN
+        return self.is_enabled and is_short and not is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:

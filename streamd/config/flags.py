@@ -15,6 +15,7 @@ from streamd.config import reader
 from streamd.config.cluster import join_address, parse_cluster_url, parse_routes
 from streamd.config.options import Options, finish
 from streamd.errors import ConfigError, OpenClusterError, UnservedError
+from streamd.limits import CLUSTER_PASSWORD_CHARS_MIN
 
 USAGE = """
 Usage: {program} [options]
@@ -304,9 +305,14 @@ def options_from(line: CommandLine) -> Options:
 def _refuse_open_cluster(options: Options) -> None:
     """Refuse a cluster that anybody can join, unless told to have it so. Raises
     OpenClusterError, which names the place of the cluster block."""
-    if not options.cluster.is_open:
-        return
     address = join_address(options.cluster.host, options.cluster.port)
+    if not options.cluster.is_open:
+        if options.cluster.has_guessable_password:
+            options.warnings.append(
+                f"cluster.authorization.password is shorter than {CLUSTER_PASSWORD_CHARS_MIN}"
+                f" characters: who reaches {address} can try passwords at home"
+            )
+        return
     if not options.allows_open_cluster:
         raise OpenClusterError(
             f"cluster: anybody who reaches {address} could join: set cluster.authorization.user and"

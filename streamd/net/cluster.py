@@ -10,7 +10,6 @@ import asyncio
 import secrets
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
@@ -20,7 +19,6 @@ from streamd.config.options import Options
 from streamd.errors import CLUSTER_NOT_AVAIL, ConfigError
 from streamd.limits import (
     LISTENER_CLOSE_S,
-    PEER_ANSWER_EVERY_S,
     PEER_BEAT_S,
     PEER_CLOCK_SKEW_NS,
     PEER_HANDSHAKES_MAX,
@@ -42,7 +40,6 @@ from streamd.obs.log import Log
 from streamd.protocol import peer_args, route_proof
 from streamd.protocol.peer import RaftMessage
 from streamd.protocol.peer_args import MalformedArgs
-from streamd.protocol.route_proof import RouteKey
 from streamd.types import NodeId, Uid
 
 TakeNote = Callable[[NodeId, str, list[Any]], None]
@@ -86,8 +83,6 @@ class Cluster:
         self._up: dict[NodeId, PeerLink] = {}
         self._streamless: set[NodeId] = set()  # servers that were met, and have no JetStream
         self._rid = 0
-        self._to_answer: deque[PeerLink] = deque()  # strangers whose HELLO waits for ours
-        self._answer_timer: asyncio.TimerHandle | None = None
         self._refused: set[tuple[str, str]] = set()  # (source, kind of fault) that were logged
         self.failed_count = 0  # messages of peers that could not be handled
 
@@ -126,8 +121,6 @@ class Cluster:
             self._routes.close()
         if self._beat_timer is not None:
             self._beat_timer.cancel()
-        if self._answer_timer is not None:
-            self._answer_timer.cancel()
         if self._server is not None:
             self._server.close()
         for link in list(self._open):
@@ -282,10 +275,9 @@ class Cluster:
         """What WELCOME says: the node's own words, and who else is here."""
         return {"node": self.handler.hello(), "peers": self._known()}
 
-    def key_for(self, route: Route | None) -> RouteKey | None:
-        """Return what both ends of a link must know; None: nothing, there is no password."""
-        username, password = self._credentials(route)
-        return route_proof.stretched(username, password) if password else None
+    def key_for(self, route: Route | None) -> bytes:
+        """Return the key that both ends of a link must know; empty: there is no password."""
+        return route_proof.stretched(*self._credentials(route))
 
     async def prepare_key(self, route: Route | None) -> None:
         """Have `key_for` return at once: a password is stretched on another thread, and once."""
@@ -297,25 +289,6 @@ class Cluster:
         if route is not None and route.url.username:
             return route.url.username, route.url.password
         return self.options.username, self.options.password
-
-    def introduce(self, link: PeerLink) -> None:
-        """Have a link that was dialed answer the HELLO when it is its turn. The answer costs some
-        milliseconds of arithmetic, and anybody may ask for it: so there is a pause between two."""
-        if link.has_key:
-            self._to_answer.append(link)
-            if self._answer_timer is None:
-                self._answer_next()
-        else:
-            link.answer_hello()
-
-    def _answer_next(self) -> None:
-        self._answer_timer = None
-        while self._to_answer and not self._is_closing:
-            link = self._to_answer.popleft()
-            if not link.reason and not link.closed.is_set():
-                self._answer_timer = self.loop.call_later(PEER_ANSWER_EVERY_S, self._answer_next)
-                link.answer_hello()
-                return
 
     def monotonic_ns(self) -> int:
         """Time for differences; the loop's own may be as coarse as a millisecond."""

@@ -1,11 +1,10 @@
 """One link to another server: the handshake, the frames, the beats, and the calls under way.
 
-Who dials says HELLO first, with its share of a key; the other answers with its own HELLO and proves
-that it has come to the same key, which it has by the cluster's password alone (route_proof). Only
-then does the dialer prove the same, and both say WELCOME. Two servers may dial each other at the
-same moment, so one of them must choose: the one with the smaller name is the *arbiter*. It says
-WELCOME on one link only, and the other takes whatever link the arbiter welcomes it on. So both
-always keep the same link, and none comes up to be closed again.
+The dialer says HELLO first; the other side answers with its own HELLO and proves that it knows the
+cluster's password (route_proof). Only then does the dialer prove the same, and both say WELCOME.
+Two servers may dial each other at the same moment, so one of them must choose: the one with the
+smaller name is the *arbiter*. It says WELCOME on one link only, and the other takes whatever link
+the arbiter welcomes it on. So both always keep the same link, and none comes up to be closed again.
 
     dialer   HELLO ->                   AUTH ->            WELCOME -> (up)
     acceptor          <- HELLO AUTH             <- WELCOME                 (up)
@@ -35,7 +34,7 @@ from streamd.net.sockets import peer_address
 from streamd.protocol import peer, peer_args, route_proof
 from streamd.protocol.peer import Frame, ProtocolError, RaftMessage
 from streamd.protocol.peer_args import MalformedArgs
-from streamd.protocol.route_proof import Exchange, Proofs
+from streamd.protocol.route_proof import Proofs
 from streamd.types import NodeId, Uid
 
 if TYPE_CHECKING:
@@ -85,10 +84,8 @@ class PeerLink(asyncio.Protocol):
         self.reason = ""
 
         self._key = cluster.key_for(route)
-        self._exchange: Exchange | None = None  # None: the cluster has no password
         self._hellos = [b"", b""]  # the dialer's and the acceptor's, as sent
-        self._their_share = b""
-        self._proofs: Proofs | None = None  # None: both shares are not here yet
+        self._proofs: Proofs | None = None  # None: not both HELLOs are here yet
         self.is_proven = False  # the other side has proven itself
         self.is_chosen = False  # the arbiter (who may be us) welcomed this link
         self.is_up = False
@@ -231,11 +228,6 @@ class PeerLink(asyncio.Protocol):
             self._write(peer.frame(peer.BEAT, self._cluster.monotonic_ns(), False))
 
     @property
-    def has_key(self) -> bool:
-        """True if there is a password to be known."""
-        return self._key is not None
-
-    @property
     def source(self) -> str:
         """Where the link leads to, as far as nobody can make it up."""
         return self.route.address if self.route is not None else self.ip
@@ -279,16 +271,7 @@ class PeerLink(asyncio.Protocol):
     # --- handshake ------------------------------------------------------------------------------
 
     def _send_hello(self) -> None:
-        is_dialer = self.route is not None
-        if self._key is not None:
-            random = secrets.randbits(route_proof.SECRET_BITS)
-            self._exchange = self._key.begin(is_dialer=is_dialer, random=random)
-        share = self._exchange.share if self._exchange is not None else b""
-        self._say_hello(share)
-
-    def _say_hello(self, share: bytes) -> None:
-        facts = self._cluster.facts() | {"nonce": secrets.token_bytes(16), "share": share}
-        data = peer.hello(facts)
+        data = peer.hello(self._cluster.facts() | {"nonce": secrets.token_bytes(16)})
         self._hellos[0 if self.route is not None else 1] = data[4:]
         self._write(data)
 
@@ -320,33 +303,15 @@ class PeerLink(asyncio.Protocol):
         # What both sides prove covers the very bytes that were sent: packing is deterministic.
         theirs = peer.hello(facts)[4:]
         self._hellos[1 if self.route is not None else 0] = theirs
-        share = facts.get("share")
-        self._their_share = share if isinstance(share, bytes) else b""
+        if self.route is None:
+            self._send_hello()  # even before a refusal: the dialer sees for itself what is wrong
         reason = self._cluster.why_not(self, facts)
         if reason:
-            if self.route is None:
-                self._say_hello(b"")  # all the same: the dialer sees for itself what is wrong
             self.refuse(reason)
-        elif self.route is None:
-            self._cluster.introduce(self)
-        else:
-            self._has_come_to_proofs()  # and wait: the other side proves first
-
-    def answer_hello(self) -> None:
-        """As the one that was dialed: say HELLO, and prove."""
-        self._send_hello()
-        if self._has_come_to_proofs() and self._proofs is not None:
+            return
+        self._proofs = route_proof.proofs(self._key, *self._hellos)
+        if self.route is None:  # the dialer waits for this, and proves nothing before
             self._write(peer.frame(peer.AUTH, self._proofs.acceptor))
-
-    def _has_come_to_proofs(self) -> bool:
-        """Both shares are here: make of them what each side is to prove; or refuse."""
-        if self._exchange is not None:
-            self._proofs = self._exchange.proofs(self._their_share, *self._hellos)
-        elif not self._their_share:
-            self._proofs = route_proof.open_proofs(*self._hellos)
-        if self._proofs is None:  # one side has a password, and the other has none
-            self.refuse("Authorization Violation")
-        return self._proofs is not None
 
     def _on_auth(self, given: bytes) -> None:
         assert self._proofs is not None

@@ -23,8 +23,8 @@ from streamd.types import Entry, Uid
 MAGIC: Final = "streamd-peer"
 VERSION: Final = 2
 
-HELLO: Final = 1  # magic, version, facts: who speaks, its nonce and its share of a key
-AUTH: Final = 2  # proof that the sender has come to the same key: see route_proof
+HELLO: Final = 1  # magic, version, facts: who speaks, and its nonce
+AUTH: Final = 2  # proof that the sender knows the password: see route_proof
 WELCOME: Final = 3  # facts: the link is wanted; the last step of the handshake
 BEAT: Final = 4  # stamp, is_answer: a sign of life, echoed
 RAFT: Final = 5  # uid, messages

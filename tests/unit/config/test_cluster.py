@@ -199,7 +199,7 @@ def test_loss_is_accepted_by_a_server_of_a_cluster_too() -> None:
         ("listen: '[::]:6222'", True),
         ("port: 6222, authorization { user: u }", True),
         ("port: 6222, routes: ['nats://u:p@b:1']", True),
-        ("port: 6222, authorization { user: u, password: p }", False),
+        ("port: 6222, authorization { user: u, password: a-long-random-one }", False),
         ("port: 6222, tls { cert_file: a, key_file: b }", False),
         ("listen: localhost:6222", False),
         ("listen: 127.0.0.1:6222", False),
@@ -225,3 +225,20 @@ def test_a_cluster_that_anybody_could_join_does_not_start(
     with pytest.raises(ConfigError) as caught:
         options("-n", "a", "--cluster", "nats://0.0.0.0:6222")
     assert str(caught.value).startswith("cluster: anybody")  # no file is to blame
+
+
+@pytest.mark.parametrize(
+    ("listen", "password", "is_warned_of"),
+    [
+        ("0.0.0.0:1", "p" * 15, True),
+        ("0.0.0.0:1", "p" * 16, False),
+        ("127.0.0.1:1", "p", False),
+    ],
+)
+def test_a_short_password_of_a_cluster_is_warned_of(
+    tmp_path: Path, listen: str, password: str, is_warned_of: bool
+) -> None:
+    """Whoever can reach the port gets something to try passwords with."""
+    block = f'listen: "{listen}", authorization {{ user: u, password: "{password}" }}'
+    found = from_text(tmp_path, f"cluster {{ name: c, {block} }}").warnings
+    assert [("is shorter than 16" in warning) for warning in found] == [True] * is_warned_of
