@@ -262,7 +262,9 @@ class SeqSet:
                 offset -= count
                 continue
             wanted = size - len(found)
-            if bits == _FULL:
+            if count == 1 and wanted:
+                found.append(base + bits.bit_length() - 1)
+            elif bits == _FULL:
                 found += range(base + offset, base + min(count, offset + wanted))
             else:
                 found += [base + bit for bit in _members(bits)[offset : offset + wanted]]
