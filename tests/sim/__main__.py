@@ -1,5 +1,5 @@
 """Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace] [--hashes]
-[--harsh | --varied | --disks | --sizes]
+[--harsh | --varied | --disks | --sizes | --growth]
 
 The last line says how many seeds ran, how many promises were broken, how many publishes were
 acked, and how often each kind of fault struck. A broken promise prints the command that replays
@@ -21,9 +21,11 @@ from typing import NamedTuple
 from tests.sim.cluster import SimCluster
 from tests.sim.faults import (
     KINDS,
+    OF_GROWTH,
     SINGLE,
     DirectedWorld,
     disks_world,
+    growth_world,
     harsh_world,
     sizes_world,
 )
@@ -116,8 +118,25 @@ DISKS_DEEDS = (
     "fault log's disk fails",
 )
 SIZES_DEEDS = ("acked", "consumers drained", "peers removed", "resizes", "stream_moved")
+GROWTH_DEEDS = (
+    "acked",
+    "commits on too few disks",
+    "led when all were current",
+    "resizes",
+    "stream_moved",
+    *(f"fault {kind}" for kind in OF_GROWTH),
+)
 # Kinds of worlds.
-PLAIN, HARSH, VARIED, DISKS, SIZES = "plain", "harsh", "varied", "disks", "sizes"
+PLAIN, HARSH, VARIED = "plain", "harsh", "varied"
+DISKS, SIZES, GROWTH = "disks", "sizes", "growth"
+
+
+_DEEDS_OF = {
+    VARIED: VARIED_DEEDS,
+    DISKS: DISKS_DEEDS,
+    SIZES: SIZES_DEEDS,
+    GROWTH: GROWTH_DEEDS,
+}
 
 
 class Outcome(NamedTuple):
@@ -139,6 +158,7 @@ def run_seed(
     is_varied: bool = False,
 ) -> Outcome:
     """Run one seed from birth to examination; in a `world` with chosen faults, if there is one."""
+    is_varied = is_varied or (world is not None and world.is_varied)
     cluster = SimCluster(seed, is_verbose=is_verbose, directed=world, is_varied=is_varied)
     violation = ""
     try:
@@ -172,12 +192,19 @@ def run_sizes_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
     return run_seed(seed, is_verbose=is_verbose, world=sizes_world(seed), is_varied=True)
 
 
+def run_growth_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_sizes_seed`, where a new replica is lost as it comes, or the leader once all others
+    are current."""
+    return run_seed(seed, is_verbose=is_verbose, world=growth_world(seed))
+
+
 RUN: dict[str, Callable[..., Outcome]] = {
     PLAIN: run_seed,
     HARSH: run_harsh_seed,
     VARIED: run_varied_seed,
     DISKS: run_disks_seed,
     SIZES: run_sizes_seed,
+    GROWTH: run_growth_seed,
 }
 
 
@@ -212,7 +239,7 @@ class Campaign:
         if self.kind == HARSH:
             return []
         if self.kind != PLAIN:
-            wanted = {VARIED: VARIED_DEEDS, DISKS: DISKS_DEEDS, SIZES: SIZES_DEEDS}[self.kind]
+            wanted = _DEEDS_OF[self.kind]
             return [name for name in wanted if not self.counts[name]]
         faults = [kind for kind in (*KINDS, *SINGLE) if not self.counts[f"fault {kind}"]]
         deeds = [name for name in DEEDS if not self.counts[name]]
@@ -254,6 +281,7 @@ def main() -> int:
     parser.add_argument("--varied", action="store_true", help="streams and consumers of many kinds")
     parser.add_argument("--disks", action="store_true", help="one of two disks of a node fails")
     parser.add_argument("--sizes", action="store_true", help="streams grow, shrink and move")
+    parser.add_argument("--growth", action="store_true", help="new replicas or leaders are lost")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     args = parser.parse_args()

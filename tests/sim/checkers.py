@@ -27,6 +27,7 @@ from streamd.store.wal import Wal
 from streamd.types import META_UID, Entry, Index, Msg, NodeId, Seq, Term, Uid
 from tests.sim.disk import SimDisk
 from tests.sim.durability import Durability
+from tests.sim.growth import AckDisks
 from tests.sim.node import FoldColumns
 from tests.sim.owed import Owed
 from tests.sim.world import Violation, World, need
@@ -121,6 +122,7 @@ class Checkers:
         self.on_asset: list[Callable[[str, StreamAsset], None]] = []
         self.sees_owed = False
         self.voters: Callable[[Uid], set[NodeId]] = lambda uid: set()  # in force now
+        self.ack_disks: AckDisks | None = None
         self._leaders: dict[tuple[Uid, Term], NodeId] = {}
         self._votes: dict[tuple[Uid, Term, NodeId], NodeId] = {}
         # Streams in memory whose copies were lost on a majority: nothing can be said of them.
@@ -173,6 +175,8 @@ class Checkers:
             is_first = False
             for entry in ready.committed:
                 is_first = self._on_committed(core, entry)
+            if core.is_leader and core.group != META_UID and self.ack_disks is not None:
+                self.ack_disks.on_committed(core)
             if core.is_leader or is_first:
                 self.durability.on_committed(core, ready.committed[-1])
         if ready.snapshot_wanted is not None:

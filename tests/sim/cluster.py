@@ -21,6 +21,7 @@ from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
 from tests.sim.drain import Drain
 from tests.sim.faults import DISK_OF_BLOCKS, DirectedWorld, Faults, fail_one_disk, heal_disk
+from tests.sim.growth import AckDisks
 from tests.sim.host import Host, SimProcess
 from tests.sim.ledger import Ledger
 from tests.sim.net import SimNet
@@ -77,6 +78,8 @@ class SimCluster:
         for at in range(rng.randint(2, 4)):
             name = b"c%d" % at
             self.clients[name] = self.make_client(name)
+        if directed is not None and directed.is_growing:
+            self.checkers.ack_disks = AckDisks(self)
         self.faults = Faults(self, directed)
         self.duration_us = rng.choice((6, 10, 15)) * SECOND
         for host in self.hosts.values():
@@ -231,7 +234,7 @@ class SimCluster:
     def _be_born(self) -> None:
         for host in self.hosts.values():
             host.boot_later(self.rng.randint(0, 1500) * MS)
-        self._await("a meta leader", BORN_US, lambda: self._leader(META_UID) is not None)
+        self._await("a meta leader", BORN_US, lambda: self.leader_of(META_UID) is not None)
         operator = self.make_client(b"op")
         self.clients[operator.name] = operator
         for name in self.plan.lasting:
@@ -259,7 +262,7 @@ class SimCluster:
 
         self._await(f"stream {name}: {answers}", BORN_US, is_made)
 
-    def _leader(self, uid: Uid) -> Host | None:
+    def leader_of(self, uid: Uid) -> Host | None:
         for host in self.hosts.values():
             group = host.node.group_of(uid) if host.node is not None else None
             if group is not None and group.is_ready and not group.failure:
@@ -357,7 +360,7 @@ class SimCluster:
 
     def _examine_ages(self, asset: StreamAsset) -> None:
         """Nothing is there whose time has long been over, by the clock of who leads."""
-        host = self._leader(asset.uid)
+        host = self.leader_of(asset.uid)
         group = host.node.group_of(asset.uid) if host is not None and host.node else None
         if host is None or group is None or asset.uid in self.checkers.forfeited:
             return

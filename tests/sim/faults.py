@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.types import META_UID, NodeId
+from tests.sim import growth
 from tests.sim.host import ROOT
 from tests.sim.rot import Rot
 from tests.sim.world import MS, SECOND
@@ -57,6 +58,7 @@ KINDS: dict[str, float] = {
 }
 DRAWN_APART = ("server removal", "backup put back")
 # Of worlds of their own: one of a node's two disks.
+OF_GROWTH: dict[str, float] = dict.fromkeys(growth.KINDS, 1.0)
 OF_ONE_DISK: dict[str, float] = {"blocks' disk fails": 3.0, "log's disk fails": 6.0}
 DISK_OF_LOG = (ROOT + "/wal",)
 DISK_OF_BLOCKS = (ROOT + "/streams", ROOT + "/trash", ROOT + "/meta")
@@ -103,6 +105,8 @@ class DirectedWorld(NamedTuple):
     caught_by: int = 0  # a seed that tells the variant of the server that this world is for
     actions: tuple[tuple[str, float], ...] = ()  # what varied clients do as well, and how often
     has_two_disks: bool = False  # blocks are written soon, read back often, and may queue up
+    is_growing: bool = False  # on how many disks acks are is looked at (`growth`)
+    is_varied: bool = False  # clients do all that varied ones do
 
 
 def harsh_world(seed: int) -> DirectedWorld:
@@ -148,6 +152,22 @@ def sizes_world(seed: int) -> DirectedWorld:
     )
 
 
+def growth_world(seed: int) -> DirectedWorld:
+    """A world in which streams get more replicas all the time, and one of them or their leader goes
+    at the worst moment. Little else is wrong: what is slow for a reason is no fault."""
+    rng = random.Random(f"growth/{seed}")
+    kinds = rng.choice((growth.KINDS, growth.KINDS[:1], growth.KINDS[1:2], growth.KINDS[1:]))
+    return DirectedWorld(
+        (*kinds, *rng.sample(["step-down", "broken connection"], rng.randint(0, 1))),
+        pace=rng.choice((0.5, 1.0)),
+        node_count=rng.choice((3, 5, 5)),
+        rest_ms=rng.choice(((100, 2500), (5, 120))),
+        actions=(("resize", rng.choice((0.5, 2.0))),),
+        is_growing=True,
+        is_varied=True,
+    )
+
+
 class Faults:
     """Injects faults into one cluster until told to stop."""
 
@@ -180,6 +200,9 @@ class Faults:
         if directed is not None:
             self.kinds = list(directed.kinds)
             self._pace, self._rest_ms = directed.pace, directed.rest_ms
+        self._growth: growth.GrowthFaults | None = None
+        if directed is not None and directed.is_growing:
+            self._growth = growth.GrowthFaults(cluster, self._world.rng("growth"))
 
     def start(self) -> None:
         self._is_on = True
@@ -190,6 +213,8 @@ class Faults:
     def stop(self) -> None:
         """No more faults; all that was broken works again, all that was stopped starts."""
         self._is_on = False
+        if self._growth is not None:
+            self._growth.is_on = False
         net = self._cluster.net
         self._calm()
         net.heal()
@@ -202,7 +227,7 @@ class Faults:
                 host.boot()
 
     def _next(self, kind: str) -> None:
-        pause_s = self._rng.expovariate(1.0) * (KINDS | OF_ONE_DISK)[kind] * self._pace
+        pause_s = self._rng.expovariate(1.0) * (KINDS | OF_ONE_DISK | OF_GROWTH)[kind] * self._pace
         self._world.after(int(pause_s * SECOND) + 50 * MS, self._fire, kind)
 
     def _fire(self, kind: str) -> None:
@@ -375,6 +400,18 @@ class Faults:
         host.stop(stopped)
         host.boot_later(away_us)
         return host.name
+
+    def _new_replica_lost(self) -> None:
+        assert self._growth is not None
+        self._growth.arm(growth.REPLICA_LOST)
+
+    def _leader_lost_when_all_are_current(self) -> None:
+        assert self._growth is not None
+        self._growth.arm(growth.LEADER_LOST)
+
+    def _leader_stopped_as_replicas_come(self) -> None:
+        assert self._growth is not None
+        self._growth.arm(growth.LEADER_STOPPED)
 
     def _clock_jump(self) -> str:
         host = self._cluster.hosts[self._rng.choice(self._cluster.names)]

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from streamd.limits import LEARNER_LAG_ENTRIES
 from streamd.machine.consumer import Consumer
 from streamd.machine.consumer_acks import ConsumerAcks
 from streamd.machine.dedupe import DedupeWindow
 from streamd.machine.index import StreamIndex
-from streamd.node import snapshot_state
+from streamd.node import moves, rosters, snapshot_state
 from streamd.node.group import Group
+from streamd.node.moves import Moves
 from streamd.node.rafts import Rafts
 from streamd.node.redelivery import Redelivery
 from streamd.node.snapshot_writers import StreamSnapshots
@@ -36,6 +38,8 @@ from streamd.raft.state import State
 from streamd.store.block import BlockFiles
 from streamd.store.wal import Wal
 from streamd.store.wal_recovery import _SegmentScan
+from streamd.types import NodeId
+from tests.sim import growth
 from tests.sim.disk import SimDisk
 from tests.sim.faults import DirectedWorld
 from tests.sim.mutants_varied import VARIED
@@ -442,6 +446,38 @@ def _handle(replace: Replace, message: type, handler: Any) -> None:
     replace(member, "_HANDLERS", handlers)
 
 
+# --- growth ---------------------------------------------------------------------------------------
+
+
+def all_new_replicas_at_once(replace: Replace) -> None:
+    """A learner that has caught up waits for all others before it votes."""
+    step = rosters.next_roster
+
+    def patient(raft: RaftCore, wanted: tuple[NodeId, ...], **options: bool) -> Any:
+        missing = set(wanted) - set(raft.members.voters)
+        are_known = missing <= set(raft.members.learners)
+        if are_known and not all(raft.is_close(name, LEARNER_LAG_ENTRIES) for name in missing):
+            return None
+        return step(raft, wanted, **options)
+
+    replace(moves, "next_roster", patient)
+
+
+def learners_are_current(replace: Replace) -> None:
+    """Whoever has caught up is called current, with a vote or without."""
+    replace(RaftCore, "has_vote", lambda core, name: name in core.members.members())
+
+
+def joint_votes_are_current(replace: Replace) -> None:
+    """A new voter is called current while no leader is elected without the old ones."""
+    replace(RaftCore, "has_vote", lambda core, name: core.members.is_voter(name))
+
+
+def stops_as_only_voter(replace: Replace) -> None:
+    """A leader that is told to stop leaves although only learners stay."""
+    replace(Moves, "is_under_way", lambda moves, uid: False)
+
+
 def _named(*mutants: Callable[[Replace], None]) -> dict[str, Callable[[Replace], None]]:
     return {mutant.__name__: mutant for mutant in mutants}
 
@@ -459,8 +495,12 @@ _RARE = _named(
     vote_not_logged, leader_counts_itself_early, old_terms_commit_by_count, two_majorities,
     stale_reads, dead_leader_not_noticed, uncertain_acks_count, quiet_without_a_look,
     members_not_in_snapshot, certified_unseen, log_cut_at_damage, seqs_used_again,
-    vote_counted_twice, failed_writes_forgotten,
+    vote_counted_twice, failed_writes_forgotten, all_new_replicas_at_once, learners_are_current,
+    joint_votes_are_current, stops_as_only_voter,
 )  # fmt: skip
+_GROWING: dict[str, Any] = {
+    "pace": 0.5, "actions": (("resize", 2.0),), "is_growing": True, "is_varied": True,
+}  # fmt: skip
 RARE: dict[str, DirectedWorld] = {
     "vote_not_logged": DirectedWorld(
         ("kill", "bad network", "step-down"), pace=0.08, rest_ms=(1, 20)
@@ -499,6 +539,18 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "failed_writes_forgotten": DirectedWorld(
         ("blocks' disk fails", "kill"), pace=0.3, node_count=3, has_two_disks=True, caught_by=48
+    ),
+    "all_new_replicas_at_once": DirectedWorld(
+        (growth.REPLICA_LOST,), node_count=3, caught_by=1, **_GROWING
+    ),
+    "learners_are_current": DirectedWorld(
+        (growth.LEADER_LOST,), node_count=3, caught_by=4, **_GROWING
+    ),
+    "joint_votes_are_current": DirectedWorld(
+        (growth.LEADER_LOST,), node_count=3, caught_by=4, **_GROWING
+    ),
+    "stops_as_only_voter": DirectedWorld(
+        (growth.LEADER_STOPPED,), node_count=3, caught_by=9, **_GROWING
     ),
     "certified_unseen": DirectedWorld(
         ("wipe", "log removed", "kill", "isolated node"), pace=0.12, rest_ms=(1, 60),

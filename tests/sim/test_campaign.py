@@ -11,7 +11,7 @@ from streamd.raft import log
 from streamd.store import blocks, hot_tail
 from streamd.store.hot_tail import HotBudget
 from streamd.store.wal_writer import Writer
-from tests.sim.__main__ import DISKS, HARSH, SIZES, VARIED, run_seed, run_seeds
+from tests.sim.__main__ import DISKS, GROWTH, HARSH, SIZES, VARIED, run_seed, run_seeds
 
 SEEDS = int(os.environ.get("STREAMD_SEEDS", "300"))
 
@@ -104,10 +104,11 @@ def test_no_promise_is_broken_where_memory_is_short(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [DISKS, SIZES])
+@pytest.mark.parametrize("kind", [DISKS, SIZES, GROWTH])
 def test_no_promise_is_broken_where_one_disk_fails_or_streams_change_size(kind: str) -> None:
     """The disk of a node's blocks fails while that of its log works on, and the other way round;
-    five nodes whose streams have one, three and five replicas by turns, and move."""
+    five nodes whose streams have one, three and five replicas by turns, and move; streams that grow
+    while a new replica or the leader goes, and on how many disks their acks are meanwhile."""
     check_third(kind)
 
 

@@ -57,7 +57,7 @@ class Script:
         """Have that node lead the group."""
 
         def leads() -> bool:
-            host = self.cluster._leader(uid)
+            host = self.cluster.leader_of(uid)
             if host is None or host.process is None or host.node is None:
                 return False
             if host.name != wanted:
@@ -113,7 +113,7 @@ class Script:
         self.propose_meta([commands.SET_PEERS, self.cluster.world.now_us * 1000, uid, list(peers)])
 
     def propose_meta(self, command: list[Any]) -> None:
-        leader = self.cluster._leader(META_UID)
+        leader = self.cluster.leader_of(META_UID)
         assert leader is not None and leader.process is not None and leader.node is not None
         leader.process.run(leader.node.propose_meta, command, lambda result: None)
 
@@ -451,7 +451,7 @@ def test_a_newcomer_is_known_to_be_there() -> None:
     while the newcomer was still being opened (seed 61423), and had nobody to hand over to."""
     with born(3) as script:
         world, hosts = script.cluster.world, script.cluster.hosts
-        leader = script.cluster._leader(META_UID)
+        leader = script.cluster.leader_of(META_UID)
         late = next(name for name in script.cluster.names if hosts[name] is not leader)
         hosts[late].kill()
         world.run(world.now_us + SECOND)
@@ -777,7 +777,7 @@ def test_who_was_in_a_stream_in_memory_before_begins_anew_with_a_voter_that_forg
         script.restart(second)
         third = next(n for n in script.cluster.names if n not in (first, second))
         script.cluster.hosts[third].kill("to be away")
-        script.wait("a meta leader", lambda: script.cluster._leader(META_UID))
+        script.wait("a meta leader", lambda: script.cluster.leader_of(META_UID))
         script.set_peers(uid, (first, second, third))
         script.publish(IN_MEMORY, 3)
         script.wait_for_last(second, uid, 3)
@@ -816,7 +816,7 @@ def test_the_only_voter_of_a_growing_stream_is_spared() -> None:
     group knew, and the log of the only one that votes was destroyed."""
     with born(5) as script:
         uid, first, second = script.create_alone(ALONE)
-        leader = script.cluster._leader(META_UID)
+        leader = script.cluster.leader_of(META_UID)
         assert leader is not None
         others = [n for n in script.cluster.names if n not in (first, second)]
         third, fourth = sorted(others, key=lambda name: name == leader.name)[:2]
