@@ -134,7 +134,7 @@ class Moves:
             tell("write_quorum", {"write_quorum": found, "write_quorum_wanted": wanted})
         if found >= wanted:
             if self._short.pop(uid, None) is not None and known is not None and known.is_logged:
-                node.info("acks are on enough disks again", group=name, disks=found)
+                node.info("acks are on enough disks again", group=uid, stream=name, disks=found)
             return
         now_ms = node.env.clock.monotonic_ms()
         since_ms = known.since_ms if known is not None else now_ms
@@ -142,7 +142,7 @@ class Moves:
         if not is_logged and now_ms - since_ms >= limits.SHORTAGE_LOGGED_MS:
             is_logged = True
             text = "acks are on fewer disks than wanted"
-            node.warn(text, group=name, disks=found, wanted=wanted)
+            node.warn(text, group=uid, stream=name, disks=found, wanted=wanted)
         self._short[uid] = _Shortage(found, since_ms, is_logged)
 
     def begin_anew_if_wrong(self, replica: LocalStream, asset: StreamAsset) -> None:
