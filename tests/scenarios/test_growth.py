@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from streamd.types import NodeId
+from streamd import limits
+from streamd.types import META_UID, NodeId
 from tests.scenarios.conftest import Make
-from tests.scenarios.driver import Cluster
+from tests.scenarios.driver import ROOT, Cluster, setting
+from tests.scenarios.test_removal import remove
 
 LED_WITHIN_S = 3.0
 
@@ -241,3 +243,32 @@ def test_a_growth_is_refused_while_a_node_is_away(cluster: Cluster) -> None:
     assert grow(cluster)["error"]["err_code"] == 10005
     assert cluster.leader("S") == leader
     cluster.publish(10)
+
+
+def test_the_meta_group_tells_of_acks_on_too_few_disks(make: Make) -> None:
+    """Two nodes join three: until they vote its acks are on two disks, and three are wanted."""
+    cluster = make(5)
+    leader = cluster.leader_name(META_UID)
+    fresh = [name for name in cluster.names if name != leader][:2]
+    for name in fresh:
+        remove(cluster, name)
+        cluster.checkers.durability.copy_destroyed(name)
+        cluster.checkers.durability.log_lost(name, [META_UID])
+        cluster.hosts[name].disk.wipe(ROOT)
+    events: list[dict[str, Any]] = []
+    cluster.node(leader).on_meta_event = lambda kind, fields: events.append(fields)
+    raft = cluster.node(leader).meta_member.group.raft  # type: ignore[union-attr]
+    with setting(limits, "LEARNER_LAG_ENTRIES", -1):  # the moment before they vote
+        cluster.boot(*fresh)
+        cluster.until("learners", lambda: set(raft.members.learners) == set(fresh))
+        cluster.run_ms(3000)
+        health = cluster.health(leader)
+        assert (health.status, health.text) == (
+            503, "JetStream meta group: each ack is on 2 disks, 3 are wanted",
+        )  # fmt: skip
+        assert cluster.health(fresh[0]).status == 503  # it has no vote
+    cluster.until("voters", lambda: all(map(raft.has_vote, fresh)))
+    cluster.until("well", lambda: all(cluster.health(name).status == 200 for name in cluster.names))
+    found = [(event["write_quorum"], event["write_quorum_wanted"]) for event in events]
+    assert (found[0][0], found[-1]) == (2, (3, 3))
+    assert cluster.events("acks are on fewer disks than wanted") == 1

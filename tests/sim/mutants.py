@@ -532,13 +532,13 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "vote_counted_twice": DirectedWorld(
         ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60),
-        caught_by=236,
+        caught_by=20,
     ),
     "seqs_used_again": DirectedWorld(
-        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=261
+        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=5
     ),
     "failed_writes_forgotten": DirectedWorld(
-        ("blocks' disk fails", "kill"), pace=0.3, node_count=3, has_two_disks=True, caught_by=48
+        ("blocks' disk fails", "kill"), pace=0.3, node_count=3, has_two_disks=True, caught_by=8
     ),
     "all_new_replicas_at_once": DirectedWorld(
         (growth.REPLICA_LOST,), node_count=3, caught_by=1, **_GROWING

@@ -662,6 +662,26 @@ def test_leader_elected_is_announced(world: World) -> None:
     assert own["current"] and len(own["peer"]) == 8
 
 
+def test_acks_on_too_few_disks_are_announced_and_shown(world: World) -> None:
+    world.make("S", num_replicas=3)
+    world.wires.heard = (b"$JS.EVENT.ADVISORY.STREAM.WRITE_QUORUM.S", b"$JS.EVENT.ADVISORY.DOMAIN.")
+    node, advisories = world.nodes["n1"], world.routers["n1"].advisories
+    fields = {"write_quorum": 1, "write_quorum_wanted": 2}
+    advisories.on_stream_event(node.stream("S"), "write_quorum", fields)
+    advisories.on_meta_event("write_quorum", fields)
+    sent = [(item[0], json.loads(item[3])) for item in world.wires.sent if b"ADVISORY" in item[0]]
+    (subject, stream), (meta_subject, meta) = sent
+    assert subject == b"$JS.EVENT.ADVISORY.STREAM.WRITE_QUORUM.S"
+    assert stream["type"] == "io.streamd.jetstream.advisory.v1.stream_write_quorum"
+    assert (stream["stream"], stream["leader"]) == ("S", "n1")
+    assert [row["name"] for row in stream["replicas"]] == ["n2", "n3"]
+    assert meta_subject == b"$JS.EVENT.ADVISORY.DOMAIN.WRITE_QUORUM"
+    assert fields.items() <= stream.items() and fields.items() <= meta.items()
+    facts = node.group_info
+    node.group_info = lambda uid: (facts(uid) or {}) | fields  # type: ignore[method-assign]
+    assert fields.items() <= world.ask("n1", "STREAM.INFO.S")["cluster"].items()
+
+
 @pytest.mark.parametrize("node", NAMES)
 def test_audits_tell_which_client_asked_wherever_it_is_served(world: World, node: str) -> None:
     """Also of a request that another node was passed: who asked, and at which node."""
