@@ -223,7 +223,7 @@ class ReplicaRecovery:
             self._check_log(asset, store, index=0, term=0, chain=0, tail=(0, 0))
             store.truncate_to((0, 0))
             machine = self._new_machine(asset, store)
-            if isinstance(store, StreamStore):
+            if isinstance(store, StreamStore) and not self._node.replicas.has_peers(asset):
                 store.begin_outline(machine.freeze().outline)
             return Recovered(store, machine)
         self._check_log(

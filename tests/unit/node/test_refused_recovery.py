@@ -56,21 +56,21 @@ def test_a_lost_snapshot_costs_no_block(tmp_path: Path, is_gone: bool) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_an_older_snapshot_serves_if_the_loss_is_accepted(tmp_path: Path) -> None:
+def test_an_older_snapshot_and_the_blocks_serve_if_the_loss_is_accepted(tmp_path: Path) -> None:
     async def run() -> None:
         uid = await filled(tmp_path)
         root = tmp_path / "streamd"
-        whole = (root / "streams" / str(uid) / "1.blk").read_bytes()
         newest = sorted((root / "streams" / str(uid)).glob("*.snap"))[-1]
         newest.write_bytes(newest.read_bytes()[:-1] + b"?")
         node = make(tmp_path, accepts_loss=True)
         await node.started()
-        assert await contents(node, "S") == [body("S", seq) for seq in range(1, 601)]
+        wanted = [body("S", seq) for seq in range(1, 911)]
+        assert await contents(node, "S") == wanted  # of after it blocks and outline say enough
         await node.stopped()
-        assert (root / "trash" / f"{uid}-end-1" / "1.blk").read_bytes() == whole
+        assert list((root / "trash").glob(f"{uid}-lost-*/{newest.name}"))
         node = make(tmp_path)
         await node.started()
-        assert len(await contents(node, "S")) == 600
+        assert await contents(node, "S") == wanted
         await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 60))
