@@ -35,8 +35,7 @@ def judge(node: Any, query: Query) -> Steps[Health]:
         text = f'JetStream account "{account}" not found'
         return Health(404, "ACCOUNT", text, {"account": account})
     if node.store_watch.reason:
-        text = f"JetStream is stopped: the store directory is gone: {node.store_watch.reason}"
-        return Health(503, "JETSTREAM", text)
+        return store_gone(node)
     if node.slowness.waits_s >= HUNG_S:
         text = f"JetStream has waited {node.slowness.waits_s:.0f} s for the disk"
         return Health(503, "JETSTREAM", text)
@@ -48,6 +47,12 @@ def judge(node: Any, query: Query) -> Steps[Health]:
         return Health()
     is_strict = flag(query, "strict")
     return (yield from _of_streams(node, stream, query.get("consumer", ""), is_strict=is_strict))
+
+
+def store_gone(node: Any) -> Health:
+    """The verdict while nothing is stored here any more, whatever was asked."""
+    text = f"JetStream is stopped: the store directory is gone: {node.store_watch.reason}"
+    return Health(503, "JETSTREAM", text)
 
 
 def not_current(facts: dict[str, Any]) -> str:

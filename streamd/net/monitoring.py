@@ -23,7 +23,7 @@ from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE
 from streamd.net.connz import Connz, sublist_stats
 from streamd.net.facts import Sources
-from streamd.net.health import Health, judge
+from streamd.net.health import Health, judge, store_gone
 from streamd.net.jetstreamz import (
     JetStreamSources,
     JetStreamz,
@@ -253,6 +253,8 @@ class Monitoring:
         if self._js is None and (needs_js or is_wanted):
             word = "recovering" if is_wanted else "not enabled"
             return Health(503, "JETSTREAM", f"JetStream {word}")
+        if self._js is not None and self._js.js.node.store_watch.reason:
+            return store_gone(self._js.js.node)  # which is also why it accepts none
         if not self.is_ready:
             return Health(503, "CONNECTION", "server is not accepting connections")
         if self._js is None or needs_js:

@@ -296,6 +296,19 @@ def test_healthz_is_503_while_a_disk_hangs() -> None:
     assert m.healthz({"js-enabled-only": "1"})[0] == 200
 
 
+def test_healthz_names_a_store_directory_that_is_gone() -> None:
+    """Whatever is asked, and also while the server sends its clients away for that."""
+    m = with_streams()
+    streams = Streams()
+    streams.node.store_watch.reason = "/d: the directory is gone"
+    m.attach(streams)  # type: ignore[arg-type]
+    text = "JetStream is stopped: the store directory is gone: /d: the directory is gone"
+    for query in ({}, {"js-enabled-only": "1"}, {"js-server-only": "1"}):
+        assert m.healthz(query) == (503, {"status": "unavailable", "error": text})
+    m.is_ready = False
+    assert m.healthz({}) == (503, {"status": "unavailable", "error": text})
+
+
 def test_healthz() -> None:
     """Ready, not ready, recovering, unknown assets, bad questions."""
     m = with_streams()
