@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from array import array
 
 from streamd.config.cluster import client_address, join_address
 from streamd.config.options import Options
 from streamd.net.sockets import WILDCARDS
+
+_SIOCGIFCONF = 0x8912  # Linux: all IPv4 addresses, interface by interface
 
 
 def client_urls(options: Options, port: int) -> list[str]:
@@ -35,11 +38,9 @@ def addresses_of(host: str) -> list[str]:
     if host not in WILDCARDS:
         return [host]
     loopback, others = ["127.0.0.1"], []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            address = _interface_address(probe, name)
-            if address and address not in loopback:
-                others.append(address)
+    for address in _ipv4_addresses():
+        if address not in loopback:
+            others.append(address)
     for address in _ipv6_addresses():
         (loopback if address == "::1" else others).append(address)
     return loopback + others
@@ -51,16 +52,28 @@ def _reachable() -> list[str]:
     return sorted(ip for ip in addresses_of("") if not ip.startswith(near)) or ["127.0.0.1"]
 
 
-def _interface_address(probe: socket.socket, name: str) -> str:
-    """IPv4 address of an interface, "" if it has none or the system can't say."""
+def _ipv4_addresses() -> list[str]:
+    """IPv4 addresses of all interfaces, the secondary ones too; none where the system can't say."""
     try:
         import fcntl
-
-        get_address = 0x8915  # SIOCGIFADDR
-        answer = fcntl.ioctl(probe.fileno(), get_address, struct.pack("256s", name.encode()[:15]))
-    except (OSError, ImportError):
-        return ""
-    return socket.inet_ntoa(answer[20:24])
+    except ImportError:
+        return []
+    row_bytes = 16 + (24 if struct.calcsize("P") == 8 else 16)  # struct ifreq: a name, an address
+    size = 64 * row_bytes
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        while True:
+            rows = array("B", bytes(size))
+            asked = struct.pack("iP", size, rows.buffer_info()[0])  # struct ifconf
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, asked)
+            except OSError:
+                return []
+            filled = struct.unpack("iP", answer)[0]
+            if filled + row_bytes <= size:
+                break
+            size *= 2  # there may be more
+    data = rows.tobytes()[:filled]
+    return [socket.inet_ntoa(data[at + 20 : at + 24]) for at in range(0, filled, row_bytes)]
 
 
 def _ipv6_addresses() -> list[str]:
