@@ -236,6 +236,7 @@ PEER_FAULTS_TOLD_MAX: Final = 64  # kinds of failure of one link that the log is
 # --- process and monitoring ---------------------------------------------------------------------
 
 SHUTDOWN_S: Final = 4.0  # what waits for a server to end waits 5 s; all acked is in the log anyway
+UNSERVED_AT_STOP_S: Final = 0.2  # clients wait so long for the end of a server whose groups left
 HTTP_SHUTDOWN_S: Final = 0.5  # for answers under way when the server stops
 HTTP_CONNECTIONS_MAX: Final = 64  # at once: who only connects takes a file that streams may need
 HTTP_FIRST_REQUEST_S: Final = 5.0  # until a connection must have asked something

@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL
@@ -18,7 +19,7 @@ from streamd.config.cluster import join_address
 from streamd.config.options import Options
 from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError, describe
-from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S
+from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S, UNSERVED_AT_STOP_S
 from streamd.net.account_pings import AccountPings
 from streamd.net.facts import Sources
 from streamd.net.http import HttpServer
@@ -53,11 +54,21 @@ class StartError(Exception):
 class ServerProcess:
     """Owns everything a server consists of. `run` returns the exit status."""
 
-    def __init__(self, line: flags.CommandLine, options: Options, log: Log, program: str) -> None:
+    def __init__(
+        self,
+        line: flags.CommandLine,
+        options: Options,
+        log: Log,
+        program: str,
+        leave: Callable[[int], None] | None = None,
+    ) -> None:
+        """`leave(status)`, if it is given, ends the process: the interpreter's own end takes
+        longer than the rest of a stop, and clients that reconnect would meet it."""
         self._line = line
         self._options = options
         self._log = log
         self._program = program
+        self._leave = leave
         self._server_id = "N" + "".join(secrets.choice(_NKEY_ALPHABET) for _ in range(55))
         self._server_name = options.server_name or _default_name(options)
         self._node: Any = None
@@ -105,6 +116,8 @@ class ServerProcess:
         else:
             self._ignore_signals()
             self._log.info("Server Exiting..")
+        if self._leave is not None:
+            self._leave(self._exit_status)
         return self._exit_status
 
     async def _dry_run(self) -> int:
@@ -345,42 +358,52 @@ class ServerProcess:
     # --- stop ---------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
-        """No new clients, then groups; connections, when those have told them; the disk."""
+        """Stop the groups, then all that only passes on, and let clients go when all is done: who
+        reconnects at once meets a server that has gone, not one that is about to."""
         if self._is_stopping:
             return
         self._is_stopping = True
         if self._draining is not None:
             self._draining.cancel()
         self._log.info("Initiating Shutdown...")
+        self._monitoring.is_ready = False  # /healthz: whoever spreads clients looks elsewhere
         try:
             async with asyncio.timeout(SHUTDOWN_S):
-                if self._node is None:
-                    if self._listener is not None:
-                        await self._listener.close()
-                elif self._listener is None:
-                    await self._node.stopped()
-                else:
-                    await self._stop_node(self._node, self._listener)
-                if self._cluster is not None:
-                    await self._cluster.close()
+                stopping = None
+                if self._node is not None:
+                    stopping = await self._stop_node(self._node)
+                if stopping is None:
+                    await self._close_links()
+                if self._listener is not None:
+                    ends_now = self._leave is not None and stopping is None
+                    await self._listener.close(leaves_open=ends_now)
+                if stopping is not None:
+                    await stopping
+                    await self._close_links()
         except TimeoutError:
             # All that was acked is in the log; the next start replays what a snapshot would save.
             self._log.warning("shutdown takes too long and is cut short", seconds=SHUTDOWN_S)
             self._remove_files()
             os._exit(self._exit_status)
-        if self._http is not None:
-            await self._http.close()
         self._remove_files()
 
-    async def _stop_node(self, node: Any, listener: Listener) -> None:
-        """Stop it, and end the connections as soon as it has nothing more to say to them: clients
-        should not wait for its last snapshots to go elsewhere."""
-        listener.stop_listening()
+    async def _stop_node(self, node: Any) -> asyncio.Task[None] | None:
+        """Stop it. While it gives its leaderships away, clients are served, new ones too. What
+        follows takes a moment: if it is longer (last snapshots), they are not to wait for it, and
+        it is returned."""
         groups_left = asyncio.Event()
         stopping = self._tasks.create_task(node.stopped(groups_left.set), name="stop-node")
         await groups_left.wait()
-        await listener.close()
-        await stopping
+        await asyncio.wait((stopping,), timeout=UNSERVED_AT_STOP_S)
+        return None if stopping.done() else stopping
+
+    async def _close_links(self) -> None:
+        """Close what other servers and monitors are connected to."""
+        async with asyncio.TaskGroup() as closing:
+            if self._cluster is not None:
+                closing.create_task(self._cluster.close(), name="close-cluster")
+            if self._http is not None:
+                closing.create_task(self._http.close(), name="close-http")
 
     def _remove_files(self) -> None:
         if self._ports_file:

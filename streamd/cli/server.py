@@ -24,7 +24,9 @@ _REFUSED = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the program; returns its exit status."""
+    """Run the program; returns its exit status. A server that is called without `arguments` is the
+    process, and ends it."""
+    is_process = arguments is None
     program = os.path.basename(sys.argv[0]) or "streamd"
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -73,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 0
-    return _run(line, options, program)
+    return _run(line, options, program, is_process=is_process)
 
 
 def version_text(program: str) -> str:
@@ -83,7 +85,9 @@ def version_text(program: str) -> str:
     return f"{program}: v{__version__} (compatible with {NAME_OF_PEER} v{NATS_LEVEL})"
 
 
-def _run(line: flags.CommandLine, options: Options, program: str) -> int:
+def _run(
+    line: flags.CommandLine, options: Options, program: str, *, is_process: bool = False
+) -> int:
     try:
         log = Log(**options.log_settings)
     except OSError as err:
@@ -98,15 +102,25 @@ def _run(line: flags.CommandLine, options: Options, program: str) -> int:
             reason = (err.strerror or "").lower()
             log.fatal(f"Could not write pidfile: open {options.pid_file}: {reason}")
             return 1
+
+    def clean_up() -> None:
+        if options.pid_file:
+            runfiles.remove_pid(options.pid_file)
+        log.close()
+
+    def leave(status: int) -> None:
+        clean_up()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
     try:
         # Only now: what it imports costs more than all before, and `-t` or `--version` need none.
         from streamd.cli.process import ServerProcess
 
-        return ServerProcess(line, options, log, program).run()
+        return ServerProcess(line, options, log, program, leave if is_process else None).run()
     finally:
-        if options.pid_file:
-            runfiles.remove_pid(options.pid_file)
-        log.close()
+        clean_up()
 
 
 def _banner(options: Options, log: Log) -> None:

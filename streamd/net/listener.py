@@ -104,12 +104,21 @@ class Listener:
             self._server.close()
             self._server = None
 
-    async def close(self) -> None:
-        """Stop listening and end all connections, their buffered output first."""
-        self.stop_listening()
+    async def close(self, *, leaves_open: bool = False) -> None:
+        """Stop listening and end all connections, their buffered output first.
+
+        With `leaves_open`, which says that the process ends next, its end closes what has nothing
+        more to send, the listening socket too: so nobody is told before the process has gone.
+        """
         self.passwords.close()
-        for conn in list(self._open):
+        if not leaves_open:
+            self.stop_listening()
+        self.pubsub.write_out(None)
+        ending = [conn for conn in self._open if conn.pending_bytes or not leaves_open]
+        for conn in ending:
             conn.close("Server Shutdown")
+        if leaves_open:
+            self._open.intersection_update(ending)
         if not self._open:
             return
         self._all_gone.clear()

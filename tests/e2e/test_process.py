@@ -321,6 +321,18 @@ def test_a_waiting_pull_hears_that_the_server_stops(server: ServerProcess) -> No
         assert frames[-1].op == "CLOSED"
 
 
+def test_clients_are_let_go_when_the_process_ends(server: ServerProcess) -> None:
+    """Who reconnects at once would meet a server that is about to go: it is gone by then."""
+    with Wire(server.port) as wire:
+        wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        assert wire.ask("s", b"x")[0].json()["seq"] == 1
+        server.send(signal.SIGTERM)
+        assert wire.collect(within_s=10)[-1].op == "CLOSED"
+        assert "Server Exiting.." in server.log_tail()
+        with pytest.raises(OSError):
+            Wire(server.port)
+
+
 def test_answers_and_acks_name_the_domain(binary: str, tmp_path: Path) -> None:
     config = f'jetstream {{ store_dir: "{tmp_path / "js"}", domain: hub }}'
     named = ServerProcess(binary, directory=tmp_path, is_jetstream=False, extra=config)

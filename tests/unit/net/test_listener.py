@@ -10,6 +10,7 @@ from streamd.config.cluster import ClusterOptions
 from streamd.config.options import Options
 from streamd.net.listener import Listener
 from streamd.net.pubsub import PubSub
+from tests.unit.net.bed import Bed
 
 
 def listener_on(options):
@@ -166,5 +167,22 @@ def test_clients_are_told_of_other_servers():
         await listener.close()
         assert await reader.read() == b""
         writer.close()
+
+    asyncio.run(main())
+
+
+def test_the_end_of_the_process_closes_what_has_nothing_more_to_send() -> None:
+    """Others are written to, and ended as ever: what they were sent would be lost."""
+
+    async def main() -> None:
+        bed = Bed()
+        idle, busy = bed.peer(), bed.peer()
+        busy.transport.waiting = 9
+        closing = asyncio.create_task(bed.listener.close(leaves_open=True))
+        await asyncio.sleep(0)
+        assert (idle.transport.is_closing, busy.transport.is_closing) == (False, True)
+        assert not closing.done()
+        busy.leave()
+        await closing
 
     asyncio.run(main())
