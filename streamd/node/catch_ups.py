@@ -19,9 +19,11 @@ from streamd.node.catchup import CatchUp, CatchUpTurns, InstalledSnapshot
 from streamd.node.catchup_source import CatchUpSource
 from streamd.node.monitor import Monitor
 from streamd.node.snapshot_state import terms_of
+from streamd.raft.terms import Run
 from streamd.store.install import FileInstall
 from streamd.store.install_buffered import MemoryInstall, StateInstall
 from streamd.store.memory import MemoryStreamStore
+from streamd.store.snapshots import Snapshot
 from streamd.store.source import FileSource, MemorySource
 from streamd.types import META_UID, Index, NodeId, Term, Uid
 
@@ -151,15 +153,21 @@ class CatchUps:
         disk, thread = node.env.disk, node.block_thread
         if uid == META_UID:
             directory = os.path.join(node.root, "meta")
-            close = partial(self._keep_and_close, uid, node.meta_member.close)
-            return StateInstall(disk, directory, uid, thread, name="meta", close_live=close)
+            target: StateInstall = StateInstall(
+                disk,
+                directory,
+                uid,
+                thread,
+                name="meta",
+                close_live=lambda done: self._keep_and_close(uid, target.fetched, done),
+            )
+            return target
         replica = node.replicas.get(uid)
         close = partial(node.replicas.close_live, uid)
         if replica is not None and not replica.is_file:
             store = self._memory_stores[uid] = MemoryStreamStore(uid, keeps_snapshots=True)
             return MemoryInstall(store, thread, close_live=close)
         keep_free = node.room.reserve_bytes
-        close = partial(self._keep_and_close, uid, close)
         return FileInstall(
             disk,
             node.root,
@@ -168,19 +176,25 @@ class CatchUps:
             close_live=close,
             keep_free_bytes=keep_free,
             may_adopt=uid not in self._void and uid not in self._differing,
+            look=partial(self._look, uid),
+            keep=partial(self._keep, uid),
         )
 
-    def _keep_and_close(
-        self, uid: Uid, close: Callable[[Callable[[], None]], None], done: Callable[[], None]
-    ) -> None:
-        """What the fetched snapshot does not have is set aside before the group is closed."""
-        running = self._running.get(uid)
-        found = running.target.fetched if running is not None else None
+    def _look(self, uid: Uid) -> Callable[[Snapshot], bool]:
+        leads = self._node.tails.look_before_install(uid)
+        return lambda found: leads(found.index, terms_in(found))
+
+    def _keep(self, uid: Uid, found: Snapshot, then: Callable[[], None]) -> None:
+        """What a fetched snapshot does not have is set aside before it counts."""
+        self._node.tails.keep_before_install(uid, found.index, terms_in(found), then)
+
+    def _keep_and_close(self, uid: Uid, found: Snapshot | None, done: Callable[[], None]) -> None:
+        """The same of the meta group, whose fetched snapshot counts from the swap on."""
+        close = partial(self._node.meta_member.close, done)
         if found is None:
-            close(done)
-            return
-        terms = terms_of(found.state) or ((found.index, found.term),)
-        self._node.tails.keep_before_install(uid, found.index, terms, lambda: close(done))
+            close()
+        else:
+            self._keep(uid, found, close)
 
     def _is_wanted(self, uid: Uid, index: Index) -> bool:
         group = self._node.group_of(uid)
@@ -269,3 +283,8 @@ class CatchUps:
         directory = os.path.join(node.root, "streams", str(uid))
         flush = replica.store.flush
         return _Source(FileSource(disk, directory, uid, thread, flush=flush), group, monitor)
+
+
+def terms_in(found: Snapshot) -> tuple[Run, ...]:
+    """The terms of the entries that a snapshot covers, as far as it says them."""
+    return terms_of(found.state) or ((found.index, found.term),)

@@ -15,7 +15,6 @@ from streamd import limits
 from streamd.errors import CorruptionError, DiskError, IncarnationError, StreamdError
 from streamd.raft.membership import Membership
 from streamd.store.manifest import FileFact, Manifest
-from streamd.store.snapshots import Snapshot
 from streamd.types import META_UID, Index, NodeId, Term, Uid
 
 IDLE, WAITING, ASKING, PREPARING, FETCHING, SEALING, CLOSING, SWAPPING, DONE, FAILED = range(10)
@@ -43,10 +42,6 @@ class InstallTarget(Protocol):
     def seal(self, done: Result) -> None: ...
 
     def before_swap(self, done: Callable[[], None]) -> None: ...
-
-    @property
-    def fetched(self) -> Snapshot | None:
-        """What is about to be swapped in, once it is sealed; None of a stream in memory."""
 
     def swap(self, done: Result) -> None: ...
 

@@ -256,6 +256,21 @@ class Tails:
         else:
             answered(None)
 
+    def look_before_install(self, uid: Uid) -> Callable[[Index, tuple[Run, ...]], bool]:
+        """What says of a snapshot, for any thread: True if what this member has leads to it, or it
+        is the newer one of two that nobody can tell apart."""
+        group = self._node.group_of(uid)
+        if group is None or not self._is_logged(uid):
+            return lambda index, terms: True
+        last = group.raft.last_index
+        ours = group.raft.log.terms(last)
+
+        def leads(index: Index, terms: tuple[Run, ...]) -> bool:
+            common = last_common(ours, last, terms, index)
+            return common is None or common >= min(index, last)
+
+        return leads
+
     def keep_before_install(
         self, uid: Uid, index: Index, terms: tuple[Run, ...], then: Callable[[], None]
     ) -> None:
@@ -525,6 +540,9 @@ class _Keeping:
             return
         try:
             at = max(self._at, state.first_index)
+            if at > last:
+                self._submit(self._writer.finish, self._done)
+                return
             entries = self._node.wal.read(uid, at, last + 1, limits.TAIL_PIECE_BYTES)
         except StreamdError as err:
             self._done(err)

@@ -27,7 +27,7 @@ from streamd.raft.messages import (
     Vote,
     VoteReply,
 )
-from streamd.raft.peer import Peer
+from streamd.raft.peer import DIVERGED, Peer
 from streamd.raft.ready import ProposalRejected, ReadState
 from streamd.raft.replication import Leadership
 from streamd.raft.roles import LEADER_LOST_MS, Roles
@@ -142,7 +142,10 @@ class Member(Roles):
             if at_base and (at_base[0].term, at_base[0].chain) != (log.base_term, log.base_chain):
                 self._deny(sender, log.base_index, at_base[0].chain)
                 return
-            if not self.may_begin_anew and self._differs_below_base(append):
+            index, term = previous, append.prev_term
+            for entry in append.entries[: log.base_index - previous][-1:]:
+                index, term = entry.index, entry.term
+            if self._differs(index, term):
                 # The leader lacks what was committed here, and a snapshot has.
                 self._diverge(sender, log.base_index, log.base_chain, append.prev_chain)
                 return
@@ -166,13 +169,11 @@ class Member(Roles):
         self.first_commit = self.first_commit or append.commit
         self._commit_to(min(append.commit, last))
 
-    def _differs_below_base(self, append: Append) -> bool:
-        """True if the last entry of `append` that is compacted here was of another term."""
-        log = self.log
-        index, term = append.prev_index, append.prev_term
-        for entry in append.entries[: log.base_index - index][-1:]:
-            index, term = entry.index, entry.term
-        return term_at(log.terms(index), index) not in (None, term)
+    def _differs(self, index: Index, term: Term) -> bool:
+        """True if the leader's entry `index` has another term than the one that was committed here,
+        which a snapshot covers. (In memory a group may have begun anew.)"""
+        known = term_at(self.log.terms(index), index)
+        return not self.may_begin_anew and known not in (None, term)
 
     def _refuse(self, sender: NodeId, index: Index, term: Term) -> None:
         """We lack the leader's entry; say from where on it should look for a common one."""
@@ -236,6 +237,8 @@ class Member(Roles):
         if reply.is_ok and reply.index > self.log.last_index:
             text = f"{sender} acks index {reply.index}, our log ends at {self.log.last_index}"
             self._alert(text)
+            if peer.state == DIVERGED:
+                peer.probe()  # it began anew and does not know: what it is sent shows it
             return
         has_put_back = not peer.is_uncertain and doubt.has_put_back(peer, reply)
         if has_put_back:
@@ -260,6 +263,8 @@ class Member(Roles):
         is_whole = not (self.is_incomplete or self._has_diverged)
         if is_whole and self._follows_leader_to(offer.index):
             self._held.append((sender, self._append_reply(True, log.last_index)))
+        elif is_whole and offer.index <= log.commit and self._differs(offer.index, offer.term):
+            self._diverge(sender, log.base_index, log.base_chain, offer.chain)
         elif is_whole and offer.index <= log.commit:
             self._held.append((sender, self._append_reply(True, log.commit)))
         else:

@@ -152,6 +152,8 @@ class FileInstall:
         close_live: Callable[[Callable[[], None]], None],
         keep_free_bytes: int = 0,
         may_adopt: bool = True,
+        look: Callable[[], Callable[[Snapshot], bool]] | None = None,
+        keep: Callable[[Snapshot, Callable[[], None]], None] | None = None,
     ) -> None:
         self._disk = disk
         self._root = root
@@ -160,11 +162,11 @@ class FileInstall:
         self._close_live = close_live
         self._keep_free_bytes = keep_free_bytes
         self._may_adopt = may_adopt
+        self._look, self._keep = look or _known, keep
         self._live = os.path.join(root, "streams", str(uid))
         self._folder = self._live + SUFFIX
         self._aside = ""  # where `quarantine` moved the stream last; most of it is good
         self._manifest: Manifest | None = None
-        self.fetched: Snapshot | None = None  # complete, from `seal` to `swap`
 
     def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
         """Keep what is here of `manifest`, drop the rest; `done(set of whole files' numbers)`.
@@ -233,12 +235,14 @@ class FileInstall:
         self._submit("verifying a fetched block", job, done)
 
     def seal(self, done: Result) -> None:
-        """Every file is whole: write the snapshot, then the marker that makes it count."""
+        """Every file is whole: write the snapshot, then the marker that makes it count. Before the
+        marker, for a start would finish the install, `keep` sees to what is here and not in it."""
         manifest = self._manifest
         assert manifest is not None
         disk, folder = self._disk, self._folder
+        is_known = self._look()
 
-        def job() -> None:
+        def job() -> Snapshot | None:
             for fact in manifest.files:
                 path = os.path.join(folder, self._name_of(fact.no))
                 if not disk.exists(path):
@@ -247,19 +251,30 @@ class FileInstall:
             place = (manifest.index, manifest.term, manifest.chain)
             snapshot = Snapshot(self._uid, *place, state, manifest.tail)
             SnapshotFile.save(disk, folder, "stream", snapshot)
-            self.fetched = snapshot
             index_path = os.path.join(folder, _NAMES[INDEX_NO])
             if disk.exists(index_path):
                 index_db = read_file(disk, index_path)
                 write_index(disk, folder, self._uid, manifest.index, index_db)
             # On disk now: every block and the snapshot, synced by content and by name.
             disk.crash_point("INSTALL_FILES_SYNCED")
+            if not is_known(snapshot):
+                return snapshot
+            mark()
+            return None
+
+        def mark() -> None:
             blob = manifest.encode()
             crc = crc32c(blob).to_bytes(4, "little")
             write_file(disk, folder, _MARKER, [crc, blob], point="INSTALL_MARKER")
             disk.sync_dir(os.path.dirname(folder))
 
-        self._submit("completing an install", job, done)
+        def over(result: Any) -> None:
+            if isinstance(result, Snapshot) and self._keep is not None:
+                self._keep(result, lambda: self._submit("completing an install", mark, done))
+            else:
+                done(result)
+
+        self._submit("completing an install", job, over)
 
     def before_swap(self, done: Callable[[], None]) -> None:
         """Have the live store closed; then `done`."""
@@ -267,7 +282,6 @@ class FileInstall:
 
     def swap(self, done: Result) -> None:
         """Take the place of the live directory, durably."""
-        self.fetched = None
 
         def job() -> None:
             found = finish_install(self._disk, self._root, self._uid)
@@ -381,6 +395,10 @@ class FileInstall:
 
     def _submit(self, what: str, job: Callable[[], Any], done: Result) -> None:
         submit(self._thread, what, self._folder, job, done)
+
+
+def _known() -> Callable[[Snapshot], bool]:
+    return lambda snapshot: True
 
 
 def is_whole(blob: bytes, fact: FileFact) -> bool:

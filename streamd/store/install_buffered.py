@@ -98,8 +98,6 @@ class _BufferedInstall:
 class MemoryInstall(_BufferedInstall):
     """Puts a memory stream together; the swap replaces what `store` holds."""
 
-    fetched: Snapshot | None = None  # of what is lost with it nothing is on disk
-
     def __init__(
         self,
         store: MemoryStreamStore,

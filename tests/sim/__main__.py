@@ -1,5 +1,5 @@
 """Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace] [--hashes]
-[--harsh | --varied | --disks | --sizes | --growth]
+[--harsh | --varied | --disks | --sizes | --growth | --tails]
 
 The last line says how many seeds ran, how many promises were broken, how many publishes were
 acked, and how often each kind of fault struck. A broken promise prints the command that replays
@@ -29,7 +29,7 @@ from tests.sim.faults import (
     harsh_world,
     sizes_world,
 )
-from tests.sim.world import SECOND, Violation
+from tests.sim.world import SECOND, Violation, World
 
 CAMPAIGN_SEEDS = 100  # from here on nothing may be missing
 SHOWN_LINES = 60
@@ -118,6 +118,18 @@ DISKS_DEEDS = (
     "fault log's disk fails",
 )
 SIZES_DEEDS = ("acked", "consumers drained", "peers removed", "resizes", "stream_moved")
+TAILS_DEEDS = (
+    "acked",
+    "acked and lost",
+    "set aside: committed",
+    "set aside: led",
+    "logs let go",
+    "no room to set aside",
+    "point TAIL_SYNCED",
+    "point TAIL_SET_ASIDE",
+    "fault old copy put back",
+    "fault last batches torn",
+)
 GROWTH_DEEDS = (
     "acked",
     "commits on too few disks",
@@ -129,6 +141,7 @@ GROWTH_DEEDS = (
 # Kinds of worlds.
 PLAIN, HARSH, VARIED = "plain", "harsh", "varied"
 DISKS, SIZES, GROWTH = "disks", "sizes", "growth"
+TAILS = "tails"  # of what was acknowledged and is lost
 
 
 _DEEDS_OF = {
@@ -136,6 +149,7 @@ _DEEDS_OF = {
     DISKS: DISKS_DEEDS,
     SIZES: SIZES_DEEDS,
     GROWTH: GROWTH_DEEDS,
+    TAILS: TAILS_DEEDS,
 }
 
 
@@ -160,14 +174,17 @@ def run_seed(
     """Run one seed from birth to examination; in a `world` with chosen faults, if there is one."""
     is_varied = is_varied or (world is not None and world.is_varied)
     cluster = SimCluster(seed, is_verbose=is_verbose, directed=world, is_varied=is_varied)
+    return _outcome(seed, cluster.world, cluster.run)
+
+
+def _outcome(seed: int, ran: World, run: Callable[[], None]) -> Outcome:
     violation = ""
     try:
-        cluster.run()
+        run()
     except Exception as err:  # noqa: BLE001 - whatever it is, it is this seed's failure
         violation = f"{type(err).__name__}: {err}"
         if not isinstance(err, Violation) or err.__cause__ is not None:
             violation += "\n" + "".join(traceback.format_exception(err))
-    ran = cluster.world
     return Outcome(seed, violation, ran.now_us, ran.trace_hash(), ran.counts, ran.recent)
 
 
@@ -198,6 +215,14 @@ def run_growth_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
     return run_seed(seed, is_verbose=is_verbose, world=growth_world(seed))
 
 
+def run_tails_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """One seed in which what was acknowledged is lost (tests/sim/tails.py)."""
+    from tests.sim.tails import TailsWorld  # its world is driven by hand, as scenarios are
+
+    made = TailsWorld(seed, is_verbose=is_verbose)
+    return _outcome(seed, made.world, made.run)
+
+
 RUN: dict[str, Callable[..., Outcome]] = {
     PLAIN: run_seed,
     HARSH: run_harsh_seed,
@@ -205,6 +230,7 @@ RUN: dict[str, Callable[..., Outcome]] = {
     DISKS: run_disks_seed,
     SIZES: run_sizes_seed,
     GROWTH: run_growth_seed,
+    TAILS: run_tails_seed,
 }
 
 
@@ -239,6 +265,7 @@ class Campaign:
         if self.kind == HARSH:
             return []
         if self.kind != PLAIN:
+            wanted = _DEEDS_OF[self.kind]
             wanted = _DEEDS_OF[self.kind]
             return [name for name in wanted if not self.counts[name]]
         faults = [kind for kind in (*KINDS, *SINGLE) if not self.counts[f"fault {kind}"]]
@@ -282,6 +309,7 @@ def main() -> int:
     parser.add_argument("--disks", action="store_true", help="one of two disks of a node fails")
     parser.add_argument("--sizes", action="store_true", help="streams grow, shrink and move")
     parser.add_argument("--growth", action="store_true", help="new replicas or leaders are lost")
+    parser.add_argument("--tails", action="store_true", help="what was acknowledged is lost")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     args = parser.parse_args()

@@ -25,6 +25,7 @@ from streamd.node.moves import Moves
 from streamd.node.rafts import Rafts
 from streamd.node.redelivery import Redelivery
 from streamd.node.snapshot_writers import StreamSnapshots
+from streamd.node.tails import Tails
 from streamd.raft import election, membership
 from streamd.raft.core import RaftCore
 from streamd.raft.election import Ballot
@@ -58,12 +59,36 @@ def broken(name: str) -> Iterator[None]:
         undo.append((owner, attribute, owner.__dict__[attribute]))
         setattr(owner, attribute, value)
 
-    (MUTANTS | _RARE | VARIED)[name](replace)
+    (MUTANTS | _RARE | VARIED | TAILED)[name](replace)
     try:
         yield
     finally:
         for owner, attribute, value in reversed(undo):
             setattr(owner, attribute, value)
+
+
+# --- what a leader does not have ----------------------------------------------------------------
+
+
+def tail_dropped(replace: Replace) -> None:
+    """Entries that a leader does not have are cut off, whatever they were."""
+    replace(Tails, "concerns", lambda tails, uid, first: False)
+
+
+def tail_dropped_at_install(replace: Replace) -> None:
+    """A snapshot takes the place of a log that does not lead to it."""
+    replace(Tails, "look_before_install", lambda tails, uid: lambda index, terms: True)
+
+
+def log_without_hints(replace: Replace) -> None:
+    """The log does not say how far a group was committed, and who led is not remembered."""
+    replace(Tails, "_commit_of", lambda tails, uid: 0)
+    replace(Tails, "note_start", lambda tails, raft: None)
+
+
+def tail_not_told(replace: Replace) -> None:
+    """Entries are set aside, and nobody hears of it."""
+    replace(Tails, "_tell", lambda tails, tail: None)
 
 
 # --- the log --------------------------------------------------------------------------------------
@@ -489,6 +514,8 @@ MUTANTS = _named(
     log_released_early, blocks_not_synced, snapshot_of_the_log_at_stop, lost_is_deleted,
     consumer_ahead, ids_forgotten_at_restart, ids_ignored, timers_forgotten, refused_is_acked,
 )  # fmt: skip
+# Of worlds in which what was acknowledged is lost: `tests/sim/tails.py`.
+TAILED = _named(tail_dropped, tail_dropped_at_install, log_without_hints, tail_not_told)
 # These need a rare meeting of faults, and so a world that has little else. Those that no seed told
 # so far have no `caught_by`: tests/scripts and test_reads.py catch them.
 _RARE = _named(
@@ -567,11 +594,14 @@ def hunt(
     world: DirectedWorld | None = None,
 ) -> tuple[int, str]:
     """Return the first seed that catches a variant, and what it saw; (0, "") if none does."""
-    from tests.sim.__main__ import run_seed
+    from tests.sim.__main__ import run_seed, run_tails_seed
 
     with broken(name):
         for seed in range(first_seed, first_seed + seeds):
-            outcome = run_seed(seed, world=world, is_varied=name in VARIED)
+            if name in TAILED:
+                outcome = run_tails_seed(seed)
+            else:
+                outcome = run_seed(seed, world=world, is_varied=name in VARIED)
             if outcome.violation:
                 return seed, outcome.violation.split("\n")[0]
     return 0, ""
@@ -585,7 +615,7 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1)
     args = parser.parse_args()
     escaped = 0
-    names = args.names or [*MUTANTS, *VARIED]
+    names = args.names or [*MUTANTS, *VARIED, *TAILED]
     for name in names:
         world = RARE.get(name)
         seed, text = hunt(name, first_seed=args.first_seed, seeds=args.seeds, world=world)
