@@ -188,6 +188,7 @@ def _check_output(output: Path, request: Any) -> None:
 def document_of(request: Any, outcome: Any, *, started: str) -> dict[str, Any]:
     """What findings.json holds and the report shows."""
     from spark_jobs.audit_findings import EXIT_CLEAN, EXIT_WARNINGS, exit_status
+    from spark_jobs.audit_plan import next_steps
 
     status = exit_status(outcome.findings)
     inputs = [
@@ -197,7 +198,7 @@ def document_of(request: Any, outcome: Any, *, started: str) -> dict[str, Any]:
     for node in request.live:
         where = ", ".join(_without_password(url) for url in node.connection.servers)
         inputs.append({"replica": node.label, "kind": "live node", "path": where})
-    return {
+    document = {
         "format": FORMAT,
         "verdict": {EXIT_CLEAN: "clean", EXIT_WARNINGS: "warnings"}.get(status, "damage"),
         "started": started,
@@ -214,6 +215,7 @@ def document_of(request: Any, outcome: Any, *, started: str) -> dict[str, Any]:
         ],
         "notes": outcome.notes,
     }
+    return {**document, "next": next_steps(document)}
 
 
 def _without_password(url: str) -> str:
@@ -265,6 +267,9 @@ def table_of(document: dict[str, Any]) -> str:
         lines += ["", *_columns([titles, *rows])]
         if len(found) > TABLE_ROWS_MAX:
             lines.append(f"... and {len(found) - TABLE_ROWS_MAX} more: --output DIR has all")
+    if document["next"]:
+        lines += ["", "what to do next:"]
+        lines += [f"{at}. {step}" for at, step in enumerate(document["next"], 1)]
     if document["notes"]:
         lines += ["", *(f"note: {note}" for note in document["notes"])]
     return "\n".join(lines)

@@ -66,6 +66,10 @@ def check_file(task: BlockTask, level: str) -> Checked:
             if HEADER_BYTES <= size - length < size:
                 file.seek(size - length)
                 footer = file.read(length)
+            if size < task.durable_end or not _is_usable(footer, size - length, task):
+                # Its records tell what is left of it: what is whole must not count as missing.
+                file.seek(0)
+                return _Check(task, file.read()).run(level)
     except FileNotFoundError:
         if not task.durable_end:
             return _Check(task, b"").run(level)
@@ -79,6 +83,13 @@ def check_file(task: BlockTask, level: str) -> Checked:
         found.add_about_all("block-unreadable", got=str(err.strerror))
         return Checked(found.told(), no_rows(), 0, 0, False)
     return _Check(task, head).run_footer(footer, size)
+
+
+def _is_usable(footer: bytes, footer_at: int, task: BlockTask) -> bool:
+    """Whether the columns of a footer can stand for the records of its block."""
+    found = BlockFindings(task)
+    columns = read_footer(found, footer, footer_at)
+    return columns is not None and ends_at(found, columns, task.end_offset)
 
 
 def stored_messages(task: BlockTask) -> Iterator[fmt.Record]:

@@ -24,7 +24,7 @@ class ReplicaRow:
     replica: str
     stream: str
     uid: int
-    state: str  # "compared", "behind", "alone", "unreadable", "live"
+    state: str  # "compared", "behind", "partly", "alone", "unreadable", "live"
     applied: int
     first_seq: int
     last_seq: int
@@ -156,7 +156,15 @@ class Cohorts:
             cohort.last_seqs[view.label] = last_seq
             if is_aligned and view.applied == found.log_index:
                 cohort.aligned.add(view.label)
-            self._row(view, "compared" if view.label in cohort.aligned else "behind")
+            self._row(view, "compared" if view.label in cohort.aligned else "partly")
+        for files in members:
+            others = [each for each in members if each is not files]
+            lag = audit_drift.lag_finding(files, others)
+            if lag is not None:
+                self.findings.append(lag)
+                row = self.rows.get((name, files.store.label, uid))
+                if row is not None and row.state in ("compared", "partly"):
+                    row.state = "behind"
         if len(members) == 1 and cohort.labels:
             self.rows[name, cohort.labels[0], uid].state = "alone"
             cohort.aligned.update(cohort.labels)

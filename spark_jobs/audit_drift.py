@@ -68,6 +68,33 @@ def align(replicas: Sequence[StreamFiles]) -> Alignment:
     return Alignment(index, tuple(aligned), tuple(notes))
 
 
+def lag_finding(files: StreamFiles, others: Sequence[StreamFiles]) -> Finding | None:
+    """Say that a replica lacks entries that `others` have committed; None if it does not.
+
+    A running node is behind for a moment again and again: it is named only where its own log
+    can't bring it further.
+    """
+    if not files.is_there or files.has_gap:
+        return None
+    usable = [each for each in others if each.is_there and not each.has_gap]
+    is_running = files.store.place.is_running
+    reached = [each.snapshot_index if is_running else each.commit for each in usable]
+    furthest = max(reached, default=0)
+    if files.log_last >= furthest:
+        return None
+    who = ", ".join(
+        each.store.label for each, index in zip(usable, reached, strict=True) if index == furthest
+    )
+    return finding(
+        "replica-behind",
+        replica=files.store.label,
+        stream=files.asset.name,
+        file=files.store.directory(files.asset.uid),
+        expected=f"log index {furthest}, which {who} has",
+        got=f"its log ends at {files.log_last}: {furthest - files.log_last} entries are not here",
+    )
+
+
 @dataclass
 class Cohort:
     """The replicas that should hold the same stream: one uid under one name."""

@@ -42,8 +42,8 @@ class Code(NamedTuple):
 
 
 _REPLACE = (
-    "stop this node, remove its directory streams/<uid>, start it: it fetches the stream from "
-    "the others; without another replica, restore a backup"
+    "replace this replica in the order that `what to do next` gives: one node at a time, and never "
+    "the last whole copy; without another replica, restore a backup"
 )
 
 _EMPTY = (
@@ -187,6 +187,12 @@ CODES: Final[dict[str, Code]] = {
     "drift-consumer": Code(
         DAMAGE, "a consumer's state differs between replicas at the same log index", _REPLACE
     ),
+    "replica-behind": Code(
+        WARNING,
+        "this replica is older than the others: it lacks entries that they have committed",
+        "nothing is damaged: started beside the others it catches up; do not start it without "
+        "them, and do not restore from it",
+    ),
     "stream-recreated": Code(
         WARNING,
         "the stream of this name is another one here: it was deleted and created again",
@@ -209,6 +215,10 @@ CODES: Final[dict[str, Code]] = {
         "find out who wrote it: the log may be of one publisher among several",
     ),
 }
+
+
+REPLACED: Final = frozenset(code for code, each in CODES.items() if _REPLACE in each.advice)
+"""Codes after which a replica is to be fetched anew from a whole one."""
 
 
 class Finding(NamedTuple):

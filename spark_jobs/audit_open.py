@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,7 +143,7 @@ class StreamFiles:
             return False
         return max(log.base, log.first - 1) > self.snapshot_index
 
-    @property
+    @cached_property
     def commit(self) -> int:
         """Up to here all is surely committed, as far as this directory can tell."""
         log, uid = self.store.log, self.asset.uid

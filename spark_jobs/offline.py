@@ -10,10 +10,11 @@ import heapq
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from spark_jobs.decode import OnDamage, Selection, batches_of, checked_columns
+from spark_jobs.checksums import Blob
+from spark_jobs.decode import BlockColumns, OnDamage, Selection, batches_of, checked_columns
 from spark_jobs.online import split
 from spark_jobs.options import LATEST, OptionError, ReadOptions
 from spark_jobs.replica import (
@@ -43,10 +45,12 @@ from spark_jobs.replica import (
     named_stores,
     open_stream,
 )
+from spark_jobs.replica_mend import mended
 from spark_jobs.replica_survey import survey
 from spark_jobs.worker import settle
 from streamd.errors import CorruptionError, StreamdError
 from streamd.store.block import HEADER_BYTES
+from streamd.store.format import block_name
 from streamd.subjects import Matcher, is_valid_literal
 from streamd.types import Seq
 
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("streamd.spark")
 _TRIES = 20  # a file is shorter than planned while its server restarts
 _PAUSE_S = 0.1
+T = TypeVar("T")
 _ROLES = ("", "leader", "any")  # of readFrom: any replica will do, the most advanced is best
 
 
@@ -205,24 +210,33 @@ class OfflineReader(DataSourceReader):
         options = self._options
         with block_room() as room:
             for block, seqs in zip(partition.blocks, partition.seqs, strict=True):
-                blob = read_block(
-                    block,
-                    fail_on_data_loss=options.fail_on_data_loss,
-                    room=room,
-                    bounds=partition.bounds,
+                selection = partition.bounds.selection(seqs)
+
+                def decode(
+                    blob: Blob,
+                    on_damage: OnDamage | None,
+                    block: BlockView = block,
+                    selection: Selection = selection,
+                ) -> Iterator[pa.RecordBatch]:
+                    made = batches_of(
+                        blob,
+                        block,
+                        stream=options.stream,
+                        selection=selection,
+                        columns=options.columns,
+                        batch_rows=options.batch_rows,
+                        verify=options.verify,
+                        on_damage=on_damage,
+                    )
+                    # All that is wanted is verified before the first batch is made.
+                    first = next(made, None)
+                    return iter(()) if first is None else chain((first,), made)
+
+                batches = used(
+                    block, decode, on_damage=self._on_damage, room=room, bounds=partition.bounds
                 )
-                if blob is None:
-                    continue
-                yield from batches_of(
-                    blob,
-                    block,
-                    stream=options.stream,
-                    selection=partition.bounds.selection(seqs),
-                    columns=options.columns,
-                    batch_rows=options.batch_rows,
-                    verify=options.verify,
-                    on_damage=self._on_damage,
-                )
+                if batches is not None:
+                    yield from batches
 
     @property
     def _on_damage(self) -> OnDamage | None:
@@ -346,6 +360,7 @@ def open_best(options: ReadOptions) -> StreamView:
                 log.warning("replica %s is not read: %s", store.server_name, err)
                 failures.append(err)
                 continue
+            _name_others(view, stores)
             problem = missing_bytes(view)
             if not problem:
                 return view
@@ -357,6 +372,20 @@ def open_best(options: ReadOptions) -> StreamView:
     finally:
         for view in halves:
             view.close()
+
+
+def _name_others(view: StreamView, stores: Iterable[StoreDir]) -> None:
+    """Tell the blocks of `view` where the other replicas have the same ones."""
+    folders = [
+        folder
+        for store in stores
+        if store.path != view.store.path
+        and (folder := store.path / "streams" / str(view.uid)).is_dir()
+    ]
+    view.blocks = [
+        replace(block, others=tuple(str(each / block_name(block.block_no)) for each in folders))
+        for block in view.blocks
+    ]
 
 
 def _open(store: StoreDir, options: ReadOptions, up_to: int | None) -> StreamView:
@@ -470,11 +499,16 @@ def _last_per_subject(
     selection = bounds.selection()
     with block_room() as room:
         for block in reversed(blocks):
-            blob = read_block(block, fail_on_data_loss=on_damage is None, room=room)
-            if blob is None:
+
+            def decode(
+                blob: Blob, on_damage: OnDamage | None, block: BlockView = block
+            ) -> BlockColumns:
+                return checked_columns(blob, block, selection, on_damage)
+
+            columns = used(block, decode, on_damage=on_damage, room=room)
+            if columns is None:
                 found.append(None)
                 continue
-            columns = checked_columns(blob, block, selection, on_damage)
             rows = selection.rows_of(columns)[::-1]
             ids, firsts = np.unique(columns.subject_ids[rows], return_index=True)
             seqs: list[int] = []
@@ -485,6 +519,29 @@ def _last_per_subject(
                     seqs.append(int(columns.seqs[rows[at]]))
             found.append(np.array(sorted(seqs), np.int64).tobytes())
     return found[::-1]
+
+
+def used(
+    block: BlockView,
+    decode: Callable[[Blob, OnDamage | None], T],
+    *,
+    on_damage: OnDamage | None,
+    room: BlockRoom,
+    bounds: Bounds | None = None,
+) -> T | None:
+    """`decode` of the block's bytes; if they are damaged and there are other replicas, of what all
+    of them together have. None if the server removed the block since and that may be."""
+    if block.others:
+        try:
+            blob = read_block(block, fail_on_data_loss=True, room=room, bounds=bounds)
+            assert blob is not None  # it would have raised
+            return decode(blob, None)
+        except (CorruptionError, DataLoss) as err:
+            log.warning("read from other replicas too: %s", err)
+        if any(os.path.exists(path) for path in block.others):
+            return decode(mended(block), on_damage)
+    blob = read_block(block, fail_on_data_loss=on_damage is None, room=room, bounds=bounds)
+    return None if blob is None else decode(blob, on_damage)
 
 
 def read_block(

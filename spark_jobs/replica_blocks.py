@@ -64,6 +64,7 @@ class BlockView:
     tail_offset: int = 0  # from here on the bytes are `tail`, not in the file yet; 0: all in file
     tail: bytes = field(default=b"", repr=False)
     is_settled: bool = False  # sealed before the last snapshot: a restart does not cut its file
+    others: tuple[str, ...] = ()  # the same block's file on other replicas, for what is damaged
 
     @property
     def byte_count(self) -> int:

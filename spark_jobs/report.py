@@ -76,7 +76,7 @@ def render(document: Mapping[str, Any]) -> str:
         f"<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n",
         "<h1>streamd audit</h1>\n",
         _verdict(document),
-        _next_steps(document["findings"]),
+        _next_steps(document["next"]),
         _audited(document),
         _replicas(document["replicas"]),
         _findings(document["findings"]),
@@ -113,20 +113,11 @@ def _verdict(document: Mapping[str, Any]) -> str:
     )
 
 
-def _next_steps(findings: Sequence[Mapping[str, Any]]) -> str:
-    if not findings:
+def _next_steps(steps: Sequence[str]) -> str:
+    if not steps:
         return ""
-    steps: dict[str, list[str]] = {}
-    for each in findings:
-        where = steps.setdefault(f"{each['code']}\n{CODES[each['code']].advice}", [])
-        if each["replica"] and each["replica"] not in where:
-            where.append(each["replica"])
-    lines = []
-    for key, where in steps.items():
-        code, _, advice = key.partition("\n")
-        on = f" on {_text(', '.join(where))}" if where else ""
-        lines.append(f"<li><code>{_text(code)}</code>{on}: {_text(advice)}.</li>\n")
-    return f"<h2>What to do next</h2>\n<ol>\n{''.join(lines)}</ol>\n"
+    lines = "".join(f"<li>{_text(step)}</li>\n" for step in steps)
+    return f"<h2>What to do next</h2>\n<ol>\n{lines}</ol>\n"
 
 
 def _audited(document: Mapping[str, Any]) -> str:
@@ -203,8 +194,9 @@ def _replicas(rows: Sequence[Mapping[str, Any]]) -> str:
     return (
         "<h2>Replicas</h2>\n"
         '<p class="dim">Equal digests at one log index are equal content. State: compared with '
-        "the others at one log index; behind: compared where both have a message; alone: there "
-        "is no other; live: read from a running node.</p>\n"
+        "the others at one log index; behind: an older copy, which lacks what others have "
+        "committed; partly: compared where both have a message; alone: there is no other; live: "
+        "read from a running node.</p>\n"
         '<div class="scroll" role="region" aria-label="Replicas" tabindex="0">\n<table>\n'
         "<caption>One row per replica of a stream</caption>\n"
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>\n</table>\n</div>\n"

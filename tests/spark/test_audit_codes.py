@@ -666,7 +666,7 @@ def lag_is_no_drift(directory: Path, stream: str) -> Found:
             replica.delete(20)
     for replica in replicas.values():
         replica.close()
-    return set()
+    return {("replica-behind", "n3", None, None)}
 
 
 @case
@@ -681,7 +681,7 @@ def far_behind_is_no_drift(directory: Path, stream: str) -> Found:
             replica.snapshot()
     for replica in replicas.values():
         replica.close()
-    return set()
+    return {("replica-behind", "n3", None, None)}
 
 
 @case
@@ -695,7 +695,24 @@ def far_behind_with_other_content(directory: Path, stream: str) -> Found:
             replica.snapshot()
     for replica in replicas.values():
         replica.close()
-    return {("drift-content", "n3", 51, 51)}
+    return {("drift-content", "n3", 51, 51), ("replica-behind", "n3", None, None)}
+
+
+@case
+def a_block_cut_on_one_of_three(directory: Path, stream: str) -> Found:
+    """What stands before the cut is there, on this replica too."""
+    replicas = three(directory, stream)
+    for replica in replicas.values():
+        replica.fill(200)
+        replica.snapshot()
+    row = replicas["n2"].machine.index.blocks[1]
+    for replica in replicas.values():
+        replica.close()
+    middle = (row.first_seq + row.last_seq) // 2
+    record = damage.record_of(replicas["n2"].block(2), middle)
+    with replicas["n2"].block(2).open("r+b") as file:
+        file.truncate(record.offset + 5)
+    return {("block-short", "n2", middle, row.last_seq)}
 
 
 @case

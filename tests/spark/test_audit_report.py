@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.audit_findings import CODES, DAMAGE, exit_status, finding, joined, unexplained
+from spark_jobs.audit_plan import next_steps
 from spark_jobs.report import render
 from streamd.store import format as fmt
 
@@ -47,7 +48,7 @@ def document(*findings: Any, verdict: str, notes: tuple[str, ...] = ()) -> dict[
         }
         for node in ("n1", "n2", "n3")
     ]
-    return {
+    made = {
         "format": 1,
         "verdict": verdict,
         "started": "2026-11-21T07:42:27+00:00",
@@ -64,6 +65,7 @@ def document(*findings: Any, verdict: str, notes: tuple[str, ...] = ()) -> dict[
         "findings": [{**each.row(), "records": list(each.records)} for each in findings],
         "notes": list(notes),
     }
+    return {**made, "next": next_steps(made)}
 
 
 def damaged() -> dict[str, Any]:
