@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+DISTRIBUTION: Final = "streamd-server"  # as pip knows this package
 EXIT_OK: Final = 0
 EXIT_WARNINGS: Final = 1  # audit: findings that lose nothing
 EXIT_DIFFERENT: Final = 2  # diff, export --verify: the contents differ
@@ -164,7 +167,7 @@ def _check_connect() -> None:
     except ImportError as err:
         raise JobError(
             f"--remote needs the client of Spark Connect ({err}): "
-            "pip install 'streamd[spark,connect]'"
+            f"pip install '{DISTRIBUTION}[spark,connect]'"
         ) from err
 
 
@@ -224,9 +227,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return EXIT_FAILED
+    missing = missing_packages() if job != "package" else ""
+    if missing:
+        print(f"streamd-spark {job}: {missing}", file=sys.stderr)
+        return EXIT_FAILED
     module = importlib.import_module(f"spark_jobs.{job}")
     status: int = module.main(arguments[1:])
     return status
+
+
+def missing_packages() -> str:
+    """What is not installed and how to get it, in one line; "" if all is there."""
+    names = {"pyspark": "PySpark", "pyarrow": "PyArrow", "pandas": "pandas", "numpy": "NumPy"}
+    absent = [title for name, title in names.items() if importlib.util.find_spec(name) is None]
+    if not absent:
+        return ""
+    there = " and ".join(absent)
+    root = Path(__file__).resolve().parents[1]
+    if (root / "Makefile").is_file() and (root / "pyproject.toml").is_file():
+        how = f"type `make -C {root} spark`"
+    else:
+        how = f"type `{sys.executable} -m pip install '{DISTRIBUTION}[spark,java]'`"
+    return f"{there} {'is' if len(absent) == 1 else 'are'} not installed; {how}"
 
 
 def _usage() -> str:

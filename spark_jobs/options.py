@@ -328,6 +328,20 @@ class ReadOptions:
     def is_offline(self) -> bool:
         return bool(self.paths)
 
+    def check_batch(self) -> None:
+        """Raise OptionError for an option that a batch read would ignore."""
+        for name, value in (
+            ("maxMsgsPerTrigger", self.max_msgs_per_trigger),
+            ("maxBytesPerTrigger", self.max_bytes_per_trigger),
+            ("minMsgsPerTrigger", self.min_msgs_per_trigger),
+            ("ackConsumer", self.ack_consumer),
+        ):
+            if value:
+                raise OptionError(
+                    f"option {name} is for spark.readStream: a batch read has no triggers and "
+                    "reads all at once; startSeq and endSeq bound it"
+                )
+
     @property
     def with_debug(self) -> bool:
         return any(name in columns_of_streams.DEBUG_COLUMNS for name in self.columns)

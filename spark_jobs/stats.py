@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 STEPS: Final = 16  # of a histogram, per power of two
 PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
 GAPS_SHOWN: Final = 5
+PARTS_MAX: Final = 200
+MESSAGES_PER_PART: Final = 500_000  # of what is counted, in one part of the counts
 NS: Final = 1_000_000_000
 COUNTS: Final = pa.schema(
     [
@@ -128,10 +130,10 @@ def _work(args: argparse.Namespace) -> int:
         origin = origin.with_options(startTime=args.start_time)
     if args.end_time:
         origin = origin.with_options(endTime=args.end_time)
-    origin.facts()  # a missing stream or server is found before Spark starts
+    facts = origin.facts()  # a missing stream or server is found before Spark starts
     spark = session_from(args, f"streamd stats {args.stream}")
     with follow(spark, f"stats {args.stream}", is_quiet=args.quiet):
-        counts = count(spark, origin).cache()
+        counts = count(spark, origin, messages=facts.messages).cache()
         found = summarize(counts, args.stream, top=args.top)
     if args.output == "parquet":
         counts.where(f"kind in ('{SUBJECT}', '{SECOND}')").write.mode("overwrite").partitionBy(
@@ -146,17 +148,25 @@ def _work(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def count(spark: SparkSession, origin: Origin) -> DataFrame:
-    """The counts of all tasks added up, columns `COUNTS`; small beside the stream."""
+def count(spark: SparkSession, origin: Origin, *, messages: int) -> DataFrame:
+    """The counts of all tasks added up, columns `COUNTS`; small beside the stream. `messages`: how
+    many the stream has, about."""
     from pyspark.sql import functions as F
 
     rows = origin.read(spark, "subject", "seq", "ts_ns", "size")
     parts = rows.mapInArrow(count_partition, COUNTS_DDL)
-    return parts.groupBy("kind", "key", "number").agg(
-        F.sum("count").alias("count"),
-        F.sum("bytes").alias("bytes"),
-        F.min("low").alias("low"),
-        F.max("high").alias("high"),
+    # As many parts as the counts need, at most one row a message: each of the figures is a query of
+    # its own over them, and Spark's 200 parts would make thousands of tasks of a small stream.
+    part_count = max(1, min(PARTS_MAX, messages // MESSAGES_PER_PART))
+    return (
+        parts.repartition(part_count, "kind", "key", "number")
+        .groupBy("kind", "key", "number")
+        .agg(
+            F.sum("count").alias("count"),
+            F.sum("bytes").alias("bytes"),
+            F.min("low").alias("low"),
+            F.max("high").alias("high"),
+        )
     )
 
 

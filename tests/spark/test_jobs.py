@@ -126,3 +126,24 @@ def test_the_package_is_the_same_every_time_and_runs_from_the_zip(tmp_path: Path
     )
     assert done.returncode == jobs.EXIT_FAILED
     assert "it is packaged already" in done.stderr
+
+
+def test_progress_of_which_nothing_is_known_shows_no_zeros() -> None:
+    out = io.StringIO()
+    with Progress(None, "stats X", unit="tasks", stream=out):
+        pass
+    assert out.getvalue().startswith("stats X: 0.")
+    assert "tasks" not in out.getvalue()
+
+
+def test_without_pyspark_a_job_says_in_one_line_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = jobs.importlib.util.find_spec
+    monkeypatch.setattr(
+        jobs.importlib.util, "find_spec", lambda name: None if name == "pyspark" else find(name)
+    )
+    assert jobs.main(["stats", "--stream", "X"]) == jobs.EXIT_FAILED
+    said = capsys.readouterr().err
+    assert said.startswith("streamd-spark stats: PySpark is not installed; type `make -C ")
+    assert said.count("\n") == 1

@@ -167,3 +167,11 @@ def test_headers_keep_values_of_equal_keys_in_order() -> None:
     block = b"NATS/1.0\r\nA: 1\r\nb:x\r\nA:  2 \r\nno colon\r\n: no key\r\n\r\n"
     assert parse_headers(block) == [("A", ["1", "2"]), ("b", ["x"])]
     assert parse_headers(b"") == []
+
+
+@pytest.mark.parametrize("name", ["maxMsgsPerTrigger", "minMsgsPerTrigger", "ackConsumer"])
+def test_options_of_streaming_queries_are_refused_in_a_batch(name: str) -> None:
+    options = ReadOptions.parse({"stream": "S", name: "10"})
+    with pytest.raises(OptionError, match=f"option {name} is for spark.readStream"):
+        options.check_batch()
+    ReadOptions.parse({"stream": "S"}).check_batch()

