@@ -42,7 +42,7 @@ class DryRun:
             server_id="dry-run",
             server_name=server_name,
             sync=sync,
-            env=SystemEnv(disk=self._disk),
+            env=SystemEnv(disk=self._disk.as_disk()),
             cluster_name=cluster_name,
             accepts_loss=True,
             log=log,

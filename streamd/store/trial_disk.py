@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 
-from streamd.store.disk import OsDisk
+from streamd.store.disk import Disk, OsDisk
 from streamd.types import Buffer
 
 
@@ -47,6 +47,10 @@ class TrialDisk:
             for name in names:
                 path = os.path.join(root, name)
                 self._files[path] = _File(path, is_own=False)
+
+    def as_disk(self) -> Disk:
+        """This disk, as whoever stores something knows it."""
+        return self
 
     def close_all(self) -> None:
         """Forget what was written."""
@@ -141,6 +145,12 @@ class TrialDisk:
             if self._files.pop(path, None) is None:
                 raise _not_found(path)
 
+    def link(self, source: str, target: str) -> None:
+        with self._mutex:
+            if source not in self._files:
+                raise _not_found(source)
+            self._files[target] = self._files[source]
+
     def mkdir(self, path: str) -> None:
         with self._mutex:
             if path in self._files:
@@ -187,6 +197,12 @@ class TrialDisk:
 
     def abandon(self) -> None:
         """Nothing is lost by what is written after that."""
+
+    def reserve_files(self, count: int) -> None:
+        self._disk.reserve_files(count)
+
+    def is_short_of_files(self) -> bool:
+        return self._disk.is_short_of_files()
 
     def lock(self, path: str) -> int:
         """Lock the file of the directory itself: a server may run there."""
