@@ -169,6 +169,17 @@ CODES: Final[dict[str, Code]] = {
         "a block holds a valid record that is not the one which the log's entry makes",
         "the next start writes the log's record over it; until then reads return the other one",
     ),
+    "tail-set-aside": Code(
+        DAMAGE,
+        "the stream lost messages that were acknowledged, or may have been; this node kept them",
+        "look at them with `streamctl tail show FILE`, and publish them again with `streamctl tail "
+        "replay FILE`, or move the file away",
+    ),
+    "tail-open": Code(
+        WARNING,
+        "this node kept entries that its leader did not have; nobody knows if they were committed",
+        "ordinary after a crash of a leader; look at them with `streamctl tail show FILE`",
+    ),
     # --- several replicas ---
     "drift-missing": Code(
         DAMAGE, "this replica lacks messages that the others have at the same log index", _REPLACE

@@ -12,6 +12,7 @@ from typing import Any, Final
 from spark_jobs.audit_block_task import BlockTask
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_open import Store, StreamFiles, View, read_index_db
+from spark_jobs.audit_tails import tail_findings
 from streamd.machine.digest import MASK64
 from streamd.machine.retention import Limits
 from streamd.store.block import HEADER_BYTES
@@ -272,7 +273,7 @@ def store_findings(store: Store) -> list[Finding]:
                 got=f"{store.problem}; what has a snapshot of its own is audited all the same",
             )
         )
-    return found
+    return found + tail_findings(store.root, store.label)
 
 
 # --- which blocks to read ---------------------------------------------------------------------
