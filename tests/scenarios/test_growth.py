@@ -173,6 +173,25 @@ def test_from_three_to_five_with_one_of_the_new_away(make: Make) -> None:
     cluster.publish(10, at=left)
 
 
+def test_from_three_to_five_with_both_of_the_new_away(make: Make) -> None:
+    """Acks stay on two disks, which is said; one of the three may fail as before."""
+    cluster = make(5)
+    cluster.create(replicas=3)
+    cluster.publish(50)
+    leader = cluster.leader("S")
+    before = others_of(cluster, leader)
+    cluster.send("STREAM.UPDATE.S", config_of(5))
+    cluster.until("learners", lambda: raft_of(cluster, leader).members.learners)
+    cluster.kill(*(name for name in others_of(cluster, leader) if name not in before))
+    cluster.run_ms(2000)
+    shown = cluster.info(at=leader)["cluster"]
+    assert (shown["write_quorum"], shown["write_quorum_wanted"]) == (2, 3)
+    assert "each ack is on 2 disks, 3 are wanted" in cluster.health(leader).text
+    cluster.step_down("S", before[0])
+    cluster.kill(before[1])
+    cluster.publish(10, at=before[0])
+
+
 def test_a_move_with_one_of_the_new_away_keeps_those_that_are_there(make: Make) -> None:
     """Two of three replicas move: one that is ready votes; of the old ones none leaves for it, or
     fewer could fail than before."""
