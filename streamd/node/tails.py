@@ -143,7 +143,8 @@ class Tails:
     def begin(self) -> None:
         """The log is open. What earlier starts have set aside is told until it is taken away."""
         node = self._node
-        node.wal.commit_of = self._commit_of
+        if node.is_clustered:  # alone, no group voids anything
+            node.wal.commit_of = self._commit_of
         with suppress(OSError):  # it may be no directory at all
             if any(map(is_tail, node.env.disk.listdir(node.trash.directory))):
                 self._look()
