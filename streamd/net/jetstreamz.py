@@ -7,7 +7,8 @@ documents are for.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from streamd import API_LEVEL
@@ -531,21 +532,26 @@ class JetStreamz:
 
     # --- /ipqueuesz -----------------------------------------------------------------------------
 
-    def queues(self) -> Steps[list[tuple[str, int]]]:
+    def queues(self, is_shown: Callable[[str, int], bool]) -> Steps[dict[str, int]]:
         """Collect what waits, by the name of its queue: API requests, and each group's turn."""
-        found = [("JetStream API queue", self.js.api_pending())]
+        found = {"JetStream API queue": self.js.api_pending()}
+        found = {name: count for name, count in found.items() if is_shown(name, count)}
         node = self.js.node
-        uids = [replica.uid for replica in (yield from self.replicas())]
-        for uid in looked_at([META_UID, *uids] if self.is_clustered else uids):
+        replicas = yield from self.replicas()
+        uids = chain((META_UID,) if self.is_clustered else (), (one.uid for one in replicas))
+        for uid in looked_at(uids):
             if uid is None:
                 yield
                 continue
             monitor = node.monitor_of(uid)
-            if monitor is not None:
-                is_meta = uid == META_UID
-                account = SYSTEM_ACCOUNT if is_meta else ACCOUNT
-                name = _META_GROUP if is_meta else f"S-{uid:08d}"
-                found.append((f"[ACC:{account}] RAFT '{name}' inbox", monitor.waiting_count))
+            if monitor is None:
+                continue
+            is_meta = uid == META_UID
+            account = SYSTEM_ACCOUNT if is_meta else ACCOUNT
+            group = _META_GROUP if is_meta else f"S-{uid:08d}"
+            name, count = f"[ACC:{account}] RAFT '{group}' inbox", monitor.waiting_count
+            if is_shown(name, count):
+                found[name] = count
         return found
 
     # --- for /metrics ---------------------------------------------------------------------------

@@ -346,13 +346,17 @@ class Monitoring:
         """Build /ipqueuesz: what waits somewhere; with `all` also where nothing waits."""
         shows_all, wanted = flag(query, "all"), query.get("queues", "")
         offset, limit = page(query)
-        queues = (yield from self._js.queues()) if self._js is not None else []
-        shown = [
-            (name, count)
-            for name, count in queues
-            if (count or shows_all) and (not wanted or wanted in name)
-        ]
-        return {name: {"pending": count} for name, count in shown[offset : offset + limit]}
+        seen = 0
+
+        def is_shown(name: str, count: int) -> bool:
+            nonlocal seen
+            if not (count or shows_all) or (wanted and wanted not in name):
+                return False
+            seen += 1
+            return offset < seen <= offset + limit
+
+        found = (yield from self._js.queues(is_shown)) if self._js is not None else {}
+        return {name: {"pending": count} for name, count in found.items()}
 
     def stacksz(self) -> Steps[str]:
         """Write down where each thread and task is."""
