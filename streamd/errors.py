@@ -84,11 +84,13 @@ class OpenClusterError(ConfigError):
 class UnservedError(ConfigError):
     """Settings that protect or separate, and that this version would have to ignore.
 
-    `problems` has one text a setting, each with its place.
+    `problems` has one text a setting, each with its place. `is_strict`: they are warnings, and
+    `--strict` refuses those too.
     """
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[str], *, is_strict: bool = False) -> None:
         self.problems = problems
+        self.is_strict = is_strict
         super().__init__("; ".join(problems))
 
 

@@ -21,6 +21,7 @@ _REFUSED = (
     "not started: the configuration asks for what this version does not serve. Remove it, or start"
     " with --ignore-unserved and without the protection it stands for"
 )
+_REFUSED_STRICTLY = "not started: --strict refuses what would only be warned of without it"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
         log = Log()
         for problem in err.problems:
             log.fatal(problem)
-        print(f"{program}: {_REFUSED}", file=sys.stderr)
+        reason = _REFUSED_STRICTLY if err.is_strict else _REFUSED
+        print(f"{program}: {reason}", file=sys.stderr)
         return 1
     except OpenClusterError as err:
         Log().fatal(str(err))

@@ -42,6 +42,24 @@ _KEYS = {
     "log_files_max": "logfile_max_num",
     "lame_duck_grace_ns": "lame_duck_grace_period",
 }
+_KEYS_OF_CLUSTER = {
+    "has_advertise": "cluster.no_advertise",
+    "username": "cluster.authorization.user",
+    "password": "cluster.authorization.password",
+    "auth_timeout_s": "cluster.authorization.timeout",
+}
+_KEYS_OF_JETSTREAM = {
+    "max_memory": "jetstream.max_memory_store",
+    "max_storage": "jetstream.max_file_store",
+    "max_ack_pending": "jetstream.limits.max_ack_pending",
+    "max_ha_assets": "jetstream.limits.max_ha_assets",
+    "max_request_batch": "jetstream.limits.max_request_batch",
+    "duplicate_window_ns": "jetstream.limits.duplicate_window",
+    "max_batches_per_stream": "jetstream.limits.batch.max_inflight_per_stream",
+    "max_batches_total": "jetstream.limits.batch.max_inflight_total",
+    "max_batch_msgs": "jetstream.limits.batch.max_msgs",
+    "batch_timeout_ns": "jetstream.limits.batch.timeout",
+}
 # Settings that the node reads at its start only.
 _LATER = {"server_tags": "for placement at the next start"}
 
@@ -56,11 +74,13 @@ def refuse_fixed(old: Options, new: Options) -> None:
                 f"config reload not supported for {key}: old={before!r}, new={after!r}"
             )
     for name in _differing(old.cluster, new.cluster, besides={"routes"}):
+        key = _KEYS_OF_CLUSTER.get(name) or f"cluster.{_plain(name)}"
         raise ConfigError(
-            f"config reload not supported for the cluster, but for its routes: {name} changed"
+            f"config reload not supported for the cluster, but for its routes: {key} changed"
         )
     for name in _differing(old.jetstream, new.jetstream):
-        raise ConfigError(f"config reload not supported for JetStream: {name} changed")
+        key = _KEYS_OF_JETSTREAM.get(name) or f"jetstream.{_plain(name)}"
+        raise ConfigError(f"config reload not supported for JetStream: {key} changed")
 
 
 def describe(old: Options, new: Options) -> list[str]:
@@ -107,6 +127,10 @@ def _verb(before: Any, after: Any) -> str:
 def _key(attribute: str) -> str:
     if attribute in _KEYS:
         return _KEYS[attribute]
+    return _plain(attribute)
+
+
+def _plain(attribute: str) -> str:
     return attribute.removeprefix("is_").removeprefix("has_").removesuffix("_ns")
 
 

@@ -278,28 +278,38 @@ def _take(line: CommandLine, name: str, value: Any) -> None:
 def options_from(line: CommandLine) -> Options:
     """Return the finished options: defaults, then the configuration file, then the flags."""
     options = reader.load(line.config_file) if line.config_file else Options()
-    credentials = {"user", "pass", "auth"}
-    if any(name in credentials for name, _ in line.settings):
-        # As in nats-server, credentials on the command line replace the file's.
-        options.users, options.has_unserved_users = [], False
-        options.is_open_besides_system = False
     for name, value in line.settings:
         apply = _FLAGS[name][2]
         if apply is not None:
             apply(options, value)
         elif name.startswith("tls"):
-            if value:  # `--tls=false` asks for nothing
+            # `--tls=false` asks for nothing. An empty file name does: a script's variable was empty.
+            if value is not False:
                 options.unserved.append(f"flag --{name} is not served by this version")
         else:
             options.warnings.append(f"flag -{name} is not served by this version and is ignored")
+    _settle_credentials(options, {name for name, value in line.settings if value})
     if any(name == "routes" for name, _ in line.settings) and not options.cluster.is_enabled:
         raise ConfigError("solicited routes require cluster capabilities, e.g. --cluster")
     _judge_unserved(options)
     finish(options)
     _refuse_open_cluster(options)
     if options.is_strict and options.warnings:
-        raise UnservedError(options.warnings)
+        raise UnservedError(options.warnings, is_strict=True)
     return options
+
+
+def _settle_credentials(options: Options, given: set[str]) -> None:
+    """Choose what holds when the file and the flags `given` both say who may connect: users of the
+    file, else a token, else a user and its password. So it is in nats-server. A flag never takes
+    users away: an empty one, or a password alone, would leave the server open to all."""
+    if options.is_open_besides_system:
+        # The file lets in all beside the system's users; the command line says who they must be.
+        options.is_open_besides_system = not given & {"user", "auth"}
+    elif options.users:
+        options.username = options.password = options.token = ""
+    if options.token:
+        options.username = options.password = ""
 
 
 def _refuse_open_cluster(options: Options) -> None:

@@ -238,7 +238,7 @@ class _Parser:
             raise self._mistake("include needs a file name", start)
         if self._depth >= CONFIG_DEPTH_MAX:
             raise self._mistake(f"includes nest deeper than {CONFIG_DEPTH_MAX}: '{name}'", start)
-        path = os.path.join(os.path.dirname(self._file), name)
+        path = os.path.normpath(os.path.join(os.path.dirname(self._file), name))
         try:
             text = self._read(path)
         except ConfigError as err:

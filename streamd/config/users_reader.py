@@ -18,6 +18,7 @@ from streamd.durations import SECOND_NS
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
 UNSERVED_AUTHORIZATION = Unserved(words("auth_callout auth_hook proxy_required nkeys"))
+_CONNECTION_TYPES = words("STANDARD WEBSOCKET MQTT MQTT_WS LEAFNODE LEAFNODE_WS IN_PROCESS")
 OPERATORS = words("operator operators roots root root_operators root_operator")
 # All of an account's keys come under its "accounts", which is refused as a whole.
 _UNSERVED_ACCOUNT = Unserved(
@@ -118,8 +119,17 @@ class UsersReader(BlockReader):
 
     def _user(self, entry: Value, account: str) -> User | None:
         user = User("", account=account)
-        nkeys: list[str] = []
+        nkeys: list[Value] = []
         ways: list[str] = []  # by which the user may connect; there is only STANDARD here
+        ways_at = [entry]
+
+        def connection_types(value: Value) -> None:
+            ways_at.append(value)
+            for way in as_list(value) if isinstance(value.raw, list) else [value]:
+                name = as_text(way).upper()
+                if name not in _CONNECTION_TYPES:
+                    raise value.error(f'invalid connection types ["{as_text(way)}"]')
+                ways.append(name)
 
         self._block(
             entry,
@@ -129,10 +139,8 @@ class UsersReader(BlockReader):
                 "permission|permissions|authorization": put_on(
                     user, "permissions", self._permissions
                 ),
-                "nkey": lambda v: nkeys.append(as_text(v)),
-                "allowed_connection_types|connection_types|clients": lambda v: ways.extend(
-                    as_text(way).upper() for way in (as_list(v) if type(v.raw) is list else [v])
-                ),
+                "nkey": nkeys.append,
+                "allowed_connection_types|connection_types|clients": connection_types,
             },
             "users.",
             Unserved(["proxy_required"]),
@@ -140,7 +148,7 @@ class UsersReader(BlockReader):
         if nkeys:
             self._options.has_unserved_users = True
             self._refuse(
-                entry, '"users.nkey" is not served by this version: the user cannot log in'
+                nkeys[-1], '"users.nkey" is not served by this version: the user cannot log in'
             )
             return None
         if not user.name:
@@ -148,7 +156,7 @@ class UsersReader(BlockReader):
         if ways and "STANDARD" not in ways:
             self._options.has_unserved_users = True
             self._refuse(
-                entry,
+                ways_at[-1],
                 f'"users.allowed_connection_types": {", ".join(ways)} is not served by this'
                 f' version: user "{user.name}" cannot log in',
             )

@@ -33,7 +33,7 @@ def unknown_field(value: Value, key: str, known: Iterable[str]) -> ConfigError:
     """The error of a key that is not among `known`; names the one that was probably meant."""
     from difflib import get_close_matches  # costs 6 ms, which a start without a mistake saves
 
-    near = get_close_matches(key.lower(), known, n=1, cutoff=0.7)
+    near = get_close_matches(key.lower(), known, n=1, cutoff=0.75)
     meant = f': did you mean "{near[0]}"?' if near else ""
     return value.error(f'unknown field "{key}"{meant}')
 

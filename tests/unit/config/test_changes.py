@@ -62,14 +62,29 @@ def test_every_change_is_told_and_no_secret_is(old: str, new: str, wanted: list[
         ("http_base_path: /x", "http_base_path"),
         ("max_closed_clients: 5", "max_closed_clients"),
         ("no_header_support: true", "no_header_support"),
-        ("jetstream { store_dir: /x }", "JetStream: is_enabled changed"),
-        ("cluster { port: 5 }", "the cluster, but for its routes: port changed"),
+        ("jetstream { store_dir: /x }", "JetStream: jetstream.enabled changed"),
+        ("cluster { port: 5 }", "the cluster, but for its routes: cluster.port changed"),
+        ("cluster { no_advertise: true }", "the cluster, .*: cluster.no_advertise changed"),
+        ("store_dir: /x", "JetStream: jetstream.store_dir changed"),
     ],
 )
 def test_what_cannot_change_is_refused_by_name(new: str, key: str) -> None:
     """A reload that would be carried out in part is not carried out."""
     with pytest.raises(ConfigError, match=f"config reload not supported for {key}"):
         changes.refuse_fixed(options("port: 4222"), options(new))
+
+
+def test_what_cannot_change_of_jetstream_has_the_name_of_its_key() -> None:
+    old = options("jetstream {}")
+    for key, text in [
+        ("max_file_store", "max_file: 5"),
+        ("max_memory_store", "max_mem: 5"),
+        ("sync_interval", "sync: '2s'"),
+        ("strict", "strict: false"),
+        ("limits.batch.timeout", "limits { batch { timeout: '1s' } }"),
+    ]:
+        with pytest.raises(ConfigError, match=f"jetstream.{key} changed"):
+            changes.refuse_fixed(old, options(f"jetstream {{ {text} }}"))
 
 
 def test_every_option_is_judged() -> None:

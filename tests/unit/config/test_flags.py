@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -83,17 +84,56 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     assert o.jetstream.is_enabled
 
 
-def test_credentials_of_the_command_line_replace_the_files_users(tmp_path: Path) -> None:
-    """Otherwise nobody could tell which of them holds."""
+FILE_USERS = "authorization { users [{user: a, password: b}] }"
+FILE_USER = "authorization { user: a, password: b }"
+FILE_TOKEN = "authorization { token: t }"
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "expected"),
+    [
+        (FILE_USERS, ["--user", "x", "--pass", "y"], (["a"], "", "")),
+        (FILE_USERS, ["--auth", "x"], (["a"], "", "")),
+        (FILE_USERS, ["--user=", "--pass="], (["a"], "", "")),
+        (FILE_USERS, ["--pass", "y"], (["a"], "", "")),
+        (FILE_USERS, ["--auth="], (["a"], "", "")),
+        (FILE_USER, ["--auth", "x"], ([], "", "x")),
+        (FILE_TOKEN, ["--user", "x", "--pass", "y"], ([], "", "t")),
+        (FILE_USER, ["--user", "x", "--pass", "y"], ([], "x", "")),
+    ],
+)
+def test_a_flag_never_takes_users_away(
+    tmp_path: Path, text: str, arguments: list[str], expected: tuple[list[str], str, str]
+) -> None:
+    """Of users, a token and a user the first that is there holds, as nats-server 2.15.1 has it. A
+    variable of a script that is empty opens no server that has users."""
     file = tmp_path / "a.conf"
-    file.write_text("authorization { users [{user: a, password: b}] }")
-    o = options("-c", str(file), "--user", "x", "--pass", "y")
-    assert (o.username, o.password, o.users) == ("x", "y", [])
+    file.write_text(text)
+    o = options("-c", str(file), *arguments)
+    assert ([user.name for user in o.users], o.username, o.token) == expected
+    assert o.is_auth_required
+
+
+def test_who_cannot_log_in_keeps_others_out_whatever_the_flags(tmp_path: Path) -> None:
+    """Users with nkeys are refused; ignored, they leave a server that still asks for logins."""
+    file = tmp_path / "a.conf"
     file.write_text("authorization { users [{nkey: U}] }")
     with pytest.raises(UnservedError, match="nkey"):
         options("-c", str(file), "--user", "x", "--pass", "y")
     o = options("-c", str(file), "--user", "x", "--pass", "y", "--ignore-unserved")
-    assert o.is_auth_required and not o.has_unserved_users
+    assert o.is_auth_required and o.username == "x"
+    assert options("-c", str(file), "--user=", "--ignore-unserved").is_auth_required
+
+
+def test_a_user_of_the_command_line_shuts_out_who_shows_nothing(tmp_path: Path) -> None:
+    """A file with the system's users only lets in all others, until a flag says who they are."""
+    file = tmp_path / "a.conf"
+    file.write_text("accounts { $SYS { users [{user: a, password: b}] } }")
+    arguments = ("-c", str(file), "--ignore-unserved")
+    assert options(*arguments).is_open_besides_system
+    assert options(*arguments, "--user=").is_open_besides_system
+    o = options(*arguments, "--user", "x", "--pass", "y")
+    assert not o.is_open_besides_system and o.username == "x"
 
 
 def test_flags_that_are_not_served_are_named() -> None:
@@ -113,6 +153,7 @@ def test_flags_that_are_not_served_are_named() -> None:
     [
         ["--tls"],
         ["--tlscert", "c.pem"],
+        ["--tlscert", ""],
         ["--tlskey", "k.pem"],
         ["--tlsverify"],
         ["-tlscacert", "a.pem"],
@@ -146,6 +187,6 @@ def test_a_missing_file_is_reported_in_nats_servers_words(tmp_path: Path) -> Non
 def test_every_flag_of_the_usage_text_is_understood() -> None:
     """The help never promises what the parser refuses."""
     words = flags.USAGE.replace(",", " ").split()
-    named = {word.lstrip("-").split("=")[0] for word in words if word.startswith("-")}
+    named = {re.split(r"\[?=", word.lstrip("-"))[0] for word in words if word.startswith("-")}
     known = {alias for aliases, *_ in flags._FLAGS.values() for alias in aliases.split()}
     assert {name.rstrip("]") for name in named if name and name != "1:"} <= known

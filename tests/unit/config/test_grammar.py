@@ -138,6 +138,15 @@ def test_a_missing_include_is_an_error_at_its_place(tmp_path: Path) -> None:
         grammar.parse_file(str(main))
 
 
+def test_an_included_file_is_named_without_detours(tmp_path: Path) -> None:
+    main = tmp_path / "main.conf"
+    main.write_text("include ./one.conf\n")
+    (tmp_path / "one.conf").write_text("a: [")
+    with pytest.raises(ConfigError) as caught:
+        grammar.parse_file(str(main))
+    assert str(tmp_path / "one.conf") in str(caught.value)
+
+
 def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
     """Depth is bounded."""
     main = tmp_path / "main.conf"

@@ -174,7 +174,7 @@ def test_keys_that_only_add_and_are_not_served_give_a_warning_that_names_them() 
         ("authorization { nkeys [{nkey: U}] }", "1:17", "authorization.nkeys"),
         ("authorization { auth_callout { issuer: A } }", "1:17", "authorization.auth_callout"),
         ("authorization { proxy_required: true }", "1:17", "authorization.proxy_required"),
-        ("authorization { users [{nkey: U}] }", "1:24", "users.nkey"),
+        ("authorization { users [{nkey: U}] }", "1:25", "users.nkey"),
         (
             "authorization { users [{user: u, proxy_required: true}] }",
             "1:34",
@@ -182,7 +182,7 @@ def test_keys_that_only_add_and_are_not_served_give_a_warning_that_names_them() 
         ),
         (
             "authorization { users [{user: u, connection_types: [WEBSOCKET]}] }",
-            "1:24",
+            "1:34",
             "users.allowed_connection_types",
         ),
         ("cluster { permissions { import: a } }", "1:11", "cluster.permissions"),
@@ -295,6 +295,11 @@ def test_a_user_may_be_bound_to_ordinary_connections() -> None:
     [
         ("port: 1\nfoo: 3", 't.conf:2:1: unknown field "foo"'),
         ("jetstream {\n  bar: 1 }", 't.conf:2:3: unknown field "bar"'),
+        ("user: u", 't.conf:1:1: unknown field "user"'),
+        (
+            "authorization { users [{user: u, allowed_connection_types: [STANDARD, tcp]}] }",
+            't.conf:1:34: invalid connection types ["tcp"]',
+        ),
         ("port: abc", "\"port\" must be an integer, not a string ('abc')"),
         ("debug: 5", "\"debug\" must be true or false, not an integer ('5')"),
         (

@@ -492,8 +492,8 @@ def test_totals_survive_their_connections():
     peer = bed.peer()
     peer.send(b"SUB a 1\r\nPUB a 3\r\nabc\r\n")
     peer.leave()
-    assert (bed.pubsub.in_msgs, bed.pubsub.in_bytes) == (1, 3)
-    assert (bed.pubsub.out_msgs, bed.pubsub.out_bytes) == (1, 3)
+    assert (bed.pubsub.closed_in_msgs, bed.pubsub.closed_in_bytes) == (1, 3)
+    assert (bed.pubsub.closed_out_msgs, bed.pubsub.closed_out_bytes) == (1, 3)
     facts = bed.pubsub.closed[-1]
     assert facts.reason == "Client Closed" and facts.subscription_count == 1
     assert facts.stop_ns >= facts.start_ns

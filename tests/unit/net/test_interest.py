@@ -54,9 +54,9 @@ def test_only_what_is_different_is_reported_as_changed():
     assert interest.apply(node, [(b"a", b"", 1), (b"$JS.>", b"q", 3), (b"x", b"", 0)]) == [
         (b"$JS.>", b"q")
     ]
-    assert interest.ack_watcher_count == 1 and interest.count(node) == 2
+    assert interest.ack_watcher_count == 1 and len(interest.of(node)) == 2
     assert sorted(interest.forget(node)) == [(b"$JS.>", b"q"), (b"a", b"")]
-    assert interest.sublist.count == interest.ack_watcher_count == interest.count(node) == 0
+    assert interest.sublist.count == interest.ack_watcher_count == len(interest.of(node)) == 0
 
 
 def test_nodes_get_shares_by_their_members_evenly_spread():
