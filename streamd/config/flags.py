@@ -283,7 +283,7 @@ def options_from(line: CommandLine) -> Options:
         if apply is not None:
             apply(options, value)
         elif name.startswith("tls"):
-            # `--tls=false` asks for nothing. An empty file name does: a script's variable was empty.
+            # `--tls=false` asks for nothing. An empty file name does: a variable was not set.
             if value is not False:
                 options.unserved.append(f"flag --{name} is not served by this version")
         else:

@@ -325,7 +325,9 @@ def test_reload_changes_routes_and_nothing_else_of_the_cluster(
         other.accept()[0].close()
     file.write_text(text % ("other", f", routes: [{route}]"))
     server.process.send_signal(signal.SIGHUP)
-    server.wait_for("config reload not supported for the cluster, but for its routes: cluster.name changed")
+    server.wait_for(
+        "config reload not supported for the cluster, but for its routes: cluster.name changed"
+    )
 
 
 AT_THE_VERY_END = """
