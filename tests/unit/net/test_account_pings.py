@@ -9,7 +9,7 @@ import pytest
 
 from streamd.config.options import Options
 from streamd.net.account_pings import AccountPings
-from streamd.net.facts import Sources
+from streamd.net.facts import Sources, connection_facts
 from streamd.net.monitoring import Monitoring
 from streamd.net.slices import Slicer
 from streamd.net.user_info import SystemAnswers
@@ -109,3 +109,17 @@ def test_every_node_answers_with_its_own() -> None:
         "b": 1,
         "c": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("connect", "user"),
+    [
+        (b'{"user":"x","pass":"y"}', "x"),
+        (b'{"auth_token":"secret"}', "[REDACTED]"),
+        (b"{}", ""),
+    ],
+)
+def test_a_client_is_shown_as_who_it_says_it_is(connect: bytes, user: str) -> None:
+    """Also where nobody asks, as by nats-server; a token is a secret."""
+    peer = Bed(Options()).peer(b"CONNECT %b\r\n" % connect)
+    assert connection_facts(peer.conn).user == user
