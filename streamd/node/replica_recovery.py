@@ -323,6 +323,10 @@ class ReplicaRecovery:
         """Move the files of a closed stream where nothing reads them; return where that is."""
         return quarantine(self._node.env.disk, self._node.root, uid)
 
+    def forget(self, uid: Uid) -> None:
+        """Keep nothing of a stream that is gone from this node."""
+        self._seen.discard(uid)
+
     def tell_log(self, uid: Uid, marker: Manifest) -> None:
         """On the loop: the files were installed from a peer. Does the log know? A crash may have
         come first."""

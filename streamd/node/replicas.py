@@ -534,6 +534,7 @@ class Replicas:
         self.close_live(uid, closed)
 
     def _gone(self, uid: Uid) -> None:
+        self._recovery.forget(uid)
         self._assets.pop(uid, None)
         self._node.peering.comparisons.forget(uid)  # others told of it until now
         if self._node.meta.is_deleted(uid):
