@@ -307,14 +307,19 @@ class Tails:
         answer({"terms": log.terms(log.last_index), "last": log.last_index})
 
     def serve_held(self, args: list[Any], answer: Callable[[Any], None]) -> None:
-        """The call `held`: [uid, [[seq, time], ...]]; for each, is that message here?"""
+        """The call `held`: [uid, [[seq, time, crc], ...]]; for each, is that message here?"""
         uid, rows = args
         replica = self._node.replicas.get(uid)
         if replica is None or len(rows) > limits.TAIL_LOOK_SEQS:
             answer(errors.CLUSTER_NOT_AVAIL())
             return
         index = replica.machine.index
-        answer([bool(index.locate(seq)) and index.ts_at(seq) == ts for seq, ts in rows])
+        answer(
+            [
+                bool(index.locate(seq)) and (index.ts_at(seq), index.crc_at(seq)) == (ts, crc)
+                for seq, ts, crc in rows
+            ]
+        )
 
     # --- setting aside --------------------------------------------------------------------------
 
@@ -508,7 +513,8 @@ class _Keeping:
             else:
                 self._look_back(first)
 
-        rows = [[seq, index.ts_at(seq)] for seq in seqs]
+        # A leader whose clock is behind gives the next moment, and so does another.
+        rows = [[seq, index.ts_at(seq), index.crc_at(seq)] for seq in seqs]
         peers.call(self._facts.leader, "held", [self._facts.group, rows], answered)
 
     def _read_stored(self) -> None:

@@ -336,7 +336,7 @@ _CALLS: Final[dict[str, Check]] = {
     "recall": _row(),
     "stand_in": _row(_is_uint, _are_texts, _is_uint, optional=1),
     "terms": _row(_is_uint),
-    "held": _row(_is_uint, _list_of(_row(_is_uint, _is_uint))),
+    "held": _row(_is_uint, _list_of(_row(_is_uint, _is_uint, _is_uint))),
     "manifest": _row(_is_uint, _is_uint, _list_of(_is_int)),
     "block": _row(_is_uint, _is_uint, _is_int, _is_int, _is_int),
     "api.request": _is_request,
