@@ -44,6 +44,22 @@ class Ports:
     http: int = 8222
     cluster: int = 6222
 
+    def refuse_impossible(self, count: int) -> None:
+        """Raise ClusterError if `count` nodes can't have ports from these numbers on."""
+        taken: dict[int, str] = {}
+        for flag, first in (
+            ("--port", self.client),
+            ("--http-port", self.http),
+            ("--cluster-port", self.cluster),
+        ):
+            last = first + count - 1
+            if not 0 < first <= last < 65536:
+                raise ClusterError(f"{flag} {first}: ports {first} to {last} do not all exist")
+            for port in range(first, last + 1):
+                if port in taken:
+                    raise ClusterError(f"{flag} {first}: {port} is one of {taken[port]} already")
+                taken[port] = flag
+
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
@@ -62,6 +78,7 @@ class LocalNode:
         self.directory = directory / address.name
         self.address = address
         self._child: subprocess.Popen[bytes] | None = None
+        self._log_bytes_before = 0  # in the log when the server was started
         self._recognized = 0  # the pid of the server that answered for this node's data
 
     @property
@@ -117,6 +134,7 @@ class LocalNode:
         if self.pid():
             return
         with self.log_file.open("ab") as log:
+            self._log_bytes_before = log.tell()
             # Its own session: Ctrl-C in the terminal is for whoever started it, not for the node.
             self._child = subprocess.Popen(
                 [binary, "-c", str(self.config_file)],
@@ -189,11 +207,20 @@ class LocalNode:
         """Of the process that this object started; None while it runs, or if it started none."""
         return None if self._child is None else self._child.poll()
 
-    def log_tail(self, lines: int = 15) -> str:
+    def log_tail(self, lines: int = 15, *, since_bytes: int = 0) -> str:
         """The end of what the server logged."""
         if not self.log_file.exists():
             return ""
-        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+        with self.log_file.open("rb") as log:
+            log.seek(since_bytes)
+            found = log.read().decode(errors="replace").splitlines()
+        return "\n".join(found[-lines:])
+
+    def last_words(self) -> str:
+        """The end of what the server logged since this object started it; older lines would be
+        taken for the reason."""
+        said = self.log_tail(since_bytes=self._log_bytes_before)
+        return f"its last lines in {self.log_file}:\n{said}" if said else "it logged nothing"
 
 
 class LocalCluster:
@@ -214,8 +241,9 @@ class LocalCluster:
             before = cls.load(directory)
             secret = before._secret
             if len(before.nodes) != len(names):
+                there = f"{len(before.nodes)} node{'s' if len(before.nodes) > 1 else ''}"
                 raise ClusterError(
-                    f"the cluster in {directory} has {len(before.nodes)} nodes, not {len(names)}:"
+                    f"the cluster in {directory} has {there}, not {len(names)}:"
                     " use another directory (--dir)"
                 )
         addresses = [
@@ -302,9 +330,7 @@ class LocalCluster:
             for node in nodes:
                 if not node.pid():
                     how = how_it_ended(node.exit_status())
-                    raise ClusterError(
-                        f"{node.name} {how}; its last lines in {node.log_file}:\n{node.log_tail()}"
-                    )
+                    raise ClusterError(f"{node.name} {how}; {node.last_words()}")
             states = {node.name: node.health() for node in nodes}
             unwell = {name: state for name, state in states.items() if not is_ready(state)}
             if not unwell and all(node.pid() for node in nodes):

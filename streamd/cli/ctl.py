@@ -123,31 +123,34 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_up(action: argparse.ArgumentParser) -> None:
     first = Ports()
-    action.add_argument(
-        "--nodes", type=int, default=0, help="how many (default: 3, or as many as there are)"
-    )
-    action.add_argument(
-        "--port",
-        type=int,
-        default=first.client,
-        help="of the first node; the others have the next ones (default: %(default)s)",
-    )
-    for flag, port in (("--http-port", first.http), ("--cluster-port", first.cluster)):
-        action.add_argument(flag, type=int, default=port, help="likewise (default: %(default)s)")
+    action.add_argument("--nodes", type=int, help="how many (default: 3, or as many as there are)")
+    for flag, port, of in (
+        ("--port", first.client, "for clients, of the first node; the others have the next ones"),
+        ("--http-port", first.http, "likewise, for monitoring"),
+        ("--cluster-port", first.cluster, "likewise, for the other nodes"),
+    ):
+        action.add_argument(flag, type=int, help=f"{of} (default: {port}, or as last time)")
 
 
 def _up(options: argparse.Namespace) -> int:
     directory = Path(options.dir)
-    wanted = Ports(options.port, options.http_port, options.cluster_port)
-    count = options.nodes or 3
-    if not 1 <= count <= NODES_MAX:
-        raise ClusterError(f"--nodes {count}: 1 to {NODES_MAX} can be started")
+    count, before, running = 3, Ports(), []
     if (directory / "cluster.json").exists():
         there = LocalCluster.load(directory)
-        count = options.nodes or len(there.nodes)
+        count, before = len(there.nodes), there.ports
         running = [node.name for node in there.nodes if node.pid()]
-        if running and there.ports != wanted:
-            raise ClusterError(f"{', '.join(running)} run on other ports: `down` comes first")
+    if options.nodes is not None:
+        count = options.nodes
+    if not 1 <= count <= NODES_MAX:
+        raise ClusterError(f"--nodes {count}: 1 to {NODES_MAX} can be started")
+    wanted = Ports(
+        before.client if options.port is None else options.port,
+        before.http if options.http_port is None else options.http_port,
+        before.cluster if options.cluster_port is None else options.cluster_port,
+    )
+    wanted.refuse_impossible(count)
+    if running and before != wanted:
+        raise ClusterError(f"{', '.join(running)} run on other ports: `down` comes first")
     names = tuple(f"node{at}" for at in range(1, count + 1))
     cluster = LocalCluster.create(directory, wanted, names)
     cluster.start(options.binary or server_binary())

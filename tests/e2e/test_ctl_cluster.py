@@ -127,6 +127,6 @@ def test_as_many_nodes_as_asked_for(directory: Path, capsys: Captured) -> None:
     assert len(LocalCluster.load(directory).nodes) == 1
     assert ctl.main(["cluster", "down", "--dir", str(directory)]) == 0
     assert _up(directory, ports, "--nodes", "3") == 1
-    assert "has 1 nodes, not 3: use another directory" in capsys.readouterr().err
+    assert "has 1 node, not 3: use another directory" in capsys.readouterr().err
     assert _up(directory, ports, "--nodes", "99") == 1
     assert "--nodes 99: 1 to 9 can be started" in capsys.readouterr().err

@@ -79,6 +79,47 @@ def test_up_with_other_ports_leaves_a_running_cluster_alone(
     assert (tmp_path / "cluster.json").read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--port", "99999"], "--port 99999: ports 99999 to 100001 do not all exist"),
+        (["--http-port", "65534"], "--http-port 65534: ports 65534 to 65536 do not all exist"),
+        (["--cluster-port=-1"], "--cluster-port -1: ports -1 to 1 do not all exist"),
+        (["--port", "0"], "--port 0: ports 0 to 2 do not all exist"),
+        (["--port", "8220"], "--http-port 8222: 8222 is one of --port already"),
+        (["--nodes", "0"], "--nodes 0: 1 to 9 can be started"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_before_a_file_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    """With the flag's name, not with a traceback of a socket."""
+    assert ctl.main(["cluster", "up", "--dir", str(tmp_path), *arguments]) == 1
+    assert capsys.readouterr().err == f"streamctl: {told}\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_up_again_keeps_the_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without flags those of last time: a node that died comes back beside the others, and after
+    `down` clients find the cluster where it was."""
+    before = _described(tmp_path, Ports(15222, 18222, 16222))
+    monkeypatch.setattr(LocalCluster, "start", lambda cluster, binary: None)
+    ctl.main(["cluster", "up", "--dir", str(tmp_path)])
+    assert (tmp_path / "cluster.json").read_text() == before
+    ctl.main(["cluster", "up", "--dir", str(tmp_path), "--http-port", "18322"])
+    assert LocalCluster.load(tmp_path).ports == Ports(15222, 18322, 16222)
+
+
+def test_last_words_are_of_the_process_that_was_started(tmp_path: Path) -> None:
+    """A line of an earlier run would be taken for the reason of this end."""
+    node = LocalCluster.create(tmp_path, Ports(), ("node1",)).nodes[0]
+    node.log_file.write_text("[FTL] long ago\n")
+    node.start("/bin/false")
+    assert node._child is not None and node._child.wait() == 1
+    assert node.last_words() == "it logged nothing"
+    assert "long ago" in LocalCluster.load(tmp_path).nodes[0].last_words()
+
+
 def test_no_cluster_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("status", "down"):
         assert ctl.main(["cluster", word, "--dir", str(tmp_path)]) == 1
