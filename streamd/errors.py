@@ -189,9 +189,6 @@ STREAM_EXTERNAL_DEL_PREFIX_OVERLAPS = JsErrorKind(
     400, 10022, "stream external delivery prefix {prefix} overlaps with stream subject {subject}"
 )
 INSUFFICIENT_RESOURCES = JsErrorKind(503, 10023, "insufficient resources")
-TOO_FEW_FILES = JsErrorKind(
-    503, 10023, "insufficient resources: the server may open too few files (ulimit -n)"
-)
 STREAM_INVALID_EXTERNAL_DELIVERY_SUBJ = JsErrorKind(
     400, 10024, "stream external delivery prefix {prefix} must not contain wildcards"
 )

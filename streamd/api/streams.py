@@ -31,7 +31,11 @@ def create(request: Request) -> None:
     )
     stream_configs.check_served(config)
     if config["storage"] == "file" and request.context.node.is_short_of_files():
-        raise errors.TOO_FEW_FILES()
+        raise errors.JsError(
+            errors.INSUFFICIENT_RESOURCES.code,
+            errors.INSUFFICIENT_RESOURCES.err_code,
+            "insufficient resources: the server may open too few files (ulimit -n)",
+        )
     if request.context.is_clustered:
         cluster.create_stream(request, config)
         return

@@ -292,8 +292,9 @@ class _SegmentScan:
             text = self._problem(offset, expected, following)
             if not text:
                 break
-            if following is None and self._is_written_since(offset, expected):
-                continue
+            if following is None and log.unreadable_at < 0:
+                if self._is_written_since(offset, expected):
+                    continue
             log.found(text)
             log.damage.lose(log.groups, text)
             log.unreadable_at = -1

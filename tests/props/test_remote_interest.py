@@ -127,7 +127,8 @@ class Cluster(RuleBasedStateMachine):
                     for at, _, pattern, queue in self.subs.values()
                     if at == node.node_id
                 }
-                assert remotes.subscriptions(node.node_id) == len(wanted)
+                found = [(one.pattern, one.queue) for one in remotes.subscriptions(node.node_id)]
+                assert len(found) == len(wanted) and set(found) == wanted
 
 
 Cluster.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
