@@ -18,14 +18,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
+
+from streamd.installation import how_to_install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-DISTRIBUTION: Final = "streamd-server"  # as pip knows this package
 EXIT_OK: Final = 0
 EXIT_WARNINGS: Final = 1  # audit: findings that lose nothing
 EXIT_DIFFERENT: Final = 2  # diff, export --verify: the contents differ
@@ -167,7 +167,7 @@ def _check_connect() -> None:
     except ImportError as err:
         raise JobError(
             f"--remote needs the client of Spark Connect ({err}): "
-            f"pip install '{DISTRIBUTION}[spark,connect]'"
+            f"type `{how_to_install('spark', 'connect')}`"
         ) from err
 
 
@@ -243,11 +243,7 @@ def missing_packages() -> str:
     if not absent:
         return ""
     there = " and ".join(absent)
-    root = Path(__file__).resolve().parents[1]
-    if (root / "Makefile").is_file() and (root / "pyproject.toml").is_file():
-        how = f"type `make -C {root} spark`"
-    else:
-        how = f"type `{sys.executable} -m pip install '{DISTRIBUTION}[spark,java]'`"
+    how = f"type `{how_to_install('spark', 'java')}`"
     return f"{there} {'is' if len(absent) == 1 else 'are'} not installed; {how}"
 
 

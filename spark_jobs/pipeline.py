@@ -100,7 +100,7 @@ def _write_flights(directory: Path, count: int) -> Path:
     try:
         packed = flights_archive()
     except DemoError as err:
-        raise JobError(f"{err}; here: 'streamd-server[spark,demo]', or `make pipeline`") from err
+        raise JobError(str(err)) from err
     directory.mkdir(parents=True)
     target = directory / "flights.csv"
     with (

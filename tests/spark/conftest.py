@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """A session on local[2] with small partitions and a warehouse of its own."""
-    pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'streamd[spark]'")
+    pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
     from spark_jobs.session import JavaMissing, session
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.session import java_home
+from streamd.installation import how_to_install
 from tests.spark.conftest import StartServer
 
 THROUGH_CONNECT = """
@@ -42,9 +43,9 @@ def test_jobs_and_the_format_work_through_spark_connect(
     """SPARK_REMOTE=local[2] starts a Connect server; the client has no JVM of its own."""
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     if importlib.util.find_spec("grpc") is None:
-        pytest.skip("no client of Spark Connect: pip install 'streamd[connect]'")
+        pytest.skip("no client of Spark Connect: make spark")
     if java_home() is None:
-        pytest.skip("no Java: pip install 'streamd[java]'")
+        pytest.skip("no Java: make spark")
     server = start_server()
     server.create_stream("ORDERS", allow_direct=True)
     server.create_stream("LETTERS", ["letters"], allow_atomic=True)
@@ -101,7 +102,7 @@ def test_without_any_java_the_error_says_what_to_type(
     )
     assert done.returncode == 3
     assert "no Java was found: Spark needs Java 17 or newer" in done.stderr
-    assert "pip install 'streamd[spark,java]'" in done.stderr
+    assert how_to_install("spark", "java") in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -49,7 +49,7 @@ def test_jobs_run_on_a_cluster_from_the_zip_alone(
     """One application writes, exports, counts, compares and audits; both workers take part."""
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     if java_home() is None:
-        pytest.skip("no Java: pip install 'streamd[java]'")
+        pytest.skip("no Java: make spark")
     server = start_server()
     server.create_stream("ORDERS", allow_direct=True)
     server.publish((f"orders.{n % 5}", b"payload %d" % n) for n in range(5000))

