@@ -14,6 +14,7 @@ from spark_jobs import jobs
 from spark_jobs.jobs import JobError, connect_arguments, job_parser, one_line, run_job
 from spark_jobs.package import PACKAGES, package
 from spark_jobs.progress import Progress
+from streamd.installation import how_to_install
 
 
 class PythonException(Exception):
@@ -145,5 +146,5 @@ def test_without_pyspark_a_job_says_in_one_line_what_to_type(
     )
     assert jobs.main(["stats", "--stream", "X"]) == jobs.EXIT_FAILED
     said = capsys.readouterr().err
-    assert said.startswith("streamd-spark stats: PySpark is not installed; type `make -C ")
-    assert said.count("\n") == 1
+    what_to_type = how_to_install("spark", "java")
+    assert said == f"streamd-spark stats: PySpark is not installed; type `{what_to_type}`\n"
