@@ -54,7 +54,13 @@ def is_passing(err: object) -> bool:
 
 
 def describe(err: BaseException) -> str:
-    """The text of `err`; the name of its class if it has none, as a TimeoutError or MemoryError."""
+    """The text of `err`; the name of its class if it has none, as a TimeoutError or MemoryError.
+
+    Of an URLError, which only wraps another one, the text of that one.
+    """
+    reason = getattr(err, "reason", None)
+    if isinstance(reason, BaseException):
+        return describe(reason)
     return str(err) or type(err).__name__
 
 
