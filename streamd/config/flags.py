@@ -302,7 +302,7 @@ def options_from(line: CommandLine) -> Options:
 def _settle_credentials(options: Options, given: set[str]) -> None:
     """Choose what holds when the file and the flags `given` both say who may connect: users of the
     file, else a token, else a user and its password. So it is in nats-server. A flag never takes
-    users away: an empty one, or a password alone, would leave the server open to all."""
+    `users` away: an empty one, or a password alone, would leave the server open to all."""
     if options.is_open_besides_system:
         # The file lets in all beside the system's users; the command line says who they must be.
         options.is_open_besides_system = not given & {"user", "auth"}
