@@ -64,6 +64,8 @@ class BlockReader:
                     element.key = value.key
             if name in by_name:
                 by_name[name](value)
+            elif name in unserved.protecting and value.raw is False:
+                pass  # asks for nothing
             elif name in unserved.protecting:
                 self._refuse(value, f'"{value.key}" is not served by this version')
             elif name in unserved.additional:

@@ -212,6 +212,16 @@ def test_keys_that_protect_and_are_not_served_are_refused(text: str, place: str,
     assert o.warnings == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["allow_non_tls: false", "ocsp: no", "authorization { proxy_required: off, token: t }"],
+)
+def test_a_protection_that_is_switched_off_asks_for_nothing(text: str) -> None:
+    """As configurations made by tools write it."""
+    o = options(text)
+    assert (o.unserved, o.warnings) == ([], [])
+
+
 def test_users_of_accounts_still_have_to_log_in() -> None:
     """Accounts are not separated yet, but they must never mean that anybody may connect."""
     o = options("accounts { A { users [{user: a, password: b}] }, B { users [{user: c}] } }")
