@@ -27,7 +27,7 @@ from streamd.raft.messages import (
     Vote,
     VoteReply,
 )
-from streamd.raft.peer import DIVERGED, Peer
+from streamd.raft.peer import Peer
 from streamd.raft.ready import ProposalRejected, ReadState
 from streamd.raft.replication import Leadership
 from streamd.raft.roles import LEADER_LOST_MS, Roles
@@ -173,7 +173,11 @@ class Member(Roles):
         """True if the leader's entry `index` has another term than the one that was committed here,
         which a snapshot covers. (In memory a group may have begun anew.)"""
         known = term_at(self.log.terms(index), index)
-        return not self.may_begin_anew and known not in (None, term)
+        if known is None:  # but terms never fall
+            is_other = index <= self.log.base_index and term > self.log.base_term
+        else:
+            is_other = known != term
+        return is_other and not self.may_begin_anew
 
     def _refuse(self, sender: NodeId, index: Index, term: Term) -> None:
         """We lack the leader's entry; say from where on it should look for a common one."""
@@ -237,8 +241,7 @@ class Member(Roles):
         if reply.is_ok and reply.index > self.log.last_index:
             text = f"{sender} acks index {reply.index}, our log ends at {self.log.last_index}"
             self._alert(text)
-            if peer.state == DIVERGED:
-                peer.probe()  # it began anew and does not know: what it is sent shows it
+            leadership.probe_at_end(peer)  # it does not know that it differs: this shows it
             return
         has_put_back = not peer.is_uncertain and doubt.has_put_back(peer, reply)
         if has_put_back:
@@ -263,10 +266,11 @@ class Member(Roles):
         is_whole = not (self.is_incomplete or self._has_diverged)
         if is_whole and self._follows_leader_to(offer.index):
             self._held.append((sender, self._append_reply(True, log.last_index)))
-        elif is_whole and offer.index <= log.commit and self._differs(offer.index, offer.term):
-            self._diverge(sender, log.base_index, log.base_chain, offer.chain)
         elif is_whole and offer.index <= log.commit:
-            self._held.append((sender, self._append_reply(True, log.commit)))
+            if self._differs(offer.index, offer.snapshot_term):
+                self._diverge(sender, log.base_index, log.base_chain, offer.chain)
+            else:
+                self._held.append((sender, self._append_reply(True, log.commit)))
         else:
             self._snapshot_wanted = (sender, offer)
             self._has_news = True

@@ -275,6 +275,15 @@ class Leadership:
             self.advance_transfer()
         return has_grown
 
+    def probe_at_end(self, peer: Peer) -> None:
+        """Ask a peer that holds more than there is for our last entry, which is of our term. It may
+        have acked or skipped all below, as if that were its own; and once is enough until the next
+        round of heartbeats."""
+        last = self.log.last_index
+        if peer.state != REPLICATE and not (peer.state == PROBE and peer.next > last):
+            peer.probe()
+            peer.next = last + 1
+
     def on_unreachable(self, node_id: NodeId) -> None:
         """The link broke: what was under way may be lost."""
         peer = self.peers.get(node_id)

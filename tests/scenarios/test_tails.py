@@ -218,6 +218,27 @@ def test_a_crash_while_it_is_set_aside_changes_nothing(cluster: Cluster) -> None
     assert payloads_of(tail) == {seq: each for seq, each in stored.items() if seq > 20}
 
 
+def test_who_was_killed_while_it_sets_aside_notices_again_that_it_differs(cluster: Cluster) -> None:
+    """n1 has in its snapshot what the others lack, and more than all that they have. After its next
+    start it was asked from the first entry on, and acked what its leader reads of its log at once,
+    which was common, for ever."""
+    uid = cluster.create()
+    cluster.publish(20, chunk=1)
+    cluster.lead("S", "n1")
+    cluster.until_whole()
+    backup = copy_of(cluster.hosts["n2"].disk, ROOT)
+    cluster.stop("n3")
+    cluster.publish(200, at="n1", chunk=10)
+    stored = end_and_put_back(cluster, uid, backup, is_clean=True)
+    cluster.publish(3, at=cluster.leader_name(uid))
+    cluster.hosts["n1"].disk.crash_at_point = "TAIL_SYNCED"
+    cluster.boot("n1")
+    cluster.until("n1 killed", lambda: cluster.hosts["n1"].node is None, 20)
+    come_back(cluster, uid)
+    assert len(cluster.read("n1")) == 23
+    check_told(cluster, stored)
+
+
 def test_what_a_leader_could_not_commit_is_nobodys_loss(cluster: Cluster) -> None:
     """n1 is cut off with what it was told, and acknowledges none of it: nothing is set aside."""
     uid = cluster.create()

@@ -22,6 +22,7 @@ from streamd.raft.messages import (
     VoteReply,
 )
 from streamd.raft.ready import Ready
+from streamd.raft.terms import Run
 from streamd.types import Entry, HardState, Index, LogState, NodeId, Term
 
 TAKE_ENTRIES = 64
@@ -41,6 +42,7 @@ class Disk:
         self.prev: tuple[Term, int] = (0, 0)
         self.writes: deque[Ready] = deque()
         self.snapshot: Snapshot | None = None
+        self.terms: list[Run] = []  # of what the snapshot covers, if it says them
 
     def complete(self) -> int:
         ready = self.writes.popleft()
@@ -78,6 +80,7 @@ class Disk:
         if (term, chain) != (self.prev if index == self.first - 1 else found):
             self.entries.clear()
         self.release(index, term, chain, members)
+        self.terms = []
 
     def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
         found: list[Entry] = []
@@ -151,6 +154,7 @@ class Cluster:
             now_ms=self.now_ms,
             seed=self.seed + sum(node_id.encode()),
             applied=applied,
+            past_terms=disk.terms,
             is_uncertain=disk.is_wiped and disk.hard_state == HardState(),
             is_incomplete=is_damaged or applied < disk.first - 1,
         )
@@ -310,6 +314,7 @@ class Cluster:
         """A snapshot at `index` is saved: the disk forgets what it covers."""
         member = self.members[node_id]
         term, chain = member.core.log.entry_id(index)
+        member.disk.terms = member.core.log.terms(index)
         member.disk.release(index, term, chain, member.core.log.membership_at(index))
         member.core.snapshot_saved(index, term, chain)
 

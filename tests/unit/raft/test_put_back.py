@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import pytest
 
+from streamd.limits import RAFT_APPEND_ENTRIES
 from streamd.raft.messages import AppendReply
 from tests.unit.raft.cluster import Cluster
 
@@ -87,3 +88,63 @@ def test_one_old_answer_is_no_reason_to_doubt() -> None:
     cluster.pass_time(1000)
     assert cluster.members["a"].alerts == []
     assert core.last_index == cluster.core("b").applied == 1
+
+
+def went_on_without_a(
+    *, common: int, is_compacted: bool = False, has_terms: bool = True
+) -> Cluster:
+    """b goes on with c from an older copy that ends with `common` entries. Then a comes back, whose
+    snapshot covers more than all that b has, and says its entries' terms, or (as in earlier
+    versions) says nothing of them."""
+    cluster = led_by_a()
+    cluster.has_links = True
+    cluster.tell_links()
+    for number in range(common - 1):
+        cluster.core("a").propose(b"%d" % number)
+    cluster.pass_time(500)
+    if is_compacted:
+        cluster.compact("b", common)
+    disks = {"b": deepcopy(cluster.members["b"].disk), "c": cluster.crash("c")}
+    for number in range(8):
+        cluster.core("a").propose(b"lost %d" % number)
+    cluster.pass_time(500)
+    cluster.compact("a", common + 8)
+    if not has_terms:
+        cluster.members["a"].disk.terms = []
+    disks["a"] = cluster.crash("a")
+    cluster.crash("b")
+    cluster.committed.clear()  # nobody promises any more that it stays
+    for name in "cb":
+        cluster.boot(name, disks[name])
+    cluster.elect("b").propose(b"later")
+    cluster.pass_time(500)
+    assert cluster.core("b").last_index == common + 2
+    cluster.boot("a", disks["a"])
+    return cluster
+
+
+@pytest.mark.parametrize("has_terms", [False, True])
+def test_who_has_more_than_its_leader_notices_that_it_differs(has_terms: bool) -> None:
+    """Also if nobody knows the terms of what its snapshot covers: none is above the last one."""
+    cluster = went_on_without_a(common=5, has_terms=has_terms)
+    cluster.pass_time(1000)
+    assert "log chain at index 13" in cluster.members["a"].alerts[0]
+    assert cluster.core("b").status()["peers"]["a"]["state"] == "diverged"
+
+
+@pytest.mark.parametrize(("common", "is_compacted"), [(RAFT_APPEND_ENTRIES + 10, False), (5, True)])
+def test_who_differs_notices_it_after_each_start(common: int, is_compacted: bool) -> None:
+    """a is killed before it begins anew, and knows no more that it differs. b must not ask from the
+    beginning: what both have, as entries or in a snapshot, a acks as it did before, for ever."""
+    cluster = went_on_without_a(common=common, is_compacted=is_compacted)
+    cluster.pass_time(1000)
+    assert cluster.core("b").status()["peers"]["a"]["state"] == "diverged"
+    disk = cluster.crash("a")
+    cluster.pass_time(100)
+    alerts = cluster.boot("a", disk).alerts
+    cluster.pass_time(1000)
+    assert "log chain" in alerts[0]
+    assert cluster.core("b").status()["peers"]["a"]["state"] == "diverged"
+    said = len(cluster.members["b"].alerts)
+    cluster.pass_time(5000)
+    assert len(cluster.members["b"].alerts) == said

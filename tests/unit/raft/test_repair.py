@@ -7,7 +7,7 @@ import pytest
 from streamd.raft.core import RaftCore
 from streamd.raft.log import next_chain
 from streamd.raft.membership import simple
-from streamd.raft.messages import Append, Vote
+from streamd.raft.messages import Append, SnapshotOffer, Vote
 from streamd.types import Entry, HardState, LogState
 from tests.unit.raft.cluster import Cluster, Disk
 
@@ -182,6 +182,22 @@ def test_another_entry_of_the_same_term_is_noticed_when_it_is_sent(
     assert core.status()["has_diverged"]
     assert [(reply.is_ok, reply.is_diverged) for reply in replies] == [(False, True)]
     assert core.last_index == 2
+
+
+def test_an_offer_of_what_is_here_is_no_other_history() -> None:
+    """c holds the entries that a later leader's snapshot covers, and none of that leader's term
+    yet: it acks. It used to take the offer's term for that of the entry, and gave up all it had."""
+    cluster = with_entries(5)
+    disk = cluster.crash("c")
+    core = cluster.boot("c", disk).core
+    term, chain = core.log.entry_id(4)
+    core.step("b", Append(2, 6, 1, core.log.last_chain, [], 6))
+    core.step("b", SnapshotOffer(2, 4, term, chain, simple("abc")))
+    cluster.trace.clear()
+    cluster.run()
+    assert not core.status()["has_diverged"]
+    assert "c->b AppendReply t2 ok 6" in cluster.trace
+    assert not cluster.members["c"].alerts
 
 
 def test_an_incomplete_sole_voter_does_not_lead() -> None:
