@@ -53,7 +53,7 @@ CALLS: dict[str, list[Any]] = {
     "recall": [],
     "stand_in": [999, ["n1"], 5],
     "terms": [999],
-    "held": [999, [[1, 1]]],
+    "held": [999, [[1, 1, 1]]],
     "manifest": [999, 1, [1]],
     "block": [999, 1, 1, 0, 10],
     "api.request": NOTES["api.request"],
