@@ -92,6 +92,17 @@ async def written(node: Node) -> None:
     await idle.wait()
 
 
+async def copied(node: Node, source: Path, target: Path) -> None:
+    """Copy the files of a running node, on the thread that renames and removes some of them."""
+    copying: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    ignored = shutil.ignore_patterns("LOCK")
+    node.block_thread.submit(
+        lambda: shutil.copytree(source, target, ignore=ignored), copying.set_result
+    )
+    found = await copying
+    assert not isinstance(found, BaseException), found
+
+
 def picture(node: Node, name: str = "S") -> dict[str, Any]:
     """All that clients can see of a stream's state, and the digest of its content."""
     stream = node.stream(name)
@@ -130,7 +141,7 @@ async def worked(path: Path, per_subject: int = 300) -> tuple[dict[str, Any], Pa
     await with_ids(node, 3)
     await written(node)
     before = picture(node)
-    shutil.copytree(path / "work", path / "image", ignore=shutil.ignore_patterns("LOCK"))
+    await copied(node, path / "work", path / "image")
     await node.stopped()
     return before, path / "image" / "streamd" / "streams" / str(uid)
 
@@ -316,7 +327,7 @@ def test_a_young_stream_whose_log_is_gone(tmp_path: Path) -> None:
         await propose(node, [commands.DELETE_MSG, 3, 7, False])
         await written(node)
         before = picture(node)
-        shutil.copytree(tmp_path / "work", tmp_path / "image")
+        await copied(node, tmp_path / "work", tmp_path / "image")
         await node.stopped()
         directory = tmp_path / "image" / "streamd" / "streams" / str(uid)
         assert not list(directory.glob("*.snap"))
@@ -523,7 +534,7 @@ def test_whatever_is_lost_what_is_left_is_right(tmp_path: Path, seed: int) -> No
         await written(node)
         before = picture(node)
         stored = await all_contents(node)
-        shutil.copytree(tmp_path / "work", tmp_path / "image")
+        await copied(node, tmp_path / "work", tmp_path / "image")
         await node.stopped()
         directory = tmp_path / "image" / "streamd" / "streams" / str(uid)
         is_log_gone, is_outline_gone = rng.random() < 0.5, rng.random() < 0.3
