@@ -562,7 +562,7 @@ RARE: dict[str, DirectedWorld] = {
         caught_by=20,
     ),
     "seqs_used_again": DirectedWorld(
-        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=5
+        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=177
     ),
     "failed_writes_forgotten": DirectedWorld(
         ("blocks' disk fails", "kill"), pace=0.3, node_count=3, has_two_disks=True, caught_by=8
