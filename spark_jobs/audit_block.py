@@ -29,9 +29,9 @@ from spark_jobs.audit_rows import (
     subject_sum_of,
 )
 from streamd.errors import CorruptionError
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
-from streamd.store.footer import TRAILER_BYTES, FooterColumns, footer_length
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.footer import TRAILER_BYTES, FooterColumns, footer_length
 
 QUICK: Final = "quick"
 DIGEST: Final = "digest"

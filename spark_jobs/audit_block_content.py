@@ -10,7 +10,7 @@ from spark_jobs.audit_block_records import BadPlace
 from spark_jobs.audit_block_task import BlockFindings, BlockTask, live_seqs
 from spark_jobs.audit_rows import U64, BlockRows, columns_of, mix, pick, ranges_of
 from streamd.machine.digest import MASK64
-from streamd.store.footer import FooterColumns
+from streamd.store.blocks.footer import FooterColumns
 
 
 def judge_content(

@@ -12,7 +12,7 @@ from spark_jobs.audit_block_records import BadPlace
 from spark_jobs.audit_block_task import BlockFindings
 from spark_jobs.audit_rows import BlockRows, array_of, columns_of, pick, wrong_subject
 from streamd.errors import CorruptionError
-from streamd.store.footer import TRAILER_BYTES, FooterColumns, decode_footer, footer_length
+from streamd.store.blocks.footer import TRAILER_BYTES, FooterColumns, decode_footer, footer_length
 
 
 def footer_in(found: BlockFindings, blob: bytes, end: int) -> tuple[FooterColumns | None, int]:

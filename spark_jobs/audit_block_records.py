@@ -16,9 +16,9 @@ from crc32c import crc32c
 
 from spark_jobs.audit_rows import I64, columns_of, numbers_at
 from spark_jobs.checksums import record_starts
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
-from streamd.store.footer import FooterColumns
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.footer import FooterColumns
 
 _SEARCH_BYTES: Final = 1 << 18  # bytes looked at for the record after a damaged one
 _SEARCH_SEQS: Final = 64

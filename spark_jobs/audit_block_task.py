@@ -12,8 +12,8 @@ import numpy as np
 
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_rows import U64
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import HEADER_BYTES
 
 FINDINGS_MAX: Final = 200  # of one block; what follows is counted in the last one
 

@@ -9,7 +9,7 @@ from typing import Final
 from spark_jobs.audit_findings import Finding
 from spark_jobs.audit_open import View
 from streamd.errors import StreamdError
-from streamd.store.format import block_name
+from streamd.store.blocks.record_format import block_name
 
 RECORD_BYTES_MAX: Final = 512  # shown of one record
 FINDINGS_MAX: Final = 50  # that get their records

@@ -22,7 +22,7 @@ from spark_jobs.audit_block_task import live_seqs
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_open import View
 from spark_jobs.audit_tasks import MSG_ID, works_of
-from streamd.machine.msgheaders import get as header_of
+from streamd.machine.message_headers import get as header_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,7 +24,7 @@ from spark_jobs.wire import ApiError, Wire, WireError
 from streamd.errors import StreamdError
 from streamd.machine.digest import MASK64, mix64
 from streamd.machine.rfc3339 import parse_ns
-from streamd.store import format as fmt
+from streamd.store.blocks import record_format as fmt
 
 BATCH_MSGS: Final = 1000  # of one direct get
 TIMEOUT_S: Final = 10.0

@@ -23,20 +23,20 @@ from spark_jobs.replica_disk import ReadOnlyDisk
 from spark_jobs.replica_log import LogReader, last_frame_index
 from streamd.errors import CorruptionError, StreamdError
 from streamd.machine.base import APPEND, SEAL, Effects
+from streamd.machine.indexes.seqset import SeqSet
 from streamd.machine.meta import StreamAsset
-from streamd.machine.seqset import SeqSet
 from streamd.machine.snapshot import StreamState, decode_stream
-from streamd.machine.stream import StreamMachine
-from streamd.node.snapshot_state import unwrap
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.groups.snapshot_state import unwrap
 from streamd.raft import membership
 from streamd.raft.membership import simple
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
-from streamd.store.block_codec import BlockCodec
-from streamd.store.footer import TRAILER_BYTES, footer_length
-from streamd.store.format import block_name, block_number
-from streamd.store.snapshots import Snapshot, SnapshotFile
-from streamd.store.snapshots import decode as decode_snapshot
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.block_codec import BlockCodec
+from streamd.store.blocks.footer import TRAILER_BYTES, footer_length
+from streamd.store.blocks.record_format import block_name, block_number
+from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
+from streamd.store.blocks.snapshots import decode as decode_snapshot
 from streamd.types import META_UID, Entry
 
 _RECOVERY_ERRORS: Final = (
@@ -240,7 +240,7 @@ class View:
         return []
 
     def block_rows(self) -> list[list[Any]]:
-        """`machine.columns.Block.to_state` of every block there should be."""
+        """`machine.indexes.columns.Block.to_state` of every block there should be."""
         if self.machine is not None:
             return [block.to_state() for block in self.machine.index.blocks]
         return list(self.state.messages[-1]) if self.state is not None else []

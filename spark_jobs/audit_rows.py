@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamd.machine.base import LENGTH_MASK
 from streamd.machine.digest import _CRC_ADD, _SEQ_ADD, MASK64
-from streamd.store.footer import FooterColumns
+from streamd.store.blocks.footer import FooterColumns
 
 BUCKET_SHIFT: Final = 12
 BUCKET: Final = 1 << BUCKET_SHIFT  # seqs that share one digest

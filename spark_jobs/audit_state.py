@@ -14,9 +14,9 @@ from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_open import Store, StreamFiles, View, read_index_db
 from spark_jobs.audit_tails import tail_findings
 from streamd.machine.digest import MASK64
-from streamd.machine.retention import Limits
-from streamd.store.block import HEADER_BYTES
-from streamd.store.format import block_name
+from streamd.machine.streams.retention import Limits
+from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.record_format import block_name
 
 CONSUMER_PENDING_MAX: Final = 20  # findings about one consumer's pending messages
 

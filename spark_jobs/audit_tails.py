@@ -6,7 +6,7 @@ import os
 
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.replica_disk import ReadOnlyDisk
-from streamd.store.tail_file import COMMITTED, OPEN, tails_in
+from streamd.store.blocks.discarded_entries_file import COMMITTED, OPEN, tails_in
 
 
 def tail_findings(root: str, label: str) -> list[Finding]:

@@ -21,7 +21,7 @@ from spark_jobs.audit_block_task import BlockTask, blob_of
 from spark_jobs.audit_findings import Finding, finding
 from spark_jobs.audit_rows import BUCKET_SHIFT, BlockRows, buckets_of
 from spark_jobs.worker import settle
-from streamd.machine.msgheaders import get as header_of
+from streamd.machine.message_headers import get as header_of
 
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024  # one Spark task reads about this much
 MSG_ID: Final = b"Nats-Msg-Id"

@@ -21,11 +21,11 @@ from spark_jobs.replica import BlockView
 from spark_jobs.schema import COLUMNS, LEDGER_PREFIX, arrow_schema
 from streamd.errors import CorruptionError
 from streamd.machine.base import HAS_HEADERS, LENGTH_MASK
-from streamd.machine.seqset import as_ranges
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
-from streamd.store.footer import TRAILER_BYTES, decode_footer, footer_length
-from streamd.store.salvage import whole_records
+from streamd.machine.indexes.seqset import as_ranges
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.footer import TRAILER_BYTES, decode_footer, footer_length
+from streamd.store.blocks.salvage import whole_records
 from streamd.subjects import Matcher
 from streamd.types import Seq
 

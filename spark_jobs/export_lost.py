@@ -8,7 +8,7 @@ import numpy as np
 
 from spark_jobs.jobs import JobError
 from spark_jobs.origin import Origin
-from streamd.machine.seqset import as_ranges
+from streamd.machine.indexes.seqset import as_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

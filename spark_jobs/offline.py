@@ -49,8 +49,8 @@ from spark_jobs.replica_mend import mended
 from spark_jobs.replica_survey import survey
 from spark_jobs.worker import settle
 from streamd.errors import CorruptionError, StreamdError
-from streamd.store.block import HEADER_BYTES
-from streamd.store.format import block_name
+from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.record_format import block_name
 from streamd.subjects import Matcher, is_valid_literal
 from streamd.types import Seq
 

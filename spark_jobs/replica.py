@@ -32,12 +32,12 @@ from spark_jobs.replica_files import (
 )
 from spark_jobs.replica_log import LogReader, last_frame_index
 from streamd.machine.base import Effects
-from streamd.machine.stream import StreamMachine
-from streamd.node.snapshot_state import unwrap
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.groups.snapshot_state import unwrap
 from streamd.raft.membership import Membership, simple
-from streamd.store.block_codec import BlockCodec
-from streamd.store.index_db import read_index
-from streamd.store.snapshots import Snapshot, SnapshotFile
+from streamd.store.blocks.block_codec import BlockCodec
+from streamd.store.blocks.index_db import read_index
+from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
 from streamd.types import Index, Seq
 
 __all__ = [

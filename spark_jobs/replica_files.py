@@ -15,10 +15,10 @@ from streamd.errors import CorruptionError, StreamdError
 from streamd.machine.base import Effects
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.snapshot import decode_stream
-from streamd.node.snapshot_state import unwrap
+from streamd.node.groups.snapshot_state import unwrap
 from streamd.raft.membership import MARK
-from streamd.store import identity
-from streamd.store.snapshots import SnapshotFile
+from streamd.store import node_file
+from streamd.store.blocks.snapshots import SnapshotFile
 from streamd.types import META_UID, Entry, Index, Uid
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class StoreDir:
     def identity(self) -> dict[str, Any]:
         """What node.json or its copy says, whichever is newer and whole."""
         try:
-            copies = identity.read(ReadOnlyDisk(), str(self.path))
+            copies = node_file.read(ReadOnlyDisk(), str(self.path))
         except OSError as err:
             raise CorruptionError(f"{self.path / _JSON_NAME}: unreadable: {err}") from err
         if copies.identity is None:

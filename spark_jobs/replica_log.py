@@ -16,12 +16,12 @@ from spark_jobs.replica_log_index import LogIndex
 from streamd.errors import CorruptionError
 from streamd.raft import membership
 from streamd.raft.membership import Membership
-from streamd.store import format as fmt
-from streamd.store import wal_format as wf
-from streamd.store.block import HEADER_BYTES
-from streamd.store.format import REWRITTEN, block_name, block_number
-from streamd.store.wal_groups import GroupLog
-from streamd.store.wal_recovery import recover, segment_name
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.record_format import REWRITTEN, block_name, block_number
+from streamd.store.wal import wal_format as wf
+from streamd.store.wal.group_positions import GroupLog
+from streamd.store.wal.wal_recovery import recover, segment_name
 from streamd.types import Entry, Index, Term, Uid
 
 _WINDOW_BYTES = 1024 * 1024

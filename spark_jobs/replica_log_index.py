@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamd.errors import CorruptionError
-from streamd.store import wal_format as wf
 from streamd.store.disk import Disk
-from streamd.store.wal_groups import GroupLog, apply
-from streamd.store.wal_manifest import read_manifest
-from streamd.store.wal_reader import BatchReader
-from streamd.store.wal_recovery import SUFFIX, segment_name
+from streamd.store.wal import wal_format as wf
+from streamd.store.wal.current import read_manifest
+from streamd.store.wal.group_positions import GroupLog, apply
+from streamd.store.wal.wal_reader import BatchReader
+from streamd.store.wal.wal_recovery import SUFFIX, segment_name
 from streamd.types import Index, Term, Uid
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024

@@ -17,10 +17,10 @@ from spark_jobs.replica_blocks import BlockView
 from spark_jobs.replica_disk import ReadOnlyDisk
 from streamd.errors import CorruptionError
 from streamd.machine.digest import MASK64
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
-from streamd.store.footer import TRAILER_BYTES, decode_footer, footer_length
-from streamd.store.salvage import read_left
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.footer import TRAILER_BYTES, decode_footer, footer_length
+from streamd.store.blocks.salvage import read_left
 
 _MESSAGE_MARK = bytes((fmt.MSG, 0))  # type and flags of a message, behind the record's length
 

@@ -11,7 +11,7 @@ from spark_jobs.replica_files import StoreBusy, StoreDir, StreamMissing, find_st
 from spark_jobs.replica_log import LogReader
 from streamd.errors import CorruptionError, StreamdError
 from streamd.raft.membership import Membership
-from streamd.store.snapshots import SnapshotFile
+from streamd.store.blocks.snapshots import SnapshotFile
 from streamd.types import Index, Uid
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from spark_jobs import ledger, sink_rows
 from spark_jobs.sink_rows import Rows
 from streamd import subjects as matching
-from streamd.machine import msgheaders
+from streamd.machine import message_headers
 
 SUBJECT_BYTES_MAX: Final = 3072  # with reply and sizes it must fit a control line of 4096
 HEADERS_BYTES_MAX: Final = 65_535
@@ -142,7 +142,7 @@ class Rules:
                 continue
             if not self.facts.allows_ttl:
                 rules[text] = ("it has a ttl, and the stream has not allow_msg_ttl", 10166)
-            elif msgheaders.parse_ttl(text) is None:
+            elif message_headers.parse_ttl(text) is None:
                 shown = text.decode("utf-8", "replace")
                 rules[text] = (f"its ttl {shown!r} is not 1 s or more, nor `never`", 10165)
         if rules:

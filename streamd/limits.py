@@ -81,7 +81,7 @@ LOOP_TURNS_MAX: Final = 64  # of all groups in one round of the loop, about 6 ms
 TURN_BYTES_MAX: Final = 4 * 1024 * 1024  # of entries taken from the log at once
 ENTRY_OVERHEAD_BYTES: Final = 64  # what an entry costs in the log beside its payload
 SNAPSHOT_EVERY_BYTES: Final = 96 * 1024 * 1024  # bounds what a restart replays: about a second;
-# less on small disks: node/room.py
+# less on small disks: node/resources/disk_quota.py
 INDEX_SUBJECTS_MAX: Final = 100_000  # with more, a stream that runs writes no `index.db`
 """Copying what it says would take more than 30 ms of the loop."""
 SNAPSHOT_AT_STOP_BYTES: Final = 256 * 1024  # less is replayed faster than it is saved

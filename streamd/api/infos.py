@@ -7,7 +7,7 @@ from typing import Any
 from streamd import errors, limits
 from streamd.api import cluster_infos, consumer_configs, stream_configs, times
 from streamd.api.request import ApiContext
-from streamd.machine.consumer import Consumer
+from streamd.machine.consumers.consumer import Consumer
 from streamd.node.ports import ConsumerView, StreamHandle
 
 Document = dict[str, Any]

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from streamd import errors, limits
-from streamd.api import account, cluster, consumers, direct, messages, streams
+from streamd.api import (
+    account_endpoints,
+    cluster_endpoints,
+    consumer_endpoints,
+    direct_get,
+    message_endpoints,
+    stream_endpoints,
+)
 from streamd.api.advisories import Advisories
 from streamd.api.forwarding import FORWARD, CallLater, Forwarding, RemoteClient, client_of
 from streamd.api.request import (
@@ -20,7 +27,7 @@ from streamd.api.request import (
     Endpoint,
     Request,
 )
-from streamd.machine.msgheaders import get, parse_number
+from streamd.machine.message_headers import get, parse_number
 from streamd.node.clock import SystemClock
 from streamd.node.ports import Clock, NodeHandle, Wires
 from streamd.types import AssetLimits, NodeId
@@ -57,59 +64,75 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
 
     def moving(type_name: str, serve: Any, names: int, where: int = META) -> Endpoint:
         """What moves replicas or leadership: there must be somebody to do it with."""
-        return row(type_name, serve if is_clustered else streams.needs_cluster, names, where=where)
+        return row(
+            type_name, serve if is_clustered else stream_endpoints.needs_cluster, names, where=where
+        )
 
     table = {
-        "INFO": row("account_info", account.info, where=META),
-        "STREAM.CREATE": row("stream_create", streams.create, 1, where=META),
-        "STREAM.UPDATE": row("stream_update", streams.update, 1, where=META),
+        "INFO": row("account_info", account_endpoints.info, where=META),
+        "STREAM.CREATE": row("stream_create", stream_endpoints.create, 1, where=META),
+        "STREAM.UPDATE": row("stream_update", stream_endpoints.update, 1, where=META),
         "STREAM.NAMES": row(
-            "stream_names", streams.names, where=META, blank=_PAGED | {"streams": None}
+            "stream_names", stream_endpoints.names, where=META, blank=_PAGED | {"streams": None}
         ),
         "STREAM.LIST": row(
-            "stream_list", streams.list_infos, where=META, blank=_PAGED | {"streams": []}
+            "stream_list", stream_endpoints.list_infos, where=META, blank=_PAGED | {"streams": []}
         ),
-        "STREAM.INFO": row("stream_info", streams.info, 1, where=STREAM, blank=_PAGED),
-        "STREAM.DELETE": row("stream_delete", streams.delete, 1, where=META),
-        "STREAM.PURGE": row("stream_purge", streams.purge, 1, where=STREAM, blank={"purged": 0}),
-        "STREAM.SNAPSHOT": row("stream_snapshot", streams.snapshot, 1, where=STREAM),
+        "STREAM.INFO": row("stream_info", stream_endpoints.info, 1, where=STREAM, blank=_PAGED),
+        "STREAM.DELETE": row("stream_delete", stream_endpoints.delete, 1, where=META),
+        "STREAM.PURGE": row(
+            "stream_purge", stream_endpoints.purge, 1, where=STREAM, blank={"purged": 0}
+        ),
+        "STREAM.SNAPSHOT": row("stream_snapshot", stream_endpoints.snapshot, 1, where=STREAM),
         "STREAM.RESTORE": row(
-            "stream_restore", streams.restore, 1, where=META, blank={"deliver_subject": ""}
+            "stream_restore", stream_endpoints.restore, 1, where=META, blank={"deliver_subject": ""}
         ),
-        "STREAM.MSG.GET": row("stream_msg_get", messages.get, 1, where=STREAM, is_audited=False),
-        "STREAM.MSG.DELETE": row("stream_msg_delete", messages.delete, 1, where=STREAM),
-        "STREAM.PEER.REMOVE": moving("stream_remove_peer", cluster.remove_peer, 1),
-        "STREAM.PEER.EVACUATE": moving("stream_evacuate_peer", cluster.remove_peer, 1),
-        "STREAM.CANCEL_MOVE": moving("stream_cancel_move", cluster.cancel_move, 1),
+        "STREAM.MSG.GET": row(
+            "stream_msg_get", message_endpoints.get, 1, where=STREAM, is_audited=False
+        ),
+        "STREAM.MSG.DELETE": row("stream_msg_delete", message_endpoints.delete, 1, where=STREAM),
+        "STREAM.PEER.REMOVE": moving("stream_remove_peer", cluster_endpoints.remove_peer, 1),
+        "STREAM.PEER.EVACUATE": moving("stream_evacuate_peer", cluster_endpoints.remove_peer, 1),
+        "STREAM.CANCEL_MOVE": moving("stream_cancel_move", cluster_endpoints.cancel_move, 1),
         "STREAM.LEADER.STEPDOWN": moving(
-            "stream_leader_stepdown", cluster.step_down_stream, 1, where=STREAM
+            "stream_leader_stepdown", cluster_endpoints.step_down_stream, 1, where=STREAM
         ),
-        "CONSUMER.CREATE": row("consumer_create", consumers.create, 1, where=STREAM, has_rest=True),
+        "CONSUMER.CREATE": row(
+            "consumer_create", consumer_endpoints.create, 1, where=STREAM, has_rest=True
+        ),
         "CONSUMER.DURABLE.CREATE": row(
-            "consumer_create", consumers.create_durable, 2, where=STREAM
+            "consumer_create", consumer_endpoints.create_durable, 2, where=STREAM
         ),
         "CONSUMER.NAMES": row(
-            "consumer_names", consumers.names, 1, where=STREAM, blank=_PAGED | {"consumers": []}
+            "consumer_names",
+            consumer_endpoints.names,
+            1,
+            where=STREAM,
+            blank=_PAGED | {"consumers": []},
         ),
         "CONSUMER.LIST": row(
-            "consumer_list", consumers.list_infos, 1, where=STREAM, blank=_PAGED | {"consumers": []}
+            "consumer_list",
+            consumer_endpoints.list_infos,
+            1,
+            where=STREAM,
+            blank=_PAGED | {"consumers": []},
         ),
-        "CONSUMER.INFO": row("consumer_info", consumers.info, 2, where=STREAM),
-        "CONSUMER.DELETE": row("consumer_delete", consumers.delete, 2, where=STREAM),
+        "CONSUMER.INFO": row("consumer_info", consumer_endpoints.info, 2, where=STREAM),
+        "CONSUMER.DELETE": row("consumer_delete", consumer_endpoints.delete, 2, where=STREAM),
         "CONSUMER.PAUSE": row(
             "consumer_pause",
-            consumers.pause,
+            consumer_endpoints.pause,
             2,
             where=STREAM,
             blank={"paused": False, "pause_until": "0001-01-01T00:00:00Z"},
         ),
-        "CONSUMER.UNPIN": row("consumer_unpin", consumers.unpin, 2, where=STREAM),
+        "CONSUMER.UNPIN": row("consumer_unpin", consumer_endpoints.unpin, 2, where=STREAM),
         "CONSUMER.RESET": row(
-            "consumer_reset", consumers.reset, 2, where=STREAM, blank={"reset_seq": 0}
+            "consumer_reset", consumer_endpoints.reset, 2, where=STREAM, blank={"reset_seq": 0}
         ),
-        "CONSUMER.MSG.NEXT": row("", consumers.next_msgs, 2),
+        "CONSUMER.MSG.NEXT": row("", consumer_endpoints.next_msgs, 2),
         "CONSUMER.LEADER.STEPDOWN": moving(
-            "consumer_leader_stepdown", cluster.step_down_consumer, 2, where=STREAM
+            "consumer_leader_stepdown", cluster_endpoints.step_down_consumer, 2, where=STREAM
         ),
     }
     for name in _READS:
@@ -117,8 +140,10 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
     for name in _LISTS:
         table[name].is_list = True
     if is_clustered:
-        table["META.LEADER.STEPDOWN"] = moving("meta_leader_stepdown", cluster.step_down_meta, 0)
-        table["SERVER.REMOVE"] = moving("meta_server_remove", cluster.remove_server, 0)
+        table["META.LEADER.STEPDOWN"] = moving(
+            "meta_leader_stepdown", cluster_endpoints.step_down_meta, 0
+        )
+        table["SERVER.REMOVE"] = moving("meta_server_remove", cluster_endpoints.remove_server, 0)
         for name in _ADMINISTRATIVE:
             table[name].is_administrative = True
     return table
@@ -156,7 +181,7 @@ class Router:
         )
         self._table = _table(is_clustered=self.context.is_clustered)
         # Its names: the stream, and what follows it as one.
-        self._direct = Endpoint("", direct.get, where=REPLICA)
+        self._direct = Endpoint("", direct_get.get, where=REPLICA)
         self._forwarding: Forwarding | None = None
         if self.context.is_clustered:
             later = call_later or asyncio.get_running_loop().call_later
@@ -278,7 +303,7 @@ class Router:
         if method == FORWARD:
             self._take(sender, args, answer)
         else:
-            cluster.serve_call(self.context, method, args, answer)
+            cluster_endpoints.serve_call(self.context, method, args, answer)
 
     def _find(self, subject: bytes) -> tuple[Endpoint, list[str]] | None:
         if not subject.startswith(PREFIX):

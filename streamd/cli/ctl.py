@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from streamd import __version__
-from streamd.cli import probe, tails
+from streamd.cli import probe, tail_command
 from streamd.cli.cluster_local import (
     DEGRADED,
     LOOKED_AT_WITHIN_S,
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
-    except (ClusterError, tails.TailError, CorruptionError, OSError) as err:
+    except (ClusterError, tail_command.TailError, CorruptionError, OSError) as err:
         print(f"streamctl: {describe(err)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         " server without monitoring must answer a client",
     )
     check.set_defaults(run=_health)
-    tails.add(commands)
+    tail_command.add(commands)
     return parser
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from streamd.cli.cluster_local import ANSWERED_WITHIN_S, ClusterError
 from streamd.config import flags
-from streamd.config.cluster import join_address
+from streamd.config.cluster_options import join_address
 from streamd.config.options import Options
 from streamd.errors import ConfigError, describe
 

@@ -13,28 +13,28 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL
-from streamd.cli import addresses, resources, runfiles
+from streamd.cli import addresses, process_resources, runfiles
 from streamd.config import changes, flags
-from streamd.config.cluster import join_address
+from streamd.config.cluster_options import join_address
 from streamd.config.options import Options
 from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError, describe
 from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S, UNSERVED_AT_STOP_S
-from streamd.net.account_pings import AccountPings
-from streamd.net.facts import Sources
-from streamd.net.http import HttpServer
-from streamd.net.jetstreamz import JetStreamSources
-from streamd.net.listener import Listener
-from streamd.net.monitoring import Monitoring
-from streamd.net.pubsub import PubSub
-from streamd.net.slices import Slicer
-from streamd.net.sockets import listening_socket
-from streamd.net.user_info import SystemAnswers, UserInfo
+from streamd.net.client.listener import Listener
+from streamd.net.client.sockets import listening_socket
+from streamd.net.client.user_info import SystemAnswers, UserInfo
+from streamd.net.monitoring.account_pings import AccountPings
+from streamd.net.monitoring.documents import Monitoring
+from streamd.net.monitoring.http import HttpServer
+from streamd.net.monitoring.jetstreamz import JetStreamSources
+from streamd.net.monitoring.sliced_pages import Slicer
+from streamd.net.monitoring.stats import Sources
+from streamd.net.pubsub.message_router import PubSub
 from streamd.node.clock import SystemClock
-from streamd.obs.log import Log
+from streamd.obs.server_log import Log
 
 if TYPE_CHECKING:
-    from streamd.net.cluster import Cluster
+    from streamd.net.route.links import Cluster
 
 _NKEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _SIGNAL_WORDS = {  # as Go names them: tools read these lines
@@ -84,7 +84,7 @@ class ServerProcess:
 
     def run(self) -> int:
         """Serve until told to stop."""
-        resources.tune_interpreter()
+        process_resources.tune_interpreter()
         try:
             import uvloop
         except ImportError:
@@ -93,7 +93,7 @@ class ServerProcess:
             try:
                 return runner.run(self._main())
             finally:
-                resources.leave_interpreter()
+                process_resources.leave_interpreter()
 
     async def _main(self) -> int:
         if self._options.is_dry_run:
@@ -122,11 +122,11 @@ class ServerProcess:
 
     async def _dry_run(self) -> int:
         """Say what `--accept-loss` would come to; returns the exit status."""
-        from streamd.node.dry_run import DryRun
+        from streamd.node.recovery.dry_run import DryRun
 
         options = self._options
         js = options.jetstream
-        store_dir = os.path.abspath(js.store_dir or resources.default_store_dir())
+        store_dir = os.path.abspath(js.store_dir or process_resources.default_store_dir())
         if not os.path.isdir(store_dir):
             self._log.fatal(f"dry run: there is no store directory {store_dir!r}")
             return 1
@@ -164,7 +164,7 @@ class ServerProcess:
         if options.has_http:
             self._start_http()
         if options.cluster.is_enabled:
-            from streamd.net.cluster import Cluster
+            from streamd.net.route.links import Cluster
 
             self._cluster = Cluster(
                 options,
@@ -179,7 +179,11 @@ class ServerProcess:
         if self._cluster is not None:
             await self._start_cluster(self._cluster)
         self._listener = Listener(
-            options, pubsub, self._node, log=log, connections_max=resources.connections_max()
+            options,
+            pubsub,
+            self._node,
+            log=log,
+            connections_max=process_resources.connections_max(),
         )
         try:
             if options.port > 65535:  # uvloop would take it modulo 65536
@@ -233,7 +237,7 @@ class ServerProcess:
 
     def _open_gate(self, cluster: Cluster) -> None:
         """Have clients of servers without JetStream served by those that have it."""
-        from streamd.net.gate import Gate, GateKeeper
+        from streamd.net.route.jetstream_gateway import Gate, GateKeeper
 
         if self._node is None:
             Gate(self._pubsub, cluster)
@@ -255,20 +259,22 @@ class ServerProcess:
         started = time.perf_counter()
         # These rooms are not needed, hence not imported, by a server without streams.
         from streamd.api.router import Router
-        from streamd.node.node import Node
+        from streamd.node.local_node import Node
 
         store_dir = js.store_dir
         if not store_dir:
             try:
-                store_dir = resources.default_store_dir()
+                store_dir = process_resources.default_store_dir()
             except ConfigError as err:
                 raise StartError(f"Can't start JetStream: {err}") from err
         try:
-            resources.check_files()
+            process_resources.check_files()
         except ConfigError as err:
             raise StartError(f"Can't start JetStream: {err}") from err
-        memory_max = js.max_memory if js.max_memory >= 0 else resources.memory_share()
-        storage_max = js.max_storage if js.max_storage >= 0 else resources.storage_share(store_dir)
+        memory_max = js.max_memory if js.max_memory >= 0 else process_resources.memory_share()
+        storage_max = (
+            js.max_storage if js.max_storage >= 0 else process_resources.storage_share(store_dir)
+        )
         log.info("Starting JetStream")
         sync = "always" if js.is_sync_always else js.sync_interval_ns / 1e9
         self._node = node = Node(
@@ -286,8 +292,8 @@ class ServerProcess:
             cluster_name=options.cluster.name if options.is_clustered else "",
             tags=tuple(options.server_tags),
             accepts_loss=options.accepts_loss,
-            open_blocks_max=resources.open_blocks_max(),
-            files_reserved=resources.files_reserved(),
+            open_blocks_max=process_resources.open_blocks_max(),
+            files_reserved=process_resources.files_reserved(),
             log=log,
             on_fatal=self._on_fatal,
         )

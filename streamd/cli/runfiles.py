@@ -6,7 +6,7 @@ import json
 import os
 
 from streamd.cli.addresses import addresses_of
-from streamd.config.cluster import join_address
+from streamd.config.cluster_options import join_address
 
 
 def write_pid(path: str) -> None:

@@ -14,7 +14,7 @@ from streamd.cli import runfiles
 from streamd.config import flags
 from streamd.config.options import Options
 from streamd.errors import ConfigError, OpenClusterError, UnservedError
-from streamd.obs.log import Log
+from streamd.obs.server_log import Log
 
 NAME_OF_PEER = "nats-server"
 _REFUSED = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from streamd.config.durations import parse_duration
+from streamd.config.duration_values import parse_duration
 from streamd.config.grammar import Value
 from streamd.config.options import Options
 from streamd.config.values import as_flag, as_integer, as_members, as_text, unknown_field

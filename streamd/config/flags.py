@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamd.config import reader
-from streamd.config.cluster import join_address, parse_cluster_url, parse_routes
+from streamd.config.cluster_options import join_address, parse_cluster_url, parse_routes
 from streamd.config.options import Options, finish
 from streamd.errors import ConfigError, OpenClusterError, UnservedError
 from streamd.limits import CLUSTER_PASSWORD_CHARS_MIN

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamd.config.cluster import ClusterOptions, client_address
+from streamd.config.cluster_options import ClusterOptions, client_address
 from streamd.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
 from streamd.limits import (

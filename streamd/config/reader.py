@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from streamd.config.block_reader import Setter, Unserved, put_in, put_on, words
-from streamd.config.cluster import ClusterOptions, ClusterTls
+from streamd.config.cluster_options import ClusterOptions, ClusterTls
 from streamd.config.grammar import Value, digest, parse_file
 from streamd.config.options import Options
 from streamd.config.users_reader import OPERATORS, UNSERVED_AUTHORIZATION, UsersReader

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from streamd.config.cluster import RouteUrl, parse_route
+from streamd.config.cluster_options import RouteUrl, parse_route
 from streamd.config.grammar import Value
 from streamd.errors import ConfigError
 

@@ -101,7 +101,7 @@ class RecordCodec(Protocol):
 
 
 class ColumnsView(Protocol):
-    """Per-message columns of one block, in seq order. Concrete class: machine/columns.py.
+    """Per-message columns of one block, in seq order. Concrete class: machine/indexes/columns.py.
 
     `seqs` is None when the block's seqs are contiguous from `first_seq`. `subject_ids` index into
     `subjects`, this block's own dictionary.

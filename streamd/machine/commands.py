@@ -64,8 +64,8 @@ CONFIGURE = 13
 Outcome: True or JsError."""
 CREATE_CONSUMER = 14
 """[CREATE_CONSUMER, ts, name: str, config: dict, action: str, is_pedantic]: action is "", "create"
-or "update". The consumer's uid is the entry's index. Outcome: Consumer (machine/consumer.py), or
-JsError."""
+or "update". The consumer's uid is the entry's index. Outcome: Consumer
+(machine/consumers/consumer.py), or JsError."""
 DELETE_CONSUMER = 15
 """[DELETE_CONSUMER, ts, name: str, consumer_uid, reason, removes_later]: uid 0 = whatever has the
 name. reason "" (asked for) or "inactive". `removes_later` (absent: False): what only this consumer

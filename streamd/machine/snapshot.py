@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgpack
 
 from streamd.errors import CorruptionError
-from streamd.machine.columns import Columns
-from streamd.machine.consumer import Consumer
-from streamd.machine.dedupe import columns_of
-from streamd.machine.publish import flags_from
+from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.indexes.columns import Columns
+from streamd.machine.streams.dedupe import columns_of
+from streamd.machine.streams.publish import flags_from
 from streamd.types import Index, Seq, Uid
 
 if TYPE_CHECKING:
-    from streamd.machine.stream import StreamMachine
+    from streamd.machine.streams.stream import StreamMachine
 
 _STATE_VERSION: Final = 1
 _INDEX_VERSION: Final = 1
@@ -179,7 +179,7 @@ def _cache_of(index_db: bytes | None, stamp: list[int]) -> list[Any] | None:
 
 
 def columns_from(records: Iterable[Any]) -> Columns:
-    """Columns of a block from its records (store.format.Record), in order."""
+    """Columns of a block from its records (store.blocks.record_format.Record), in order."""
     columns = Columns()
     ids: dict[bytes, int] = {}
     next_seq: Seq = 0

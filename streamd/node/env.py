@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from streamd.node.clock import SystemClock
-from streamd.node.monitor import Loop, Monitor
+from streamd.node.groups.monitor import Loop, Monitor
 from streamd.node.ports import Clock
 from streamd.store.disk import Disk, DiskThread, OsDisk, Thread
 

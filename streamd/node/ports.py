@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from streamd.errors import CorruptionError
 from streamd.machine.meta import MetaMachine
-from streamd.machine.stream import StreamMachine
+from streamd.machine.streams.stream import StreamMachine
 from streamd.raft.messages import Message
 from streamd.types import Msg, NodeId, Seq, StoredMsg, Uid
 
@@ -112,7 +112,8 @@ class DeliverSink(Protocol):
 
 
 class Wires(Protocol):
-    """Core NATS as the node sees it: net/pubsub.py. Given to the node's constructor."""
+    """Core NATS as the node sees it: net/pubsub/message_router.py. Given to the node's
+    constructor."""
 
     def sink(self, subject: bytes, queue: bytes = b"") -> DeliverSink | None:
         """Return where `subject` (within queue group `queue`, if any) leads; None: no interest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamd.node.monitor import Loop
+from streamd.node.groups.monitor import Loop
 
 
 class Timers:

@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from streamd.limits import UNCOMMITTED_BYTES_MAX
-from streamd.raft import doubt, membership
+from streamd.raft import membership, recovering
 from streamd.raft.election import FOLLOWER, ROLE_NAMES
 from streamd.raft.log import LogReader
 from streamd.raft.member import Member
 from streamd.raft.membership import Membership
 from streamd.raft.messages import ReadQuery
-from streamd.raft.peer import REPLICATE, STATE_NAMES, Peer
+from streamd.raft.progress import REPLICATE, STATE_NAMES, Peer
 from streamd.raft.ready import NotLeader, ProposalRejected, ReadState, Ready, Token, Write
 from streamd.raft.replication import Leadership
 from streamd.raft.state import NEVER
@@ -228,7 +228,7 @@ class RaftCore(Member):
         if now_ms >= leadership.quorum_at_ms:
             since_ms = now_ms - self._election_ms
             if not leadership.has_heard_quorum(since_ms) or (
-                leadership.has_doubts and doubt.is_stuck(leadership, since_ms)
+                leadership.has_doubts and recovering.is_stuck(leadership, since_ms)
             ):
                 self._become_follower(self.term, None)
                 return

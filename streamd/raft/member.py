@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamd.raft import doubt, election, membership
+from streamd.raft import election, membership, recovering
 from streamd.raft.election import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
 from streamd.raft.log import next_chain
 from streamd.raft.messages import (
@@ -27,7 +27,7 @@ from streamd.raft.messages import (
     Vote,
     VoteReply,
 )
-from streamd.raft.peer import Peer
+from streamd.raft.progress import Peer
 from streamd.raft.ready import ProposalRejected, ReadState
 from streamd.raft.replication import Leadership
 from streamd.raft.roles import LEADER_LOST_MS, Roles
@@ -243,7 +243,7 @@ class Member(Roles):
             self._alert(text)
             leadership.probe_at_end(peer)  # it does not know that it differs: this shows it
             return
-        has_put_back = not peer.is_uncertain and doubt.has_put_back(peer, reply)
+        has_put_back = not peer.is_uncertain and recovering.has_put_back(peer, reply)
         if has_put_back:
             text = f"{sender} lacks entry {reply.index}, which it had: is its data of a backup?"
             self._alert(text)
@@ -402,17 +402,17 @@ class Member(Roles):
 
     def _doubt(self, leadership: Leadership, peer: Peer) -> None:
         """Start to count on nothing of `peer`; the entry that may end this is appended now."""
-        doubt.doubt(leadership, peer, self._append(b"", None, None))
+        recovering.doubt(leadership, peer, self._append(b"", None, None))
 
     def _weigh(self, leadership: Leadership, peer: Peer, reply: AppendReply) -> bool:
         """Settle what a reply says about a peer's memory before it says anything else; True if
         the peer counts again from now on."""
-        if (reply.is_uncertain and not peer.is_uncertain) or doubt.has_lost_more(peer, reply):
+        if (reply.is_uncertain and not peer.is_uncertain) or recovering.has_lost_more(peer, reply):
             self._doubt(leadership, peer)
             if not reply.is_ok and not reply.is_diverged:
                 peer.next = reply.index + 1  # its hint applies to this
         elif reply.is_ok and not reply.is_uncertain and reply.index >= peer.certain_from:
-            doubt.trust(leadership, peer)
+            recovering.trust(leadership, peer)
             return True
         return False
 

@@ -1,4 +1,4 @@
-"""What members of one group say to each other. Values only; bytes are `protocol/peer.py`'s.
+"""What members of one group say to each other. Values only; bytes are `protocol/peer_frames.py`'s.
 
 Every message carries the term of its sender (a pre-vote: the term it would campaign in), so that
 whatever an old term produced is recognised and dropped by its receiver.

@@ -22,7 +22,7 @@ from streamd.raft.messages import (
     SnapshotOffer,
     TimeoutNow,
 )
-from streamd.raft.peer import DIVERGED, PROBE, REPLICATE, SNAPSHOT, Peer
+from streamd.raft.progress import DIVERGED, PROBE, REPLICATE, SNAPSHOT, Peer
 from streamd.raft.ready import Outgoing, ProposalRejected
 from streamd.types import Index, NodeId, Term
 

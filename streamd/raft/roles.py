@@ -10,12 +10,12 @@ from typing import Any
 
 from crc32c import crc32c
 
-from streamd.raft import doubt, membership
+from streamd.raft import membership, recovering
 from streamd.raft.election import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE, Ballot
 from streamd.raft.log import pack_identity
 from streamd.raft.membership import Membership
 from streamd.raft.messages import AppendReply, Certify, Vote, VoteReply
-from streamd.raft.peer import Peer
+from streamd.raft.progress import Peer
 from streamd.raft.ready import ReadState
 from streamd.raft.replication import Leadership
 from streamd.raft.state import NEVER, State
@@ -183,7 +183,7 @@ class Roles(State):
         if ballot.uncertain:
             is_unanimous = ballot.is_unanimous(self.log.membership)
             at_once = ballot.uncertain & ballot.known if is_unanimous else set()
-            doubt.begin(self._leadership, ballot.uncertain, at_once)
+            recovering.begin(self._leadership, ballot.uncertain, at_once)
         self.forgetful = ballot.uncertain | ({self.node_id} if self.is_uncertain else set())
         if ballot.has_quorum(self.log.membership):
             self.forgetful = set()
@@ -313,7 +313,7 @@ class Roles(State):
 
     def _certify(self, node_id: NodeId, peer: Peer) -> None:
         leadership = self._leadership
-        if leadership is not None and doubt.may_certify(leadership, peer):
+        if leadership is not None and recovering.may_certify(leadership, peer):
             self._outbox.append((node_id, Certify(self.term, peer.certain_from)))
 
     def _settle_reads(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 from streamd import limits
 from streamd.errors import NOT_OPENED, DiskError, ReadError
-from streamd.store.direct import DirectWriter
+from streamd.store.direct_io import DirectWriter
 from streamd.types import Buffer
 
 T = TypeVar("T")

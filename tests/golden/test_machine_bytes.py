@@ -14,8 +14,8 @@ import pytest
 from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.meta import MetaMachine
-from streamd.machine.stream import StreamMachine
-from streamd.store.block_codec import BlockCodec
+from streamd.machine.streams.stream import StreamMachine
+from streamd.store.blocks.block_codec import BlockCodec
 from streamd.types import Entry
 from tests.unit.machine.box import SECOND, START_NS, Box
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from streamd.store import format as fmt
-from streamd.store import snapshots
-from streamd.store import wal_format as wf
-from streamd.store.footer import (
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks import snapshots
+from streamd.store.blocks.footer import (
     TRAILER_BYTES,
     FooterColumns,
     decode_footer,
     encode_footer,
     footer_length,
 )
-from streamd.store.wal import Wal
+from streamd.store.wal import wal_format as wf
+from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry, HardState
 from tests.sim.disk import SimDisk, SimThread
 

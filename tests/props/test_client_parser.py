@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamd.protocol import client
-from streamd.protocol.client import ClientParser
+from streamd.protocol import client_protocol
+from streamd.protocol.client_protocol import ClientParser
 
 _token = st.sampled_from([b"a", b"foo.bar", b"PUB", b"_INBOX.x.1", b"x\r", b"$JS.ACK.s.c"])
 _payload = st.one_of(
@@ -54,7 +54,7 @@ def _flat(chunks):
     flat = []
     for chunk in chunks:
         for event in parser.feed(chunk):
-            if event[0] != client.PUBS:
+            if event[0] != client_protocol.PUBS:
                 flat.append(event)
                 continue
             _, subjects, replies, headers, payloads = event
@@ -100,14 +100,14 @@ def test_many_at_once_means_what_one_by_one_means(run, tail, at, byte):
     data = bytearray(run + tail)
     if at < len(data):
         data[at] = byte
-    smallest = client.PARSER_BULK_BYTES_MIN
+    smallest = client_protocol.PARSER_BULK_BYTES_MIN
     try:
-        client.PARSER_BULK_BYTES_MIN = 1
+        client_protocol.PARSER_BULK_BYTES_MIN = 1
         at_once = _flat([bytes(data)])
-        client.PARSER_BULK_BYTES_MIN = 1 << 30
+        client_protocol.PARSER_BULK_BYTES_MIN = 1 << 30
         one_by_one = _flat([bytes(data)])
     finally:
-        client.PARSER_BULK_BYTES_MIN = smallest
+        client_protocol.PARSER_BULK_BYTES_MIN = smallest
     assert at_once == one_by_one
 
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from streamd.machine import commands
-from streamd.machine.consumer import Consumer
+from streamd.machine.consumers.consumer import Consumer
 from tests.unit.consumer_bed import Bed, Inbox, ack_of
 
 SECOND = 1_000_000_000

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from streamd.machine import commands
-from streamd.machine.seqset import as_ranges
-from streamd.machine.trimming import Unwanted
+from streamd.machine.indexes.seqset import as_ranges
+from streamd.machine.streams.trimming import Unwanted
 from streamd.subjects import matches
 from tests.unit.machine.box import Box
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamd.machine import seqset
-from streamd.machine.seqset import SeqSet
+from streamd.machine.indexes import seqset
+from streamd.machine.indexes.seqset import SeqSet
 from tests.holdings import sizes
 
 SEQS = st.one_of(st.integers(1, 60), st.integers(2000, 2100), st.integers(4000, 9000))

@@ -17,13 +17,15 @@ from hypothesis.stateful import (
 )
 
 from streamd.errors import JsError
-from streamd.machine import commands, lookup, trimming
+from streamd.machine import commands
 from streamd.machine.base import REWRITTEN
 from streamd.machine.digest import MASK64, mix64
-from streamd.machine.retention import Limits
-from streamd.machine.seqset import as_ranges
-from streamd.machine.stream import StreamMachine
-from streamd.store.block_codec import BlockCodec
+from streamd.machine.indexes import lookup
+from streamd.machine.indexes.seqset import as_ranges
+from streamd.machine.streams import trimming
+from streamd.machine.streams.retention import Limits
+from streamd.machine.streams.stream import StreamMachine
+from streamd.store.blocks.block_codec import BlockCodec
 from streamd.subjects import Matcher, matches
 from tests.unit.machine.box import Blocks, Box
 

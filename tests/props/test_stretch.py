@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamd.machine import commands
-from streamd.store.format import decode_run
+from streamd.store.blocks.record_format import decode_run
 from tests.unit.machine.box import Box
 
 

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from streamd.net.routes import RouteTable
-from streamd.net.sublist import Sublist, Subscription
+from streamd.net.pubsub.subject_routes import RouteTable
+from streamd.net.pubsub.sublist import Sublist, Subscription
 from streamd.subjects import Matcher, collides, is_subset, is_valid, matches
 
 _token = st.sampled_from([b"a", b"b", b"_INBOX"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamd.errors import CorruptionError
-from streamd.store.wal import Wal
+from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry, HardState
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 

@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from streamd.store.wal import Wal
+from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry, HardState
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 

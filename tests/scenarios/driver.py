@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from streamd.config.options import Options
 from streamd.machine import commands
-from streamd.net.health import Health, judge, not_current
-from streamd.net.jetstreamz import JetStreamSources, JetStreamz
-from streamd.net.slices import finish
+from streamd.net.monitoring.healthz import Health, judge, not_current
+from streamd.net.monitoring.jetstreamz import JetStreamSources, JetStreamz
+from streamd.net.monitoring.sliced_pages import finish
 from streamd.types import META_UID, Msg, NodeId, Seq, Uid
 from tests.scenarios.nodes import Nodes, setting
 from tests.sim.host import ROOT

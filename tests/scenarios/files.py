@@ -9,11 +9,11 @@ from typing import Any
 
 from streamd.machine import commands
 from streamd.machine.base import Effects
-from streamd.machine.stream import StreamMachine
-from streamd.node.scrub import check_content
-from streamd.node.snapshot_state import unwrap, wrap
-from streamd.store.block_codec import BlockCodec
-from streamd.store.stream_store import StreamStore
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.groups.snapshot_state import unwrap, wrap
+from streamd.node.integrity.scrub import check_content
+from streamd.store.blocks.block_codec import BlockCodec
+from streamd.store.blocks.stream_store import StreamStore
 from streamd.types import Entry, NodeId
 from tests.scenarios.driver import ROOT, Cluster
 from tests.sim.cluster import scrubbing

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 from streamd.api.router import Router
 from streamd.machine import commands
-from streamd.machine.stream import StreamMachine
-from streamd.node import group as g
-from streamd.node.group import Group
-from streamd.node.monitor import Monitor
-from streamd.node.node import Node
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.groups import group as g
+from streamd.node.groups.group import Group
+from streamd.node.groups.monitor import Monitor
+from streamd.node.local_node import Node
 from streamd.raft import log as raft_log
 from streamd.types import META_UID, NodeId, Uid
 from tests.sim.checkers import Checkers, Probes

@@ -8,7 +8,7 @@ import pytest
 
 from streamd import limits
 from streamd.machine import commands
-from streamd.store import wal_format as wf
+from streamd.store.wal import wal_format as wf
 from streamd.types import META_UID, NodeId, Seq
 from tests.scenarios.driver import ROOT, Cluster, setting
 from tests.scenarios.files import copy_of, damages_of, put_back_all

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamd.store.identity import NAMES
+from streamd.store.node_file import NAMES
 from tests.scenarios.conftest import Make
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import cut, damages_of, fast_scrubbing

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.store import wal_format as wf
+from streamd.store.wal import wal_format as wf
 from streamd.types import META_UID, NodeId, Uid
 from tests.scenarios.conftest import Make
 from tests.scenarios.driver import ROOT, Cluster
@@ -65,7 +65,7 @@ def until_led(cluster: Cluster) -> NodeId:
 
 def until_whole(cluster: Cluster) -> None:
     """As the driver's. Whoever was elected by everybody is vouched for by that: it remembers all
-    that there is from then on (raft/doubt.py)."""
+    that there is from then on (raft/recovering.py)."""
     for uid in (META_UID, cluster.uid("S")):
         cluster.until("led", lambda uid=uid: cluster.leader_name(uid), 20)
         cluster.checkers.durability.on_certify(cluster.leader_name(uid), uid)

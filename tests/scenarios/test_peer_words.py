@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from streamd.machine import commands
-from streamd.protocol import peer_args
-from streamd.protocol.peer_args import MalformedArgs
+from streamd.protocol import peer_schemas
+from streamd.protocol.peer_schemas import MalformedArgs
 from streamd.types import META_UID, NodeId
 from tests.scenarios.driver import Cluster
 
@@ -81,7 +81,7 @@ def wrong(value: Any) -> list[Any]:
 
 
 class Door:
-    """What a link does with notes and calls, but for the link (net/peer_link.py)."""
+    """What a link does with notes and calls, but for the link (net/route/link.py)."""
 
     def __init__(
         self, cluster: Cluster, name: NodeId, sender: NodeId, *, is_raising: bool = True
@@ -94,7 +94,7 @@ class Door:
 
     def note(self, kind: str, args: Any) -> None:
         try:
-            peer_args.check_note(kind, args)
+            peer_schemas.check_note(kind, args)
             if not kind.startswith(("net.", "gate.")):  # core NATS' own, see test_remote
                 self._handler.on_note(self._sender, kind, args)
             self.passed += 1
@@ -106,7 +106,7 @@ class Door:
 
     def call(self, method: str, args: Any) -> None:
         try:
-            peer_args.check_call(method, args)
+            peer_schemas.check_call(method, args)
             self._handler.on_call(self._sender, method, args, lambda outcome: None)
             self.passed += 1
         except MalformedArgs:
@@ -118,11 +118,11 @@ class Door:
 
 def test_every_note_and_call_has_a_shape_and_a_sample() -> None:
     """A new one must be here, or it is not tried."""
-    assert peer_args.kinds() == (tuple(NOTES), tuple(CALLS))
+    assert peer_schemas.kinds() == (tuple(NOTES), tuple(CALLS))
     for kind, args in NOTES.items():
-        peer_args.check_note(kind, args)
+        peer_schemas.check_note(kind, args)
     for method, args in CALLS.items():
-        peer_args.check_call(method, args)
+        peer_schemas.check_call(method, args)
 
 
 def test_nonsense_from_a_peer_harms_nobody(cluster: Cluster) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from streamd import errors
 from streamd.machine.snapshot import decode_stream
-from streamd.node import group as g
-from streamd.node.snapshot_state import unwrap
-from streamd.store.snapshots import Snapshot, SnapshotFile
+from streamd.node.groups import group as g
+from streamd.node.groups.snapshot_state import unwrap
+from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
 from streamd.types import META_UID, Index, NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, campaign
 from tests.scenarios.driver import ROOT, Cluster

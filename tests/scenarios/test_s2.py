@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamd.store.index_db import write_index
+from streamd.store.blocks.index_db import write_index
 from streamd.types import NodeId
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import cut

@@ -13,13 +13,14 @@ import pytest
 
 from streamd import limits
 from streamd.errors import CorruptionError, ReadError
-from streamd.net.health import judge
-from streamd.net.slices import finish
-from streamd.node import group as g
-from streamd.node import replica_recovery, scrub
-from streamd.node.catch_ups import CatchUps
-from streamd.node.stream_group import StreamGroup
-from streamd.store.block import HEADER_BYTES
+from streamd.net.monitoring.healthz import judge
+from streamd.net.monitoring.sliced_pages import finish
+from streamd.node.catchup.service import CatchUps
+from streamd.node.groups import group as g
+from streamd.node.integrity import scrub
+from streamd.node.replicas import replica_recovery
+from streamd.node.stream_groups.stream_group import StreamGroup
+from streamd.store.blocks.block import HEADER_BYTES
 from streamd.types import NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, Make, campaign
 from tests.scenarios.driver import ROOT, Cluster

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamd.store.snapshots import decode
+from streamd.store.blocks.snapshots import decode
 from streamd.types import META_UID, NodeId, Seq
 from tests.scenarios.driver import Cluster
 from tests.scenarios.files import check_blocks, damages_of, fast_scrubbing

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from streamd import limits
-from streamd.node import catchup
+from streamd.node.catchup import fetch
 from streamd.types import NodeId
 from tests.scenarios.conftest import Make
 from tests.scenarios.driver import ROOT, Cluster
@@ -178,7 +178,7 @@ def test_a_fetched_stream_takes_its_place_when_files_can_be_opened_again(cluster
 
     def is_about_to_swap() -> bool:
         running = node.replicas.catch_ups._running.get(uid)
-        return running is not None and running.state in (catchup.CLOSING, catchup.SWAPPING)
+        return running is not None and running.state in (fetch.CLOSING, fetch.SWAPPING)
 
     assert cluster.world.run(cluster.world.now_us + 5 * SECOND, is_about_to_swap)
     disk.fail("open", errno.EMFILE, under=f"{ROOT}/streams", count=0)

@@ -12,18 +12,18 @@ import msgpack
 
 from streamd import errors
 from streamd.machine.base import Effects
-from streamd.machine.stream import StreamMachine
-from streamd.node.catchup import CatchUp, CatchUpTurns, InstalledSnapshot
-from streamd.node.catchup_source import CatchUpSource
-from streamd.node.scrub import check_content, check_installed
-from streamd.node.snapshot_state import unwrap, wrap
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.catchup.fetch import CatchUp, CatchUpTurns, InstalledSnapshot
+from streamd.node.catchup.serve import CatchUpSource
+from streamd.node.groups.snapshot_state import unwrap, wrap
+from streamd.node.integrity.scrub import check_content, check_installed
 from streamd.raft.membership import Membership
-from streamd.store.block_codec import BlockCodec
-from streamd.store.install import FileInstall, finish_install
-from streamd.store.install_buffered import MemoryInstall
-from streamd.store.memory import MemoryStreamStore
-from streamd.store.source import FileSource, MemorySource, SnapshotSource
-from streamd.store.stream_store import StreamStore
+from streamd.store.blocks.block_codec import BlockCodec
+from streamd.store.blocks.memory_blocks import MemoryStreamStore
+from streamd.store.blocks.stream_store import StreamStore
+from streamd.store.transfer.install import FileInstall, finish_install
+from streamd.store.transfer.install_buffered import MemoryInstall
+from streamd.store.transfer.source import FileSource, MemorySource, SnapshotSource
 from streamd.types import Entry, Index, Uid
 from tests.sim.disk import SimDisk, SimThread
 

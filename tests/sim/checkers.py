@@ -16,14 +16,14 @@ from zlib import crc32
 from streamd.machine import commands
 from streamd.machine.base import APPEND, Effects
 from streamd.machine.meta import MetaMachine, StreamAsset
-from streamd.machine.stream import StreamMachine
-from streamd.node.group import Group
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.groups.group import Group
 from streamd.raft.core import RaftCore
 from streamd.raft.messages import AppendReply, Certify, Message, VoteReply
 from streamd.raft.ready import Ready
-from streamd.store.block_codec import BlockCodec
-from streamd.store.format import MSG, scan
-from streamd.store.wal import Wal
+from streamd.store.blocks.block_codec import BlockCodec
+from streamd.store.blocks.record_format import MSG, scan
+from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import META_UID, Entry, Index, Msg, NodeId, Seq, Term, Uid
 from tests.sim.disk import SimDisk
 from tests.sim.durability import Durability
@@ -337,9 +337,9 @@ class Probes:
         self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> Probes:
-        from streamd.node.group import Turn
-        from streamd.node.monitor import Monitor
-        from streamd.node.peering import Peering
+        from streamd.node.cluster.peering import Peering
+        from streamd.node.groups.group import Turn
+        from streamd.node.groups.monitor import Monitor
 
         checkers = self._checkers
         take = RaftCore.take

@@ -9,14 +9,14 @@ from typing import Any
 
 from streamd import limits
 from streamd.errors import JsError
-from streamd.machine import stream_consumers
 from streamd.machine.base import IS_NEVER
 from streamd.machine.meta import StreamAsset
-from streamd.machine.stream import StreamMachine
-from streamd.node import stream_group
-from streamd.node.monitor import Monitor
-from streamd.store import blocks
-from streamd.store.hot_tail import HotBudget, HotTail
+from streamd.machine.streams import stream_consumers
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.groups.monitor import Monitor
+from streamd.node.stream_groups import stream_group
+from streamd.store.blocks import block_set
+from streamd.store.blocks.tail_cache import HotBudget, HotTail
 from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
 from tests.sim.drain import Drain
@@ -521,9 +521,9 @@ def small_limits() -> Iterator[None]:
         ):
             stack.enter_context(_set(limits, name, value))
         from streamd.raft import log, replication
-        from streamd.store import wal_in_use
+        from streamd.store.wal import pinned_segments
 
-        stack.enter_context(_set(wal_in_use, "SEGMENTS_MAX", 6))
+        stack.enter_context(_set(pinned_segments, "SEGMENTS_MAX", 6))
         stack.enter_context(_set(replication, "RAFT_APPEND_ENTRIES", 4))
         stack.enter_context(_set(replication, "RAFT_INFLIGHT_APPENDS", 4))
 
@@ -538,7 +538,7 @@ def small_limits() -> Iterator[None]:
 def little_memory() -> Iterator[None]:
     """Have blocks written after a few messages, and read back from their files after some more."""
     with ExitStack() as stack:
-        stack.enter_context(_set(blocks, "FLUSH_BYTES", 4 * 1024))
+        stack.enter_context(_set(block_set, "FLUSH_BYTES", 4 * 1024))
         stack.enter_context(_set(HotTail.__init__, "__defaults__", (8 * 1024,)))
         few = dict(HotBudget.__init__.__kwdefaults__ or {}) | {"queue_bytes_max": 16 * 1024}
         stack.enter_context(_set(HotBudget.__init__, "__kwdefaults__", few))

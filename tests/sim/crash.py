@@ -24,7 +24,7 @@ from streamd import limits
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import REWRITTEN
-from streamd.node import group as g
+from streamd.node.groups import group as g
 from streamd.types import Entry, Index
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 from tests.sim.node import SimClock, SimNode, fold

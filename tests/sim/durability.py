@@ -18,8 +18,8 @@ from typing import NamedTuple
 from streamd.machine.meta import StreamAsset
 from streamd.raft.core import RaftCore
 from streamd.raft.messages import AppendReply, VoteReply
-from streamd.store import snapshots
-from streamd.store.format import REWRITTEN, block_number
+from streamd.store.blocks import snapshots
+from streamd.store.blocks.record_format import REWRITTEN, block_number
 from streamd.types import META_UID, Entry, Index, NodeId, Term, Uid
 from tests.sim.disk import SimDisk
 from tests.sim.durable import durable_groups

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from streamd.store import wal_format as wf
-from streamd.store.wal_recovery import SUFFIX
+from streamd.store.wal import wal_format as wf
+from streamd.store.wal.wal_recovery import SUFFIX
 from streamd.types import HardState, Index, Term, Uid
 from tests.sim.disk import SimDisk
 

@@ -563,7 +563,8 @@ class Faults:
         return f"{host.name} {'copied' if backup is None else 'put back'}"
 
     def _is_seen(self, host: Host) -> bool:
-        """True if all others remember the present start of `host` (node/sightings.py)."""
+        """True if all others remember the present start of `host`
+        (node/identity/incarnations.py)."""
         assert host.node is not None
         identity = host.node.identity
         latest = [

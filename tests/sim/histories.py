@@ -21,11 +21,12 @@ from typing import Any
 from unittest.mock import patch
 
 from streamd import limits
-from streamd.machine import commands, stream_consumers
-from streamd.machine.consumer import Consumer
-from streamd.machine.trimming import Unwanted
-from streamd.node import group as g
-from streamd.node import stream_group
+from streamd.machine import commands
+from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.streams import stream_consumers
+from streamd.machine.streams.trimming import Unwanted
+from streamd.node.groups import group as g
+from streamd.node.stream_groups import stream_group
 from streamd.types import Entry, Index, Seq, Uid
 from tests.sim.crash import Campaign
 from tests.sim.disk import SimDisk, SimThread

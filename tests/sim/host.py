@@ -14,8 +14,8 @@ from typing import Any
 
 from streamd.api.router import Router
 from streamd.errors import StreamdError
-from streamd.node.monitor import Loop, Monitor
-from streamd.node.node import Node
+from streamd.node.groups.monitor import Loop, Monitor
+from streamd.node.local_node import Node
 from streamd.node.ports import Clock
 from streamd.store.disk import Disk
 from streamd.types import NodeId

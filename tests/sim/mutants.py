@@ -15,17 +15,18 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from streamd.limits import LEARNER_LAG_ENTRIES
-from streamd.machine.consumer import Consumer
-from streamd.machine.consumer_acks import ConsumerAcks
-from streamd.machine.dedupe import DedupeWindow
-from streamd.machine.index import StreamIndex
-from streamd.node import moves, rosters, snapshot_state
-from streamd.node.group import Group
-from streamd.node.moves import Moves
-from streamd.node.rafts import Rafts
-from streamd.node.redelivery import Redelivery
-from streamd.node.snapshot_writers import StreamSnapshots
-from streamd.node.tails import Tails
+from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.consumers.consumer_acks import ConsumerAcks
+from streamd.machine.indexes.index import StreamIndex
+from streamd.machine.streams.dedupe import DedupeWindow
+from streamd.node.cluster import reconfiguration, reconfiguration_steps
+from streamd.node.cluster.reconfiguration import Moves
+from streamd.node.delivery.redelivery import Redelivery
+from streamd.node.groups import snapshot_state
+from streamd.node.groups.group import Group
+from streamd.node.groups.raft_members import Rafts
+from streamd.node.groups.snapshot_writers import StreamSnapshots
+from streamd.node.integrity.discarded_entries import Tails
 from streamd.raft import election, membership
 from streamd.raft.core import RaftCore
 from streamd.raft.election import Ballot
@@ -36,9 +37,9 @@ from streamd.raft.messages import Append, AppendReply, Quiesce
 from streamd.raft.ready import Ready
 from streamd.raft.replication import Leadership
 from streamd.raft.state import State
-from streamd.store.block import BlockFiles
-from streamd.store.wal import Wal
-from streamd.store.wal_recovery import _SegmentScan
+from streamd.store.blocks.block import BlockFiles
+from streamd.store.wal.wal_recovery import _SegmentScan
+from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import NodeId
 from tests.sim import growth
 from tests.sim.disk import SimDisk
@@ -432,7 +433,7 @@ def quiet_without_a_look(replace: Replace) -> None:
 
 def members_not_in_snapshot(replace: Replace) -> None:
     """After a restart from a snapshot a group has the members it began with."""
-    from streamd.node import replica_recovery
+    from streamd.node.replicas import replica_recovery
 
     unwrap = snapshot_state.unwrap
     replace(replica_recovery, "unwrap", lambda blob: (None, unwrap(blob)[1]))
@@ -476,7 +477,7 @@ def _handle(replace: Replace, message: type, handler: Any) -> None:
 
 def all_new_replicas_at_once(replace: Replace) -> None:
     """A learner that has caught up waits for all others before it votes."""
-    step = rosters.next_roster
+    step = reconfiguration_steps.next_roster
 
     def patient(raft: RaftCore, wanted: tuple[NodeId, ...], **options: bool) -> Any:
         missing = set(wanted) - set(raft.members.voters)
@@ -485,7 +486,7 @@ def all_new_replicas_at_once(replace: Replace) -> None:
             return None
         return step(raft, wanted, **options)
 
-    replace(moves, "next_roster", patient)
+    replace(reconfiguration, "next_roster", patient)
 
 
 def learners_are_current(replace: Replace) -> None:

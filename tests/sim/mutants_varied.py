@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streamd.machine.consumer import Consumer
-from streamd.machine.expiry import Expiry
-from streamd.machine.stream_consumers import StreamConsumers
-from streamd.node.trimmer import Trimmer
+from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.streams.expiry import Expiry
+from streamd.machine.streams.stream_consumers import StreamConsumers
+from streamd.node.stream_groups.bulk_delete import Trimmer
 
 Replace = Callable[[Any, str, Any], None]
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from streamd import errors
 from streamd.errors import ConfigError, JsError
-from streamd.protocol import peer, peer_args
+from streamd.protocol import peer_frames, peer_schemas
 from streamd.raft.messages import Message
 from streamd.types import NodeId, Uid
 from tests.sim.world import MS, World
@@ -181,7 +181,7 @@ class SimNet:
             link.held[receiver].append(data)  # until the direction is free again, then in order
             return
         link.heard_us[receiver] = self.world.now_us
-        for frame in peer.FrameReader().feed(data):
+        for frame in peer_frames.FrameReader().feed(data):
             if not link.is_open[receiver]:
                 return
             link.ends[receiver].on_frame(link, sender, frame)
@@ -203,7 +203,7 @@ class SimNet:
         link = Link(self._numbers, dialer, other)
         dialer.links[target] = other.links[name] = link
         link.heard_us = dict.fromkeys(link.heard_us, self.world.now_us)
-        self.transmit(link, target, peer.hello(dialer.handler.hello()))
+        self.transmit(link, target, peer_frames.hello(dialer.handler.hello()))
 
     def close_end(self, link: Link, name: NodeId, reason: str) -> None:
         """Close one end: that side knows at once, the other when the news reaches it."""
@@ -273,9 +273,9 @@ class SimPeers:
         weather = self._net.weather
         if weather.loss or weather.duplicate or weather.reorder:
             for message in messages:  # each on its own, for each may get lost
-                self._net.transmit_raft(link, node_id, peer.encode_raft(uid, [message]))
+                self._net.transmit_raft(link, node_id, peer_frames.encode_raft(uid, [message]))
         else:
-            self._net.transmit(link, node_id, peer.encode_raft(uid, messages))
+            self._net.transmit(link, node_id, peer_frames.encode_raft(uid, messages))
 
     def call(
         self,
@@ -292,13 +292,13 @@ class SimPeers:
         self._call_count += 1
         number = self._call_count
         self._calls[number] = (node_id, done)
-        self._net.transmit(link, node_id, peer.frame(peer.CALL, number, method, args))
+        self._net.transmit(link, node_id, peer_frames.frame(peer_frames.CALL, number, method, args))
         self.process.schedule(timeout_ms * MS, self._settle, number, errors.CLUSTER_NOT_AVAIL())
 
     def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
         link = self._up(node_id)
         if link is not None:
-            self._net.transmit(link, node_id, peer.frame(peer.NOTE, kind, args))
+            self._net.transmit(link, node_id, peer_frames.frame(peer_frames.NOTE, kind, args))
 
     def is_up(self, node_id: NodeId) -> bool:
         return self._up(node_id) is not None
@@ -320,30 +320,32 @@ class SimPeers:
     def on_frame(self, link: Link, sender: NodeId, frame: list[Any]) -> None:
         """Take one frame of a link."""
         kind = frame[0]
-        if kind == peer.HELLO:
-            self._on_hello(link, sender, peer.check_hello(frame))
+        if kind == peer_frames.HELLO:
+            self._on_hello(link, sender, peer_frames.check_hello(frame))
         elif not link.is_up[self.name]:
             return  # nothing counts before the handshake is over
-        elif kind == peer.RAFT:
-            uid, messages = peer.raft_of(frame)
+        elif kind == peer_frames.RAFT:
+            uid, messages = peer_frames.raft_of(frame)
             self.handler.on_raft(sender, uid, messages)
-        elif kind == peer.CALL:
-            peer_args.check_call(frame[2], frame[3])  # as a link does: raising, here, is a failure
+        elif kind == peer_frames.CALL:
+            peer_schemas.check_call(
+                frame[2], frame[3]
+            )  # as a link does: raising, here, is a failure
             self._on_call(link, sender, frame)
-        elif kind == peer.ANSWER:
+        elif kind == peer_frames.ANSWER:
             _, number, is_error, value = frame
             self._settle(number, JsError(*value) if is_error else value)
-        elif kind == peer.NOTE:
+        elif kind == peer_frames.NOTE:
             self._on_note(sender, frame[1], frame[2])
 
     def _on_hello(self, link: Link, sender: NodeId, facts: dict[str, Any]) -> None:
         net = self._net
         is_dialed = self.name == list(link.ends)[1]
         if is_dialed:
-            net.transmit(link, sender, peer.hello(self.handler.hello()))
+            net.transmit(link, sender, peer_frames.hello(self.handler.hello()))
         link.is_up[self.name] = True
         net.world.note(f"link {self.name}-{sender} up at {self.name}")
-        peer_args.check_hello(facts)
+        peer_schemas.check_hello(facts)
         try:
             self.handler.on_peer_up(sender, facts)
         except ConfigError as err:
@@ -356,9 +358,9 @@ class SimPeers:
         def answer(value: Any) -> None:
             if isinstance(value, JsError):
                 fields = [value.code, value.err_code, value.description]
-                data = peer.frame(peer.ANSWER, number, True, fields)
+                data = peer_frames.frame(peer_frames.ANSWER, number, True, fields)
             else:
-                data = peer.frame(peer.ANSWER, number, False, value)
+                data = peer_frames.frame(peer_frames.ANSWER, number, False, value)
             if link.is_open[self.name]:
                 self._net.transmit(link, sender, data)
 
@@ -369,7 +371,7 @@ class SimPeers:
             if kind.startswith(prefix):
                 take(sender, kind, args)
                 return
-        peer_args.check_note(kind, args)
+        peer_schemas.check_note(kind, args)
         self.handler.on_note(sender, kind, args)
 
     def _settle(self, number: int, result: Any) -> None:
@@ -388,7 +390,7 @@ class SimPeers:
 
     def _beat(self) -> None:
         net = self._net
-        beat = peer.frame(peer.BEAT, 0, False)
+        beat = peer_frames.frame(peer_frames.BEAT, 0, False)
         for other, link in sorted(self.links.items()):
             if net.world.now_us - link.heard_us[self.name] >= SILENCE_US:
                 net.close_end(link, self.name, "silence")

@@ -14,17 +14,17 @@ from itertools import count
 from typing import Any
 
 from streamd.machine.base import Effects
-from streamd.machine.stream import StreamMachine
-from streamd.node import group as g
-from streamd.node.batches import BatchStager
-from streamd.node.monitor import Monitor
-from streamd.node.rafts import log_from_snapshot
-from streamd.node.snapshot_writers import StreamSnapshots
-from streamd.node.stream_group import StreamGroup
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.groups import group as g
+from streamd.node.groups.monitor import Monitor
+from streamd.node.groups.raft_members import log_from_snapshot
+from streamd.node.groups.snapshot_writers import StreamSnapshots
+from streamd.node.stream_groups.atomic_batches import BatchStager
+from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.raft.core import RaftCore
-from streamd.store.block_codec import BlockCodec
-from streamd.store.stream_store import StreamStore
-from streamd.store.wal import Wal
+from streamd.store.blocks.block_codec import BlockCodec
+from streamd.store.blocks.stream_store import StreamStore
+from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry, HardState, Index, Uid
 
 UID: Uid = 7

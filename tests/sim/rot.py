@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamd.store import wal_format as wf
+from streamd.store.wal import wal_format as wf
 from tests.sim.host import ROOT
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import json
 import random
 from typing import Any
 
-from streamd.store import wal_format as wf
-from streamd.store.tail_file import bytes_field, is_tail
+from streamd.store.blocks.discarded_entries_file import bytes_field, is_tail
+from streamd.store.wal import wal_format as wf
 from streamd.types import META_UID
 from tests.scenarios.driver import Cluster
 from tests.scenarios.files import copy_of, put_all_back

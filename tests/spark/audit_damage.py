@@ -9,9 +9,9 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
-from streamd.store.footer import FooterColumns, decode_footer, encode_footer, footer_length
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.footer import FooterColumns, decode_footer, encode_footer, footer_length
 from tests.spark.audit_stores import Replica
 
 

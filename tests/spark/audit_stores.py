@@ -19,18 +19,18 @@ from unittest.mock import patch
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
 from streamd.machine.base import Effects
+from streamd.machine.indexes.rewriting import live_spans
 from streamd.machine.meta import MetaMachine
-from streamd.machine.rewriting import live_spans
-from streamd.machine.stream import StreamMachine
-from streamd.node.snapshot_state import wrap
-from streamd.node.storedir import prepare, save_identity
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.groups.snapshot_state import wrap
+from streamd.node.identity.store_directory import prepare, save_identity
 from streamd.raft.log import next_chain
 from streamd.raft.membership import simple
-from streamd.store.block_codec import BlockCodec
+from streamd.store.blocks.block_codec import BlockCodec
+from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
+from streamd.store.blocks.stream_store import StreamStore
 from streamd.store.disk import OsDisk
-from streamd.store.snapshots import Snapshot, SnapshotFile
-from streamd.store.stream_store import StreamStore
-from streamd.store.wal import Wal
+from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import META_UID, Entry, HardState, Msg
 from tests.sim.disk import SimThread
 

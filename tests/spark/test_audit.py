@@ -125,7 +125,7 @@ def test_a_message_without_headers_of_its_own_has_none() -> None:
         b"Nats-Time-Stamp: 2026-01-01T00:00:00.5Z\r\n\r\n"
     )
     seq, held = held_of(block, b"x")
-    from streamd.store import format as fmt
+    from streamd.store.blocks import record_format as fmt
 
     _, _, crcs = fmt.encode_batch(7, 1_767_225_600_500_000_000, [(b"a.b", b"", b"x")])
     assert (seq, held.crc) == (7, crcs[0])

@@ -20,7 +20,7 @@ from spark_jobs import audit_run
 from spark_jobs.audit_findings import CODES, Finding
 from spark_jobs.replica import find_stores
 from streamd.machine import commands
-from streamd.store.identity import NAMES
+from streamd.store.node_file import NAMES
 from tests.spark import audit_damage as damage
 from tests.spark.audit_stores import CLUSTER, Replica, copy_of, small_blocks
 
@@ -127,7 +127,7 @@ def record_of_a_seq_nobody_knows(directory: Path, stream: str) -> Found:
     replica = filled(directory, stream)
     replica.close()
     frame = next(r for r in damage.records_of(replica.block(5)) if r.type == 2)
-    from streamd.store import format as fmt
+    from streamd.store.blocks import record_format as fmt
 
     records, _, _ = fmt.encode_batch(9999, 1, [(b"", b"", b"")])
     damage.put(replica.block(5), frame.offset, records[0])

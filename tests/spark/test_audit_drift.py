@@ -18,7 +18,7 @@ from spark_jobs.audit_rows import BlockRows, buckets_of, mix, ranges_of, subject
 from spark_jobs.audit_state import tasks_of
 from spark_jobs.replica import find_stores
 from streamd.machine.digest import MASK64, mix64
-from streamd.store import format as fmt
+from streamd.store.blocks import record_format as fmt
 from tests.spark import audit_damage as damage
 from tests.spark.audit_stores import CLUSTER, Replica, copy_of, random_work, small_blocks
 

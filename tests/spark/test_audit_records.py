@@ -13,8 +13,8 @@ from spark_jobs.audit_block_records import find_messages
 from spark_jobs.decode import Selection, batches_of
 from spark_jobs.replica import find_stores, open_stream
 from streamd.errors import CorruptionError
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import HEADER_BYTES
 from tests.spark import audit_damage as damage
 from tests.spark.audit_stores import Replica, small_blocks
 

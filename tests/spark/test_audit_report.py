@@ -18,7 +18,7 @@ import pytest
 from spark_jobs.audit_findings import CODES, DAMAGE, exit_status, finding, joined, unexplained
 from spark_jobs.audit_plan import next_steps
 from spark_jobs.report import render
-from streamd.store import format as fmt
+from streamd.store.blocks import record_format as fmt
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "spark"
 PHONE, DESKTOP = (390, 844), (1280, 900)

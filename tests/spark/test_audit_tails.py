@@ -8,8 +8,15 @@ import pytest
 
 from spark_jobs.audit_findings import DAMAGE, WARNING
 from spark_jobs.audit_tails import tail_findings
+from streamd.store.blocks.discarded_entries_file import (
+    COMMITTED,
+    LED,
+    OPEN,
+    TailFacts,
+    TailWriter,
+    file_name,
+)
 from streamd.store.disk import OsDisk
-from streamd.store.tail_file import COMMITTED, LED, OPEN, TailFacts, TailWriter, file_name
 
 
 @pytest.mark.parametrize(

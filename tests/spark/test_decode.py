@@ -29,9 +29,9 @@ from spark_jobs.replica import BlockRoom, BlockView, block_room
 from spark_jobs.schema import COLUMNS, DEBUG_COLUMNS, parse_headers
 from streamd.errors import CorruptionError
 from streamd.machine.snapshot import columns_from
-from streamd.store import format as fmt
-from streamd.store.block import HEADER_BYTES
-from streamd.store.footer import encode_footer
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.footer import encode_footer
 from streamd.subjects import Matcher
 
 TS = 1_790_000_000_000_000_000

@@ -10,9 +10,9 @@ import pytest
 
 from spark_jobs.replica_log_index import LogIndex
 from streamd.errors import CorruptionError
-from streamd.store import wal_format as wf
-from streamd.store.wal_groups import GroupLog
-from streamd.store.wal_recovery import recover, segment_name
+from streamd.store.wal import wal_format as wf
+from streamd.store.wal.group_positions import GroupLog
+from streamd.store.wal.wal_recovery import recover, segment_name
 from streamd.types import Entry
 from tests.props.test_wal_crash import Run, open_wal
 from tests.sim.disk import SimDisk, SimThread

@@ -22,7 +22,7 @@ from spark_jobs.options import OptionError
 from spark_jobs.replica import StreamMissing
 from streamd.errors import CorruptionError
 from streamd.machine.base import REWRITTEN
-from streamd.store.format import block_name
+from streamd.store.blocks.record_format import block_name
 from tests.spark.audit_stores import Replica, copy_of, small_blocks
 from tests.spark.conftest import StartServer
 from tests.spark.reads import Row, partitions_of, read_rows, read_table

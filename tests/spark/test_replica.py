@@ -27,7 +27,7 @@ from spark_jobs.replica_log import LogReader, last_frame_index
 from spark_jobs.replica_survey import survey
 from streamd.errors import CorruptionError
 from streamd.machine.digest import MASK64, mix64
-from streamd.store.identity import NAMES
+from streamd.store.node_file import NAMES
 from tests.parity.runner import ours_binary
 from tests.spark.servers import SparkTestServer, flood, frame_of
 from tests.wire import Wire

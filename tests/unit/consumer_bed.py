@@ -8,9 +8,9 @@ from typing import Any
 
 from streamd.machine import commands
 from streamd.machine.base import Effects
-from streamd.machine.consumer import Consumer
-from streamd.machine.consumer_checks import check_create
-from streamd.node.cursor import Cursor
+from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.consumers.consumer_checks import check_create
+from streamd.node.delivery.cursor import Cursor
 from streamd.subjects import Matcher, matches
 
 MS = 1_000_000

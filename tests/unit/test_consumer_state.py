@@ -9,9 +9,9 @@ import pytest
 from streamd.errors import CorruptionError, JsError
 from streamd.machine import commands
 from streamd.machine.base import Effects
-from streamd.machine.consumer import Consumer
-from streamd.machine.consumer_acks import sample_percent
-from streamd.machine.consumer_checks import check_create, check_reset, is_same
+from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.consumers.consumer_acks import sample_percent
+from streamd.machine.consumers.consumer_checks import check_create, check_reset, is_same
 from streamd.machine.rfc3339 import format_ns, parse_ns
 from tests.unit.consumer_bed import START_NS, Bed
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
-from streamd.machine.consumer_checks import check_create
+from streamd.machine.consumers.consumer_checks import check_create
 from tests.unit.consumer_bed import Bed, Inbox, ack_of
 
 

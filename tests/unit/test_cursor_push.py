@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamd.machine import commands
-from streamd.node.push_gate import FlowWindow, RateLimit
+from streamd.node.delivery.flow_control import FlowWindow, RateLimit
 from tests.unit.consumer_bed import MS, Bed, ack_of
 
 SECOND = 1_000_000_000

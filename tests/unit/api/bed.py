@@ -16,8 +16,8 @@ from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import APPEND, SEAL, Effects
 from streamd.machine.meta import MetaMachine, StreamAsset
-from streamd.machine.stream import StreamMachine
-from streamd.store.block_codec import BlockCodec
+from streamd.machine.streams.stream import StreamMachine
+from streamd.store.blocks.block_codec import BlockCodec
 from streamd.types import AssetLimits, Entry, StoredMsg
 
 START_NS = 1_790_000_000_000_000_000

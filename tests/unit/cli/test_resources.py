@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamd.cli import resources
+from streamd.cli import process_resources
 from streamd.errors import ConfigError
 
 MIB = 1 << 20
 
 _LIVE_TO_THE_END = """
 import gc
-from streamd.cli import resources
+from streamd.cli import process_resources as resources
 from streamd.errors import ConfigError
 resources.tune_interpreter()
 living = [[number] for number in range(1000)]
@@ -40,12 +40,12 @@ def test_a_store_may_hold_what_it_holds_already(
 
     monkeypatch.setattr(os, "statvfs", free)
     store = tmp_path / "not yet" / "store"
-    assert resources.storage_share(str(store)) == 75 * MIB
+    assert process_resources.storage_share(str(store)) == 75 * MIB
     block = store / "streamd" / "streams" / "2" / "1.blk"
     block.parent.mkdir(parents=True)
     for stored in range(10 * MIB, 100 * MIB, 10 * MIB):
         block.write_bytes(b"x" * stored)
-        assert stored < resources.storage_share(str(store)) <= disk
+        assert stored < process_resources.storage_share(str(store)) <= disk
 
 
 def test_files_that_go_meanwhile_count_nothing(
@@ -53,7 +53,7 @@ def test_files_that_go_meanwhile_count_nothing(
 ) -> None:
     """A listed file is gone when it is looked at."""
     monkeypatch.setattr(os, "walk", lambda path: [(str(tmp_path), [], ["gone"])])
-    assert resources.storage_share(str(tmp_path)) > 0
+    assert process_resources.storage_share(str(tmp_path)) > 0
 
 
 def test_at_its_end_the_process_looks_at_nothing_that_lives_once_more() -> None:
@@ -67,18 +67,18 @@ def test_at_its_end_the_process_looks_at_nothing_that_lives_once_more() -> None:
 def test_the_default_store_directory_is_its_users_alone(tmp_path: Path) -> None:
     """Created for nobody else to read; one of an earlier version is closed; a link, and somebody
     else's, are refused: whoever may write to the temporary directory could own what is stored."""
-    path = Path(resources.default_store_dir(str(tmp_path)))
+    path = Path(process_resources.default_store_dir(str(tmp_path)))
     assert path == tmp_path / "streamd"
     assert path.stat().st_mode & 0o777 == 0o700
     path.chmod(0o755)
-    resources.default_store_dir(str(tmp_path))
+    process_resources.default_store_dir(str(tmp_path))
     assert path.stat().st_mode & 0o777 == 0o700
     with pytest.raises(ConfigError, match="belongs to user"):
-        resources.default_store_dir(str(tmp_path), os.geteuid() + 1)
+        process_resources.default_store_dir(str(tmp_path), os.geteuid() + 1)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="is a link"):
-        resources.default_store_dir(str(tmp_path))
+        process_resources.default_store_dir(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_open_files_are_shared_out(
 ) -> None:
     """Each block may be open twice; what the log, listeners and peers need is left."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
-    resources.check_files()
-    assert resources.connections_max() == clients
-    assert resources.open_blocks_max() == blocks
-    assert resources.files_reserved() == reserved
+    process_resources.check_files()
+    assert process_resources.connections_max() == clients
+    assert process_resources.open_blocks_max() == blocks
+    assert process_resources.files_reserved() == reserved
     assert clients + 2 * blocks + reserved < files
 
 
@@ -102,4 +102,4 @@ def test_a_process_that_may_open_too_few_files_says_how_many_it_needs(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (32, 32))
     with pytest.raises(ConfigError, match=r"may open 32 files, JetStream needs 64"):
-        resources.check_files()
+        process_resources.check_files()

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from streamd.cli import ctl
-from streamd.cli.tails import headers_for
+from streamd.cli.tail_command import headers_for
+from streamd.store.blocks.discarded_entries_file import (
+    COMMITTED,
+    TailFacts,
+    TailWriter,
+    file_name,
+    text_fields,
+)
 from streamd.store.disk import OsDisk
-from streamd.store.tail_file import COMMITTED, TailFacts, TailWriter, file_name, text_fields
 
 FACTS = TailFacts(
     stream="S", group=2, node="n1", leader="n2", first_index=4, last_index=5, last_term=2,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamd.config import flags
-from streamd.config.cluster import (
+from streamd.config.cluster_options import (
     RouteUrl,
     client_address,
     join_address,

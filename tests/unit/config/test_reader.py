@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from streamd.config import durations, grammar, reader
+from streamd.config import duration_values, grammar, reader
 from streamd.config.options import Options, ResponsePermission, finish
 from streamd.errors import ConfigError
-from streamd.store.format import SUBJECT_BYTES_MAX
+from streamd.store.blocks.record_format import SUBJECT_BYTES_MAX
 
 
 def options(text: str) -> Options:
@@ -481,7 +481,7 @@ def test_a_number_of_seconds_is_a_duration_with_a_warning() -> None:
 )
 def test_durations(text: str, ns: int) -> None:
     """Go's duration syntax."""
-    assert durations.parse_duration(text) == ns
+    assert duration_values.parse_duration(text) == ns
 
 
 @pytest.mark.parametrize(
@@ -500,7 +500,7 @@ def test_durations(text: str, ns: int) -> None:
 def test_what_is_no_duration_is_refused(text: str, why: str) -> None:
     """With ValueError; the caller knows the key."""
     with pytest.raises(ValueError, match=f'^"{text}" is not a duration, such as .*: {why}$'):
-        durations.parse_duration(text)
+        duration_values.parse_duration(text)
 
 
 def test_a_batch_may_not_be_larger_than_one_log_entry_is_to_be() -> None:

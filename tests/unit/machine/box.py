@@ -7,10 +7,10 @@ from typing import Any
 
 from streamd.machine import commands
 from streamd.machine.base import APPEND, BLOCK_HEADER_BYTES, DROP, SEAL, Effects
-from streamd.machine.rewriting import live_spans
-from streamd.machine.stream import StreamMachine
-from streamd.store.block_codec import BlockCodec
-from streamd.store.format import Record, decode_at, scan
+from streamd.machine.indexes.rewriting import live_spans
+from streamd.machine.streams.stream import StreamMachine
+from streamd.store.blocks.block_codec import BlockCodec
+from streamd.store.blocks.record_format import Record, decode_at, scan
 from streamd.types import Entry, StoredMsg
 
 START_NS = 1_700_000_000_000_000_000

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from streamd.machine import commands, stream_consumers
-from streamd.machine.audience import Audience
-from streamd.machine.consumer import Consumer
+from streamd.machine import commands
+from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.streams import stream_consumers
+from streamd.machine.streams.interest_index import Audience
 from streamd.subjects import Matcher, matches
 from tests.unit.machine.box import Box
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from streamd import errors, limits
-from streamd.machine import commands, publish
-from streamd.node.batches import BatchStager
+from streamd.machine import commands
+from streamd.machine.streams import publish
+from streamd.node.stream_groups.atomic_batches import BatchStager
 from tests.unit.machine.box import Box
 
 CONFIG: dict[str, Any] = {"allow_atomic": True, "max_msg_size": 300}

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from streamd.machine.columns import Columns, ColumnsCache
+from streamd.machine.indexes.columns import Columns, ColumnsCache
 from streamd.subjects import Matcher
 from tests.unit.machine.box import Box
 

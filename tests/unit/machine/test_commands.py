@@ -7,7 +7,7 @@ import pytest
 
 from streamd.machine import commands
 from streamd.machine.base import APPEND, Effects
-from streamd.store.format import encode_batch, encode_frame
+from streamd.store.blocks.record_format import encode_batch, encode_frame
 from streamd.types import Entry
 from tests.unit.machine.box import START_NS, Box
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
-from streamd.machine.index import StreamIndex
+from streamd.machine.indexes.index import StreamIndex
 from tests.unit.machine.box import Box
 
 SUBJECTS = 10

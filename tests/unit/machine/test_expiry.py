@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from streamd.machine import commands, expiry
-from streamd.machine.expiry import Expiry
-from streamd.machine.places import IndexPlaces
-from streamd.machine.retention import Limits
+from streamd.machine import commands
+from streamd.machine.indexes.message_locations import IndexPlaces
+from streamd.machine.streams import expiry
+from streamd.machine.streams.expiry import Expiry
+from streamd.machine.streams.retention import Limits
 from tests.holdings import sizes
 from tests.unit.machine.box import SECOND, START_NS, Box
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamd.machine import commands
-from streamd.machine.columns import ColumnsCache
-from streamd.machine.names import SubjectNames
+from streamd.machine.indexes.columns import ColumnsCache
+from streamd.machine.indexes.subject_names import SubjectNames
 from streamd.subjects import Matcher
 from tests.unit.machine.box import Box
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from streamd.machine import commands
-from streamd.machine.columns import Columns
-from streamd.machine.loss import Loss
+from streamd.machine.indexes.columns import Columns
 from streamd.machine.snapshot import decode_stream
-from streamd.machine.stream import StreamMachine
-from streamd.store.block_codec import BlockCodec
+from streamd.machine.streams.loss import Loss
+from streamd.machine.streams.stream import StreamMachine
+from streamd.store.blocks.block_codec import BlockCodec
 from tests.unit.machine.box import Box
 
 

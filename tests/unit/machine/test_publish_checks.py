@@ -8,7 +8,8 @@ import pytest
 
 from streamd import errors
 from streamd.errors import JsError
-from streamd.machine import commands, publish
+from streamd.machine import commands
+from streamd.machine.streams import publish
 from tests.unit.machine.box import SECOND, Box, header_block
 
 

@@ -9,9 +9,9 @@ import pytest
 from streamd import errors
 from streamd.machine import commands
 from streamd.machine.base import DROP, SEAL, Effects
-from streamd.machine.lookup import IndexLookup
-from streamd.machine.places import FIRST, LAST, SEQS
-from streamd.machine.stream import StreamMachine
+from streamd.machine.indexes.lookup import IndexLookup
+from streamd.machine.indexes.message_locations import FIRST, LAST, SEQS
+from streamd.machine.streams.stream import StreamMachine
 from streamd.types import Entry
 from tests.unit.machine.box import SECOND, Box
 

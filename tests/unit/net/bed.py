@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd.config.options import Options
-from streamd.net.listener import Listener
-from streamd.net.pubsub import PubSub
+from streamd.net.client.listener import Listener
+from streamd.net.pubsub.message_router import PubSub
 
 CONNECT = (
     b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,'

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from streamd.protocol import peer as protocol
-from streamd.protocol import peer_args
+from streamd.protocol import peer_frames as protocol
+from streamd.protocol import peer_schemas
 from tests.unit.net.bed import Bed, Node, Peer
 
 
@@ -105,7 +105,7 @@ class Mesh:
     def pass_one(self, sender: str, receiver: str) -> None:
         """Let one note arrive."""
         _, kind, args = protocol.FrameReader().feed(self.wire(sender, receiver).popleft())[0]
-        peer_args.check_note(kind, args)  # as a link does: raising, here, is a failure
+        peer_schemas.check_note(kind, args)  # as a link does: raising, here, is a failure
         self.links[receiver].take(sender, kind, args)
 
     def settle(self) -> None:

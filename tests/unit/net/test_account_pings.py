@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from streamd.config.options import Options
-from streamd.net.account_pings import AccountPings
-from streamd.net.facts import Sources, connection_facts
-from streamd.net.monitoring import Monitoring
-from streamd.net.slices import Slicer
-from streamd.net.user_info import SystemAnswers
+from streamd.net.client.user_info import SystemAnswers
+from streamd.net.monitoring.account_pings import AccountPings
+from streamd.net.monitoring.documents import Monitoring
+from streamd.net.monitoring.sliced_pages import Slicer
+from streamd.net.monitoring.stats import Sources, connection_facts
 from tests.unit.net.bed import CONNECT, Bed
 from tests.unit.net.mesh import Mesh
 

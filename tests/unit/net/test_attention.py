@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamd.net.attention import LOOK_S, MISSES_MAX, REST_ACKS_MAX, REST_ACKS_MIN, Attention
+from streamd.net.client.busy_poll import LOOK_S, MISSES_MAX, REST_ACKS_MAX, REST_ACKS_MIN, Attention
 from tests.unit.net.bed import Bed, Node, Stream
 
 

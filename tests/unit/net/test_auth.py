@@ -9,7 +9,7 @@ import pytest
 
 from streamd.config.options import Options, Permissions, ResponsePermission, User
 from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
-from streamd.net.auth import Authenticator, Check, Identity, UserRights
+from streamd.net.client.auth import Authenticator, Check, Identity, UserRights
 from streamd.types import SYSTEM_ACCOUNT
 
 HASH = bcrypt.hashpw(b"p", bcrypt.gensalt(4)).decode()

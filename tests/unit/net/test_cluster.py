@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from streamd import limits
-from streamd.config.cluster import ClusterOptions, ClusterTls, RouteUrl
+from streamd.config.cluster_options import ClusterOptions, ClusterTls, RouteUrl
 from streamd.config.options import Options
 from streamd.errors import (
     BAD_REQUEST,
@@ -28,11 +28,11 @@ from streamd.errors import (
     ConfigError,
     RequestError,
 )
-from streamd.net import cluster as cluster_module
-from streamd.net.cluster import Cluster
+from streamd.net.route import links as cluster_module
+from streamd.net.route.links import Cluster
 from streamd.node.clock import SystemClock
-from streamd.obs.log import Log
-from streamd.protocol import peer, route_proof
+from streamd.obs.server_log import Log
+from streamd.protocol import peer_frames, route_proof
 from streamd.raft.messages import Append, TimeoutNow
 from streamd.types import Entry
 
@@ -268,7 +268,7 @@ def test_what_cannot_be_decoded_still_ends_the_link() -> None:
         async with bed() as make:
             a, b = await pair(make)
             link = a.cluster._up["b"]
-            link._write(peer.frame(peer.RAFT, 4, [[99]]))
+            link._write(peer_frames.frame(peer_frames.RAFT, 4, [[99]]))
             await b.handler.until(lambda: b.handler.of("down"))
             assert "Protocol Violation: raft message of unknown class 99" in b.log.text
 
@@ -618,8 +618,8 @@ def test_the_handler_may_refuse_a_node() -> None:
 async def _read_close(reader: asyncio.StreamReader) -> str:
     """The reason with which the server closed."""
     async with asyncio.timeout(5):
-        frames = peer.FrameReader().feed(await reader.read())
-    assert frames[-1][0] == peer.CLOSE
+        frames = peer_frames.FrameReader().feed(await reader.read())
+    assert frames[-1][0] == peer_frames.CLOSE
     return str(frames[-1][1])
 
 
@@ -631,9 +631,12 @@ async def _read_close(reader: asyncio.StreamReader) -> str:
         (b"\x7f\xff\xff\xff", "Protocol Violation: frame of 2147483647 bytes"),
         (b"\x00\x00\x00\x01\xc1", "Protocol Violation: frame of 1 bytes is not msgpack"),
         (b"\x00\x00\x01\x00half", "Authentication Timeout"),
-        (peer.frame(peer.NOTE, "x", []), "Protocol Violation: NOTE before HELLO"),
-        (peer.frame(peer.HELLO, peer.MAGIC, 3, {}), "speaks the newer peer format 3"),
-        (peer.hello({}), "HELLO without a name"),
+        (peer_frames.frame(peer_frames.NOTE, "x", []), "Protocol Violation: NOTE before HELLO"),
+        (
+            peer_frames.frame(peer_frames.HELLO, peer_frames.MAGIC, 3, {}),
+            "speaks the newer peer format 3",
+        ),
+        (peer_frames.hello({}), "HELLO without a name"),
     ],
 )
 def test_garbage_is_refused_and_the_server_stays_up(data: bytes, words: str) -> None:
@@ -658,7 +661,7 @@ def test_garbage_is_refused_and_the_server_stays_up(data: bytes, words: str) -> 
 async def _frames(reader: asyncio.StreamReader, count: int) -> list[list[Any]]:
     """The next frames of the other side: so many, or as many as come before its end."""
     found: list[list[Any]] = []
-    reading = peer.FrameReader()
+    reading = peer_frames.FrameReader()
     async with asyncio.timeout(5):
         while len(found) < count and (data := await reader.read(65536)):
             found += reading.feed(data)
@@ -683,25 +686,28 @@ def test_a_stranger_that_dials_is_refused_whatever_it_sends() -> None:
                 writer.writelines(frames)
                 return reader, writer
 
-            own = peer.hello(_stranger(a))
+            own = peer_frames.hello(_stranger(a))
             reader, writer = await say(own)
             hello, auth = await _frames(reader, 2)
             expected = route_proof.proofs(
-                route_proof.stretched("", "p"), own[4:], peer.hello(hello[3])[4:]
+                route_proof.stretched("", "p"), own[4:], peer_frames.hello(hello[3])[4:]
             )
-            assert auth[:2] == [peer.AUTH, expected.acceptor]
-            writer.write(peer.frame(peer.AUTH, auth[1]))  # as it came
+            assert auth[:2] == [peer_frames.AUTH, expected.acceptor]
+            writer.write(peer_frames.frame(peer_frames.AUTH, auth[1]))  # as it came
             assert await _read_close(reader) == "Authorization Violation"
             writer.close()
 
             # The very bytes of a link that came up are refused on another.
             reader, writer = await say(own)
             await _frames(reader, 2)
-            writer.write(peer.frame(peer.AUTH, expected.dialer))
+            writer.write(peer_frames.frame(peer_frames.AUTH, expected.dialer))
             assert await _read_close(reader) == "Authorization Violation"
             writer.close()
 
-            for frame in (peer.frame(peer.WELCOME, {}), peer.frame(peer.NOTE, "net.peers", [])):
+            for frame in (
+                peer_frames.frame(peer_frames.WELCOME, {}),
+                peer_frames.frame(peer_frames.NOTE, "net.peers", []),
+            ):
                 reader, writer = await say(own, frame)
                 assert "during the handshake" in await _read_close(reader)
                 writer.close()
@@ -719,7 +725,9 @@ def test_who_is_dialed_in_the_place_of_a_peer_gets_no_proof() -> None:
 
         async def stand_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             (hello,) = await _frames(reader, 1)
-            writer.write(peer.hello(_stranger(a)) + peer.frame(peer.AUTH, b"?" * 32))
+            writer.write(
+                peer_frames.hello(_stranger(a)) + peer_frames.frame(peer_frames.AUTH, b"?" * 32)
+            )
             heard.extend([hello, *await _frames(reader, 9)])
             writer.close()
             over.set()
@@ -731,7 +739,7 @@ def test_who_is_dialed_in_the_place_of_a_peer_gets_no_proof() -> None:
             await a.start()
             async with asyncio.timeout(5):
                 await over.wait()
-            assert [frame[0] for frame in heard] == [peer.HELLO, peer.CLOSE]
+            assert [frame[0] for frame in heard] == [peer_frames.HELLO, peer_frames.CLOSE]
             assert heard[1][1] == "Authorization Violation"
             server.close()
 
@@ -852,10 +860,10 @@ def test_a_second_server_of_one_name_is_kept_out() -> None:
 
 def test_appends_are_lost_before_notes_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that is behind loses what Raft repeats; if notes don't fit either it is closed."""
-    from streamd.net import peer_link
+    from streamd.net.route import link
 
-    monkeypatch.setattr(peer_link, "PEER_APPEND_BUFFER_BYTES_MAX", 1000)
-    monkeypatch.setattr(peer_link, "PEER_BUFFER_BYTES_MAX", 5000)
+    monkeypatch.setattr(link, "PEER_APPEND_BUFFER_BYTES_MAX", 1000)
+    monkeypatch.setattr(link, "PEER_BUFFER_BYTES_MAX", 5000)
 
     async def main() -> None:
         async with bed() as make:
@@ -954,9 +962,9 @@ def test_a_link_is_shown_with_what_went_over_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_whoever_asks_too_much_at_once_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamd.net import peer_link
+    from streamd.net.route import link
 
-    monkeypatch.setattr(peer_link, "PEER_CALLS_MAX", 2)
+    monkeypatch.setattr(link, "PEER_CALLS_MAX", 2)
 
     async def main() -> None:
         async with bed() as make:
@@ -982,7 +990,7 @@ def test_a_link_lives_while_anything_comes() -> None:
             (link,) = a.cluster._up.values()
             for _ in range(3 * limits.PEER_SILENT_BEATS_MAX):
                 link.beat()
-                link.data_received(peer.frame(peer.NOTE, "x", []))
+                link.data_received(peer_frames.frame(peer_frames.NOTE, "x", []))
             assert a.cluster.is_up("b") and not link.is_doubtful
             link.beat(), link.beat()
             assert link.is_doubtful

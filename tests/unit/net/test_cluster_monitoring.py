@@ -10,9 +10,9 @@ import pytest
 
 from streamd.config.options import JetStreamOptions, Options
 from streamd.limits import CURRENT_LAG_MAX
-from streamd.net.interest import RemoteSub
-from streamd.net.jetstreamz import JetStreamSources
-from streamd.net.query import BadQuery
+from streamd.net.monitoring.jetstreamz import JetStreamSources
+from streamd.net.monitoring.query import BadQuery
+from streamd.net.pubsub.interest import RemoteSub
 from streamd.obs.metrics import render
 from tests.unit.api.cluster_bed import ClusterNode, World
 from tests.unit.net.test_monitoring import Documents, monitoring

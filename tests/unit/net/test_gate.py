@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from streamd.net.gate import Gate, GateKeeper
+from streamd.net.route.jetstream_gateway import Gate, GateKeeper
 from tests.unit.net.bed import CONNECT, Bed, Node, Stream
 
 API = [b"$JS.ACK.>", b"$JS.API.>", b"$JS.FC.>"]

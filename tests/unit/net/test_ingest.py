@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.machine.msgheaders import are_stored_as_sent, as_stored, is_trace_only
+from streamd.machine.message_headers import are_stored_as_sent, as_stored, is_trace_only
 from tests.unit.net.bed import Bed, Node, Peer, Stream
 
 ONLY = b"NATS/1.0\r\nNats-Trace-Dest: t\r\nNats-Trace-Only: true\r\n\r\n"

@@ -1,8 +1,8 @@
 """What nodes tell each other of their clients' subscriptions, without a network."""
 
-from streamd.net.interest import LocalInterest, RemoteInterest, sees_acks
-from streamd.net.remote import RemoteNode
-from streamd.net.remote_route import RemoteRoute
+from streamd.net.pubsub.interest import LocalInterest, RemoteInterest, sees_acks
+from streamd.net.route.remote_interest import RemoteRoute
+from streamd.net.route.remote_messages import RemoteNode
 from tests.unit.net.mesh import Links, Mesh
 
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamd.config.cluster import ClusterOptions
+from streamd.config.cluster_options import ClusterOptions
 from streamd.config.options import Options
-from streamd.net.listener import Listener
-from streamd.net.pubsub import PubSub
+from streamd.net.client.listener import Listener
+from streamd.net.pubsub.message_router import PubSub
 from tests.unit.net.bed import Bed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.net.client_conn import ClientConn
+from streamd.net.client.connection import ClientConn
 from tests.unit.net.bed import CONNECT, Bed, Node, Peer, Stream
 
 VERBOSE = CONNECT.replace(b'"verbose":false', b'"verbose":true')

@@ -7,17 +7,12 @@ from typing import Any
 
 import pytest
 
-from streamd.config.durations import format_uptime
+from streamd.config.duration_values import format_uptime
 from streamd.config.options import JetStreamOptions, Options
-from streamd.net.facts import (
-    ConnectionFacts,
-    SublistFacts,
-    SubscriptionFacts,
-    Traffic,
-)
-from streamd.net.monitoring import Monitoring
-from streamd.net.query import BadQuery
-from streamd.net.slices import Steps, finish, whole
+from streamd.net.monitoring.documents import Monitoring
+from streamd.net.monitoring.query import BadQuery
+from streamd.net.monitoring.sliced_pages import Steps, finish, whole
+from streamd.net.monitoring.stats import ConnectionFacts, SublistFacts, SubscriptionFacts, Traffic
 
 SECOND = 1_000_000_000
 

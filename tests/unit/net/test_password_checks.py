@@ -11,9 +11,9 @@ import bcrypt
 import pytest
 
 from streamd.config.options import Options, User
-from streamd.net import password_checks
-from streamd.net.auth import Authenticator, Check, Identity
-from streamd.net.password_checks import THREADS, PasswordChecks
+from streamd.net.client import password_checks
+from streamd.net.client.auth import Authenticator, Check, Identity
+from streamd.net.client.password_checks import THREADS, PasswordChecks
 from streamd.store.disk import DiskThread
 from tests.unit.net.bed import Bed
 

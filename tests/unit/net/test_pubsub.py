@@ -494,7 +494,7 @@ def test_the_server_publishes_to_subscribers_streams_and_itself():
 
 
 def test_the_route_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr("streamd.net.subject_cache.NET_ROUTE_CACHE_MAX", 50)
+    monkeypatch.setattr("streamd.net.pubsub.subject_cache.NET_ROUTE_CACHE_MAX", 50)
     bed = Bed()
     bed.peer().send(b"".join(pub(b"s.%d" % i) + pub(b"_INBOX.%d.x" % i) for i in range(500)))
     assert len(bed.pubsub.table.routes) <= 50
@@ -540,7 +540,7 @@ def test_a_double_ack_of_a_consumer_that_is_gone_hears_no_responders():
 
 @pytest.mark.parametrize("kind", ["run", "mixed", "large", "queues"])
 def test_what_goes_to_very_many_is_written_in_parts(monkeypatch, kind):
-    monkeypatch.setattr("streamd.net.fanout.FANOUT_BYTES", 20_000)
+    monkeypatch.setattr("streamd.net.pubsub.fanout.FANOUT_BYTES", 20_000)
     bed = Bed()
     a, b = bed.peer(), bed.peer()
     count = 500

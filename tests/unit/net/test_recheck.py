@@ -9,7 +9,7 @@ import pytest
 
 from streamd.config.options import Options, Permissions, User
 from streamd.limits import CLIENT_SHARE_S
-from streamd.net.auth import Authenticator
+from streamd.net.client.auth import Authenticator
 from tests.unit.net.bed import Bed, Peer
 
 REFUSED = b"-ERR 'Authorization Violation'\r\n"

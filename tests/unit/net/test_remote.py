@@ -3,8 +3,8 @@
 import pytest
 
 from streamd.limits import PEER_BUFFER_BYTES_MAX
-from streamd.net import remote
-from streamd.protocol import peer_args
+from streamd.net.route import remote_messages
+from streamd.protocol import peer_schemas
 from tests.scenarios.test_peer_words import NOTES, wrong
 from tests.unit.net.bed import Node, Stream
 from tests.unit.net.mesh import Mesh
@@ -97,8 +97,8 @@ def test_who_leaves_and_who_follows_while_a_node_comes():
 
 
 def test_subscriptions_from_before_the_peers_are_told_too(monkeypatch):
-    monkeypatch.setattr("streamd.net.remote.REMOTE_NOTE_SUBS", 3)
-    monkeypatch.setattr("streamd.net.remote.REMOTE_CHANGES_MAX", 2)
+    monkeypatch.setattr("streamd.net.route.remote_messages.REMOTE_NOTE_SUBS", 3)
+    monkeypatch.setattr("streamd.net.route.remote_messages.REMOTE_CHANGES_MAX", 2)
     mesh = Mesh(2)
     mesh.part("a", "b")
     mesh.peer("b").send(b"".join(b"SUB s.%d %d\r\n" % (at, at) for at in range(10)))
@@ -257,7 +257,7 @@ def test_order_and_form_are_kept(size):
 
 
 def test_many_bytes_go_in_several_notes(monkeypatch):
-    monkeypatch.setattr("streamd.net.remote.REMOTE_NOTE_BYTES", 1000)
+    monkeypatch.setattr("streamd.net.route.remote_messages.REMOTE_NOTE_BYTES", 1000)
     mesh = Mesh(2)
     far = mesh.peer("b")
     far.send(b"SUB s.* 1\r\n")
@@ -358,7 +358,7 @@ def test_a_consumers_messages_reach_an_inbox_at_another_node_in_order():
 
 
 def test_a_run_is_the_same_bytes_here_there_and_at_both(monkeypatch):
-    monkeypatch.setattr("streamd.net.remote.REMOTE_NOTE_BYTES", 1000)
+    monkeypatch.setattr("streamd.net.route.remote_messages.REMOTE_NOTE_BYTES", 1000)
     count = 40
     run = (
         b"$JS.ACK.S.C%%.1.%d.%d.%d.%d",
@@ -533,7 +533,9 @@ def test_without_other_nodes_a_link_that_says_nothing_is_no_burden():
 
 def test_a_slow_link_is_not_filled_by_many_publishers(monkeypatch):
     """40 clients send a chunk whenever they are read, over a link of 16 MB/s; in 128ths."""
-    monkeypatch.setattr(remote, "REMOTE_STALL_BYTES", remote.REMOTE_STALL_BYTES // 128)
+    monkeypatch.setattr(
+        remote_messages, "REMOTE_STALL_BYTES", remote_messages.REMOTE_STALL_BYTES // 128
+    )
     mesh = Mesh(2)
     mesh.peer("b").send(b"SUB d 1\r\n")
     mesh.settle()
@@ -579,14 +581,14 @@ def test_nonsense_from_a_peer_reaches_no_client():
     mesh.settle()
     refused = passed = 0
     for kind, args in NOTES.items():
-        if not kind.startswith(remote.PREFIX) or kind in ("net.peers", "net.urls"):
+        if not kind.startswith(remote_messages.PREFIX) or kind in ("net.peers", "net.urls"):
             continue  # those two are the links' own
         for each in wrong(args):
             if type(each) is not list:
                 continue
             try:
-                peer_args.check_note(kind, each)
-            except peer_args.MalformedArgs:
+                peer_schemas.check_note(kind, each)
+            except peer_schemas.MalformedArgs:
                 refused += 1
             else:
                 mesh.links["a"].take("b", kind, each)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from streamd.net.routes import RouteTable
-from streamd.net.sublist import Sublist, Subscription
+from streamd.net.pubsub.subject_routes import RouteTable
+from streamd.net.pubsub.sublist import Sublist, Subscription
 
 
 class Counted:
@@ -119,7 +119,7 @@ def test_what_begins_alike_and_nothing_else_is_forgotten():
 
 def test_subjects_that_come_and_go_leave_nothing_behind(monkeypatch):
     """Each literal subscription takes a subject out that the next publish brings back."""
-    monkeypatch.setattr("streamd.net.subject_cache.NET_ROUTE_CACHE_MAX", 50)
+    monkeypatch.setattr("streamd.net.pubsub.subject_cache.NET_ROUTE_CACHE_MAX", 50)
     table = RouteTable(Sublist())
     for _ in range(200):
         table.find(b"a.b")

@@ -11,10 +11,10 @@ import pytest
 
 from streamd.config.options import JetStreamOptions, Options
 from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS, SLICE_LOOKS
-from streamd.net.facts import SubscriptionFacts
-from streamd.net.jetstreamz import JetStreamSources
-from streamd.net.query import BadQuery
-from streamd.net.slices import Rows, Slicer, Steps, encode, gather, to_text
+from streamd.net.monitoring.jetstreamz import JetStreamSources
+from streamd.net.monitoring.query import BadQuery
+from streamd.net.monitoring.sliced_pages import Rows, Slicer, Steps, encode, gather, to_text
+from streamd.net.monitoring.stats import SubscriptionFacts
 from streamd.obs import metrics
 from tests.unit.net.test_monitoring import Documents, Streams, connection, machine, monitoring
 

@@ -10,9 +10,9 @@ import socket
 import pytest
 
 from streamd.config.options import Options
-from streamd.net import sockets
-from streamd.net.listener import Listener
-from streamd.net.pubsub import PubSub
+from streamd.net.client import sockets
+from streamd.net.client.listener import Listener
+from streamd.net.pubsub.message_router import PubSub
 
 
 def has_ipv6() -> bool:

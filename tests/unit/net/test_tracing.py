@@ -12,9 +12,9 @@ import bcrypt
 import pytest
 
 from streamd.config.options import Options
-from streamd.net.client_conn import ClientConn
-from streamd.net.tracing import TracedConn
-from streamd.obs.log import Log
+from streamd.net.client.connection import ClientConn
+from streamd.net.client.tracing import TracedConn
+from streamd.obs.server_log import Log
 from tests.unit.net.bed import CONNECT, Bed, Node, Stream
 
 WHO = "127.0.0.1:50000 - cid:1 - "

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from streamd import NATS_LEVEL
-from streamd.config.cluster import ClusterOptions
+from streamd.config.cluster_options import ClusterOptions
 from streamd.config.options import Options, Permissions, ResponsePermission, User
-from streamd.net.user_info import SystemAnswers, UserInfo
+from streamd.net.client.user_info import SystemAnswers, UserInfo
 from tests.unit.net.bed import CONNECT, Bed
 
 ASK = b"SUB in 1\r\nPUB $SYS.REQ.USER.INFO in 0\r\n\r\n"

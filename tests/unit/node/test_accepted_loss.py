@@ -13,7 +13,7 @@ import pytest
 from streamd.api.stream_configs import normalise
 from streamd.errors import CorruptionError
 from streamd.machine import commands
-from streamd.node.node import Node
+from streamd.node.local_node import Node
 from tests.sim.crash import SimWires
 from tests.unit.node.test_scrubber import Sink
 

@@ -8,7 +8,7 @@ import pytest
 
 from streamd import limits
 from streamd.errors import JsError
-from streamd.node.batches import BatchBudget, BatchStager
+from streamd.node.stream_groups.atomic_batches import BatchBudget, BatchStager
 from streamd.types import BatchLimits
 
 CONFIG: dict[str, Any] = {"allow_atomic": True, "max_msg_size": 250}

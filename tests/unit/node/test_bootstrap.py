@@ -8,7 +8,7 @@ import pytest
 
 from streamd.errors import ConfigError
 from streamd.limits import BOOTSTRAP_QUIET_LOOKS
-from streamd.node.bootstrap import Bootstrap
+from streamd.node.identity.bootstrap import Bootstrap
 
 VIRGIN: dict[str, Any] = {"cluster_id": "", "voters": []}
 

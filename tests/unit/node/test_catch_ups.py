@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from streamd.node.catch_ups import CatchUps
-from streamd.node.catchup import InstalledSnapshot
+from streamd.node.catchup.fetch import InstalledSnapshot
+from streamd.node.catchup.service import CatchUps
 from streamd.raft.membership import simple
 from streamd.types import Entry, HardState, Index, LogState, Term, Uid
 

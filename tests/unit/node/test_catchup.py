@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from streamd import errors, limits
-from streamd.node import catchup as c
-from streamd.node.scrub import check_installed
-from streamd.store.install import read_marker
-from streamd.store.manifest import Manifest
-from streamd.store.quarantine import quarantine
+from streamd.node.catchup import fetch as c
+from streamd.node.integrity.scrub import check_installed
+from streamd.store.blocks.quarantine import quarantine
+from streamd.store.transfer.install import read_marker
+from streamd.store.transfer.manifest import Manifest
 from tests.sim.catchup import DELETE_MSG, MEMBERS, PURGE, ROOT, UID, Replica, World
 from tests.sim.disk import SimCrash
 

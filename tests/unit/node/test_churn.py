@@ -10,8 +10,8 @@ import pytest
 
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
-from streamd.node import group as g
-from streamd.node.node import Node
+from streamd.node.groups import group as g
+from streamd.node.local_node import Node
 from tests.holdings import grown, sizes
 from tests.sim.crash import SimWires
 from tests.unit.node.test_many_cursors import create, publish, pull

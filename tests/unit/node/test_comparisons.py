@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from streamd import limits
-from streamd.node.comparisons import Comparisons
+from streamd.node.integrity.consistency_check import Comparisons
 
 
 class _Node:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamd import errors, limits
-from streamd.node.departures import Departures
+from streamd.node.replicas.replica_removal import Departures
 from streamd.raft.membership import Membership, simple
 from streamd.types import NodeId, Uid
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.node.digests import Digests, Verdict
+from streamd.node.integrity.consistency_digests import Digests, Verdict
 
 THREE = ("a", "b", "c")
 

@@ -11,7 +11,7 @@ import pytest
 
 from streamd import limits
 from streamd.machine import commands
-from streamd.node import group as g
+from streamd.node.groups import group as g
 from streamd.types import Msg
 from tests.unit.node.test_refused_proposals import Leader
 

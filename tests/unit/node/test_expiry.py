@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamd.node import group as g
+from streamd.node.groups import group as g
 from tests.unit.node.test_refused_proposals import Leader
 
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from streamd.errors import DiskError
-from streamd.node import group as g
+from streamd.node.groups import group as g
 from tests.unit.node.test_accepted_loss import create, make, publish
 from tests.unit.node.test_leftovers import delete, idle
 

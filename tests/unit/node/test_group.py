@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from streamd import limits
-from streamd.node import group as g
-from streamd.node.block_port import NoBlocks
+from streamd.node.groups import group as g
+from streamd.node.groups.block_port import NoBlocks
 from streamd.raft.core import RaftCore
 from streamd.raft.log import next_chain
 from streamd.raft.membership import simple

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
-from streamd.node.node import Node
+from streamd.node.local_node import Node
 from tests.unit.node.test_accepted_loss import create, make, publish, save
 from tests.unit.node.test_scrubber import Log
 

@@ -12,7 +12,7 @@ import pytest
 
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
-from streamd.node.node import Node
+from streamd.node.local_node import Node
 from tests.unit.node.test_accepted_loss import contents, create, make, publish
 from tests.unit.node.test_leftovers import delete, idle
 

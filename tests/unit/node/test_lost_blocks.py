@@ -14,10 +14,10 @@ import pytest
 
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
-from streamd.machine.stream import StreamMachine
-from streamd.node import lost_blocks
-from streamd.node.node import Node
-from streamd.store.footer import FOOTER_MAGIC, TRAILER_BYTES
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.local_node import Node
+from streamd.node.recovery import lost_blocks
+from streamd.store.blocks.footer import FOOTER_MAGIC, TRAILER_BYTES
 from tests.unit.node.test_accepted_loss import body, contents, create, make, publish, save
 
 MSGS = 200

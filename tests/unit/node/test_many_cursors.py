@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
-from streamd.node import group as g
-from streamd.node import stream_cursors, stream_group
-from streamd.node.cursor import Cursor
+from streamd.node.delivery.cursor import Cursor
+from streamd.node.groups import group as g
+from streamd.node.stream_groups import delivery_hub, stream_group
 from tests.sim.crash import Inbox
 from tests.unit.node.test_refused_proposals import Leader
 
@@ -194,8 +194,8 @@ def test_what_all_are_sent_in_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch)
     for name in names:
         create(leader, name, filter_subject="s.*")
         pull(leader, name)
-    monkeypatch.setattr(stream_cursors.limits, "DELIVER_TURN_MSGS", 100)
-    monkeypatch.setattr(stream_cursors.limits, "DELIVER_BUDGET_MSGS", 50)
+    monkeypatch.setattr(delivery_hub.limits, "DELIVER_TURN_MSGS", 100)
+    monkeypatch.setattr(delivery_hub.limits, "DELIVER_BUDGET_MSGS", 50)
     group, delivered = leader.node.group, leader.wires.delivered
     deliver, sent = group.deliver, []
 

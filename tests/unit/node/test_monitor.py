@@ -11,9 +11,9 @@ import pytest
 from streamd import errors, limits
 from streamd.errors import DiskError, JsError
 from streamd.machine import commands
-from streamd.node import group as g
-from streamd.node.monitor import Monitor
-from streamd.node.wakeup import DueTurns, Wakeup
+from streamd.node.groups import group as g
+from streamd.node.groups.monitor import Monitor
+from streamd.node.groups.wakeup import DueTurns, Wakeup
 from streamd.raft.messages import Heartbeat
 from tests.unit.node.test_accepted_loss import contents, create, make, publish
 

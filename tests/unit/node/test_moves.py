@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamd.node.moves import Moves
+from streamd.node.cluster.reconfiguration import Moves
 
 
 def node_with(**replicas: Any) -> Any:

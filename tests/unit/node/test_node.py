@@ -19,18 +19,18 @@ from streamd.api import consumer_configs
 from streamd.api.stream_configs import normalise
 from streamd.errors import DiskError
 from streamd.machine import commands
-from streamd.node import group as g
-from streamd.node.block_port import NoBlocks
 from streamd.node.env import SystemEnv
-from streamd.node.group import Group
-from streamd.node.node import Node
-from streamd.node.rafts import GroupStart
-from streamd.node.relay import Chunk, Relayed
-from streamd.store import wal_writer
+from streamd.node.groups import group as g
+from streamd.node.groups.block_port import NoBlocks
+from streamd.node.groups.group import Group
+from streamd.node.groups.raft_members import GroupStart
+from streamd.node.local_node import Node
+from streamd.node.stream_groups.forwarded_publishes import Chunk, Relayed
+from streamd.store.blocks.snapshots import SnapshotFile
+from streamd.store.blocks.tail_cache import ChunkCache, HotBudget, HotTail
 from streamd.store.disk import OsDisk
-from streamd.store.hot_tail import ChunkCache, HotBudget, HotTail
-from streamd.store.snapshots import SnapshotFile
-from streamd.store.wal_pace import Pace
+from streamd.store.wal import wal_writer
+from streamd.store.wal.write_pace import Pace
 from tests.sim.crash import SimWires
 
 

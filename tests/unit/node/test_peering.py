@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamd.node.leaders import Leaders
-from streamd.node.peering import Peering
+from streamd.node.cluster.leaders import Leaders
+from streamd.node.cluster.peering import Peering
 
 
 class _Links:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamd.node.rafts import GroupStart, Rafts
+from streamd.node.groups.raft_members import GroupStart, Rafts
 from streamd.types import HardState, Index, LogState, Term, Uid
 
 

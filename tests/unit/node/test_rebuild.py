@@ -14,10 +14,10 @@ import pytest
 from streamd.api.stream_configs import normalise
 from streamd.errors import CorruptionError
 from streamd.machine import commands
-from streamd.machine.stream import StreamMachine
-from streamd.node.dry_run import DryRun
-from streamd.node.node import Node
-from streamd.store.salvage import harvest
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.local_node import Node
+from streamd.node.recovery.dry_run import DryRun
+from streamd.store.blocks.salvage import harvest
 from tests.unit.node.test_accepted_loss import Log, make, publish, save
 
 MSGS = 400

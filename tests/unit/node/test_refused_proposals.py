@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamd.node import group as g
+from streamd.node.groups import group as g
 from streamd.raft.core import ProposalRejected, RaftCore
 from streamd.types import Entry, Index
 from tests.sim.crash import BLOCK_BYTES, SEGMENT_BYTES, Campaign, SimThreadOf, SimWires

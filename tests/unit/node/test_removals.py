@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamd.node.removals import Removals
+from streamd.node.cluster.server_removal import Removals
 
 
 def obstacle(

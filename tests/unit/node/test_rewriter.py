@@ -11,8 +11,8 @@ from streamd import errors, limits
 from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.machine.base import REWRITTEN
-from streamd.machine.columns import ColumnsCache
-from streamd.node.rewriter import Rewriter
+from streamd.machine.indexes.columns import ColumnsCache
+from streamd.node.stream_groups.compaction import Rewriter
 from tests.unit.machine.box import Box
 
 BLOCK_BYTES = 4096

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from streamd import limits
-from streamd.node.room import StorageRoom
+from streamd.node.resources.disk_quota import StorageRoom
 
 MIB = 1 << 20
 

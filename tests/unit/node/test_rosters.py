@@ -9,7 +9,11 @@ import pytest
 
 from streamd import limits
 from streamd.machine.meta import StreamAsset
-from streamd.node.rosters import forgotten_members, has_wrong_members, next_roster
+from streamd.node.cluster.reconfiguration_steps import (
+    forgotten_members,
+    has_wrong_members,
+    next_roster,
+)
 from streamd.raft.core import RaftCore
 from streamd.raft.membership import Membership
 from streamd.raft.messages import Heartbeat

@@ -13,8 +13,8 @@ import pytest
 
 from streamd import limits
 from streamd.errors import CorruptionError
-from streamd.node.node import Node
-from streamd.store import wal_format as wf
+from streamd.node.local_node import Node
+from streamd.store.wal import wal_format as wf
 from tests.sim.crash import SimWires
 from tests.unit.node.test_accepted_loss import body, contents, create, publish
 

@@ -13,8 +13,8 @@ from streamd import limits
 from streamd.api.stream_configs import normalise
 from streamd.errors import CorruptionError
 from streamd.machine import commands
-from streamd.node.node import Node
-from streamd.node.scrubber import Scrubber
+from streamd.node.integrity.scrubber import Scrubber
+from streamd.node.local_node import Node
 from tests.sim.crash import SimWires
 
 

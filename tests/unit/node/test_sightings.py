@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streamd.errors import ConfigError
-from streamd.node.sightings import Sightings
+from streamd.node.identity.incarnations import Sightings
 from tests.sim.disk import SimDisk
 from tests.sim.host import ROOT
 

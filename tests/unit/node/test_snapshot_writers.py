@@ -10,8 +10,8 @@ import pytest
 from streamd import limits
 from streamd.machine import commands
 from streamd.machine.meta import MetaMachine
-from streamd.node.snapshot_writers import MetaSnapshots, StreamSnapshots
-from streamd.store.stream_store import StreamStore
+from streamd.node.groups.snapshot_writers import MetaSnapshots, StreamSnapshots
+from streamd.store.blocks.stream_store import StreamStore
 from tests.sim.disk import SimDisk, SimThread
 from tests.unit.machine.box import Box
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from streamd.errors import ConfigError, CorruptionError, DiskError
-from streamd.node.storedir import StoreDir, WhenUnknown, prepare, save_identity
+from streamd.node.identity.store_directory import StoreDir, WhenUnknown, prepare, save_identity
 from streamd.store.disk import OsDisk
-from streamd.store.identity import NAMES
+from streamd.store.node_file import NAMES
 from tests.sim.disk import SimCrash, SimDisk
 
 ROOT = "/data/streamd"

@@ -10,8 +10,8 @@ import pytest
 
 from streamd import errors, limits
 from streamd.machine import commands
-from streamd.node import group as g
-from streamd.node.trimmer import Trimmed, Trimmer
+from streamd.node.groups import group as g
+from streamd.node.stream_groups.bulk_delete import Trimmed, Trimmer
 from tests.unit.machine.box import Box
 from tests.unit.node.test_refused_proposals import Leader
 

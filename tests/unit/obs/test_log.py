@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamd.config.options import Options
-from streamd.obs.log import Log
+from streamd.obs.server_log import Log
 
 LINE = re.compile(
     r"\[(\d+)\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} \[(INF|WRN|ERR|FTL|DBG)\] (.*)\n"

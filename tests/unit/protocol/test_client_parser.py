@@ -2,8 +2,8 @@
 
 import pytest
 
-from streamd.protocol import client
-from streamd.protocol.client import ClientParser
+from streamd.protocol import client_protocol
+from streamd.protocol.client_protocol import ClientParser
 
 
 def parse(data, *, max_payload=1024, max_control_line=64):
@@ -14,13 +14,13 @@ def test_control_lines():
     data = b'CONNECT {"a":1}\r\nsub a.* q 7\r\nSUB\tb  8\r\nUNSUB 7 3\r\n'
     data += b"unsub 8\r\nPING\r\nPONG\n+OK\r\n"
     assert parse(data) == [
-        (client.CONNECT, b'{"a":1}'),
-        (client.SUB, b"a.*", b"q", b"7"),
-        (client.SUB, b"b", b"", b"8"),
-        (client.UNSUB, b"7", 3),
-        (client.UNSUB, b"8", 0),
-        (client.PING,),
-        (client.PONG,),
+        (client_protocol.CONNECT, b'{"a":1}'),
+        (client_protocol.SUB, b"a.*", b"q", b"7"),
+        (client_protocol.SUB, b"b", b"", b"8"),
+        (client_protocol.UNSUB, b"7", 3),
+        (client_protocol.UNSUB, b"8", 0),
+        (client_protocol.PING,),
+        (client_protocol.PONG,),
     ]
 
 
@@ -28,7 +28,7 @@ def test_publishes_come_as_columns():
     data = b"PUB a 2\r\nhi\r\nHPUB b r 12 14\r\nNATS/1.0\r\n\r\nyo\r\nPUB c r2 0\r\n\r\n"
     assert parse(data) == [
         (
-            client.PUBS,
+            client_protocol.PUBS,
             [b"a", b"b", b"c"],
             [b"", b"r", b"r2"],
             [b"", b"NATS/1.0\r\n\r\n", b""],
@@ -39,7 +39,12 @@ def test_publishes_come_as_columns():
 
 def test_order_of_publishes_and_others_is_kept():
     kinds = [event[0] for event in parse(b"PUB a 0\r\n\r\nPING\r\nPUB a 0\r\n\r\nSUB b 1\r\n")]
-    assert kinds == [client.PUBS, client.PING, client.PUBS, client.SUB]
+    assert kinds == [
+        client_protocol.PUBS,
+        client_protocol.PING,
+        client_protocol.PUBS,
+        client_protocol.SUB,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +95,8 @@ def test_bulk_and_single_reading_agree(payloads, reply, subject):
 def test_violations_end_the_parser(data, text):
     parser = ClientParser(max_payload=1024, max_control_line=64)
     events = parser.feed(b"PING\r\n" + data)
-    assert events[0] == (client.PING,)
-    assert events[-1][:2] == (client.ERROR, text)
+    assert events[0] == (client_protocol.PING,)
+    assert events[-1][:2] == (client_protocol.ERROR, text)
     assert parser.feed(b"PING\r\n") == []
     assert parser.buffered_bytes == 0
 
@@ -99,7 +104,7 @@ def test_violations_end_the_parser(data, text):
 def test_a_limit_exceeded_inside_a_bulk_chunk_is_seen():
     data = b"PUB a 8\r\n12345678\r\n" * 60 + b"PUB a 2000\r\n"
     events = parse(data)
-    assert events[-1][:2] == (client.ERROR, b"Maximum Payload Violation")
+    assert events[-1][:2] == (client_protocol.ERROR, b"Maximum Payload Violation")
     assert sum(len(event[1]) for event in events[:-1]) == 60
 
 

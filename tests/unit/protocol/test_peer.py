@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamd.limits import PEER_RAFT_FRAME_BYTES
-from streamd.protocol import peer
-from streamd.protocol.peer import FrameReader, ProtocolError
+from streamd.protocol import peer_frames
+from streamd.protocol.peer_frames import FrameReader, ProtocolError
 from streamd.raft import messages as m
 from streamd.raft.membership import Membership
 from streamd.types import Entry
@@ -29,7 +29,7 @@ FIELDS: dict[Any, st.SearchStrategy[Any]] = {
 
 def decode_raft(data: bytes) -> tuple[int, list[m.Message]]:
     """Inverse of `encode_raft`, for the frames of one group."""
-    found = [peer.raft_of(frame) for frame in FrameReader().feed(data)]
+    found = [peer_frames.raft_of(frame) for frame in FrameReader().feed(data)]
     assert len({uid for uid, _ in found}) == 1
     return found[0][0], [message for _, messages in found for message in messages]
 
@@ -65,7 +65,7 @@ def plain(message: Any) -> Any:
 def test_every_message_arrives_as_it_was(cls: type, data: st.DataObject) -> None:
     """All classes of `messages.Message`, whatever their fields."""
     sent = data.draw(message_of(cls))
-    uid, received = decode_raft(peer.encode_raft(7, [sent, sent]))
+    uid, received = decode_raft(peer_frames.encode_raft(7, [sent, sent]))
     assert uid == 7 and len(received) == 2
     for message in received:
         assert type(message) is cls
@@ -75,7 +75,7 @@ def test_every_message_arrives_as_it_was(cls: type, data: st.DataObject) -> None
 
 def test_every_message_class_has_a_number_of_its_own() -> None:
     """The format is a table of numbers; a class without one would fail at import."""
-    numbers = [peer._NUMBERS[cls.__name__] for cls in CLASSES]
+    numbers = [peer_frames._NUMBERS[cls.__name__] for cls in CLASSES]
     assert len(set(numbers)) == len(CLASSES)
     assert all(dataclasses.is_dataclass(cls) for cls in CLASSES)
 
@@ -84,7 +84,7 @@ def test_long_messages_are_split_into_frames() -> None:
     """A follower that catches up must not have to take everything in one frame."""
     entry = Entry(1, 1, bytes(PEER_RAFT_FRAME_BYTES // 2 + 1), chain=3)
     sent: list[m.Message] = [m.Append(1, 0, 0, 0, [entry], 0) for _ in range(3)]
-    data = peer.encode_raft(5, [*sent, m.TimeoutNow(2)])
+    data = peer_frames.encode_raft(5, [*sent, m.TimeoutNow(2)])
     assert [len(received[2]) for received in FrameReader().feed(data)] == [2, 2]
     assert len(decode_raft(data)[1]) == 4
 
@@ -93,14 +93,14 @@ def test_long_messages_are_split_into_frames() -> None:
 @given(st.lists(st.binary(max_size=40), max_size=8), st.data())
 def test_frames_survive_any_split(payloads: list[bytes], data: st.DataObject) -> None:
     """Chunks of a socket know nothing of frames."""
-    stream = b"".join(peer.frame(peer.NOTE, "k", [p]) for p in payloads)
+    stream = b"".join(peer_frames.frame(peer_frames.NOTE, "k", [p]) for p in payloads)
     reader = FrameReader()
     received = []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
         received += reader.feed(stream[:size])
         stream = stream[size:]
-    assert received == [[peer.NOTE, "k", [p]] for p in payloads]
+    assert received == [[peer_frames.NOTE, "k", [p]] for p in payloads]
 
 
 def framed(value: Any) -> bytes:
@@ -118,11 +118,11 @@ def framed(value: Any) -> bytes:
         (framed([]), "not an array with a kind"),
         (framed(["x"]), "not an array with a kind"),
         (framed([99]), "unknown kind 99"),
-        (framed([peer.NOTE, "x"]), "NOTE with 1 fields"),
-        (framed([peer.NOTE, "x", {}]), "NOTE: a dict instead of a list"),
-        (framed([peer.BEAT, True, False]), "BEAT: a bool instead of a int"),
-        (framed([peer.HELLO]), "HELLO with 0 fields"),
-        (framed([peer.CALL, 1, b"x", []]), "CALL: a bytes instead of a str"),
+        (framed([peer_frames.NOTE, "x"]), "NOTE with 1 fields"),
+        (framed([peer_frames.NOTE, "x", {}]), "NOTE: a dict instead of a list"),
+        (framed([peer_frames.BEAT, True, False]), "BEAT: a bool instead of a int"),
+        (framed([peer_frames.HELLO]), "HELLO with 0 fields"),
+        (framed([peer_frames.CALL, 1, b"x", []]), "CALL: a bytes instead of a str"),
         (b"\x00\x01\x00\x00" + b"\x91" * 65536, "is not msgpack"),
     ],
 )
@@ -139,8 +139,8 @@ def test_random_bytes_raise_nothing_else(data: bytes) -> None:
     """As one frame's body."""
     try:
         for received in FrameReader().feed(len(data).to_bytes(4, "big") + data):
-            if received[0] == peer.RAFT:
-                peer.raft_of(received)
+            if received[0] == peer_frames.RAFT:
+                peer_frames.raft_of(received)
     except ProtocolError:
         return
 
@@ -165,13 +165,13 @@ def test_random_bytes_raise_nothing_else(data: bytes) -> None:
 def test_wrong_raft_messages_are_named(items: list[Any], words: str) -> None:
     """A peer of another version, or broken memory: the link ends, the group does not."""
     with pytest.raises(ProtocolError) as caught:
-        decode_raft(framed([peer.RAFT, 1, items]))
+        decode_raft(framed([peer_frames.RAFT, 1, items]))
     assert words in str(caught.value)
 
 
 def test_half_a_frame_is_none() -> None:
-    assert FrameReader().feed(peer.encode_raft(1, [m.TimeoutNow(1)])[:-1]) == []
-    assert peer.encode_raft(1, []) == b""
+    assert FrameReader().feed(peer_frames.encode_raft(1, [m.TimeoutNow(1)])[:-1]) == []
+    assert peer_frames.encode_raft(1, []) == b""
 
 
 def test_a_frame_beyond_the_limit_is_refused_before_it_is_here() -> None:
@@ -185,29 +185,32 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_here() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([peer.HELLO, "other", 1, {}], "not a peer of this kind: magic 'other'"),
-        ([peer.HELLO, peer.MAGIC, 0, {}], "speaks the older peer format 0"),
-        ([peer.HELLO, peer.MAGIC, 9, [], 5], "speaks the newer peer format 9"),
-        ([peer.HELLO, peer.MAGIC, peer.VERSION, 3], "HELLO without facts"),
-        ([peer.BEAT, 1, False], "BEAT before HELLO"),
+        ([peer_frames.HELLO, "other", 1, {}], "not a peer of this kind: magic 'other'"),
+        ([peer_frames.HELLO, peer_frames.MAGIC, 0, {}], "speaks the older peer format 0"),
+        ([peer_frames.HELLO, peer_frames.MAGIC, 9, [], 5], "speaks the newer peer format 9"),
+        ([peer_frames.HELLO, peer_frames.MAGIC, peer_frames.VERSION, 3], "HELLO without facts"),
+        ([peer_frames.BEAT, 1, False], "BEAT before HELLO"),
     ],
 )
 def test_strangers_are_told_apart(value: list[Any], words: str) -> None:
     """Before anything else of a HELLO is looked at."""
     (received,) = FrameReader().feed(framed(value))
     with pytest.raises(ProtocolError) as caught:
-        peer.check_hello(received)
+        peer_frames.check_hello(received)
     assert words in str(caught.value)
 
 
 def test_what_comes_behind_another_frame_is_measured_by_the_bound_of_then() -> None:
-    proof, long = peer.frame(peer.AUTH, bytes(32)), peer.frame(peer.NOTE, "n", [bytes(1000)])
+    proof, long = (
+        peer_frames.frame(peer_frames.AUTH, bytes(32)),
+        peer_frames.frame(peer_frames.NOTE, "n", [bytes(1000)]),
+    )
     reader = FrameReader(100)
-    assert [each[0] for each in reader.feed(proof + long[:50])] == [peer.AUTH]
+    assert [each[0] for each in reader.feed(proof + long[:50])] == [peer_frames.AUTH]
     reader.frame_bytes_max = 2000
     assert reader.feed(b"") == []
-    assert [each[0] for each in reader.feed(long[50:])] == [peer.NOTE]
+    assert [each[0] for each in reader.feed(long[50:])] == [peer_frames.NOTE]
     reader = FrameReader(100)
-    assert [each[0] for each in reader.feed(proof + long)] == [peer.AUTH]
+    assert [each[0] for each in reader.feed(proof + long)] == [peer_frames.AUTH]
     with pytest.raises(ProtocolError, match="at most 100"):
         reader.feed(b"")

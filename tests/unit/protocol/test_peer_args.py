@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from streamd.errors import JsError
-from streamd.node.relay import encode_outcomes
-from streamd.protocol.peer_args import check_note
+from streamd.node.stream_groups.forwarded_publishes import encode_outcomes
+from streamd.protocol.peer_schemas import check_note
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ import pytest
 
 from streamd.errors import CorruptionError, DiskError, ReadError, StreamdError
 from streamd.machine import base
-from streamd.store import blocks as blocks_module
-from streamd.store import format as fmt
-from streamd.store.block import OpenBlocks
-from streamd.store.blocks import APPEND, DROP, SEAL
-from streamd.store.footer import FooterColumns, decode_footer, encode_footer
-from streamd.store.hot_tail import HotBudget, HotTail
-from streamd.store.memory import MemoryStreamStore
-from streamd.store.stream_store import StreamStore
+from streamd.store.blocks import block_set as blocks_module
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.block import OpenBlocks
+from streamd.store.blocks.block_set import APPEND, DROP, SEAL
+from streamd.store.blocks.footer import FooterColumns, decode_footer, encode_footer
+from streamd.store.blocks.memory_blocks import MemoryStreamStore
+from streamd.store.blocks.stream_store import StreamStore
+from streamd.store.blocks.tail_cache import HotBudget, HotTail
 from streamd.types import Pieces
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 

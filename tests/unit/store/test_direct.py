@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from streamd.store import direct
-from streamd.store.direct import ALIGN, SCRATCH_BYTES, DirectWriter
+from streamd.store import direct_io
+from streamd.store.direct_io import ALIGN, SCRATCH_BYTES, DirectWriter
 from streamd.store.disk import OsDisk
 from streamd.types import Buffer
 
@@ -79,7 +79,7 @@ def test_what_a_direct_write_leaves_goes_through_the_cache(
 ) -> None:
     """As on a disk that is almost full: the cached write says so, or finishes it."""
     pwrite = os.pwrite
-    monkeypatch.setattr(direct.os, "pwrite", lambda fd, data, at: pwrite(fd, data[:ALIGN], at))
+    monkeypatch.setattr(direct_io.os, "pwrite", lambda fd, data, at: pwrite(fd, data[:ALIGN], at))
 
     def write(fd: int, data: Buffer, offset: int) -> None:
         pwrite(fd, data, offset)
@@ -97,7 +97,7 @@ def test_what_a_direct_write_leaves_goes_through_the_cache(
 def test_where_the_file_system_refuses_all_goes_through_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "_O_DIRECT", 0)
+    monkeypatch.setattr(direct_io, "_O_DIRECT", 0)
     disk = OsDisk()
     fd = disk.open(str(tmp_path / "f"), create=True)
     blob = random.Random(3).randbytes(3 * SCRATCH_BYTES)
@@ -121,7 +121,7 @@ def test_a_file_system_may_refuse_when_it_is_written(
             raise OSError(code, os.strerror(code))
         return pwrite(to, data, offset)
 
-    monkeypatch.setattr(direct.os, "pwrite", refuse)
+    monkeypatch.setattr(direct_io.os, "pwrite", refuse)
     if code == errno.EIO:
         with pytest.raises(OSError, match="Input/output error"):
             disk.writev(fd, [blob], 3, past_cache=True)

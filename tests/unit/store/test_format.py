@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamd.errors import CorruptionError
-from streamd.store import format as fmt
-from streamd.store.footer import (
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.footer import (
     TRAILER_BYTES,
     FooterColumns,
     Subjects,

@@ -9,19 +9,19 @@ import pytest
 from crc32c import crc32c
 
 from streamd.errors import CorruptionError, DiskError
-from streamd.node.scrub import check_content
-from streamd.store.install import (
+from streamd.node.integrity.scrub import check_content
+from streamd.store.blocks.block_verify import check_block, rows_of
+from streamd.store.blocks.quarantine import quarantine
+from streamd.store.blocks.snapshots import SnapshotFile
+from streamd.store.transfer.install import (
     catchup_uid,
     clear_marker,
     finish_install,
     read_marker,
     remove_replaced,
 )
-from streamd.store.install_buffered import StateInstall
-from streamd.store.manifest import FileFact, Manifest
-from streamd.store.quarantine import quarantine
-from streamd.store.snapshots import SnapshotFile
-from streamd.store.verify import check_block, rows_of
+from streamd.store.transfer.install_buffered import StateInstall
+from streamd.store.transfer.manifest import FileFact, Manifest
 from tests.sim.catchup import DELETE_MSG, PURGE, ROOT, UID, Replica, World
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 

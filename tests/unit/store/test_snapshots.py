@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.store.snapshots import Snapshot, SnapshotFile
+from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
 from tests.sim.disk import SimDisk
 
 

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from streamd.store.trash import EmptyTrash
+from streamd.store.blocks.file_trash import EmptyTrash
 from tests.sim.disk import SimDisk, SimThread
 
 PATH = "/trash/7"

@@ -14,10 +14,10 @@ import pytest
 
 from streamd.errors import DiskError
 from streamd.store.disk import DiskThread, OsDisk
-from streamd.store.wal import Wal
-from streamd.store.wal_in_use import SEGMENTS_MAX
-from streamd.store.wal_pace import BATCH_BYTES_MIN
-from streamd.store.wal_segment import BULKY_BYTES
+from streamd.store.wal.pinned_segments import SEGMENTS_MAX
+from streamd.store.wal.segment import BULKY_BYTES
+from streamd.store.wal.write_ahead_log import Wal
+from streamd.store.wal.write_pace import BATCH_BYTES_MIN
 from streamd.types import Buffer, Entry, HardState, LogState
 from tests.sim.disk import SimDisk, SimThread
 

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from streamd.errors import CorruptionError, DiskError
-from streamd.store.wal_recovery import recover
+from streamd.store.wal.wal_recovery import recover
 from streamd.types import HardState
 from tests.unit.store.test_wal import Bed
 

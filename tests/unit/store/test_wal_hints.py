@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.store import wal_format as wf
-from streamd.store.wal import Wal
+from streamd.store.wal import wal_format as wf
+from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry, HardState, Index
 from tests.sim.disk import SimDisk, SimThread
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from streamd.errors import CorruptionError, DiskError
-from streamd.store import wal_format as wf
 from streamd.store.disk import OsDisk
-from streamd.store.wal import Wal
+from streamd.store.wal import wal_format as wf
+from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry, HardState, LogState
 from tests.sim.disk import SimDisk, SimThread
 from tests.sim.overlay import OverlayDisk

@@ -6,10 +6,10 @@ import errno
 
 import pytest
 
-from streamd.store import wal_spares
-from streamd.store.wal import Wal
-from streamd.store.wal_in_use import SEGMENTS_UNHURRIED
-from streamd.store.wal_spares import SPARES_MAX
+from streamd.store.wal import segment_pool
+from streamd.store.wal.pinned_segments import SEGMENTS_UNHURRIED
+from streamd.store.wal.segment_pool import SPARES_MAX
+from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry
 from tests.sim.disk import SimDisk, SimThread
 
@@ -21,7 +21,7 @@ BULKY = bytes(2 * BULKY_BATCH_BYTES)
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_spares, "BULKY_BATCH_BYTES", BULKY_BATCH_BYTES)
+    monkeypatch.setattr(segment_pool, "BULKY_BATCH_BYTES", BULKY_BATCH_BYTES)
 
 
 class CountingDisk(SimDisk):

@@ -1,0 +1,223 @@
+"""The `STREAM.*` endpoints that make, show, change and empty streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd import errors, limits
+from streamd.api import cluster_endpoints, decoding, infos, shapes, stream_configs
+from streamd.api.decoding import decode, decode_optional
+from streamd.api.paging import paged
+from streamd.api.request import ApiContext, Request
+from streamd.machine import commands
+from streamd.node.ports import StreamHandle
+from streamd.subjects import Matcher
+
+
+def create(request: Request) -> None:
+    """`STREAM.CREATE.<stream>`: make a stream; with an equal config, show the one there is."""
+    given = decode(request.payload, shapes.STREAM_CONFIG)
+    is_pedantic = given.pop("pedantic", False)
+    name = request.names[0]
+    if given.get("name", "") != name:
+        raise errors.STREAM_MISMATCH()
+    if "/" in name or "\\" in name:
+        raise errors.STREAM_NAME_CONTAINS_PATH_SEPARATORS()
+    stream_configs.check_create(given)
+    config = stream_configs.normalise(
+        given,
+        duplicate_window_max_ns=request.context.asset_limits.duplicate_window_ns_max,
+        is_pedantic=is_pedantic,
+    )
+    stream_configs.check_served(config)
+    if config["storage"] == "file" and request.context.node.is_short_of_files():
+        raise errors.JsError(
+            errors.INSUFFICIENT_RESOURCES.code,
+            errors.INSUFFICIENT_RESOURCES.err_code,
+            "insufficient resources: the server may open too few files (ulimit -n)",
+        )
+    if request.context.is_clustered:
+        cluster_endpoints.create_stream(request, config)
+        return
+    _check_resources(request.context, config)
+    is_new = request.context.node.stream(name) is None
+
+    def created(asset: Any) -> None:
+        handle = request.stream()
+        if is_new:
+            request.context.advisories.stream_action("CREATED", "create", name)
+        request.answer(infos.stream_info(request.context, handle) | {"did_create": True})
+
+    command = [commands.CREATE_STREAM, request.context.clock.now_ns(), config]
+    request.propose_meta(command, created)
+
+
+def update(request: Request) -> None:
+    """`STREAM.UPDATE.<stream>`: replace a stream's config."""
+    given = decode(request.payload, shapes.STREAM_CONFIG)
+    is_pedantic = given.pop("pedantic", False)
+    name = request.names[0]
+    config = stream_configs.normalise(
+        given,
+        duplicate_window_max_ns=request.context.asset_limits.duplicate_window_ns_max,
+        is_pedantic=is_pedantic,
+    )
+    if config["name"] != name:
+        raise errors.STREAM_MISMATCH()
+    if request.context.is_clustered:
+        cluster_endpoints.update_stream(request, config)
+        return
+    handle = request.stream()
+    config = stream_configs.check_update(handle.machine.config, config)
+    _check_resources(request.context, config, handle)
+    _check_consumers(handle, config)
+
+    def updated(asset: Any) -> None:
+        request.context.advisories.stream_action("UPDATED", "modify", name)
+        request.answer(infos.stream_info(request.context, request.stream()))
+
+    command = [commands.UPDATE_STREAM, request.context.clock.now_ns(), name, config]
+    request.propose_meta(command, updated)
+
+
+def _check_resources(
+    context: ApiContext, config: dict[str, Any], existing: StreamHandle | None = None
+) -> None:
+    """Refuse what one node cannot hold: replicas, and more bytes than it may use."""
+    if config["num_replicas"] > 1:
+        raise errors.STREAM_REPLICAS_NOT_SUPPORTED()
+    if config["max_bytes"] <= 0:
+        return
+    storage = config["storage"]
+    reserved = reserved_bytes(context, storage, leave_out=existing)
+    available = context.node.storage_max if storage == "file" else context.node.memory_max
+    if 0 <= available < reserved + config["max_bytes"]:
+        if storage == "file":
+            raise errors.STORAGE_RESOURCES_EXCEEDED()
+        raise errors.MEMORY_RESOURCES_EXCEEDED()
+
+
+def reserved_bytes(
+    context: ApiContext, storage: str, *, leave_out: StreamHandle | None = None
+) -> int:
+    """Return what streams of this kind of storage have set aside by their `max_bytes`."""
+    return sum(
+        max(0, handle.machine.config["max_bytes"])
+        for handle in context.node.streams()
+        if handle.machine.config["storage"] == storage
+        and (leave_out is None or handle.uid != leave_out.uid)
+    )
+
+
+def _check_consumers(handle: StreamHandle, config: dict[str, Any]) -> None:
+    """Refuse limits that consumers of the stream exceed already."""
+    offenders = cluster_endpoints.limit_offenders(handle, config["consumer_limits"])
+    if offenders:
+        names = ", ".join(offenders)
+        raise errors.STREAM_UPDATE(err=f"change to limits violates consumers: {names}")
+
+
+def info(request: Request) -> None:
+    """`STREAM.INFO.<stream>`: config and state, on demand with deleted seqs or subject counts."""
+    wanted = decode_optional(request.payload, shapes.STREAM_INFO)
+    request.when_current(request.stream(), _show_info, request, wanted)
+
+
+def _show_info(request: Request, wanted: dict[str, Any]) -> None:
+    handle = request.stream()
+    shown = infos.stream_info(request.context, handle)
+    if not request.context.is_clustered:
+        shown["cluster"] = {"leader": request.context.node.server_name}
+    total = offset = limit = 0
+    if wanted.get("deleted_details"):
+        index = handle.machine.index
+        page = limits.DELETED_DETAIL_PAGE
+        if len(index.deleted) > page and not wanted.get("subjects_filter"):
+            # As of subjects. With both, the offset is the subjects', and of these the first come.
+            total, offset, limit = len(index.deleted), max(0, wanted.get("offset", 0)), page
+        deleted = index.deleted_page(offset if limit else 0, page)
+        if deleted:
+            shown["state"]["deleted"] = deleted
+    if wanted.get("subjects_filter"):
+        matcher = Matcher([wanted["subjects_filter"].encode()])
+        # Unlike elsewhere, an offset beyond the end is shown as it was asked.
+        offset, limit = max(0, wanted.get("offset", 0)), limits.SUBJECT_DETAIL_PAGE
+        total, counts = handle.machine.index.counts_page(matcher, offset, limit)
+        if not total:
+            offset = limit = 0
+        if counts:
+            shown["state"]["subjects"] = {
+                subject.decode("utf-8", "replace"): count for subject, count in counts.items()
+            }
+    request.answer({"total": total, "offset": offset, "limit": limit} | shown)
+
+
+def names(request: Request) -> None:
+    """`STREAM.NAMES`: names of streams, on demand of those that capture a subject."""
+    wanted = decode_optional(request.payload, shapes.STREAM_NAMES)
+    found = cluster_endpoints.matching(request.context, wanted.get("subject", ""))
+    shown, place = paged(found, wanted, limits.STREAM_NAME_PAGE)
+    request.answer(place | {"streams": [asset.name for asset in shown] or None})
+
+
+def list_infos(request: Request) -> None:
+    """`STREAM.LIST`: as NAMES, with their infos."""
+    cluster_endpoints.list_streams(request, decode_optional(request.payload, shapes.STREAM_LIST))
+
+
+def delete(request: Request) -> None:
+    """`STREAM.DELETE.<stream>`."""
+    if not decoding.is_empty_request(request.payload):
+        raise errors.NOT_EMPTY_REQUEST()
+    if request.context.is_clustered:
+        cluster_endpoints.delete_stream(request)
+        return
+    handle = request.stream()
+    name = handle.name
+
+    def deleted(_: Any) -> None:
+        request.context.advisories.stream_action("DELETED", "delete", name)
+        request.answer({"success": True})
+
+    command = [commands.DELETE_STREAM, request.context.clock.now_ns(), name, handle.uid]
+    request.propose_meta(command, deleted)
+
+
+def purge(request: Request) -> None:
+    """`STREAM.PURGE.<stream>`: remove messages: all, of a filter, below a seq, all but some."""
+    wanted = decode_optional(request.payload, shapes.STREAM_PURGE)
+    seq, keep = wanted.get("seq", 0), wanted.get("keep", 0)
+    if seq and keep:
+        raise errors.BAD_REQUEST()
+    handle = request.stream()
+    if handle.machine.config["sealed"]:
+        raise errors.STREAM_SEALED()
+    if handle.machine.config["deny_purge"]:
+        raise errors.STREAM_PURGE_FAILED(err="stream purge not permitted")
+    pattern = wanted.get("filter", "").encode()
+    now_ns = request.context.clock.now_ns()
+    request.propose(
+        handle,
+        [commands.PURGE, now_ns, pattern, seq, keep],
+        lambda count: request.answer({"success": True, "purged": count}),
+    )
+
+
+def snapshot(request: Request) -> None:
+    """`STREAM.SNAPSHOT.<stream>`: not served."""
+    if decoding.is_empty_request(request.payload):
+        raise errors.BAD_REQUEST()
+    request.stream()
+    raise errors.STREAM_SNAPSHOT(err="not supported by this server")
+
+
+def restore(request: Request) -> None:
+    """`STREAM.RESTORE.<stream>`: not served."""
+    if decoding.is_empty_request(request.payload):
+        raise errors.BAD_REQUEST()
+    raise errors.STREAM_RESTORE(err="not supported by this server")
+
+
+def needs_cluster(request: Request) -> None:
+    """Endpoints that move, scale or hand over: there is nobody to do it with."""
+    raise errors.CLUSTER_REQUIRED()

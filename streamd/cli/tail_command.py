@@ -1,0 +1,265 @@
+"""`streamctl tail`: entries that a node set aside because its leader did not have them.
+
+streamctl tail list STORE_DIR        # what lies in the trash/ of a node's store directory
+streamctl tail show FILE             # the messages, one a line
+streamctl tail replay FILE           # publish them again, once each
+
+A replay publishes what clients had published, in the old order, each with an id by which the stream
+knows it if it comes again: its own `Nats-Msg-Id`, or one that names the old entry. Headers that say
+what the stream should have held then (`Nats-Expected-...`), and `Nats-Rollup`, which would remove
+what is newer, are left out. A file that was replayed to its end is renamed to `FILE.replayed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from streamd.errors import StreamdError
+from streamd.store.blocks.discarded_entries_file import (
+    TailFacts,
+    bytes_field,
+    is_tail,
+    parse_facts,
+    read_tail,
+)
+from streamd.store.disk import OsDisk
+
+REPLAYED = ".replayed"
+ANSWER_WITHIN_S = 10.0
+SHOWN_BYTES = 60  # of a payload
+_DROPPED = (b"nats-expected-", b"nats-rollup")
+_BLANK = b"NATS/1.0\r\n"
+
+
+class TailError(StreamdError):
+    """What was asked for can't be done; the text says why."""
+
+
+def add(commands: Any) -> None:
+    """Add `tail` to the commands of `streamctl`."""
+    tail = commands.add_parser(
+        "tail",
+        help="entries that were set aside: list, show, publish again",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = tail.add_subparsers(required=True, metavar="list|show|replay")
+    listing = actions.add_parser("list", help="what lies in the trash/ of a store directory")
+    listing.add_argument("dir", metavar="STORE_DIR")
+    listing.add_argument("--json", action="store_true", help="one JSON document")
+    listing.set_defaults(run=_list)
+    show = actions.add_parser("show", help="the messages of one file")
+    show.add_argument("file", metavar="FILE")
+    show.add_argument("-n", "--limit", type=int, default=0, help="no more than so many")
+    show.set_defaults(run=_show)
+    replay = actions.add_parser("replay", help="publish them again")
+    replay.add_argument("file", metavar="FILE")
+    replay.add_argument(
+        "--server", default="nats://127.0.0.1:4222", help="nats://[USER:PASSWORD@]HOST:PORT"
+    )
+    replay.add_argument(
+        "--dry-run", action="store_true", help="say what would be published, and change nothing"
+    )
+    replay.set_defaults(run=_replay)
+
+
+def _list(options: argparse.Namespace) -> int:
+    directory = Path(options.dir)
+    for below in ("streamd/trash", "trash", "."):
+        if (directory / below).is_dir():
+            directory = directory / below
+            break
+    else:
+        raise TailError(f"{directory} is no store directory")
+    names = sorted(name for name in os.listdir(directory) if is_tail(name))
+    tails = [read_tail(OsDisk(), str(directory / name)) for name in names]
+    if options.json:
+        print(json.dumps([tail._asdict() | {"facts": tail.facts._asdict()} for tail in tails]))
+        return 0
+    for tail in tails:
+        facts = tail.facts
+        print(
+            f"{tail.path}\n  stream {facts.stream or '(meta group)'}, {facts.proof}, entries "
+            f"{facts.first_index}..{facts.last_index}, {tail.messages} messages "
+            f"({tail.first_seq}..{tail.last_seq}), set aside {facts.set_aside} by {facts.node}, "
+            f"led by {facts.leader or 'nobody known'}"
+        )
+    if not tails:
+        print("nothing is set aside")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    facts, records = _open(options.file)
+    print(f"# {json.dumps(facts._asdict())}")
+    for number, record in enumerate(records):
+        if options.limit and number >= options.limit:
+            break
+        payload = bytes_field(record, "payload")
+        shown = payload[:SHOWN_BYTES].decode("utf-8", "replace")
+        more = f" ({len(payload)} bytes)" if len(payload) > SHOWN_BYTES else ""
+        subject = bytes_field(record, "subject").decode("utf-8", "replace")
+        print(f"{record.get('seq', '-')} {record['time']} {subject} {shown!r}{more}")
+    return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    facts, records = _open(options.file)
+    if not facts.stream:
+        raise TailError(
+            f"{options.file}: entries of the meta group: create or delete streams as they say"
+        )
+    published = there = 0
+    if options.dry_run:
+        published = sum(1 for _ in records)
+        print(f"{published} messages would be published to stream {facts.stream}")
+        return 0
+    with _Connection(options.server) as connection:
+        for number, record in enumerate(records):
+            try:
+                if not facts.is_exact and connection.has(facts.stream, record):
+                    there += 1
+                    continue
+                is_new = connection.publish(facts.stream, record, _msg_id(facts, record, number))
+            except (TailError, OSError, ValueError) as err:
+                raise TailError(
+                    f"{published} messages were published, {there} were there; then, with "
+                    f"seq {record.get('seq', '?')} on {record.get('subject', '?')!r}: {err}. "
+                    "Those are known by their ids if the replay is begun again within the stream's "
+                    "duplicate window"
+                ) from err
+            published += is_new
+            there += not is_new
+    os.replace(options.file, options.file + REPLAYED)
+    print(
+        f"{published} messages published to stream {facts.stream}, {there} were there; the file is "
+        f"{options.file}{REPLAYED} now"
+    )
+    return 0
+
+
+def _open(path: str) -> tuple[TailFacts, Iterator[dict[str, Any]]]:
+    """The first line, and the messages one after another: a file may be larger than memory."""
+    try:
+        read_tail(OsDisk(), path)  # whole?
+        with open(path, "rb") as lines:
+            facts = parse_facts(json.loads(lines.readline()))
+    except (StreamdError, ValueError, TypeError) as err:
+        raise TailError(f"{path}: {err}") from err
+    return facts, _messages(path)
+
+
+def _messages(path: str) -> Iterator[dict[str, Any]]:
+    with open(path, "rb") as lines:
+        next(lines)
+        for line in lines:
+            record = json.loads(line)
+            if "subject" in record or "subject_base64" in record:
+                yield record
+
+
+def _msg_id(facts: TailFacts, record: dict[str, Any], number: int) -> bytes:
+    """The same for the same message of the same file."""
+    name = f"tail-{facts.group}-{facts.first_index}-{facts.last_index}-{facts.last_term}"
+    return f"{name}-{record.get('seq') or f'n{number}'}".encode()
+
+
+def headers_for(headers: bytes, msg_id: bytes) -> bytes:
+    """The header block that a message is published again with."""
+    lines = headers.split(b"\r\n")[1:] if headers else []
+    kept = [line for line in lines if line and not line.lower().startswith(_DROPPED)]
+    if not any(line.lower().startswith(b"nats-msg-id:") for line in kept):
+        kept.append(b"Nats-Msg-Id: " + msg_id)
+    return _BLANK + b"".join(line + b"\r\n" for line in kept) + b"\r\n"
+
+
+class _Connection:
+    """A blocking connection to one server: one request at a time."""
+
+    def __init__(self, url: str) -> None:
+        found = urlsplit(url if "//" in url else f"nats://{url}")
+        if found.scheme not in ("nats", ""):
+            raise TailError(f"{url}: only nats:// is served")
+        self._address = found.hostname or "127.0.0.1", found.port or 4222
+        self._options: dict[str, Any] = {
+            "verbose": False, "pedantic": False, "headers": True, "no_responders": True,
+            "name": "streamctl tail", "lang": "python", "version": "1", "protocol": 1,
+        }  # fmt: skip
+        if found.password is not None:
+            self._options |= {"user": found.username or "", "pass": found.password}
+        elif found.username:
+            self._options["auth_token"] = found.username
+        self._inbox = f"_INBOX.{os.urandom(12).hex()}".encode()
+
+    def __enter__(self) -> Self:
+        self._socket = socket.create_connection(self._address, ANSWER_WITHIN_S)
+        self._lines = self._socket.makefile("rb")
+        self._line()  # INFO
+        connect = json.dumps(self._options).encode()
+        self._socket.sendall(b"CONNECT %b\r\nSUB %b 1\r\nPING\r\n" % (connect, self._inbox))
+        while self._line() != b"PONG":
+            pass
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def has(self, stream: str, record: dict[str, Any]) -> bool:
+        """True if the stream has this very message under the sequence it had."""
+        if not record.get("seq"):
+            return False
+        wanted = json.dumps({"seq": record["seq"]}).encode()
+        answer = self._ask(f"$JS.API.STREAM.MSG.GET.{stream}".encode(), b"", wanted)
+        found = answer.get("message")
+        if not found:
+            return False
+        payload = base64.b64decode(found.get("data", ""))
+        is_same = found["time"] == record["time"]
+        return is_same and payload == bytes_field(record, "payload")
+
+    def publish(self, stream: str, record: dict[str, Any], msg_id: bytes) -> bool:
+        """Publish it; False: the stream knew its id. Raises TailError if it is not stored."""
+        headers = headers_for(bytes_field(record, "headers"), msg_id)
+        subject, payload = bytes_field(record, "subject"), bytes_field(record, "payload")
+        answer = self._ask(subject, headers, payload)
+        if "error" in answer:
+            raise TailError(answer["error"].get("description", str(answer["error"])))
+        if answer.get("stream") != stream:
+            raise TailError(f"stored by stream {answer.get('stream')!r}, not {stream!r}")
+        return not answer.get("duplicate", False)
+
+    def _ask(self, subject: bytes, headers: bytes, payload: bytes) -> dict[str, Any]:
+        if headers:
+            head = b"HPUB %b %b %d %d\r\n" % (
+                subject, self._inbox, len(headers), len(headers) + len(payload),
+            )  # fmt: skip
+        else:
+            head = b"PUB %b %b %d\r\n" % (subject, self._inbox, len(payload))
+        self._socket.sendall(head + headers + payload + b"\r\n")
+        while True:
+            verb, *fields = self._line().split(b" ")
+            if verb in (b"MSG", b"HMSG"):
+                body = self._lines.read(int(fields[-1]) + 2)[:-2]
+                if verb == b"HMSG":
+                    raise TailError(f"nobody takes {subject.decode(errors='replace')!r}")
+                answer: dict[str, Any] = json.loads(body)
+                return answer
+
+    def _line(self) -> bytes:
+        line = self._lines.readline().rstrip(b"\r\n")
+        if line == b"PING":
+            self._socket.sendall(b"PONG\r\n")
+        elif line.startswith(b"-ERR"):
+            raise TailError(line.decode(errors="replace"))
+        elif not line and not self._lines.peek(1):
+            raise TailError("the server closed the connection")
+        return line

@@ -1,0 +1,472 @@
+"""Whether one publish may be stored: the header checks of JetStream, in their documented order.
+
+Only messages with `Nats-` headers, or streams with room to check, come here; everything else takes
+the machine's short way. Checks read the state that all earlier messages of the entry have left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from streamd import errors
+from streamd.durations import format_duration
+from streamd.errors import JsError
+from streamd.machine import message_headers
+from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER
+from streamd.machine.commands import DUPLICATE, PUBLISH_RULES
+from streamd.machine.streams.stream_content import StreamContent
+from streamd.subjects import Matcher, is_literal
+from streamd.types import Msg, Seq
+
+MSG_ID: Final = b"Nats-Msg-Id"
+EXPECTED_STREAM: Final = b"Nats-Expected-Stream"
+EXPECTED_LAST_SEQ: Final = b"Nats-Expected-Last-Sequence"
+EXPECTED_SUBJECT_SEQ: Final = b"Nats-Expected-Last-Subject-Sequence"
+EXPECTED_SUBJECT: Final = b"Nats-Expected-Last-Subject-Sequence-Subject"
+EXPECTED_MSG_ID: Final = b"Nats-Expected-Last-Msg-Id"
+ROLLUP: Final = b"Nats-Rollup"
+TTL: Final = b"Nats-TTL"
+INCR: Final = b"Nats-Incr"
+SOURCE: Final = b"Nats-Stream-Source"
+SCHEDULE: Final = b"Nats-Schedule"
+SCHEDULER: Final = b"Nats-Scheduler"
+SCHEDULE_NEXT: Final = b"Nats-Schedule-Next"
+MARKER_REASON: Final = b"Nats-Marker-Reason"
+HEADERS_BYTES_MAX: Final = 65535  # what one message's headers may be: NATS' own limit
+RECORD_BYTES_MAX: Final = 32 * 1024 * 1024  # a record must fit its length field and a block read
+
+Fields = dict[bytes, bytes]
+_match_integer = re.compile(rb"[+-]?[0-9]+").fullmatch
+
+
+class Admitted:
+    """A publish that will be stored, and what follows from its headers."""
+
+    __slots__ = ("flags", "msg", "msg_id", "rollup", "ttl_ns")
+
+    def __init__(self, msg: Msg) -> None:
+        self.msg = msg
+        self.flags = HAS_HEADERS if msg[1] else 0
+        self.msg_id = b""
+        self.ttl_ns = 0
+        self.rollup = b""
+
+
+_ID_HEAD: Final = b"NATS/1.0\r\nNats-Msg-Id: "
+_SIMPLE_BYTES_MAX: Final = 4096
+
+
+def simple_id(headers: bytes) -> bytes | None:
+    """Return the message id if the id is the only header the server cares about (b"" if not even
+    that); None if `check` must look."""
+    if len(headers) > _SIMPLE_BYTES_MAX:
+        return None
+    if headers.startswith(_ID_HEAD) and headers.count(b"\r\n") == 3:
+        return headers[23:-4].lstrip(b" ")
+    if b"Nats-" in headers or b"KV-Operation" in headers:
+        return None
+    return b""
+
+
+def simple_id_trimmed(headers: bytes) -> bytes | None:
+    """`simple_id` by the rules of entries that name none."""
+    msg_id = simple_id(headers)
+    return msg_id.strip() if msg_id else msg_id
+
+
+def fields_of(headers: bytes, rules: int) -> Fields:
+    """Return the server's own headers in `headers`, read by these rules (see commands.STORE)."""
+    fields = message_headers.server_headers(headers)
+    return fields if rules else {key: value.strip() for key, value in fields.items()}
+
+
+def is_stored_once(headers: bytes) -> bool:
+    """True if a message with these headers may be sent twice while the stream remembers its id:
+    nothing that they ask for is looked at before the id is."""
+    if MSG_ID not in headers or b"Nats-Expected-" in headers:
+        return False
+    return bool(message_headers.server_headers(headers).get(MSG_ID))
+
+
+_BATCH_HEAD: Final = b"NATS/1.0\r\nNats-Batch-Id: "
+# Most messages of batches have no more than this; one match costs a third of looking for each.
+_match_batch = re.compile(
+    rb"NATS/1\.0\r\nNats-Batch-Id: [^\r]*\r\nNats-Batch-Sequence: [^\r]*\r\n"
+    rb"(?:Nats-Msg-Id: ([^\r]*)\r\n)?\r\n"
+).fullmatch
+
+
+def simple_batch_ids(msgs: Sequence[Msg], size_max: int) -> list[bytes]:
+    """Return the message ids (b"" for none) of the first messages of an atomic batch, up to the
+    first whose headers mean more than an id, or that has more than `size_max` bytes."""
+    ids: list[bytes] = []
+    for _, headers, payload in msgs:
+        size = len(headers)
+        if size > _SIMPLE_BYTES_MAX or size + len(payload) > size_max:
+            break
+        found = _match_batch(headers)
+        if found is not None:
+            ids.append((found[1] or b"").lstrip(b" "))
+            continue
+        if not headers.startswith(_BATCH_HEAD) or b"KV-Operation" in headers:
+            break
+        at = headers.find(b"\r\nNats-Batch-Sequence: ")
+        if at < 0:
+            break
+        own_count = headers.count(b"Nats-")
+        if own_count == 2:
+            ids.append(b"")
+            continue
+        at = headers.find(b"\r\nNats-Msg-Id: ", at)
+        if own_count != 3 or at < 0:
+            break
+        at += 15
+        ids.append(headers[at : headers.find(b"\r\n", at)].lstrip(b" "))
+    return ids
+
+
+def needs_state(fields: Fields) -> bool:
+    """True if these headers ask for, or change, more than the dedupe window and the last seq: all
+    that came before must be stored first."""
+    return (
+        EXPECTED_SUBJECT_SEQ in fields
+        or EXPECTED_SUBJECT in fields
+        or ROLLUP in fields
+        or EXPECTED_MSG_ID in fields
+    )
+
+
+def check(
+    machine: StreamContent,
+    msg: Msg,
+    fields: Fields,
+    *,
+    last_seq: Seq,
+    last_msg_id: bytes,
+    needs_room: bool,
+    rules: int = PUBLISH_RULES,
+) -> Admitted | JsError | tuple[int, Seq]:
+    """Decide about one publish. `last_seq` and `last_msg_id` are what they will be once all
+    before it is stored. It needs no room if it will only use up its seq."""
+    limits = machine.limits
+    subject, headers, payload = msg
+    size = len(headers) + len(payload)
+    if size + len(subject) > RECORD_BYTES_MAX:
+        return errors.STREAM_STORE_FAILED(err="message too large")
+    if limits.is_sealed:
+        return errors.STREAM_SEALED()
+    if 0 <= limits.max_msg_size < size:
+        return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
+    if len(headers) > HEADERS_BYTES_MAX:
+        return errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
+    admitted = Admitted(msg)
+    if fields:
+        refused = _check_expectations(machine, subject, fields, last_seq, rules)
+        if refused is not None:
+            return refused
+        msg_id = fields.get(MSG_ID, b"")
+        if msg_id and machine.dedupe.window_ns > 0:
+            seen = machine.dedupe.find(msg_id)
+            if seen:
+                return DUPLICATE, seen
+        admitted.msg_id = msg_id
+        expected_id = fields.get(EXPECTED_MSG_ID)
+        if expected_id and expected_id != last_msg_id:
+            return errors.STREAM_WRONG_LAST_MSG_ID(id=last_msg_id.decode("utf-8", "replace"))
+        refused = _check_rollup(machine, fields, admitted)
+        if refused is not None:
+            return refused
+    if TTL in fields and needs_room:
+        refused = _check_ttl(machine, fields, admitted)
+        if refused is not None:
+            return refused
+    if headers:
+        admitted.flags |= marker_flags(headers)
+    if needs_room and limits.checks_room:
+        refused = check_room(machine, msg, is_rollup=bool(admitted.rollup))
+        if refused is not None:
+            return refused
+    return admitted
+
+
+def _check_expectations(
+    machine: StreamContent, subject: bytes, fields: Fields, last_seq: Seq, rules: int
+) -> JsError | None:
+    refused = _check_incr(fields)
+    if refused is not None:
+        return refused
+    expected = fields.get(EXPECTED_STREAM)
+    if expected and expected != machine.name_bytes:
+        return errors.STREAM_NOT_MATCH()
+    ttl = fields.get(TTL)
+    if ttl and not machine.limits.allows_ttl and message_headers.parse_ttl(ttl) is not None:
+        return errors.MESSAGE_TTL_DISABLED()  # one that makes no sense is refused behind the rest
+    refused = check_subject_seq(machine, subject, fields)
+    if refused is not None:
+        return refused
+    expected = fields.get(EXPECTED_LAST_SEQ)
+    if expected and message_headers.parse_number(expected) != last_seq:
+        return errors.STREAM_WRONG_LAST_SEQUENCE(seq=last_seq)
+    refused = _check_schedule(subject, fields, rules)
+    if refused is None and _has(fields, SOURCE, rules):
+        refused = errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
+    return refused
+
+
+def _has(fields: Fields, key: bytes, rules: int) -> bool:
+    """True if a header is given; without a value it is not, unless the entry is an old one."""
+    return bool(fields.get(key)) if rules else key in fields
+
+
+def _check_schedule(subject: bytes, fields: Fields, rules: int) -> JsError | None:
+    """Schedules are not served: what would start or end one must not be taken for a message."""
+    if _has(fields, SCHEDULE, rules):
+        return errors.MESSAGE_SCHEDULES_DISABLED()
+    if not rules:
+        return None
+    scheduler, following = fields.get(SCHEDULER), fields.get(SCHEDULE_NEXT)
+    if not scheduler and not following:
+        return None
+    if following == b"purge" and scheduler and scheduler != subject and is_literal(scheduler):
+        return errors.MESSAGE_SCHEDULES_DISABLED()
+    return errors.MESSAGE_SCHEDULES_SCHEDULER_INVALID()
+
+
+def _check_incr(fields: Fields) -> JsError | None:
+    value = fields.get(INCR)
+    if not value:
+        return None
+    if not _match_integer(value):
+        return errors.MESSAGE_INCR_INVALID()
+    return errors.MESSAGE_INCR_DISABLED()
+
+
+def check_subject_seq(machine: StreamContent, subject: bytes, fields: Fields) -> JsError | None:
+    """`Nats-Expected-Last-Subject-Sequence`, for the message's own subject or a given filter."""
+    expected = fields.get(EXPECTED_SUBJECT_SEQ)
+    pattern = fields.get(EXPECTED_SUBJECT)
+    if expected:
+        if pattern and pattern != subject:
+            found = machine.index.last_match(Matcher([pattern]))
+        else:
+            found = machine.index.last_of(subject)
+        if message_headers.parse_number(expected) != found:
+            return errors.STREAM_WRONG_LAST_SEQUENCE(seq=found)
+    elif pattern:
+        return errors.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_INVALID()
+    return None
+
+
+def _check_rollup(machine: StreamContent, fields: Fields, admitted: Admitted) -> JsError | None:
+    rollup = fields.get(ROLLUP)
+    if not rollup:
+        return None
+    limits = machine.limits
+    if not limits.allows_rollup or limits.denies_purge:
+        return errors.STREAM_ROLLUP_FAILED(err="rollup not permitted")
+    value = rollup.lower()
+    if value not in (b"sub", b"all"):
+        text = value.decode("utf-8", "replace")
+        return errors.STREAM_ROLLUP_FAILED(err=f'rollup value invalid: "{text}"')
+    admitted.rollup = value
+    return None
+
+
+def _check_ttl(machine: StreamContent, fields: Fields, admitted: Admitted) -> JsError | None:
+    value = fields[TTL]
+    if not value:
+        return None
+    ttl_ns = message_headers.parse_ttl(value)
+    if ttl_ns is None:
+        return errors.MESSAGE_TTL_INVALID()
+    if ttl_ns == message_headers.NEVER:
+        admitted.flags |= IS_NEVER
+        return None
+    floor_ns = machine.limits.marker_ttl_ns
+    if ttl_ns < floor_ns and machine.limits.max_per_subject != 1:
+        # Else the message would leave before its marker could, and an older one show again.
+        ttl_ns = floor_ns
+        subject, headers, payload = admitted.msg
+        text = format_duration(ttl_ns).encode()
+        headers = message_headers.with_header(message_headers.without(headers, TTL), TTL, text)
+        admitted.msg = subject, headers, payload
+    admitted.flags |= HAS_TTL
+    admitted.ttl_ns = ttl_ns
+    return None
+
+
+def marker_flags(headers: bytes) -> int:
+    """NO_MARKER if the expiry of a message with these headers leaves no delete marker."""
+    if MARKER_REASON in headers and message_headers.get(headers, MARKER_REASON):
+        return NO_MARKER
+    if b"KV-Operation" in headers and message_headers.get(headers, b"KV-Operation") == b"PURGE":
+        return NO_MARKER
+    return 0
+
+
+def flags_from(headers: bytes) -> int:
+    """The flags of a stored message, from its record: what `check` gave it."""
+    if not headers:
+        return 0
+    flags = HAS_HEADERS | marker_flags(headers)
+    value = message_headers.server_headers(headers).get(TTL) if TTL in headers else None
+    if value:
+        # Trimmed: of a message that was stored by older rules, blanks behind it meant nothing.
+        ttl_ns = message_headers.parse_ttl(value.strip())
+        if ttl_ns == message_headers.NEVER:
+            flags |= IS_NEVER
+        elif ttl_ns is not None:
+            flags |= HAS_TTL
+    return flags
+
+
+def check_room(
+    machine: StreamContent,
+    msg: Msg,
+    *,
+    count: int = 0,
+    more_bytes: int = 0,
+    same: int = 0,
+    is_rollup: bool = False,
+) -> JsError | None:
+    """Discard new: is there room for one more message, when `count` messages of `more_bytes` are
+    already promised theirs, `same` of them on its subject? What is stored here never pushes out
+    another subject's message; one that replaces an older one of its own subject needs no more
+    room than that has. One that takes the place of all of them is none too many of its subject."""
+    limits, index = machine.limits, machine.index
+    subject = msg[0]
+    size = index.size_as_stored(msg)
+    stored = index.count_of(subject)
+    replaces = 0 < limits.max_per_subject <= stored
+    is_full = 0 < limits.max_per_subject <= stored + same
+    if is_full and limits.is_discard_new_per_subject and not is_rollup:
+        return errors.STREAM_STORE_FAILED(err="maximum messages per subject exceeded")
+    if 0 < limits.max_msgs <= index.count + count and not replaces:
+        return errors.STREAM_STORE_FAILED(err="maximum messages exceeded")
+    if 0 < limits.max_bytes < index.bytes + more_bytes + size:
+        if not replaces or index.size_of(index.first_of(subject)) < size:
+            return errors.STREAM_STORE_FAILED(err="maximum bytes exceeded")
+    return None
+
+
+def check_batch(
+    machine: StreamContent, msgs: Sequence[Msg], rules: int = PUBLISH_RULES
+) -> tuple[list[bytes], list[Admitted], JsError | None]:
+    """Decide about an atomic batch as a whole, against the state before it.
+
+    Returns the ids of its first messages, which need no more than these (`simple_batch_ids`), what
+    is to be stored of each behind them, and why the batch is refused.
+    """
+    index = machine.index
+    admitted: list[Admitted] = []
+    simple: list[bytes] = []
+    ids: set[bytes] = set()
+    written: Counter[bytes] = Counter()  # messages by subject
+    more_bytes = 0
+    if machine.limits.is_plain:
+        simple = simple_batch_ids(msgs, machine.limits.size_max)
+        if not rules:
+            simple = [msg_id.strip() for msg_id in simple]
+        given = [msg_id for msg_id in simple if msg_id]
+        ids.update(given)
+        if len(ids) < len(given) or any(map(machine.dedupe.find, given)):
+            return [], [], errors.ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE()
+        written.update([msg[0] for msg in msgs[: len(simple)]])
+    for position in range(len(simple), len(msgs)):
+        msg = msgs[position]
+        subject, headers, payload = msg
+        fields = fields_of(headers, rules) if headers else {}
+        refused = _check_in_batch(machine, msg, fields, position, ids, written, rules)
+        if refused is not None:
+            return [], [], refused
+        one = Admitted(msg)
+        one.msg_id = fields.get(MSG_ID, b"")
+        if one.msg_id:
+            ids.add(one.msg_id)
+        refused = _check_rollup(machine, fields, one)
+        if refused is None and one.rollup == b"all" and position:
+            refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup all invalid")
+        if refused is None and one.rollup == b"sub" and subject in written:
+            refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup sub invalid")
+        if refused is None and TTL in fields:
+            refused = _check_ttl(machine, fields, one)
+        size = len(headers) + len(payload)
+        if refused is None and 0 <= machine.limits.max_msg_size < size:
+            refused = errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
+        if refused is None and len(headers) > HEADERS_BYTES_MAX:
+            refused = errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
+        if refused is None and machine.limits.checks_room:
+            same = written[subject]
+            refused = check_room(
+                machine,
+                msg,
+                count=position,
+                more_bytes=more_bytes,
+                same=same,
+                is_rollup=bool(one.rollup),
+            )
+        if refused is not None:
+            return [], [], refused
+        more_bytes += index.size_as_stored(msg)
+        written[subject] += 1
+        one.flags |= marker_flags(headers) if headers else 0
+        admitted.append(one)
+    assert len(simple) + len(admitted) == len(msgs), (len(admitted), index.last_seq)
+    return simple, admitted, None
+
+
+def _check_in_batch(
+    machine: StreamContent,
+    msg: Msg,
+    fields: Fields,
+    position: int,
+    ids: set[bytes],
+    written: Collection[bytes],
+    rules: int,
+) -> JsError | None:
+    """The header checks of one message of an atomic batch."""
+    subject = msg[0]
+    if sum(map(len, msg)) > RECORD_BYTES_MAX:
+        return errors.STREAM_STORE_FAILED(err="message too large")
+    if machine.limits.is_sealed:
+        return errors.STREAM_SEALED()
+    if fields.get(EXPECTED_MSG_ID):
+        return errors.ATOMIC_PUBLISH_UNSUPPORTED_HEADER_BATCH(header=EXPECTED_MSG_ID.decode())
+    refused = _check_incr(fields)
+    if refused is not None:
+        return refused
+    expected = fields.get(EXPECTED_STREAM)
+    if expected and expected != machine.name_bytes:
+        return errors.STREAM_NOT_MATCH()
+    ttl = fields.get(TTL)
+    if ttl and not machine.limits.allows_ttl:
+        return errors.MESSAGE_TTL_DISABLED()
+    if ttl and message_headers.parse_ttl(ttl) is None:
+        return errors.MESSAGE_TTL_INVALID()
+    msg_id = fields.get(MSG_ID)
+    if msg_id and (msg_id in ids or machine.dedupe.find(msg_id)):
+        return errors.ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE()
+    if _has(fields, SOURCE, rules):
+        return errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
+    expected = fields.get(EXPECTED_LAST_SEQ)
+    if expected:
+        last_seq = machine.index.last_seq + position
+        if message_headers.parse_number(expected) != last_seq:
+            return errors.STREAM_WRONG_LAST_SEQUENCE(seq=last_seq)
+        if position:  # true, but only of the batch itself
+            return errors.STREAM_WRONG_LAST_SEQUENCE_CONSTANT()
+    if fields.get(EXPECTED_SUBJECT_SEQ):
+        named = fields.get(EXPECTED_SUBJECT) or subject
+        if named == subject or is_literal(named):
+            was_written = named in written
+        else:
+            was_written = any(map(Matcher([named]).test, written))
+        if was_written:
+            return errors.STREAM_WRONG_LAST_SEQUENCE_CONSTANT()
+    refused = check_subject_seq(machine, subject, fields)
+    if refused is not None:
+        return refused
+    return _check_schedule(subject, fields, rules)

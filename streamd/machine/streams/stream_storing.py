@@ -1,0 +1,248 @@
+"""How messages come into a stream: of a STORE each for itself, of a STORE_BATCH all or none.
+
+The hot way is `_apply_store`: messages without headers, in a stream that has nothing to check, cost
+a few C loops for all of them. Others are checked (`publish`), and stored in runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd import errors
+from streamd.machine import commands
+from streamd.machine.base import HAS_HEADERS, Effects
+from streamd.machine.commands import Command
+from streamd.machine.streams import publish
+from streamd.machine.streams.stream_removal import StreamRemoval
+from streamd.types import Entry, Index, Msg, Seq
+
+
+class StreamStoring(StreamRemoval):
+    """The part of `StreamMachine` that stores."""
+
+    # --- each for itself ------------------------------------------------------------------------
+
+    def _apply_store(self, entry: Entry, command: Command, out: Effects) -> Any:
+        msgs: list[Msg] = command[2]
+        if not self._has_seqs_for(len(msgs)):
+            return [_no_seq_left()] * len(msgs)
+        if self.index.is_block_full():
+            self._roll(out)
+        limits = self.limits
+        ts = max(command[1], self.index.last_ts + 1)
+        if limits.is_plain:
+            size_max = limits.size_max
+            for _, headers, payload in msgs:
+                if headers or len(payload) > size_max:
+                    break
+            else:
+                self.dedupe.forget_before(ts)  # there may be no other messages any more
+                first = self._write(ts, msgs, None)
+                self.last_msg_id = b""
+                self._enforce(msgs)
+                return range(first, first + len(msgs))
+        rules = command[3] if len(command) > 3 else 0
+        return self._store_checked(ts, msgs, entry.index, rules)
+
+    def _store_checked(self, ts: int, msgs: list[Msg], index: Index, rules: int) -> list[Any]:
+        """Store what passes the checks, in runs as long as no check needs to see them stored."""
+        self.dedupe.forget_before(ts)
+        outcomes: list[Any] = []
+        run = _Run(self, ts)
+        limits = self.limits
+        is_plain = limits.is_plain
+        size_max = limits.size_max
+        find = self.dedupe.find
+        simple_id = publish.simple_id if rules else publish.simple_id_trimmed
+        for msg in msgs:
+            _, headers, payload = msg
+            if is_plain and len(headers) + len(payload) <= size_max:
+                # Most messages have no header that means anything here, or just an id.
+                msg_id = simple_id(headers) if headers else b""
+                if msg_id is not None:
+                    seen = find(msg_id) if msg_id else 0
+                    if seen:
+                        outcomes.append((commands.DUPLICATE, seen))
+                    else:
+                        outcomes.append(run.add_simple(msg, msg_id))
+                    continue
+            fields: publish.Fields = {}
+            if headers and b"Nats-" in headers:
+                fields = publish.fields_of(headers, rules)
+            if run.msgs and (limits.checks_room or (fields and publish.needs_state(fields))):
+                self._store_run(run)
+            is_wanted = not self._is_uninteresting(msg[0])
+            verdict = publish.check(
+                self,
+                msg,
+                fields,
+                last_seq=run.last_seq,
+                last_msg_id=self.last_msg_id,
+                needs_room=is_wanted,
+                rules=rules,
+            )
+            if not isinstance(verdict, publish.Admitted):
+                outcomes.append(verdict)
+                continue
+            if not is_wanted:
+                self._store_run(run)
+                outcomes.append(self._skip_one(run, verdict, index))
+                continue
+            seq = run.add(verdict)
+            outcomes.append(seq)
+            if verdict.rollup:
+                self._store_run(run)
+                self._roll_up(verdict.rollup, msg[0], seq)
+        self._store_run(run)
+        return outcomes
+
+    def _store_run(self, run: _Run) -> None:
+        msgs = run.msgs
+        if msgs:
+            lasts = self._last_seqs_before(msgs) if self.limits.republish else []
+            first = self._write(run.first_ts, msgs, run.flags if any(run.flags) else None)
+            assert first + len(msgs) - 1 == run.last_seq, (first, run.last_seq)
+            if lasts and self._out is not None:
+                self._republish(first, run.first_ts, msgs, lasts, self._out)
+            self._enforce(msgs)
+        run.restart()
+
+    def _is_uninteresting(self, subject: bytes) -> bool:
+        return self.limits.is_interest and not self._takers(subject)
+
+    def _skip_one(self, run: _Run, verdict: publish.Admitted, index: Index) -> Seq:
+        """Interest retention without interest: the seq is used up, nothing is stored."""
+        seq = self.index.last_seq + 1
+        record = self._codec.encode_skip(seq, seq, index)
+        self.index.reserve(len(record))
+        self._blob.append(record)
+        self.index.skip(seq, seq)
+        self.index.last_ts = run.first_ts
+        self.last_msg_id = verdict.msg_id
+        if verdict.msg_id:
+            self.dedupe.remember(verdict.msg_id, seq=seq, ts=run.first_ts)
+        run.restart()
+        return seq
+
+    # --- all or none ----------------------------------------------------------------------------
+
+    def _apply_store_batch(self, entry: Entry, command: Command, out: Effects) -> Any:
+        msgs: list[Msg] = [tuple(msg) for msg in command[3]]
+        if not self._has_seqs_for(len(msgs)):
+            return _no_seq_left()
+        if self.index.is_block_full():
+            self._roll(out)
+        ts = max(command[1], self.index.last_ts + 1)
+        self.dedupe.forget_before(ts)
+        rules = command[4] if len(command) > 4 else 0
+        simple, admitted, refused = publish.check_batch(self, msgs, rules)
+        if refused is not None:
+            return refused
+        run = _Run(self, ts)
+        seqs: list[Seq] = []
+        if simple:
+            run.add_all_simple(msgs[: len(simple)], simple)
+        for one in admitted:
+            if self._is_uninteresting(one.msg[0]):
+                self._store_run(run)
+                seqs.append(self._skip_one(run, one, entry.index))
+                continue
+            seqs.append(run.add(one))
+        self._store_run(run)
+        for one, seq in zip(admitted, seqs, strict=True):
+            if one.rollup:
+                self._roll_up(one.rollup, one.msg[0], seq)
+        return (seqs[-1] if seqs else self.index.last_seq), len(msgs)
+
+    # --- passing on what was stored -------------------------------------------------------------
+
+    def _last_seqs_before(self, msgs: list[Msg]) -> list[Seq]:
+        """For each of `msgs`, stored next: the last seq of its subject before it; 0: none. Known
+        now; once they are stored it would have to be looked for."""
+        lasts: dict[bytes, Seq] = {}
+        found: list[Seq] = []
+        for seq, (subject, _, _) in enumerate(msgs, self.index.last_seq + 1):
+            found.append(lasts[subject] if subject in lasts else self.index.last_of(subject))
+            lasts[subject] = seq
+        return found
+
+    def _republish(
+        self, first: Seq, ts: int, msgs: list[Msg], lasts: list[Seq], out: Effects
+    ) -> None:
+        for at, (subject, headers, payload) in enumerate(msgs):
+            fields = {
+                "stream": self.name,
+                "subject": subject,
+                "seq": first + at,
+                "ts": ts + at,
+                "last_seq": lasts[at],
+                "headers": headers,
+                "payload": payload,
+            }
+            out.events.append(("republish", fields))
+
+
+def _no_seq_left() -> errors.JsError:
+    return errors.STREAM_STORE_FAILED(err="no sequence is left")
+
+
+class _Run:
+    """Admitted messages with consecutive seqs, not yet written."""
+
+    __slots__ = ("_machine", "first_ts", "flags", "last_seq", "msgs")
+
+    def __init__(self, machine: StreamStoring, ts: int) -> None:
+        self._machine = machine
+        self.first_ts = ts
+        self.last_seq = machine.index.last_seq
+        self.msgs: list[Msg] = []
+        self.flags: list[int] = []
+
+    def add(self, admitted: publish.Admitted) -> Seq:
+        """Give the next seq to a message."""
+        machine = self._machine
+        ts = self.first_ts + len(self.msgs)
+        seq = self.last_seq = self.last_seq + 1
+        self.msgs.append(admitted.msg)
+        self.flags.append(admitted.flags)
+        machine.last_msg_id = admitted.msg_id
+        if admitted.msg_id:
+            machine.dedupe.remember(admitted.msg_id, seq=seq, ts=ts)
+        if admitted.ttl_ns:
+            machine.expiry.watch(seq, ts + admitted.ttl_ns)
+        return seq
+
+    def add_simple(self, msg: Msg, msg_id: bytes) -> Seq:
+        """As `add`, for a message with at most an id and headers of its own."""
+        machine = self._machine
+        msgs = self.msgs
+        seq = self.last_seq = self.last_seq + 1
+        if msg_id:
+            machine.dedupe.remember(msg_id, seq=seq, ts=self.first_ts + len(msgs))
+        machine.last_msg_id = msg_id
+        msgs.append(msg)
+        self.flags.append(HAS_HEADERS if msg[1] else 0)
+        return seq
+
+    def add_all_simple(self, msgs: list[Msg], msg_ids: list[bytes]) -> None:
+        """As `add_simple` of each message, all of them with headers."""
+        machine = self._machine
+        ts = self.first_ts + len(self.msgs)
+        seq = self.last_seq + 1
+        if machine.dedupe.window_ns > 0:
+            remember = machine.dedupe.remember
+            for at, msg_id in enumerate(msg_ids):
+                if msg_id:
+                    remember(msg_id, seq=seq + at, ts=ts + at)
+        machine.last_msg_id = msg_ids[-1]
+        self.msgs += msgs
+        self.flags += [HAS_HEADERS] * len(msgs)
+        self.last_seq += len(msgs)
+
+    def restart(self) -> None:
+        """Begin anew after what was stored."""
+        index = self._machine.index
+        self.first_ts = max(self.first_ts, index.last_ts + 1)
+        self.last_seq = index.last_seq
+        self.msgs = []
+        self.flags = []

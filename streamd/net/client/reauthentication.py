@@ -1,0 +1,71 @@
+"""After a reload: who is still welcome, and as whom.
+
+A connection whose user is gone, or has another password, ends; one whose permissions changed goes
+on with the new ones, without the subscriptions that they no longer allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from streamd.limits import CLIENT_SHARE_S
+from streamd.net.client.auth import Authenticator, Check, Identity
+
+if TYPE_CHECKING:
+    from streamd.net.client.session import ClientSession
+
+
+class Recheck:
+    """Judges connections again, one after the other: a changed bcrypt hash costs a check on
+    another thread, and many connections may share it."""
+
+    def __init__(
+        self,
+        conns: list[ClientSession],
+        auth: Authenticator,
+        is_current: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        """`is_current` becomes false when the configuration has been read once more."""
+        self._conns = conns
+        self._auth = auth
+        self._is_current = is_current
+        self._clock = clock
+        self._refused: set[tuple[str, str]] = set()  # (hash, secret)
+
+    def go_on(self) -> None:
+        """Judge until a password has to be tried, or a client's share of the loop is used up; then
+        again when that is done, or others had theirs."""
+        until = self._clock() + CLIENT_SHARE_S
+        while self._conns and self._is_current():
+            if self._clock() >= until:
+                self._conns[-1].after_others(self.go_on)
+                return
+            conn = self._conns.pop()
+            if conn.is_closed or conn.is_being_checked:
+                continue  # what is checked just now is judged again afterwards
+            if conn.connect is None:
+                conn.judged_again(self._auth.no_auth_identity)
+                continue
+            verdict = self._auth.judge(conn.connect)
+            if not isinstance(verdict, Check):
+                conn.judged_again(verdict)
+            elif verdict.key in self._refused:
+                conn.judged_again(None)
+            else:
+                self._try(conn, verdict)
+                return
+
+    def _try(self, conn: ClientSession, check: Check) -> None:
+        connect = conn.connect
+
+        def tried(identity: Identity | None) -> None:
+            if identity is None and not conn.is_closed:
+                self._refused.add(check.key)
+            if self._is_current():
+                if conn.connect is connect:  # else it was judged by what it has said since
+                    conn.judged_again(identity)
+                self.go_on()
+
+        conn.try_password(check, tried)

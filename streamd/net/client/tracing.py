@@ -1,0 +1,238 @@
+"""What a client and the server say to each other, as lines of the log (`trace`), in nats-server's
+words: `<<- [PUB a.b 5]`, `->> [MSG a.b 1 5]`, `<-> [DELSUB 1]`.
+
+A connection is traced or not from its beginning: `TracedConn` takes the place of `ClientConn`, so
+that nobody pays for this who does not ask for it. What comes in is told message by message, and
+each is dealt with before the next; what goes out is read from the bytes that go to the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from streamd.config.cluster_options import join_address
+from streamd.net.client.connection import ClientConn
+from streamd.protocol import client_protocol as protocol
+from streamd.protocol.client_protocol import Event
+from streamd.types import ACCOUNT
+
+if TYPE_CHECKING:
+    from streamd.net.client.listener import Listener
+    from streamd.net.pubsub.sublist import Subscription
+    from streamd.obs.server_log import Log
+
+_SECRETS: Final = ("pass", "auth_token", "sig", "nkey")
+_ESCAPES: Final = {
+    "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v",
+}  # fmt: skip
+_WORDS: Final = {protocol.PING: "PING", protocol.PONG: "PONG"}
+
+
+class TracedConn(ClientConn):
+    """A client connection that tells the log what passes."""
+
+    __slots__ = ("_client", "_has_headers_only", "_log", "_payload_max")
+
+    def __init__(
+        self, listener: Listener, log: Log, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        super().__init__(listener, loop)
+        self._log = log
+        self._payload_max = listener.options.max_traced_msg_len  # 0: whole
+        self._has_headers_only = listener.options.is_trace_headers
+        self._client = ""  # what it says of itself
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(_Transport(transport, self))
+
+    def _publish_lone(self, event: Event) -> bool:
+        return False  # `_handle` gets every event
+
+    def _handle(self, events: list[Event]) -> None:
+        for at, event in enumerate(events):
+            for each in _one_by_one(event):
+                self._trace_event(each)
+                super()._handle([each])
+                if self.is_closed:
+                    return
+            if self._held is not None:  # behind a CONNECT whose password is being checked
+                self._held += events[at + 1 :]
+                return
+
+    def _welcome(self, identity: Any) -> None:
+        connect = self._connect or {}
+        if identity is not None:
+            self._client = _client_of(connect, identity.user)
+        super()._welcome(identity)
+
+    def drop_subscription(self, sub: Subscription) -> None:
+        if sub.is_open:
+            self._trace("<->", f"[DELSUB {_plain(sub.sid)}]")
+        super().drop_subscription(sub)
+
+    def _forget(self, reason: str) -> None:
+        for sid in self.subs:
+            self._trace("<->", f"[DELSUB {_plain(sid)}]")
+        super()._forget(reason)
+
+    # --- lines ----------------------------------------------------------------------------------
+
+    def _trace(self, arrow: str, text: str) -> None:
+        who = f"{join_address(self.ip, self.port)} - cid:{self.cid}{self._client}"
+        self._log.trace(f"{who} - {arrow} {text}")
+
+    def _trace_event(self, event: Event) -> None:
+        kind = event[0]
+        if kind == protocol.PUBS:
+            self._trace_publish(event)
+        elif kind == protocol.SUB:
+            words = [word for word in event[1:] if word]
+            self._trace("<<-", f"[SUB {_plain(b' '.join(words))}]")
+        elif kind == protocol.UNSUB:
+            most = f" {event[2]}" if event[2] else ""
+            self._trace("<<-", f"[UNSUB {_plain(event[1])}{most}]")
+        elif kind == protocol.CONNECT:
+            self._trace("<<-", f"[CONNECT {_without_secrets(event[1])}]")
+        elif kind in _WORDS:
+            self._trace("<<-", f"[{_WORDS[kind]}]")
+
+    def _trace_publish(self, event: Event) -> None:
+        _, (subject,), replies, headers, (payload,) = event
+        words = [subject]
+        if replies is not None and replies[0]:
+            words.append(replies[0])
+        block = headers[0] if headers is not None else b""
+        operation = "PUB"
+        if block:
+            operation = "HPUB"
+            words.append(b"%d" % len(block))
+        words.append(b"%d" % (len(block) + len(payload)))
+        self._trace("<<-", f"[{operation} {_plain(b' '.join(words))}]")
+        self._trace_payload("<<-", block, payload)
+
+    def _trace_payload(self, arrow: str, block: bytes, payload: bytes) -> None:
+        if self._has_headers_only:
+            shown = block.removesuffix(b"\r\n\r\n")
+        else:
+            shown = block + payload
+        if not shown:
+            return
+        tail = ""
+        if 0 < self._payload_max < len(shown):
+            shown, tail = shown[: self._payload_max], "..."
+        self._trace(arrow, f'MSG_PAYLOAD: ["{_quoted(shown)}{tail}"]')
+
+    def trace_output(self, data: bytes) -> None:
+        """Tell what is about to be sent; whole lines and messages."""
+        at = 0
+        while (end := data.find(b"\r\n", at)) >= 0:
+            line = data[at:end]
+            at = end + 2
+            word = line.partition(b" ")[0]
+            if word in (b"MSG", b"HMSG"):
+                numbers = line.split(b" ")
+                size = int(numbers[-1])
+                block_size = int(numbers[-2]) if word == b"HMSG" else 0
+                body = data[at : at + size]
+                at += size + 2
+                self._trace("->>", f"[{_plain(line)}]")
+                self._trace_payload("->>", body[:block_size], body[block_size:])
+            elif word == b"+OK":
+                self._trace("->>", "[OK]")
+            elif word == b"-ERR":
+                self._trace("->>", f"[-ERR {_plain(line[5:].strip(bytes([39])))}]")
+            elif word in (b"PING", b"PONG"):
+                self._trace("->>", f"[{_plain(word)}]")
+
+
+class _Transport:
+    """A transport whose writes are traced."""
+
+    __slots__ = ("_conn", "_transport")
+
+    def __init__(self, transport: Any, conn: TracedConn) -> None:
+        self._transport = transport
+        self._conn = conn
+
+    def write(self, data: bytes) -> None:
+        self._conn.trace_output(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _one_by_one(event: Event) -> Iterator[Event]:
+    """An event, or for several publishes an event of each."""
+    if event[0] != protocol.PUBS:
+        yield event
+        return
+    _, subjects, replies, headers, payloads = event
+    for at, subject in enumerate(subjects):
+        yield (
+            protocol.PUBS,
+            [subject],
+            [replies[at]] if replies is not None and replies[at] else None,
+            [headers[at]] if headers is not None and headers[at] else None,
+            [payloads[at]],
+        )
+
+
+def _client_of(connect: dict[str, Any], user: str) -> str:
+    """How the lines of a client go on once it has said who it is."""
+    version = connect.get("version", "")
+    words = [f"v{version}" if version else "", connect.get("lang", ""), connect.get("name", "")]
+    named = ":".join(word for word in words if word)
+    text = f' - "{_quoted(named.encode())}"' if named else ""
+    user = user or connect.get("user", "")
+    if user:
+        text += f' - "{_quoted(f"{ACCOUNT}/user:{user}".encode())}"'
+    return text
+
+
+def _without_secrets(text: bytes) -> str:
+    """CONNECT's JSON with nothing in it that would let somebody else in."""
+    try:
+        connect = json.loads(text)
+    except (ValueError, RecursionError):
+        return "[REDACTED]"
+    if not isinstance(connect, dict):
+        return "[REDACTED]"
+    shown = {  # in whatever case they are written: CONNECT is read so
+        key: "[REDACTED]" if key.lower() in _SECRETS else value for key, value in connect.items()
+    }
+    return json.dumps(shown, separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain(text: bytes) -> str:
+    """Bytes of a protocol line as they are, but nothing that would break a log line."""
+    return "".join(
+        char if char.isprintable() else _escaped(char) for char in text.decode("utf-8", "replace")
+    )
+
+
+def _quoted(text: bytes) -> str:
+    """Bytes as Go's %q shows them, without the quotes around."""
+    shown = []
+    for char in text.decode("utf-8", "surrogateescape"):
+        if char in '"\\':
+            shown.append("\\" + char)
+        elif char.isprintable():
+            shown.append(char)
+        else:
+            shown.append(_escaped(char))
+    return "".join(shown)
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

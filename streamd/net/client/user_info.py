@@ -1,0 +1,105 @@
+"""`$SYS.REQ.USER.INFO`: who a client is to the server. `nats account info` and nats.js ask it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from streamd import NATS_LEVEL
+from streamd.config.options import Permissions
+from streamd.machine.rfc3339 import format_ns
+
+if TYPE_CHECKING:
+    from streamd.net.client.connection import ClientConn
+    from streamd.net.pubsub.message_router import PubSub
+
+SUBJECT: Final = b"$SYS.REQ.USER.INFO"
+_HAS_JETSTREAM: Final = 1  # the one of nats-server's capability flags that says something here
+
+
+class SystemAnswers:
+    """Answers to `$SYS.REQ`: with what this server is before what was asked for."""
+
+    def __init__(self, pubsub: PubSub, *, has_jetstream: bool) -> None:
+        self._pubsub = pubsub
+        self._has_jetstream = has_jetstream
+        self._count = 0
+
+    def send(self, reply: bytes, answer: dict[str, Any]) -> None:
+        body = json.dumps(self.whole(answer), separators=(",", ":"), ensure_ascii=False).encode()
+        self.publish(reply, body)
+
+    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return an answer as it is sent."""
+        return {"server": self._server()} | answer
+
+    def publish(self, reply: bytes, body: bytes) -> None:
+        """Send the text of a whole answer."""
+        self._pubsub.publish(reply, b"", b"", body)
+
+    def _server(self) -> dict[str, Any]:
+        self._count += 1
+        pubsub, options = self._pubsub, self._pubsub.options
+        facts: dict[str, Any] = {
+            "name": pubsub.server_name,
+            "host": options.host or "0.0.0.0",
+            "id": pubsub.server_id,
+        }
+        if options.cluster.is_enabled and options.cluster.name:
+            facts["cluster"] = options.cluster.name
+        if self._has_jetstream and options.jetstream.domain:
+            facts["domain"] = options.jetstream.domain
+        return facts | {
+            "ver": NATS_LEVEL,
+            "jetstream": self._has_jetstream,
+            "flags": _HAS_JETSTREAM if self._has_jetstream else 0,
+            "seq": self._count,
+            "time": format_ns(time.time_ns()),
+        }
+
+
+class UserInfo:
+    """Answers clients of this node; each node sees to its own."""
+
+    def __init__(self, pubsub: PubSub, answers: SystemAnswers) -> None:
+        self._answers = answers
+        pubsub.subscribe_internal(SUBJECT, self._on_request)
+
+    def _on_request(
+        self, _subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, conn: Any
+    ) -> None:
+        if not reply or conn is None:  # None: the server itself, or another node's client
+            return
+        self._answers.send(reply, {"data": user_facts(conn)})
+
+
+def user_facts(conn: ClientConn) -> dict[str, Any]:
+    """Return the `data` of an answer: `user`, `account`, and `permissions` if there are some."""
+    connect, identity = conn.connect or {}, conn.identity
+    assert identity is not None  # who is not known yet can't publish
+    user = "[REDACTED]" if connect.get("auth_token") else identity.user or connect.get("user", "")
+    facts = {"user": user, "account": identity.account, "account_name": identity.account}
+    if identity.permissions is not None:
+        facts["permissions"] = _permissions(identity.permissions)
+    return facts
+
+
+def _permissions(permissions: Permissions) -> dict[str, Any]:
+    rules: dict[str, Any] = {
+        "publish": _lists(permissions.publish_allow, permissions.publish_deny),
+        "subscribe": _lists(permissions.subscribe_allow, permissions.subscribe_deny),
+    }
+    response = permissions.allow_responses
+    if response is not None:
+        rules["responses"] = {"max": response.max_msgs, "ttl": response.ttl_ns}
+    return rules
+
+
+def _lists(allow: list[bytes] | None, deny: list[bytes]) -> dict[str, list[str]]:
+    named = {"allow": allow, "deny": deny}
+    return {
+        name: [pattern.decode(errors="replace") for pattern in patterns]
+        for name, patterns in named.items()
+        if patterns
+    }

@@ -1,0 +1,116 @@
+"""`$SYS.REQ.ACCOUNT.PING.CONNZ` and `.STATZ`: what each server says of the asker's own account.
+
+`nats account report connections` and `statistics` ask them. They are all of `$SYS.REQ` that an
+ordinary account may ask besides USER.INFO: the rest (SERVER.PING, SERVER.<id>.VARZ ...) is the
+system account's alone, and users of that are not told apart here, so nobody is answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from streamd.limits import MONITORING_PINGS_MAX
+from streamd.net.monitoring.query import BadQuery, Query
+from streamd.net.monitoring.sliced_pages import Slicer, Steps, encode
+
+if TYPE_CHECKING:
+    from streamd.net.client.user_info import SystemAnswers
+    from streamd.net.monitoring.documents import Monitoring
+    from streamd.net.pubsub.message_router import PubSub
+
+_PREFIX: Final = b"$SYS.REQ.ACCOUNT.PING."
+_STATES: Final = ("open", "closed", "any")
+_TEXTS: Final = ("sort", "user", "filter_subject", "offset", "limit", "cid")
+_Document = Callable[[Query], Steps[dict[str, Any]]]
+
+
+class AccountPings:
+    """Answers clients of any node, with what this one has."""
+
+    def __init__(
+        self, pubsub: PubSub, monitoring: Monitoring, answers: SystemAnswers, slicer: Slicer
+    ) -> None:
+        self._answers = answers
+        self._slicer = slicer
+        self._asked_count = 0  # and not answered yet
+        self._serve(pubsub, b"CONNZ", connz_query, monitoring.connz)
+        self._serve(pubsub, b"STATZ", statz_query, monitoring.accstatz)
+
+    def _serve(
+        self,
+        pubsub: PubSub,
+        name: bytes,
+        query_of: Callable[[dict[str, Any]], Query],
+        document: _Document,
+    ) -> None:
+        def on_request(
+            _subject: bytes, reply: bytes, _headers: bytes, payload: bytes, _conn: Any
+        ) -> None:
+            if not reply:
+                return
+            try:
+                asked = json.loads(payload) if payload else {}
+                query = query_of(asked if isinstance(asked, dict) else {})
+            except (ValueError, RecursionError) as err:  # also: no text, or nested too deeply
+                fault = {"code": 400, "description": f"invalid JSON: {err}"}
+                self._answers.send(reply, {"error": fault})
+                return
+            self._answer(reply, document(query))
+
+        pubsub.subscribe_internal(_PREFIX + name, on_request, is_told=True)
+
+    def _answer(self, reply: bytes, steps: Steps[dict[str, Any]]) -> None:
+        if self._asked_count >= MONITORING_PINGS_MAX:
+            self._refuse(reply, "too many requests are waiting")
+            return
+        self._asked_count += 1
+
+        def done(body: bytes) -> None:
+            self._asked_count -= 1
+            self._answers.publish(reply, body)
+
+        def failed(err: Exception) -> None:
+            self._asked_count -= 1
+            if not isinstance(err, BadQuery):
+                raise err
+            self._refuse(reply, str(err))
+
+        self._slicer.start(self._text(steps), done, failed)
+
+    def _refuse(self, reply: bytes, text: str) -> None:
+        self._answers.send(reply, {"data": None, "error": {"code": 500, "description": text}})
+
+    def _text(self, steps: Steps[dict[str, Any]]) -> Steps[bytes]:
+        document = yield from steps
+        pieces = []
+        for piece in encode(self._answers.whole({"data": document}), ""):
+            pieces.append(piece)
+            yield
+        return "".join(pieces).encode(errors="replace")
+
+
+def connz_query(asked: dict[str, Any]) -> Query:
+    """Return what the monitoring port would be asked. The account is always the asker's."""
+    query = {key: _text(asked[key]) for key in _TEXTS if asked.get(key)}
+    if asked.get("auth"):
+        query["auth"] = "1"
+    if asked.get("subscriptions"):
+        query["subs"] = "1"
+    if asked.get("subscriptions_detail"):
+        query["subs"] = "detail"
+    state = asked.get("state") or 0
+    is_known = isinstance(state, int) and 0 <= state < len(_STATES)
+    query["state"] = _STATES[state] if is_known else _text(state)
+    return query
+
+
+def _text(value: Any) -> str:
+    """Return `value` as text that can be sent back: JSON may name halves of characters."""
+    return str(value).encode(errors="replace").decode()
+
+
+def statz_query(asked: dict[str, Any]) -> Query:
+    """As above. Which accounts are asked for means nothing: it is always the asker's."""
+    return {"unused": "1"}

@@ -1,0 +1,293 @@
+"""What the monitoring port says of connections and subscriptions: /connz and /subsz."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from streamd.api.times import format_ns
+from streamd.config.duration_values import format_uptime
+from streamd.durations import format_duration
+from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX
+from streamd.net.monitoring.query import BadQuery, Query, flag, number, page
+from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
+from streamd.net.monitoring.stats import ConnectionFacts, Sources, SublistFacts, SubscriptionFacts
+from streamd.subjects import is_valid_literal, matches
+from streamd.types import ACCOUNT
+
+_RUN = 1024  # connections sorted in one step; such runs are merged, some in each step
+
+
+class Connz:
+    """Builds both documents."""
+
+    def __init__(self, sources: Sources, *, server_id: str) -> None:
+        self._sources = sources
+        self._server_id = server_id
+
+    def connz(self, query: Query) -> Steps[dict[str, Any]]:
+        """Build /connz. Of one connection (`cid`) offset and limit cut its subscriptions."""
+        sort = query.get("sort", "") or "cid"
+        state = query.get("state", "") or "open"
+        with_user = flag(query, "auth")
+        is_detailed = query.get("subs") == "detail"
+        with_subjects = not is_detailed and flag(query, "subs")
+        offset, limit = page(query)
+        cid = number(query, "cid")
+        if state not in ("open", "closed", "any", "all"):
+            raise BadQuery(f"Error decoding state for {state}")
+        if sort not in _SORTS:
+            raise BadQuery(f"invalid sorting option: {sort}")
+        if sort in ("stop", "reason") and state != "closed":
+            raise BadQuery(f"sort by {sort} only valid on closed connections")
+        shows = _Shown(with_user, with_subjects, is_detailed)
+        if cid:
+            shows.offset, shows.limit = offset, limit
+            offset, limit = 0, 1
+        now = time.time_ns()
+        found = yield from self._found(query, state, cid)
+        shown = yield from self._sorted(found, sort, now, offset, limit)
+        if with_subjects or is_detailed:
+            fitting = _fitting(shown)
+            if fitting < len(shown):  # the page ends early, and says so
+                del shown[fitting:]
+                limit = fitting
+        return {
+            "server_id": self._server_id,
+            "now": format_ns(now),
+            "num_connections": len(shown),
+            "total": len(found),
+            "offset": offset,
+            "limit": limit,
+            "connections": Rows(_connection(facts, now, shows) for facts in shown),
+        }
+
+    def _found(self, query: Query, state: str, cid: int) -> Steps[list[Any]]:
+        """Collect the connections that the query means, in the order they came."""
+        user, account = query.get("user", ""), query.get("acc", "")
+        subject = query.get("filter_subject", "").encode(errors="replace")
+        if account and account != ACCOUNT:
+            return []
+        every: list[Any] = []
+        if state != "closed":
+            every += self._sources.open_connections()
+        if state != "open":
+            every += self._sources.closed_connections()
+        if not (cid or user or subject):
+            return every
+        found = []
+        for connection in looked_at(every):
+            if connection is None:
+                yield
+                continue
+            if cid and connection.cid != cid:
+                continue
+            if user and self._sources.facts(connection).user != user:
+                continue
+            if subject and not (yield from self._has_subject(connection, subject)):
+                continue
+            found.append(connection)
+        return found
+
+    def _has_subject(self, connection: Any, wanted: bytes) -> Steps[bool]:
+        for sub in looked_at(self._sources.facts(connection).subscriptions()):
+            if sub is None:
+                yield
+            elif matches(sub.subject.encode(), wanted):
+                return True
+        return False
+
+    def _sorted(
+        self, found: list[Any], sort: str, now: int, offset: int, limit: int
+    ) -> Steps[list[ConnectionFacts]]:
+        """Return one page of `found` in its order: runs are sorted, then merged as far as needed.
+
+        What is sorted are places in `found`, for numbers are nothing to the garbage collector.
+        """
+        key, is_descending = _SORTS[sort]
+        facts_of = self._sources.facts
+        keys: list[Any] = []
+        for connection in looked_at(found):
+            if connection is None:
+                yield
+            else:
+                keys.append(key(facts_of(connection), now))
+        runs = []
+        for start in range(0, len(found), _RUN):
+            run = list(range(start, min(start + _RUN, len(found))))
+            run.sort(key=keys.__getitem__, reverse=is_descending)
+            runs.append(run)
+            yield
+        merged = heapq.merge(*runs, key=keys.__getitem__, reverse=is_descending)
+        shown: list[ConnectionFacts] = []
+        for at in looked_at(merged):
+            if at is None:
+                yield
+            elif offset:
+                offset -= 1
+            elif len(shown) < limit:
+                shown.append(facts_of(found[at]))
+            else:
+                break
+        return shown
+
+    def subsz(self, query: Query) -> Steps[dict[str, Any]]:
+        """Build /subsz."""
+        with_list = flag(query, "subs")
+        offset, limit = page(query)
+        test = query.get("test", "").encode(errors="replace")
+        account = query.get("acc", "")
+        if test and not is_valid_literal(test):
+            raise BadQuery(f"invalid test subject, must be valid publish subject: {test.decode()}")
+        facts = yield from self._sources.sublist()
+        document: dict[str, Any] = {
+            "server_id": self._server_id,
+            "now": format_ns(time.time_ns()),
+            **sublist_stats(facts),
+            "total": 0,
+            "offset": offset,
+            "limit": limit,
+        }
+        if with_list and account in ("", ACCOUNT):
+            total = 0
+            shown = []
+            for sub in looked_at(self._sources.subscriptions()):
+                if sub is None:
+                    yield
+                    continue
+                if test and not matches(sub.subject.encode(), test):
+                    continue
+                if offset <= total < offset + limit:
+                    shown.append(sub)
+                total += 1
+            document["total"] = total
+            if shown:
+                account_names = {"account": ACCOUNT, "account_tag": ACCOUNT}
+                document["subscriptions_list"] = Rows(
+                    account_names | _subscription(sub) for sub in shown
+                )
+        return document
+
+
+def sublist_stats(facts: SublistFacts) -> dict[str, Any]:
+    """Return how big the subscription registry is, as it is shown."""
+    return {
+        "num_subscriptions": facts.subscriptions,
+        "num_cache": facts.cache_entries,
+        "num_inserts": facts.inserts,
+        "num_removes": facts.removes,
+        "num_matches": 0,  # lookups are not counted: they are the hot path
+        "cache_hit_rate": 0,
+        "max_fanout": facts.max_fanout,
+        "avg_fanout": facts.avg_fanout,
+    }
+
+
+def _fitting(shown: list[ConnectionFacts]) -> int:
+    """Return how many of the connections fit on a page with their subscriptions: one does."""
+    rows = 0
+    for at, facts in enumerate(shown):
+        rows += 1 + min(facts.subscription_count, MONITORING_PAGE)
+        if at and rows > MONITORING_ROWS_MAX:
+            return at
+    return len(shown)
+
+
+_Sort = Callable[[ConnectionFacts, int], Any]
+_SORTS: dict[str, tuple[_Sort, bool]] = {  # option -> (key, largest first)
+    "cid": (lambda facts, now: facts.cid, False),
+    "start": (lambda facts, now: facts.start_ns, False),
+    "subs": (lambda facts, now: facts.subscription_count, True),
+    "pending": (lambda facts, now: facts.pending_bytes, True),
+    "msgs_to": (lambda facts, now: facts.out_msgs, True),
+    "msgs_from": (lambda facts, now: facts.in_msgs, True),
+    "bytes_to": (lambda facts, now: facts.out_bytes, True),
+    "bytes_from": (lambda facts, now: facts.in_bytes, True),
+    "last": (lambda facts, now: facts.last_activity_ns, True),
+    "idle": (lambda facts, now: now - facts.last_activity_ns, True),
+    "uptime": (lambda facts, now: (facts.stop_ns or now) - facts.start_ns, False),
+    "stop": (lambda facts, now: facts.stop_ns, True),
+    "reason": (lambda facts, now: facts.reason, False),
+    "rtt": (lambda facts, now: facts.rtt_ns, True),
+}
+
+
+class _Shown:
+    """How much is shown of a connection: its user, and which of its subscriptions."""
+
+    def __init__(self, with_user: bool, with_subjects: bool, is_detailed: bool) -> None:
+        self.with_user = with_user
+        self.with_subjects = with_subjects
+        self.is_detailed = is_detailed
+        self.offset = 0
+        self.limit = MONITORING_PAGE
+
+    def subscriptions(
+        self, facts: ConnectionFacts, show: Callable[[SubscriptionFacts], Any]
+    ) -> Rows | None:
+        """Return the rows of a connection's subscriptions; None if it has none."""
+        return Rows(self._rows(facts, show)) if facts.subscription_count else None
+
+    def _rows(
+        self, facts: ConnectionFacts, show: Callable[[SubscriptionFacts], Any]
+    ) -> Iterator[Any]:
+        at = -1
+        for sub in looked_at(facts.subscriptions()):
+            if sub is None:
+                yield None
+                continue
+            at += 1
+            if at >= self.offset + self.limit:
+                return
+            if at >= self.offset:
+                yield show(sub)
+
+
+def _connection(facts: ConnectionFacts, now: int, shows: _Shown) -> dict[str, Any]:
+    until = facts.stop_ns or now
+    entry: dict[str, Any] = {
+        "cid": facts.cid,
+        "kind": "Client",
+        "type": "nats",
+        "ip": facts.ip,
+        "port": facts.port,
+        "start": format_ns(facts.start_ns),
+        "last_activity": format_ns(facts.last_activity_ns),
+        "stop": format_ns(facts.stop_ns) if facts.stop_ns else None,
+        "reason": facts.reason or None,
+        "rtt": format_duration(facts.rtt_ns) if facts.rtt_ns else None,
+        "uptime": format_uptime(until - facts.start_ns),
+        "idle": format_uptime(until - facts.last_activity_ns),
+        "pending_bytes": facts.pending_bytes,
+        "in_msgs": facts.in_msgs,
+        "out_msgs": facts.out_msgs,
+        "in_bytes": facts.in_bytes,
+        "out_bytes": facts.out_bytes,
+        "subscriptions": facts.subscription_count,
+        "name": facts.name or None,
+        "lang": facts.lang or None,
+        "version": facts.version or None,
+        "authorized_user": facts.user or None if shows.with_user else None,
+        "subscriptions_list": (
+            shows.subscriptions(facts, lambda sub: sub.subject) if shows.with_subjects else None
+        ),
+        "subscriptions_list_detail": (
+            shows.subscriptions(facts, _subscription) if shows.is_detailed else None
+        ),
+        "name_tag": ACCOUNT if shows.with_user else None,
+    }
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def _subscription(sub: SubscriptionFacts) -> dict[str, Any]:
+    entry: dict[str, Any] = {"subject": sub.subject}
+    if sub.queue:
+        entry["qgroup"] = sub.queue
+    entry["sid"] = sub.sid
+    entry["msgs"] = sub.msgs
+    if sub.max_msgs:
+        entry["max"] = sub.max_msgs
+    entry["cid"] = sub.cid
+    return entry

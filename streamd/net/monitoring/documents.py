@@ -1,0 +1,477 @@
+"""The documents that the monitoring port answers with: /varz, /connz, /subsz, /jsz, /healthz ...
+
+Reads the parts of the server and changes none. Field names, order, query parameters and error
+texts are nats-server's, because dashboards and exporters parse them; `http.py` does the transport.
+Each document is built in steps (`slices.py`), for there may be thousands of what it is about.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamd import NATS_LEVEL, __version__
+from streamd.api.times import format_ns
+from streamd.config.duration_values import format_uptime
+from streamd.config.options import Options
+from streamd.durations import format_duration
+from streamd.limits import MONITORING_PAGE
+from streamd.net.monitoring.connz import Connz, sublist_stats
+from streamd.net.monitoring.healthz import Health, judge, store_gone
+from streamd.net.monitoring.jetstreamz import JetStreamSources, JetStreamz, no_stats
+from streamd.net.monitoring.query import BadQuery, Query, flag, page
+from streamd.net.monitoring.sliced_pages import Rows, Steps
+from streamd.net.monitoring.stacks import command_line, stacks
+from streamd.net.monitoring.stats import Sources
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
+
+if TYPE_CHECKING:  # a server alone does not load them
+    from streamd.net.pubsub.interest import RemoteSub
+    from streamd.net.route.link import RouteFacts
+    from streamd.net.route.links import Cluster
+
+# What nats-server's switches choose between: the answer is what this server does.
+_FEATURE_FLAGS = {
+    "js_ack_fc_v2": False,
+    "js_api_reply_v2": False,
+    "js_raft_delete_range": False,
+    "js_snapshot_sources": False,
+}
+_NO_WAITS = {"waiters": 0, "waits": 0, "wait_time": 0, "max_wait_time": 0}
+_NO_STATS = {"clients": 0, "routes": 0, "gateways": 0, "leafs": 0}
+
+
+class Monitoring:
+    """Builds the documents of the monitoring port."""
+
+    def __init__(
+        self, options: Options, *, sources: Sources, server_id: str, server_name: str
+    ) -> None:
+        self._options = options
+        self._sources = sources
+        self._connz = Connz(sources, server_id=server_id)
+        self._server_id = server_id
+        self._server_name = server_name
+        self._js: JetStreamz | None = None
+        self._cluster: Cluster | None = None
+        self._start_ns = time.time_ns()
+        self._config_ns = self._start_ns
+        self._requests: dict[str, int] = {}
+        self._cpu = _CpuMeter()
+        self.is_ready = False
+        self.client_port = options.port  # the real ports, once they are known
+        self.http_port = options.http_port
+
+    def attach(self, js: JetStreamSources) -> None:
+        """Streams are served from now on."""
+        self._js = JetStreamz(
+            js, self._options, server_id=self._server_id, server_name=self._server_name
+        )
+
+    def attach_cluster(self, cluster: Cluster) -> None:
+        """There are links to other servers, or will be."""
+        self._cluster = cluster
+
+    def reloaded(self, options: Options) -> None:
+        """The configuration was read again."""
+        self._options = options
+        if self._js is not None:
+            self._js.options = options
+        self._config_ns = time.time_ns()
+
+    def count_request(self, path: str) -> None:
+        self._requests[path] = self._requests.get(path, 0) + 1
+
+    # --- /varz ------------------------------------------------------------------------------------
+
+    def varz(self, query: Query) -> Steps[dict[str, Any]]:
+        o = self._options
+        traffic = yield from self._sources.traffic()
+        jetstream = (yield from self._js.varz()) if self._js is not None else {}
+        route_count = len(self._routes())
+        now = time.time_ns()
+        document: dict[str, Any] = {
+            "server_id": self._server_id,
+            "server_name": self._server_name,
+            "version": NATS_LEVEL,
+            "proto": 1,
+            "git_commit": f"streamd-{__version__}",
+            "go": f"python{sys.version.split()[0]}",
+            "host": o.host,
+            "port": self.client_port,
+            "auth_required": o.is_auth_required or None,
+            "connect_urls": self._connect_urls(),
+            "max_connections": o.max_connections,
+            "max_subscriptions": o.max_subscriptions or None,
+            "ping_interval": o.ping_interval_ns,
+            "ping_max": o.ping_max,
+            "http_host": o.http_host or o.host,
+            "http_port": self.http_port,
+            "http_base_path": o.http_base_path,
+            "https_port": 0,
+            "auth_timeout": o.auth_timeout_s,
+            "max_control_line": o.max_control_line,
+            "max_payload": o.max_payload,
+            "max_pending": o.max_pending,
+            "cluster": self._varz_cluster(),
+            "gateway": {},
+            "leaf": {},
+            "mqtt": {},
+            "websocket": {},
+            "jetstream": jetstream,
+            "tls_timeout": 2,
+            "write_deadline": o.write_deadline_ns,
+            "start": format_ns(self._start_ns),
+            "now": format_ns(now),
+            "uptime": format_uptime(now - self._start_ns),
+            "mem": _resident_bytes(),
+            "cores": os.cpu_count() or 1,
+            "gomaxprocs": 1,  # one event loop
+            "cpu": self._cpu.percent(),
+            "connections": traffic.connections,
+            "total_connections": traffic.total_connections,
+            "routes": route_count,
+            "remotes": route_count,
+            "leafnodes": 0,
+            "in_msgs": traffic.in_msgs,
+            "in_bytes": traffic.in_bytes,
+            "in_client_msgs": traffic.in_msgs,
+            "in_client_bytes": traffic.in_bytes,
+            "out_msgs": traffic.out_msgs,
+            "out_bytes": traffic.out_bytes,
+            "out_client_msgs": traffic.out_msgs,
+            "out_client_bytes": traffic.out_bytes,
+            "slow_consumers": traffic.slow_consumers,
+            "stale_connections": traffic.stale_connections,
+            "stalled_clients": traffic.stalled_clients,
+            "subscriptions": traffic.subscriptions,
+            "http_req_stats": dict(sorted(self._requests.items())),
+            "config_load_time": format_ns(self._config_ns),
+            "config_digest": o.config_digest,
+            "tags": o.server_tags or None,
+            "metadata": o.server_metadata or None,
+            "feature_flags": dict(_FEATURE_FLAGS),
+            "system_account": SYSTEM_ACCOUNT,
+            "slow_consumer_stats": {**_NO_STATS, "clients": traffic.slow_consumers},
+            "stale_connection_stats": {**_NO_STATS, "clients": traffic.stale_connections},
+            "disk_io_wait_stats": self._js.disk_waits() if self._js is not None else _NO_WAITS,
+        }
+        return {key: value for key, value in document.items() if value is not None}
+
+    def _connect_urls(self) -> list[str] | None:
+        """Where clients of the cluster connect; None: no other server tells its own."""
+        return (self._cluster.client_urls() or None) if self._cluster is not None else None
+
+    def _varz_cluster(self) -> dict[str, Any]:
+        cluster = self._cluster
+        if cluster is None:
+            return {}
+        shown: dict[str, Any] = {
+            "name": cluster.name,
+            "addr": cluster.host,
+            "cluster_port": cluster.port,
+            "auth_timeout": cluster.auth_timeout_s,
+        }
+        if cluster.configured_urls:
+            shown["urls"] = cluster.configured_urls
+        return shown | {"tls_timeout": 2, "pool_size": 1}
+
+    # --- /connz, /subsz ---------------------------------------------------------------------------
+
+    def connz(self, query: Query) -> Steps[dict[str, Any]]:
+        return self._connz.connz(query)
+
+    def subsz(self, query: Query) -> Steps[dict[str, Any]]:
+        return self._connz.subsz(query)
+
+    # --- /jsz -------------------------------------------------------------------------------------
+
+    def jsz(self, query: Query, *, is_whole: bool = False) -> Steps[dict[str, Any]]:
+        """Build /jsz; with `is_whole` of all streams and consumers, which no page is."""
+        if self._js is not None:
+            return (yield from self._js.jsz(query, is_whole=is_whole))
+        now = format_ns(time.time_ns())
+        return {**no_stats(), "server_id": self._server_id, "now": now, "disabled": True}
+
+    def raftz(self, query: Query) -> Steps[dict[str, Any] | None]:
+        """None: there are no such groups, which is answered with 404."""
+        return (yield from self._js.raftz(query)) if self._js is not None else None
+
+    def care(self) -> Steps[dict[str, int]]:
+        """Collect the counters for /metrics that no other document has."""
+        counts = {} if self._js is None else (yield from self._js.care())
+        if self._cluster is not None:
+            counts["peer_messages_failed"] = self._cluster.failed_count
+        return counts
+
+    # --- /healthz ---------------------------------------------------------------------------------
+
+    def healthz(self, query: Query) -> Steps[tuple[int, dict[str, Any]]]:
+        """Build (HTTP status, document)."""
+        is_detailed = flag(query, "details")
+        status, kind, text, names, lost = yield from self._health(query)
+        if status == 200 and not text:
+            return 200, {"status": "ok"}
+        word = "error" if status == 400 or is_detailed else "unavailable"
+        if status == 200:
+            word = "degraded"
+        if is_detailed:
+            errors = [{"type": kind, **names, "error": text}]
+            errors += [
+                {"type": kind, **names, "stream": name, "error": reason}
+                for name, reason in lost.items()
+                if name != names["stream"]
+            ]
+            return status, {"status": word, "errors": errors[:MONITORING_PAGE]}
+        document: dict[str, Any] = {"status": word, "error": text}
+        if lost:
+            document["lost"] = list(lost)[:MONITORING_PAGE]
+        return status, document
+
+    def _health(self, query: Query) -> Steps[Health]:
+        account, stream = query.get("account", ""), query.get("stream", "")
+        consumer = query.get("consumer", "")
+        needs_js = flag(query, "js-enabled-only") or flag(query, "js-enabled")
+        for name in ("js-server-only", "js-meta-only", "strict"):
+            flag(query, name)  # refused here if they mean nothing
+        if consumer and not stream:
+            text = '"stream" must not be empty when checking consumer health'
+            return Health(400, "BAD_REQUEST", text)
+        if stream and not account:
+            text = '"account" must not be empty when checking stream health'
+            return Health(400, "BAD_REQUEST", text)
+        is_wanted = self._options.jetstream.is_enabled
+        if self._js is None and (needs_js or is_wanted):
+            word = "recovering" if is_wanted else "not enabled"
+            return Health(503, "JETSTREAM", f"JetStream {word}")
+        if self._js is not None and self._js.js.node.store_watch.reason:
+            return store_gone(self._js.js.node)  # which is also why it accepts none
+        if not self.is_ready:
+            return Health(503, "CONNECTION", "server is not accepting connections")
+        if self._js is None or needs_js:
+            return Health()
+        return (yield from judge(self._js.js.node, query))
+
+    # --- the rest: what a single node has to say --------------------------------------------------
+
+    def accountz(self, query: Query) -> Steps[dict[str, Any]]:
+        document: dict[str, Any] = {
+            "server_id": self._server_id,
+            "now": format_ns(time.time_ns()),
+            "system_account": SYSTEM_ACCOUNT,
+        }
+        account = query.get("acc", "")
+        if not account:
+            return {**document, "accounts": [ACCOUNT]}
+        if account != ACCOUNT:
+            raise BadQuery(f"Account {account} does not exist")
+        traffic = yield from self._sources.traffic()
+        sublist = yield from self._sources.sublist()
+        document["account_detail"] = {
+            "account_name": ACCOUNT,
+            "update_time": format_ns(self._start_ns),
+            "expired": False,
+            "complete": True,
+            "jetstream_enabled": self._js is not None,
+            "leafnode_connections": 0,
+            "client_connections": traffic.connections,
+            "subscriptions": traffic.subscriptions,
+            "imports": _imports(has_jetstream=self._js is not None),
+            "name_tag": ACCOUNT,
+            "sublist_stats": sublist_stats(sublist),
+        }
+        return document
+
+    def accstatz(self, query: Query) -> Steps[dict[str, Any]]:
+        traffic = yield from self._sources.traffic()
+        stats = []
+        if traffic.connections or flag(query, "unused"):
+            none = {"msgs": 0, "bytes": 0}
+            others = {"gateways": none, "routes": none, "leafs": none}
+            stats.append(
+                {
+                    "acc": ACCOUNT,
+                    "name": ACCOUNT,
+                    "conns": traffic.connections,
+                    "leafnodes": 0,
+                    "total_conns": traffic.connections,
+                    "num_subscriptions": traffic.subscriptions,
+                    "sent": {"msgs": traffic.out_msgs, "bytes": traffic.out_bytes, **others},
+                    "received": {"msgs": traffic.in_msgs, "bytes": traffic.in_bytes, **others},
+                    "slow_consumers": traffic.slow_consumers,
+                }
+            )
+        return {
+            "server_id": self._server_id,
+            "now": format_ns(time.time_ns()),
+            "account_statz": stats,
+        }
+
+    def routez(self, query: Query) -> Steps[dict[str, Any]]:
+        """Build /routez; with `subs` it lists what clients of each server want."""
+        is_detailed = query.get("subs") == "detail"
+        with_subjects = not is_detailed and flag(query, "subs")
+        offset, limit = page(query)
+        now = time.time_ns()
+        every = self._routes()
+        routes = []
+        for facts in every[offset : offset + limit]:
+            yield
+            route = _route(facts, now)
+            subs = self._sources.remote_subscriptions(facts.remote_name)
+            route["subscriptions"] = len(subs)
+            if subs and (is_detailed or with_subjects):
+                key = "subscriptions_list_detail" if is_detailed else "subscriptions_list"
+                route[key] = Rows(_remote_rows(subs[:MONITORING_PAGE], facts.rid, is_detailed))
+            route["compression"] = "off"
+            routes.append(route)
+        return {
+            "server_id": self._server_id,
+            "server_name": self._server_name,
+            "now": format_ns(now),
+            "num_routes": len(every),
+            "routes": routes,
+        }
+
+    def ipqueuesz(self, query: Query) -> Steps[dict[str, Any]]:
+        """Build /ipqueuesz: what waits somewhere; with `all` also where nothing waits."""
+        shows_all, wanted = flag(query, "all"), query.get("queues", "")
+        offset, limit = page(query)
+        seen = 0
+
+        def is_shown(name: str, count: int) -> bool:
+            nonlocal seen
+            if not (count or shows_all) or (wanted and wanted not in name):
+                return False
+            seen += 1
+            return offset < seen <= offset + limit
+
+        found = (yield from self._js.queues(is_shown)) if self._js is not None else {}
+        return {name: {"pending": count} for name, count in found.items()}
+
+    def stacksz(self) -> Steps[str]:
+        """Write down where each thread and task is."""
+        return stacks()
+
+    def debug_vars(self, query: Query) -> Steps[dict[str, Any]]:
+        """Build /debug/vars: of what Go publishes there, what has a meaning here."""
+        yield
+        memory = _resident_bytes()
+        return {
+            "cmdline": command_line(),
+            "memstats": {
+                "Alloc": memory,
+                "Sys": memory,
+                "HeapAlloc": memory,
+                "NumGC": sum(one["collections"] for one in gc.get_stats()),
+            },
+        }
+
+    def _routes(self) -> Sequence[RouteFacts]:
+        return self._cluster.routes() if self._cluster is not None else ()
+
+    def gatewayz(self, query: Query) -> Steps[dict[str, Any]]:
+        yield
+        return {
+            "server_id": self._server_id,
+            "now": format_ns(time.time_ns()),
+            "outbound_gateways": {},
+            "inbound_gateways": {},
+        }
+
+    def leafz(self, query: Query) -> Steps[dict[str, Any]]:
+        yield
+        return {
+            "server_id": self._server_id,
+            "now": format_ns(time.time_ns()),
+            "leafnodes": 0,
+            "leafs": [],
+        }
+
+
+def _route(facts: RouteFacts, now: int) -> dict[str, Any]:
+    return {
+        "rid": facts.rid,
+        "remote_id": facts.remote_id,
+        "remote_name": facts.remote_name,
+        "did_solicit": facts.did_solicit,
+        "is_configured": facts.is_configured,
+        "ip": facts.ip,
+        "port": facts.port,
+        "start": format_ns(facts.start_ns),
+        "last_activity": format_ns(facts.last_activity_ns),
+        "rtt": format_duration(facts.rtt_ns),
+        "uptime": format_uptime(now - facts.start_ns),
+        "idle": format_uptime(now - facts.last_activity_ns),
+        "pending_size": facts.pending_bytes,
+        "in_msgs": facts.in_msgs,
+        "out_msgs": facts.out_msgs,
+        "in_bytes": facts.in_bytes,
+        "out_bytes": facts.out_bytes,
+    }
+
+
+def _remote_rows(subs: list[RemoteSub], rid: int, is_detailed: bool) -> Iterator[Any]:
+    for sub in subs:
+        subject = sub.pattern.decode(errors="replace")
+        if not is_detailed:
+            yield subject
+            continue
+        row: dict[str, Any] = {"subject": subject}
+        if sub.queue:
+            row["qgroup"] = sub.queue.decode(errors="replace")
+        yield row | {"sid": subject, "msgs": 0, "cid": rid}
+
+
+def _imports(*, has_jetstream: bool) -> list[dict[str, Any]]:
+    """What an account gets of the system account: requests that the server itself answers."""
+    served = [
+        (f"$SYS.REQ.USER.{ACCOUNT}.INFO", "$SYS.REQ.USER.INFO", True),
+        (f"$SYS.REQ.ACCOUNT.{ACCOUNT}.CONNZ", "$SYS.REQ.ACCOUNT.PING.CONNZ", False),
+        (f"$SYS.REQ.ACCOUNT.{ACCOUNT}.STATZ", "$SYS.REQ.ACCOUNT.PING.STATZ", False),
+    ]
+    if has_jetstream:
+        served.append(("$JS.API.>", "$JS.API.>", True))
+    return [
+        {
+            "subject": subject,
+            "account": SYSTEM_ACCOUNT,
+            "to": to,
+            "local_subject": to,
+            "type": "service",
+            "invalid": False,
+            "share": is_shared,
+            "tracking": False,
+        }
+        for subject, to, is_shared in served
+    ]
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # no /proc: the peak is the next best
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class _CpuMeter:
+    """Share of one core used since the last reading (or since the start)."""
+
+    def __init__(self) -> None:
+        self._wall = time.monotonic()
+        self._used = 0.0
+        self._percent = 0.0
+
+    def percent(self) -> float:
+        now, used = time.monotonic(), sum(os.times()[:2])
+        passed = now - self._wall
+        if passed >= 1.0:  # two readers at once would otherwise measure next to nothing
+            self._percent = round((used - self._used) / passed * 100, 1)
+            self._wall, self._used = now, used
+        return self._percent

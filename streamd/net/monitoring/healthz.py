@@ -1,0 +1,179 @@
+"""Is this node current with its cluster, and are its streams served: the verdict of /healthz.
+
+503 means that this node is not ready yet, or not any more: wait before the next one is restarted. A
+stream whose only copy is lost is another matter, for it never comes back by itself: the node is
+`degraded`, with 200, and names it; 503 for who asks for that stream, or with `strict`. So is one
+that has set aside what a stream had acknowledged and has no more
+(`node/integrity/discarded_entries.py`); that stream is served.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from streamd.limits import CURRENT_LAG_MAX, HUNG_S, SLICE_GROUPS
+from streamd.net.monitoring.query import Query, flag
+from streamd.net.monitoring.sliced_pages import Steps, looked_at
+from streamd.types import ACCOUNT, META_UID, Uid
+
+
+class Health(NamedTuple):
+    """One verdict: status 200, or what is wrong with which asset. With 200 and a text the node is
+    well, but for the streams in `lost`, and why."""
+
+    status: int = 200
+    kind: str = ""
+    text: str = ""
+    names: dict[str, str] = {}  # noqa: RUF012 never written to
+    lost: dict[str, str] = {}  # noqa: RUF012 likewise
+
+
+def judge(node: Any, query: Query) -> Steps[Health]:
+    """Judge what /healthz asks of streams. Raises BadQuery."""
+    account, stream = query.get("account", ""), query.get("stream", "")
+    if account and account != ACCOUNT:
+        text = f'JetStream account "{account}" not found'
+        return Health(404, "ACCOUNT", text, {"account": account})
+    if node.store_watch.reason:
+        return store_gone(node)
+    if node.slowness.waits_s >= HUNG_S:
+        text = f"JetStream has waited {node.slowness.waits_s:.0f} s for the disk"
+        return Health(503, "JETSTREAM", text)
+    if node.is_clustered:
+        verdict = _of_meta(node)
+        if verdict.status != 200 or flag(query, "js-meta-only"):
+            return verdict
+    if flag(query, "js-server-only") or flag(query, "js-meta-only"):
+        return Health()
+    is_strict = flag(query, "strict")
+    return (yield from _of_streams(node, stream, query.get("consumer", ""), is_strict=is_strict))
+
+
+def store_gone(node: Any) -> Health:
+    """The verdict while nothing is stored here any more, whatever was asked."""
+    text = f"JetStream is stopped: the store directory is gone: {node.store_watch.reason}"
+    return Health(503, "JETSTREAM", text)
+
+
+def not_current(facts: dict[str, Any]) -> str:
+    """Say why this node's member of a group is not current; empty if it is. `facts` are of
+    `node.group_info`."""
+    state = facts.get("state", "ok")
+    if state != "ok":
+        return str(facts.get("reason") or state)
+    if not facts.get("leader"):
+        return "no leader"
+    behind = lag(facts)
+    return f"{behind} entries behind" if behind > CURRENT_LAG_MAX else ""
+
+
+def short_of_disks(facts: dict[str, Any]) -> str:
+    """Say that acks of a group are on fewer disks than a majority of the replicas that are asked
+    for, because only so many vote; empty if they are on enough."""
+    found, wanted = facts.get("write_quorum", 0), facts.get("write_quorum_wanted", 0)
+    if found >= wanted:
+        return ""
+    return f"each ack is on {found} disk{'s' * (found != 1)}, {wanted} are wanted"
+
+
+def lag(facts: dict[str, Any]) -> int:
+    """Entries known to be committed that this member has not applied."""
+    commit: int = max(facts.get("commit", 0), facts.get("leader_commit", 0))
+    return max(0, commit - int(facts.get("applied", 0)))
+
+
+def _of_meta(node: Any) -> Health:
+    facts = node.group_info(META_UID)
+    if facts is None or not node.meta_leader:
+        text = "JetStream has not established contact with a meta leader"
+        return Health(503, "JETSTREAM", text)
+    if not_current(facts):
+        return Health(503, "JETSTREAM", "JetStream is not current with the meta leader")
+    if shortage := short_of_disks(facts):
+        return Health(503, "JETSTREAM", f"JetStream meta group: {shortage}")
+    return Health()
+
+
+def _of_streams(node: Any, stream: str, consumer: str, *, is_strict: bool) -> Steps[Health]:
+    """Of one stream, and one of its consumers; "": of all."""
+    lost = yield from lost_streams(node, stream)
+    failed: dict[str, str] = _damaged(node) | dict(node.failed)
+    if node.is_clustered:
+        failed = (yield from _not_current_streams(node, stream)) | failed
+    for name, reason in failed.items():
+        if stream in ("", name) and name not in lost:
+            text = f"JetStream stream '{ACCOUNT} > {name}' is not current: {reason}"
+            return Health(503, "STREAM", text, {"account": ACCOUNT, "stream": name})
+    for name, reason in lost.items():
+        if stream in ("", name):
+            text = f"JetStream stream '{ACCOUNT} > {name}' is not served as it was: {reason}"
+            status = 503 if stream or is_strict else 200
+            return Health(status, "STREAM", text, {"account": ACCOUNT, "stream": name}, lost)
+    set_aside: dict[str, str] = node.tails.reasons
+    for name, reason in set_aside.items():
+        if stream in ("", name):
+            text = f"JetStream stream '{ACCOUNT} > {name}' has lost messages: {reason}"
+            status = 503 if is_strict else 200  # the stream itself is served, and whole again
+            return Health(status, "STREAM", text, {"account": ACCOUNT, "stream": name}, set_aside)
+    if not stream:
+        return Health()
+    names = {"account": ACCOUNT, "stream": stream}
+    handle = node.stream(stream)
+    if handle is None:
+        text = f'JetStream stream "{stream}" not found on account "{ACCOUNT}"'
+        return Health(404, "STREAM", text, names)
+    if node.is_clustered:
+        handle = node.replica(handle.uid)  # the leader's business, if there is none here
+    if consumer and handle is not None and consumer not in handle.machine.consumers:
+        text = (
+            f'JetStream consumer "{consumer}" not found for stream "{stream}"'
+            f' on account "{ACCOUNT}"'
+        )
+        return Health(404, "CONSUMER", text, {**names, "consumer": consumer})
+    return Health()
+
+
+def lost_streams(node: Any, only: str = "") -> Steps[dict[str, str]]:
+    """Find the streams whose only copy is lost or damaged here, and what to do about it; `only`
+    one, if it is named."""
+    found: dict[str, str] = {}
+    by_name = node.meta.streams_by_name
+    for name in looked_at([only] if only else sorted(by_name)):
+        if name is None:
+            yield
+            continue
+        asset = by_name.get(name)
+        reason = node.lost_copies.reason(asset) if asset is not None else ""
+        if reason:
+            found[name] = reason
+    return found
+
+
+def _damaged(node: Any) -> dict[str, str]:
+    """Streams whose copy here is damaged: what is left of it is served."""
+    reasons: dict[Uid, str] = node.damages.reasons
+    if not reasons:
+        return {}
+    known = node.meta.streams_by_uid
+    return {known[uid].name: text for uid, text in reasons.items() if uid in known}
+
+
+def _not_current_streams(node: Any, only: str) -> Steps[dict[str, str]]:
+    """Find the streams that should have a whole replica here and have not, and why."""
+    found: dict[str, str] = {}
+    by_name = node.meta.streams_by_name
+    for name in looked_at([only] if only else sorted(by_name), SLICE_GROUPS):
+        if name is None:
+            yield
+            continue
+        asset = by_name.get(name)
+        if asset is None or node.server_name not in asset.peers:
+            continue
+        facts = node.group_info(asset.uid)
+        if facts is None:
+            reason = "replica is missing"
+        else:
+            reason = not_current(facts) or short_of_disks(facts)
+        if reason:
+            found[name] = reason
+    return found

@@ -1,0 +1,601 @@
+"""What the monitoring port says of streams and their groups: /jsz and /raftz.
+
+In a cluster a node shows the replicas it has, whoever leads them: comparing nodes is what these
+documents are for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from streamd import API_LEVEL
+from streamd.api.times import format_ns
+from streamd.config.options import JetStreamOptions, Options
+from streamd.durations import format_duration
+from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS
+from streamd.net.monitoring.healthz import lag, lost_streams, not_current
+from streamd.net.monitoring.query import BadQuery, Query, flag, page
+from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
+from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, NodeId, Uid
+
+_META_GROUP = "_meta_"
+_SYNC_INTERVAL_NS = 120_000_000_000  # what nats-server shows, also where each ack is synced
+_ROLES = {
+    "leader": "LEADER",
+    "candidate": "CANDIDATE",
+    "pre-candidate": "CANDIDATE",
+    "stopped": "CLOSED",
+}
+Document = dict[str, Any]
+
+
+class JetStreamSources:
+    """Where the facts come from. Made when JetStream runs; what it imports is then loaded
+    anyway."""
+
+    def __init__(self, node: Any, router: Any) -> None:
+        from streamd.api import cluster_infos, infos, stream_configs
+
+        self.node = node
+        self._context = router.context
+        self._infos = infos
+        self._cluster_infos = cluster_infos
+        self._shown = stream_configs.shown
+
+    def api_totals(self) -> tuple[int, int]:
+        """Requests and errors of the JetStream API."""
+        counts = self._context.counts
+        return counts.total, counts.errors
+
+    def api_pending(self) -> int:
+        """Requests of the JetStream API that are being served."""
+        return int(self._context.counts.pending)
+
+    def stream_state(self, handle: Any) -> Document:
+        machine = handle.machine
+        state: Document = self._infos.stream_state(machine.state(), machine.config)
+        return state
+
+    def stream_config(self, handle: Any) -> Document:
+        config: Document = self._shown(handle.machine.config)
+        return config
+
+    def consumer_info(self, handle: Any, consumer: Any) -> Document:
+        info: Document = self._infos.consumer_info(self._context, handle, consumer, is_listed=True)
+        return info
+
+    def cluster_block(self, handle: Any) -> Document:
+        """The `cluster` object of a replica here."""
+        config = handle.machine.config
+        block: Document = self._cluster_infos.cluster_block(self._context, handle.uid, config)
+        return block
+
+    def consumer_group(self, handle: Any, consumer: Any) -> str:
+        config = handle.machine.config
+        group: str = self._cluster_infos.raft_group(handle.uid, config, consumer_uid=consumer.uid)
+        return group
+
+    def replica_rows(self, facts: Document) -> list[Document]:
+        rows: list[Document] = self._cluster_infos.replica_rows(facts)
+        return rows
+
+    def peer_id(self, name: NodeId) -> str:
+        """How nats-server's tools know a server."""
+        found: str = self._cluster_infos.short_hash(name)
+        return found
+
+
+class _Totals:
+    """Sums over the streams of a node."""
+
+    def __init__(self) -> None:
+        self.streams = self.streams_led = 0
+        self.consumers = self.consumers_led = 0
+        self.messages = self.bytes = 0
+        self.memory = self.storage = 0
+        self.reserved_memory = self.reserved_storage = 0
+        self.ha_assets = 0
+
+    def add(self, machine: Any, *, leads: bool) -> None:
+        """Count one stream."""
+        config, index, consumer_count = machine.config, machine.index, len(machine.consumers)
+        reserved = max(0, config.get("max_bytes", -1))
+        self.streams += 1
+        self.consumers += consumer_count
+        if leads:
+            self.streams_led += 1
+            self.consumers_led += consumer_count
+        self.messages += index.count
+        self.bytes += index.bytes
+        if config.get("storage", "file") == "file":
+            self.storage += index.bytes
+            self.reserved_storage += reserved
+        else:
+            self.memory += index.bytes
+            self.reserved_memory += reserved
+        self.ha_assets += config.get("num_replicas", 1) > 1
+
+
+class _Page:
+    """Which accounts, streams and consumers one /jsz shows."""
+
+    def __init__(self, query: Query, *, is_whole: bool) -> None:
+        offset, self._limit = page(query)
+        self._is_whole = is_whole
+        account, self.stream = query.get("acc", ""), query.get("stream", "")
+        self.accounts_offset = 0 if account else offset
+        self.streams_offset = offset if account and not self.stream else 0
+        self.consumers_offset = offset if account and self.stream else 0
+
+    def streams(self, replicas: Sequence[Any], *, has_consumers: bool) -> Sequence[Any]:
+        """Return the streams of this page: it ends early if they have many consumers."""
+        if self._is_whole:
+            return replicas
+        limit = 1 if self.stream else self._limit
+        shown = replicas[self.streams_offset : self.streams_offset + limit]
+        rows = 0
+        for at, replica in enumerate(shown):
+            rows += 1 + has_consumers * min(MONITORING_PAGE, len(replica.machine.consumers))
+            if at and rows > MONITORING_ROWS_MAX:
+                return shown[:at]
+        return shown
+
+    def consumers(self, names: Iterable[str]) -> list[str]:
+        """Return those of a stream's consumers that are shown."""
+        in_order = sorted(names)
+        if self._is_whole:
+            return in_order
+        limit = self._limit if self.stream else MONITORING_PAGE
+        return in_order[self.consumers_offset : self.consumers_offset + limit]
+
+
+class JetStreamz:
+    """Builds the documents about streams."""
+
+    def __init__(
+        self, js: JetStreamSources, options: Options, *, server_id: str, server_name: str
+    ) -> None:
+        self.js = js
+        self.options = options
+        self._server_id = server_id
+        self._server_name = server_name
+
+    @property
+    def is_clustered(self) -> bool:
+        """True if there may be other nodes."""
+        return bool(self.js.node.is_clustered)
+
+    def replicas(self) -> Steps[list[Any]]:
+        """Collect the streams of which this node has a replica, by name."""
+        node = self.js.node
+        if not self.is_clustered:
+            return list(node.streams())
+        by_name = node.meta.streams_by_name
+        found = []
+        for name in looked_at(sorted(by_name)):
+            if name is None:
+                yield
+                continue
+            asset = by_name.get(name)
+            replica = node.replica(asset.uid) if asset is not None else None
+            if replica is not None:
+                found.append(replica)
+        return found
+
+    def _totals(self, replicas: Sequence[Any]) -> Steps[_Totals]:
+        """Add up what the streams hold and set aside."""
+        totals = _Totals()
+        for replica in looked_at(replicas):
+            if replica is None:
+                yield
+            else:
+                totals.add(replica.machine, leads=self._leads(replica))
+        return totals
+
+    # --- /jsz ---------------------------------------------------------------------------------
+
+    def jsz(self, query: Query, *, is_whole: bool = False) -> Steps[Document]:
+        """Build /jsz. Offset and limit are of accounts; with `acc` of its streams, and with `acc`
+        and `stream` of its consumers. `is_whole` makes a page of all."""
+        flags = {
+            name: flag(query, name)
+            for name in (
+                "accounts",
+                "streams",
+                "consumers",
+                "config",
+                "digest",
+                "raft",
+                "leader-only",
+                "stream-leader-only",
+            )
+        }
+        flag(query, "direct-consumers")  # accepted for the tools that send it
+        account = query.get("acc", "")
+        part = _Page(query, is_whole=is_whole)
+        if self.is_clustered and flags["leader-only"] and not self.js.node.is_meta_leader:
+            raise BadQuery("filtered response: not leader")
+        replicas = yield from self.replicas()
+        totals = yield from self._totals(replicas)
+        has_streams = flags["streams"] or flags["consumers"] or flags["digest"]
+        document: Document = {
+            **self._stats(totals),
+            "server_id": self._server_id,
+            "now": format_ns(time.time_ns()),
+            "config": self.config(),
+            "limits": self.limits(),
+            "streams": totals.streams,
+        }
+        if self.is_clustered and totals.streams_led:
+            document["streams_leader"] = totals.streams_led
+        document["consumers"] = totals.consumers
+        if self.is_clustered and totals.consumers_led:
+            document["consumers_leader"] = totals.consumers_led
+        document["messages"] = totals.messages
+        document["bytes"] = totals.bytes
+        if self.is_clustered:
+            document["meta_cluster"] = self.meta_cluster()
+        wants_accounts = flags["accounts"] or has_streams or bool(account)
+        # The one account there is, on the first page; who names it pages through its streams.
+        if wants_accounts and (account == ACCOUNT or (not account and part.accounts_offset == 0)):
+            detail = self._account_detail(totals)
+            if has_streams:
+                shown = replicas
+                if self.is_clustered and flags["stream-leader-only"]:
+                    shown = [replica for replica in replicas if self._leads(replica)]
+                if part.stream:
+                    shown = [replica for replica in shown if replica.name == part.stream]
+                detail |= self._stream_details(shown, part, flags)
+            document["account_details"] = [detail]
+        document["total"] = 1
+        return document
+
+    def _stream_details(
+        self, replicas: Sequence[Any], part: _Page, flags: dict[str, bool]
+    ) -> Document:
+        """Return one page of the streams. Where it is not all, it says how many there are."""
+        shown = part.streams(replicas, has_consumers=flags["consumers"])
+        details: Document = {}
+        if len(shown) < len(replicas):
+            details["streams_total"] = len(replicas)
+            details["streams_offset"] = part.streams_offset
+        rows = (self._stream_detail(replica, part, flags) for replica in shown)
+        details["stream_detail"] = Rows(rows)
+        return details
+
+    def _leads(self, replica: Any) -> bool:
+        if not self.is_clustered:
+            return True
+        return bool(self.js.node.leader_of(replica.uid) == self._server_name)
+
+    def meta_cluster(self) -> Document:
+        """How the meta group stands, as this node sees it."""
+        node = self.js.node
+        facts = node.group_info(META_UID) or {}
+        leader = node.meta_leader
+        size = _voter_count(facts)
+        shown: Document = {"name": node.cluster_name}
+        if leader:
+            shown["leader"] = leader
+            shown["peer"] = self.js.peer_id(leader)
+        rows = self.js.replica_rows(facts)
+        if rows:
+            shown["replicas"] = sorted(rows, key=lambda row: str(row["name"]))
+        shown["cluster_size"] = size
+        shown["quorum_needed"] = size // 2 + 1
+        shown["pending"] = lag(facts)
+        shown["pending_requests"] = 0
+        shown["pending_infos"] = 0
+        shown["snapshot"] = {
+            "pending_entries": facts.get("unsaved_count", 0),
+            "pending_size": facts.get("unsaved_bytes", 0),
+            "last_time": format_ns(facts.get("saved_ns", 0)),
+        }
+        if facts.get("saving_ns"):
+            shown["snapshot"]["last_duration"] = facts["saving_ns"]
+        return shown
+
+    def _account_detail(self, totals: _Totals) -> Document:
+        stats = self._stats(totals)
+        stats["accounts"] = 0
+        stats["api"]["level"] = 0
+        return {"name": ACCOUNT, "id": ACCOUNT, **stats}
+
+    def _stream_detail(self, replica: Any, part: _Page, flags: dict[str, bool]) -> Document:
+        js = self.js
+        machine = replica.machine
+        cluster: Document = {"leader": self._server_name}
+        if self.is_clustered:
+            cluster = js.cluster_block(replica)
+        detail: Document = {
+            "name": replica.name,
+            "created": format_ns(machine.created_ns),
+            "cluster": cluster,
+        }
+        if flags["config"]:
+            detail["config"] = js.stream_config(replica)
+        detail["state"] = js.stream_state(replica)
+        if flags["digest"]:
+            detail["uid"] = machine.uid
+            detail["applied"] = machine.applied
+            detail["digest"] = f"{machine.digest:016x}"
+            if self.is_clustered:
+                detail |= self._replica_detail(replica.uid)
+        names = part.consumers(machine.consumers) if flags["consumers"] else []
+        if names:
+            if len(names) < len(machine.consumers):
+                detail["consumers_total"] = len(machine.consumers)
+                detail["consumers_offset"] = part.consumers_offset
+            detail["consumer_detail"] = Rows(
+                self._consumer_rows(replica, names, has_config=flags["config"])
+            )
+        if flags["raft"] and self.is_clustered:
+            if "raft_group" in cluster:
+                detail["stream_raft_group"] = cluster["raft_group"]
+                detail |= self._consumer_groups(replica, names)
+        return detail
+
+    def _consumer_rows(
+        self, replica: Any, names: Sequence[str], *, has_config: bool
+    ) -> Iterator[Document]:
+        """Make the rows of a stream's consumers; those deleted meanwhile are left out."""
+        for name in names:
+            consumer = replica.machine.consumers.get(name)
+            if consumer is None:
+                continue
+            info = self.js.consumer_info(replica, consumer)
+            if not has_config:
+                info.pop("config", None)
+            yield info
+
+    def _consumer_groups(self, replica: Any, names: Sequence[str]) -> Document:
+        """Name the groups of consumers as tools know them; here they are part of their stream's."""
+        group_of = self.js.consumer_group
+        rows = [
+            {"name": name, "raft_group": group_of(replica, consumer)}
+            for name in names
+            if (consumer := replica.machine.consumers.get(name)) is not None
+        ]
+        return {"consumer_raft_groups": rows} if rows else {}
+
+    def _replica_detail(self, uid: Uid) -> Document:
+        """How this node's replica stands: what tells it from the others."""
+        facts = self.js.node.group_info(uid) or {}
+        reason = not_current(facts)
+        shown: Document = {
+            "role": facts.get("role", ""),
+            "current": not reason,
+            "lag": lag(facts),
+            "replica_state": facts.get("state", ""),
+            "checkpoint": {
+                "index": facts.get("digest_index", 0),
+                "fingerprint": f"{facts.get('digest', 0):016x}",
+            },
+        }
+        if reason:
+            shown["reason"] = reason
+        return shown
+
+    def config(self) -> Document:
+        """The configuration of JetStream as it is shown."""
+        node = self.js.node
+        o: JetStreamOptions = self.options.jetstream
+        config: Document = {
+            "max_memory": node.memory_max,
+            "max_storage": node.storage_max,
+            "store_dir": node.store_dir,
+        }
+        config["sync_interval"] = o.sync_interval_ns or _SYNC_INTERVAL_NS
+        if o.is_sync_always:
+            config["sync_always"] = True
+        if o.domain:
+            config["domain"] = o.domain
+        if o.unique_tag:
+            config["unique_tag"] = o.unique_tag
+        config["strict"] = o.is_strict
+        return config
+
+    def limits(self) -> Document:
+        """What `jetstream { limits {} }` sets, as it is shown."""
+        o: JetStreamOptions = self.options.jetstream
+        shown = {
+            "max_request_batch": o.max_request_batch,
+            "max_ack_pending": o.max_ack_pending,
+            "max_ha_assets": o.max_ha_assets,
+            "max_duplicate_window": o.duplicate_window_ns,
+            "max_batch_inflight_per_stream": o.max_batches_per_stream,
+            "max_batch_inflight_total": o.max_batches_total,
+            "max_batch_size": o.max_batch_msgs,
+            "max_batch_timeout": o.batch_timeout_ns,
+        }
+        return {key: value for key, value in shown.items() if value > 0}
+
+    def _stats(self, totals: _Totals) -> Document:
+        """Return what is used and set aside, and the API's counters."""
+        total, errors = self.js.api_totals()
+        return {
+            "memory": totals.memory,
+            "storage": totals.storage,
+            "reserved_memory": totals.reserved_memory,
+            "reserved_storage": totals.reserved_storage,
+            "accounts": 1,
+            "ha_assets": totals.ha_assets,
+            "api": {"level": API_LEVEL, "total": total, "errors": errors},
+        }
+
+    def varz(self) -> Steps[Document]:
+        """Build the `jetstream` object of /varz."""
+        replicas = yield from self.replicas()
+        totals = yield from self._totals(replicas)
+        shown: Document = {
+            "config": self.config(),
+            "stats": self._stats(totals),
+            "limits": self.limits(),
+        }
+        if self.is_clustered:
+            shown["meta"] = self.meta_cluster()
+        return shown
+
+    def disk_waits(self) -> Document:
+        """Return how long the log kept an append waiting, of one that asks every second."""
+        slowness = self.js.node.slowness
+        return {
+            "waiters": int(slowness.waits_s > 0),
+            "waits": slowness.wait_count,
+            "wait_time": slowness.waited_ns,
+            "max_wait_time": slowness.waited_ns_max,
+        }
+
+    # --- /raftz ---------------------------------------------------------------------------------
+
+    def raftz(self, query: Query) -> Steps[Document | None]:
+        """Build /raftz: the groups of an account by name; None where there can be none.
+
+        The meta group belongs to the system account, streams' groups to theirs.
+        """
+        if not self.is_clustered:
+            return None
+        account = query.get("acc", "") or SYSTEM_ACCOUNT
+        only = query.get("group", "")
+        offset, limit = page(query)
+        uids: list[Uid] = []
+        if account == SYSTEM_ACCOUNT:
+            uids = [META_UID]
+        elif account == ACCOUNT:
+            uids = [replica.uid for replica in (yield from self.replicas())]
+        groups: Document = {}
+        for uid in looked_at(uids, SLICE_GROUPS):
+            if uid is None:
+                yield
+                continue
+            facts = self.js.node.group_info(uid)
+            if facts is None:
+                continue
+            name = _META_GROUP if uid == META_UID else str(facts["raft_group"])
+            if only not in ("", name):
+                continue
+            if offset:
+                offset -= 1
+            elif len(groups) < limit:
+                groups[name] = self._group(uid, facts)
+            else:
+                break
+        return {account: groups} if groups else {}
+
+    def _group(self, uid: Uid, facts: Document) -> Document:
+        js = self.js
+        size = _voter_count(facts)
+        leader = facts.get("leader", "")
+        shown: Document = {
+            "id": js.peer_id(self._server_name),
+            "state": _ROLES.get(facts["role"], "FOLLOWER"),
+            "size": size,
+            "quorum_needed": size // 2 + 1,
+            "committed": facts["commit"],
+            "applied": facts["applied"],
+        }
+        if facts.get("state") == "recovering":
+            shown["catching_up"] = True
+        if leader:
+            shown["leader"] = js.peer_id(leader)
+        if leader and facts.get("leader_since_ns"):
+            shown["leader_since"] = format_ns(facts["leader_since_ns"])
+        shown |= {"ever_had_leader": bool(leader), "term": facts["term"]}
+        if facts.get("vote"):
+            shown["voted_for"] = js.peer_id(facts["vote"])
+        shown |= {
+            "pterm": facts.get("last_term", 0),
+            "pindex": facts["last_index"],
+            "system_account": True,
+            "traffic_account": SYSTEM_ACCOUNT,
+            # One inbox takes what is proposed, what peers say and what was committed.
+            "ipq_proposal_len": facts.get("waiting_count", 0),
+            "ipq_entry_len": 0,
+            "ipq_resp_len": 0,
+            "ipq_apply_len": max(0, facts["commit"] - facts["applied"]),
+            "replica_state": facts.get("state", "ok"),
+        }
+        if facts.get("reason"):
+            shown["wal_error"] = facts["reason"]
+        if uid != META_UID:
+            shown["uid"] = uid
+            shown["digest_index"] = facts.get("digest_index", 0)
+            shown["digest"] = f"{facts.get('digest', 0):016x}"
+        shown["peers"] = {
+            js.peer_id(peer["name"]): _raft_peer(peer, facts["last_index"])
+            for peer in facts.get("peers") or ()
+        }
+        return shown
+
+    # --- /ipqueuesz -----------------------------------------------------------------------------
+
+    def queues(self, is_shown: Callable[[str, int], bool]) -> Steps[dict[str, int]]:
+        """Collect what waits, by the name of its queue: API requests, and each group's turn."""
+        found = {"JetStream API queue": self.js.api_pending()}
+        found = {name: count for name, count in found.items() if is_shown(name, count)}
+        node = self.js.node
+        replicas = yield from self.replicas()
+        uids = chain((META_UID,) if self.is_clustered else (), (one.uid for one in replicas))
+        for uid in looked_at(uids):
+            if uid is None:
+                yield
+                continue
+            monitor = node.monitor_of(uid)
+            if monitor is None:
+                continue
+            is_meta = uid == META_UID
+            account = SYSTEM_ACCOUNT if is_meta else ACCOUNT
+            group = _META_GROUP if is_meta else f"S-{uid:08d}"
+            name, count = f"[ACC:{account}] RAFT '{group}' inbox", monitor.waiting_count
+            if is_shown(name, count):
+                found[name] = count
+        return found
+
+    # --- for /metrics ---------------------------------------------------------------------------
+
+    def care(self) -> Steps[dict[str, int]]:
+        """What was found wrong with this node's copies since its start, and how much was read."""
+        damages = self.js.node.damages
+        lost = yield from lost_streams(self.js.node)
+        return {
+            "incarnation_conflicts": damages.conflict_count,
+            "damages": damages.damage_count,
+            "scrubbed_bytes": self.js.node.scrubber.read_bytes,
+            "lost_streams": len(lost),
+            "tails_set_aside": self.js.node.tails.count,
+            "tails_open": self.js.node.tails.open_count,
+            "tails_kept": len(self.js.node.tails.found),
+            "ignored_entries": self.js.node.peering.ignored_count,
+        }
+
+
+def no_stats() -> Document:
+    """`JetStreamz.stats` of a server without JetStream."""
+    return {
+        "memory": 0,
+        "storage": 0,
+        "reserved_memory": 0,
+        "reserved_storage": 0,
+        "accounts": 0,
+        "ha_assets": 0,
+        "api": {"level": API_LEVEL, "total": 0, "errors": 0},
+    }
+
+
+def _raft_peer(peer: Document, last_index: int) -> Document:
+    shown: Document = {"name": peer["name"], "known": True}
+    shown["last_replicated_index"] = max(0, last_index - peer.get("lag", 0))
+    if peer.get("active_ns"):
+        shown["last_seen"] = format_duration(peer["active_ns"])
+    if not peer.get("is_voter", True):
+        shown["is_learner"] = True
+    return shown
+
+
+def _voter_count(facts: Document) -> int:
+    """Voters of a group; its peers are the others. A learner counts itself among them too, until
+    it knows better."""
+    return 1 + sum(bool(peer.get("is_voter", True)) for peer in facts.get("peers") or ())

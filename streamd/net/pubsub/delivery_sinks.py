@@ -1,0 +1,252 @@
+"""Where the messages of consumers go, and where the server's own publishes get their acks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamd.net.pubsub.pubacks import ack_body
+from streamd.net.pubsub.sublist import Subscription
+
+if TYPE_CHECKING:
+    from streamd.net.pubsub.message_router import PubSub
+    from streamd.net.pubsub.subject_routes import Route
+
+Delivery = tuple[bytes, bytes, bytes, bytes]
+"""(subject, ack reply, headers, payload)"""
+
+Numbers = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
+"""Per message of a run: stream seqs, consumer seqs, times, how many are pending."""
+
+
+class InboxSink:
+    """A deliver subject or a pull's inbox. Follows what subscribes to it from call to call."""
+
+    __slots__ = ("_pubsub", "_queue", "_subject")
+
+    def __init__(self, pubsub: PubSub, subject: bytes, queue: bytes) -> None:
+        self._pubsub = pubsub
+        self._subject = subject
+        self._queue = queue
+
+    def deliver(self, batch: list[Delivery]) -> None:
+        """Send messages under their own subjects to whoever subscribes to the sink's subject."""
+        route = self._pubsub.table.find(self._subject)
+        if route.remote is not None:
+            route.remote.deliver(self._subject, batch, route.queue_names())
+        for sub in route.plain:
+            _deliver_to(sub, batch)
+        for members in route.queues:
+            _share(self._pubsub, members, batch)
+
+    def deliver_run(
+        self,
+        ack: bytes,
+        subjects: Sequence[bytes],
+        payloads: Sequence[bytes],
+        numbers: Numbers,
+    ) -> None:
+        """See ports.DeliverSink."""
+        route = self._pubsub.table.find(self._subject)
+        remote = route.remote
+        if remote is not None:
+            if not (remote.groups or route.plain or route.queues):
+                for node in remote.plain:
+                    node.deliver_run(self._subject, ack, subjects, payloads, numbers)
+                return
+        elif len(route.plain) == 1 and not route.queues:
+            _deliver_run_to(route.plain[0], ack, subjects, payloads, numbers)
+            return
+        self.deliver(_expanded(ack, subjects, payloads, numbers))
+
+    def status(self, headers: bytes, reply: bytes = b"") -> None:
+        """Send a header-only message on the sink's own subject."""
+        pubsub = self._pubsub
+        pubsub.route_one(None, pubsub.table.find(self._subject), self._subject, reply, headers, b"")
+        pubsub.flush_if_idle()
+
+    def is_open(self) -> bool:
+        """True while somebody subscribes to the sink's subject."""
+        return self._pubsub.table.find(self._subject).has_subscribers(self._queue)
+
+    def is_congested(self) -> bool:
+        """True while a connection behind the sink has more buffered than it should."""
+        route = self._pubsub.table.find(self._subject)
+        if route.remote is not None and route.remote.is_congested(self._subject):
+            return True
+        return _is_congested(route)
+
+
+class ServerSink:
+    """Takes the acks of what the server itself published into streams."""
+
+    __slots__ = ("_pubsub",)
+
+    def __init__(self, pubsub: PubSub) -> None:
+        self._pubsub = pubsub
+
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        pubsub = self._pubsub
+        for reply, outcome in zip(replies, outcomes, strict=True):
+            if reply:
+                pubsub.publish(reply, b"", b"", ack_body(stream, outcome, pubsub.domain_field))
+
+
+# --- what another node's consumer delivers to clients of this one --------------------------------
+
+
+def deliver_here(pubsub: PubSub, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
+    """Send messages to the plain subscribers of `to` here, or to one queue group of them alone."""
+    route = pubsub.table.find(to)
+    if not queue:
+        for sub in route.plain:
+            if sub.callback is None:
+                _deliver_to(sub, batch)
+        return
+    for members in route.queues:
+        if members[0].queue == queue:
+            _share(pubsub, members, batch)
+
+
+def deliver_run_here(
+    pubsub: PubSub,
+    to: bytes,
+    ack: bytes,
+    subjects: Sequence[bytes],
+    payloads: Sequence[bytes],
+    numbers: Numbers,
+) -> None:
+    """`deliver_here` for a run, to plain subscribers."""
+    for sub in pubsub.table.find(to).plain:
+        if sub.callback is None:
+            _deliver_run_to(sub, ack, subjects, payloads, numbers)
+
+
+def is_congested_here(pubsub: PubSub, to: bytes) -> bool:
+    """True while a connection of this node that receives `to` has more buffered than it should."""
+    return _is_congested(pubsub.table.find(to))
+
+
+def _is_congested(route: Route) -> bool:
+    for sub in route.plain:
+        if sub.callback is None and sub.conn.is_congested:
+            return True
+    return any(
+        sub.callback is None and sub.conn.is_congested
+        for members in route.queues
+        for sub in members
+    )
+
+
+def _share(pubsub: PubSub, members: list[Subscription], batch: list[Delivery]) -> None:
+    """Each message to one of a queue group."""
+    if len(members) == 1:
+        _deliver_to(members[0], batch)
+        return
+    is_filtered = any(member.is_filtered for member in members)
+    for message in batch:
+        able = members
+        if is_filtered:
+            able = [member for member in members if not _is_denied(member, message[0])]
+        while able:
+            member = pubsub.pick_member(able)
+            if member.is_open:
+                _deliver_to(member, [message])
+                break
+            # It had its last message, or was too slow, perhaps within this batch.
+            members = [each for each in members if each.is_open]
+            able = [each for each in able if each.is_open]
+
+
+def _is_denied(sub: Subscription, subject: bytes) -> bool:
+    return sub.is_filtered and sub.conn.rights.is_denied_delivery(subject)
+
+
+def _deliver_run_to(
+    sub: Subscription,
+    ack: bytes,
+    subjects: Sequence[bytes],
+    payloads: Sequence[bytes],
+    numbers: Numbers,
+) -> None:
+    """One `%` over a repeated template formats the whole run."""
+    is_plain = sub.callback is None and not (sub.max_msgs or sub.is_filtered) and sub.is_open
+    if not is_plain or sub.conn.is_granting_replies:
+        _deliver_to(sub, _expanded(ack, subjects, payloads, numbers))
+        return
+    count = len(subjects)
+    size = len(payloads[0])
+    # `ack` has four %d of its own, which the formatting below fills.
+    template = b"MSG %%b %b %b %d\r\n%%b\r\n" % (sub.sid.replace(b"%", b"%%"), ack, size)
+    fields: list[Any] = [None] * (6 * count)
+    fields[0::6] = subjects
+    fields[1::6], fields[2::6], fields[3::6], fields[4::6] = numbers
+    fields[5::6] = payloads
+    receiver = sub.conn
+    receiver.out_msgs += count
+    receiver.out_bytes += size * count
+    receiver.send_blob(template * count % tuple(fields))
+    sub.delivered_count += count
+
+
+def _expanded(
+    ack: bytes, subjects: Sequence[bytes], payloads: Sequence[bytes], numbers: Numbers
+) -> list[Delivery]:
+    rows = zip(subjects, zip(*numbers, strict=True), payloads, strict=True)
+    return [(subject, ack % row, b"", payload) for subject, row, payload in rows]
+
+
+def _deliver_to(sub: Subscription, batch: list[Delivery]) -> None:
+    if sub.callback is not None:
+        for subject, reply, headers, payload in batch:
+            sub.callback(subject, reply, headers, payload, None)
+        return
+    if not sub.is_open:
+        return
+    receiver = sub.conn
+    if sub.is_filtered:
+        batch = [item for item in batch if not _is_denied(sub, item[0])]
+        if not batch:
+            return
+    if sub.max_msgs:
+        batch = batch[: sub.max_msgs - sub.delivered_count]
+    if not receiver.has_headers:
+        batch = [(subject, reply, b"", payload) for subject, reply, _, payload in batch]
+    start = b"MSG "
+    gap = b" " + sub.sid + b" "
+    end = b"\r\n"
+    parts: list[bytes] = []
+    extend = parts.extend
+    length, size_text = -1, b""  # of the message before: most have one and the same size
+    for subject, reply, headers, payload in batch:
+        if headers:
+            size = len(headers)
+            if reply:
+                extend((b"H", start, subject, gap, reply))
+                total = size + len(payload)
+                extend((b" %d %d\r\n" % (size, total), headers, payload, b"\r\n"))
+            else:
+                extend((b"H", start, subject, gap))
+                total = size + len(payload)
+                extend((b"%d %d\r\n" % (size, total), headers, payload, b"\r\n"))
+            continue
+        if len(payload) != length:
+            length = len(payload)
+            size_text = b" %d\r\n" % length
+        if reply:
+            extend((start, subject, gap, reply, size_text, payload, end))
+        else:
+            extend((start, subject, gap[:-1], size_text, payload, end))
+    count = len(batch)
+    receiver.out_msgs += count
+    receiver.out_bytes += sum(len(item[2]) + len(item[3]) for item in batch)
+    receiver.send_blob(b"".join(parts))
+    if receiver.is_granting_replies:
+        now_ns = time.monotonic_ns()
+        for item in batch:
+            if item[1]:
+                receiver.rights.grant_reply(item[1], now_ns=now_ns)
+    sub.delivered_count += count
+    if sub.max_msgs and sub.delivered_count >= sub.max_msgs:
+        receiver.drop_subscription(sub)

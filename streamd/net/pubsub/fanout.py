@@ -1,0 +1,353 @@
+"""The fan-out: a message to all who listen, or a run of messages to each at once.
+
+Lines for each receiving connection are collected and written once per chunk, messages for a stream
+are collected and posted to its group once per chunk.
+
+A connection's output is a list of lines without their CRLF, joined at the flush; a message is two
+of them, its control line and its payload. So a payload is copied once, by the join.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from streamd.config.options import Options
+from streamd.limits import FANOUT_BYTES, FANOUT_MSG_BYTES
+from streamd.net.pubsub.ingest import ingest
+from streamd.net.pubsub.subject_routes import Route
+from streamd.net.pubsub.sublist import Subscription
+from streamd.net.pubsub.subscriptions import Subscriptions
+from streamd.types import Msg
+
+if TYPE_CHECKING:
+    from streamd.net.client.connection import ClientConn
+    from streamd.net.client.output import ClientOutput
+    from streamd.node.ports import StreamHandle
+
+_DICE_MASK = (1 << 64) - 1
+Item = TypeVar("Item")
+
+
+class FanOut(Subscriptions):
+    """The part of `PubSub` that delivers."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        # Of the chunk being handled: connections with output, and publishes for streams.
+        self.dirty: list[ClientOutput] = []
+        self.is_in_chunk = False
+        self.until = 0.0  # by `clock`, its client's share of the loop is used up
+        self.clock: Callable[[], float] = time.monotonic
+        self._gathered = 0  # bytes of output, about, since some was written
+        self._has_slow_receiver = False
+        self._collected: dict[StreamHandle, tuple[list[Msg], list[bytes]]] = {}
+        self._has_odd_headers = False  # see `ingest`
+        self._dice = int(time.monotonic_ns()) & 0xFFFF  # picks queue members; any start will do
+
+    # --- to streams -------------------------------------------------------------------------------
+
+    def _collecting(self, stream: StreamHandle) -> tuple[list[Msg], list[bytes]]:
+        collecting = self._collected.get(stream)
+        if collecting is None:
+            collecting = self._collected[stream] = ([], [])
+        return collecting
+
+    def post_collected(self, conn: ClientOutput) -> None:
+        """Hand publishes collected so far to their streams, so that what follows comes after."""
+        collected = self._collected
+        self._collected = {}
+        for stream, (msgs, replies) in collected.items():
+            ingest(stream, msgs, replies, conn, has_odd_headers=self._has_odd_headers)
+            if self.remotes is not None and not stream.is_local:
+                self.remotes.has_relayed = True
+
+    # --- one message ------------------------------------------------------------------------------
+
+    def route_one(
+        self,
+        conn: ClientConn | None,
+        route: Route,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+    ) -> int:
+        """Deliver one message; returns how many got it.
+
+        `conn` None: published by the server, which sees to the streams itself.
+        """
+        if conn is not None and route.is_forbidden:
+            conn.forbid_publish(subject)
+            return 0
+        count = len(route.streams)
+        for stream in route.streams if conn is not None else ():
+            msgs, answers = self._collecting(stream)
+            msgs.append((subject, header, payload))
+            answers.append(reply)
+        plain: Iterable[Subscription] = route.plain
+        queues: Iterable[list[Subscription]] = route.queues
+        receiver_count = len(route.plain) + len(route.queues)
+        if receiver_count > 1:
+            size = len(header) + len(payload) + FANOUT_MSG_BYTES
+            self._gathered += receiver_count * size
+            if self._gathered > FANOUT_BYTES:
+                plain = self._in_parts(conn, route.plain, size)
+                queues = self._in_parts(conn, route.queues, size)
+        for sub in plain:
+            count += self._deliver_one(conn, sub, subject, reply, header, payload)
+        remote = route.remote
+        served: set[bytes] = set()  # groups that got it here
+        for members in queues:
+            size = len(members)
+            first = self.pick_at(size)
+            for offset in range(size):
+                member = members[(first + offset) % size]
+                if self._deliver_one(conn, member, subject, reply, header, payload):
+                    count += 1
+                    if remote is not None:
+                        served.add(member.queue)
+                    break
+        if remote is not None:
+            count += remote.send(subject, reply, header, payload, served)
+        if not count and reply and conn is not None and conn.is_told_no_responders:
+            self._tell_no_responders(conn, subject, reply)
+        return count
+
+    def deliver_forwarded(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, queues: Sequence[bytes]
+    ) -> None:
+        """Deliver a message another node passed on: to those it was told of, and one member of each
+        of `queues`.
+
+        Goes no further: that node told all others, and the streams.
+        """
+        route = self.table.routes.get(subject) or self.table.find(subject)
+        size = len(header) + len(payload) + FANOUT_MSG_BYTES
+        self._gathered += len(route.plain) * size
+        is_much = self._gathered > FANOUT_BYTES
+        for sub in self._in_parts(None, route.plain, size) if is_much else route.plain:
+            if sub.is_told:
+                self._deliver_one(None, sub, subject, reply, header, payload)
+        if not queues:
+            return
+        for members in route.queues:
+            if members[0].queue in queues:
+                first = self.pick_at(len(members))
+                for member in members[first:] + members[:first]:
+                    if self._deliver_one(None, member, subject, reply, header, payload):
+                        break
+
+    def _deliver_one(
+        self,
+        conn: ClientConn | None,
+        sub: Subscription,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+    ) -> int:
+        if not sub.is_open:
+            return 0
+        if sub.callback is not None:
+            if self._collected and conn is not None:
+                self.post_collected(conn)
+            sub.callback(subject, reply, header, payload, conn)
+            return 1
+        receiver: Any = sub.conn
+        if conn is not None and receiver is conn and not conn.has_echo:
+            return 0
+        if sub.is_filtered and receiver.rights.is_denied_delivery(subject):
+            return 0
+        if header and receiver.has_headers:
+            if reply:
+                line = b"HMSG %b %b %b %d %d" % (
+                    subject,
+                    sub.sid,
+                    reply,
+                    len(header),
+                    len(header) + len(payload),
+                )
+            else:
+                line = b"HMSG %b %b %d %d" % (
+                    subject,
+                    sub.sid,
+                    len(header),
+                    len(header) + len(payload),
+                )
+            body = header + payload
+        elif reply:
+            line = b"MSG %b %b %b %d" % (subject, sub.sid, reply, len(payload))
+            body = payload
+        else:
+            line = b"MSG %b %b %d" % (subject, sub.sid, len(payload))
+            body = payload
+        receiver.out += (line, body)
+        receiver.out_msgs += 1
+        receiver.out_bytes += len(body)
+        if not receiver.is_dirty:
+            receiver.is_dirty = True
+            self.dirty.append(receiver)
+        if reply and receiver.is_granting_replies:
+            receiver.rights.grant_reply(reply, now_ns=time.monotonic_ns())
+        sub.delivered_count += 1
+        if sub.max_msgs and sub.delivered_count >= sub.max_msgs:
+            receiver.drop_subscription(sub)
+        return 1
+
+    def _tell_no_responders(self, conn: ClientConn, subject: bytes, reply: bytes) -> None:
+        for sub in self.table.find(reply).plain:
+            if sub.conn is conn and sub.is_open:
+                header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
+                size = len(header)
+                conn.out += (b"HMSG %b %b %d %d" % (reply, sub.sid, size, size), header)
+                conn.out_msgs += 1
+                conn.out_bytes += size
+                if not conn.is_dirty:
+                    conn.is_dirty = True
+                    self.dirty.append(conn)
+                sub.delivered_count += 1
+                if sub.max_msgs and sub.delivered_count >= sub.max_msgs:
+                    conn.drop_subscription(sub)
+                return
+
+    # --- a run of messages on one subject ---------------------------------------------------------
+
+    def _route_run(
+        self,
+        conn: ClientConn,
+        route: Route,
+        subject: bytes,
+        replies: list[bytes] | None,
+        headers: list[bytes] | None,
+        payloads: list[bytes],
+    ) -> int:
+        """Deliver many messages on one subject, whole runs at a time where that is the same.
+        Returns how many: all, or fewer if the client's share of the loop is used up."""
+        is_plain = replies is None and headers is None and not route.is_forbidden
+        remote = route.remote
+        if remote is not None and remote.groups:
+            is_plain = False
+        count = len(payloads)
+        done = 0
+        if is_plain and not route.streams and not route.queues:
+            step = self._run_length(route.plain, payloads)
+            while done < count and (not done or self.clock() < self.until):
+                part = payloads if step >= count else payloads[done : done + step]
+                if remote is not None:
+                    remote.send_run(subject, part)
+                self._deliver_run_to_all(conn, route.plain, subject, part)
+                done += len(part)
+            return done
+        for reply, header, payload in zip(
+            replies or repeat(b""), headers or repeat(b""), payloads, strict=False
+        ):
+            self.route_one(conn, route, subject, reply, header, payload)
+            done += 1
+            if done < count and self.clock() >= self.until:
+                break
+        return done
+
+    def _run_length(self, subs: list[Subscription], payloads: list[bytes]) -> int:
+        """How many of `payloads` go to all of `subs` without being written in between."""
+        count = len(payloads)
+        if len(subs) < 2:
+            return count
+        size = (sum(map(len, payloads)) + count * FANOUT_MSG_BYTES) * len(subs)
+        return max(1, min(count, FANOUT_BYTES * count // size))
+
+    def _deliver_run_to_all(
+        self, conn: ClientConn | None, subs: list[Subscription], subject: bytes, run: list[bytes]
+    ) -> None:
+        each: Iterable[Subscription] = subs
+        if len(subs) > 1:
+            size = sum(map(len, run)) + len(run) * FANOUT_MSG_BYTES
+            self._gathered += size * len(subs)
+            if self._gathered > FANOUT_BYTES:
+                each = self._in_parts(conn, subs, size)
+        for sub in each:
+            if not self._deliver_run(conn, sub, subject, run):
+                for payload in run:
+                    self._deliver_one(conn, sub, subject, b"", b"", payload)
+
+    def deliver_forwarded_run(self, subject: bytes, payloads: list[bytes]) -> None:
+        """`deliver_forwarded` for plain messages on one subject, which no group was chosen for."""
+        subs = [sub for sub in self.table.find(subject).plain if sub.callback is None]
+        step = self._run_length(subs, payloads)
+        for at in range(0, len(payloads), step):
+            self._deliver_run_to_all(None, subs, subject, payloads[at : at + step])
+
+    def _deliver_run(
+        self, conn: ClientConn | None, sub: Subscription, subject: bytes, payloads: list[bytes]
+    ) -> bool:
+        """Deliver a run of plain messages to one subscription; False: do it one by one."""
+        if not sub.is_open:
+            return True
+        if sub.callback is not None or sub.max_msgs or sub.is_filtered:
+            return False
+        receiver = sub.conn
+        if conn is not None and receiver is conn and not receiver.has_echo:
+            return True
+        count = len(payloads)
+        size = len(payloads[0])
+        start = b"MSG %b %b " % (subject, sub.sid)
+        lines: list[bytes]
+        if set(map(len, payloads)) == {size}:
+            lines = [start + b"%d" % size] * (2 * count)
+            total = size * count
+        else:
+            lines = [b""] * (2 * count)
+            lines[0::2] = [start + b"%d" % len(payload) for payload in payloads]
+            total = sum(map(len, payloads))
+        lines[1::2] = payloads
+        receiver.out += lines
+        receiver.out_msgs += count
+        receiver.out_bytes += total
+        sub.delivered_count += count
+        if not receiver.is_dirty:
+            receiver.is_dirty = True
+            self.dirty.append(receiver)
+        return True
+
+    # --- written out ------------------------------------------------------------------------------
+
+    def flush_if_idle(self) -> None:
+        """Write out what connections got, unless the chunk being handled will do it anyway."""
+        if not self.is_in_chunk and self.dirty:
+            self.write_out(None)
+        if self.remotes is not None and not self.is_in_chunk:
+            self.remotes.schedule_messages()
+
+    def write_out(self, publisher: ClientOutput | None) -> None:
+        """Write what connections got so far."""
+        self._gathered = 0
+        dirty, self.dirty = self.dirty, []
+        for receiver in dirty:
+            receiver.is_dirty = False
+            if receiver.flush() and receiver is not publisher:
+                self._has_slow_receiver = True
+
+    def _in_parts(
+        self, publisher: ClientOutput | None, items: list[Item], size: int
+    ) -> Iterator[Item]:
+        """Yield receivers of `size` bytes each; what they got is written whenever it is much."""
+        step = max(1, FANOUT_BYTES // size)
+        for at in range(0, len(items), step):
+            yield from items[at : at + step]
+            self.write_out(publisher)
+
+    # --- queue groups -----------------------------------------------------------------------------
+
+    def pick_member(self, members: list[Subscription]) -> Subscription:
+        """Choose who of a queue group gets the next message."""
+        return members[self.pick_at(len(members))]
+
+    def pick_at(self, size: int) -> int:
+        """Choose one of `size` members, by chance: turns fall into step with publishers."""
+        if size == 1:
+            return 0
+        # A linear congruential generator (Knuth's MMIX); its low bits are poor.
+        self._dice = (self._dice * 6364136223846793005 + 1442695040888963407) & _DICE_MASK
+        return (self._dice >> 40) % size

@@ -1,0 +1,145 @@
+"""Interest across nodes: what this node's clients want as others are told, what others told us.
+
+Each node tells every other each pattern its clients subscribe to, once however many there are, and
+for queue groups how many members they have. What others want is a second subject space: an index
+like the one of local subscriptions, but with a node behind each entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamd.net.pubsub.sublist import Sublist, Subscription
+
+if TYPE_CHECKING:
+    from streamd.net.route.remote_messages import RemoteNode
+
+Key = tuple[bytes, bytes]
+Change = tuple[bytes, bytes, int]
+"""(pattern, queue, members there are now); without a queue 1, and 0 when nobody is left."""
+
+
+class LocalInterest:
+    """What clients of this node subscribe to, and what of that has changed since others heard."""
+
+    __slots__ = ("_counts", "_told")
+
+    def __init__(self) -> None:
+        self._counts: dict[Key, int] = {}
+        self._told: dict[Key, int] = {}  # of those that changed: what others were told last
+
+    def add(self, pattern: bytes, queue: bytes) -> None:
+        """A client subscribed."""
+        key = (pattern, queue)
+        count = self._counts.get(key, 0)
+        self._counts[key] = count + 1
+        if queue or not count:
+            self._told.setdefault(key, count)
+
+    def discard(self, pattern: bytes, queue: bytes) -> None:
+        """A subscription that was added has ended."""
+        key = (pattern, queue)
+        count = self._counts[key]
+        if count > 1:
+            self._counts[key] = count - 1
+        else:
+            del self._counts[key]
+        if queue or count == 1:
+            self._told.setdefault(key, count)
+
+    @property
+    def has_changes(self) -> bool:
+        """True if `take_changes` may have something to tell."""
+        return bool(self._told)
+
+    def take_changes(self) -> list[Change]:
+        """Return what others have to be told; they count as told now."""
+        told, self._told = self._told, {}
+        return [
+            change
+            for key, before in told.items()
+            if (change := self._change(key))[2] != (before if key[1] else min(before, 1))
+        ]
+
+    def all(self) -> list[Change]:
+        """Return everything, for a node that knows nothing of it yet."""
+        return [self._change(key) for key in self._counts]
+
+    def _change(self, key: Key) -> Change:
+        count = self._counts.get(key, 0)
+        return (key[0], key[1], count if key[1] else min(count, 1))
+
+
+class RemoteSub(Subscription):
+    """One pattern (of one queue group) that clients of another node want."""
+
+    __slots__ = ("node", "weight")
+
+    def __init__(self, pattern: bytes, queue: bytes, node: RemoteNode, weight: int) -> None:
+        super().__init__(pattern, queue, callback=_never)
+        self.node = node
+        self.weight = weight  # members of the queue group at that node
+
+
+class RemoteInterest:
+    """What other nodes want. Keeps `sublist`, which routes are made from."""
+
+    __slots__ = ("_subs", "ack_watcher_count", "sublist")
+
+    def __init__(self) -> None:
+        self.sublist = Sublist()
+        self.ack_watcher_count = 0  # patterns that could see acks
+        self._subs: dict[RemoteNode, dict[Key, RemoteSub]] = {}
+
+    def apply(self, node: RemoteNode, changes: Iterable[Sequence[Any]]) -> list[Key]:
+        """Take in what a node said; returns (pattern, queue) of all that is different now."""
+        subs = self._subs.setdefault(node, {})
+        changed: list[Key] = []
+        for pattern, queue, count in changes:
+            key = (pattern, queue)
+            sub = subs.get(key)
+            if sub is None:
+                if not count:
+                    continue
+                sub = subs[key] = RemoteSub(pattern, queue, node, count)
+                self.sublist.insert(sub)
+                self.ack_watcher_count += sees_acks(pattern)
+            elif not count:
+                self._remove(subs.pop(key))
+            elif count != sub.weight:
+                sub.weight = count
+            else:
+                continue
+            changed.append(key)
+        return changed
+
+    def forget(self, node: RemoteNode) -> list[Key]:
+        """A node is gone; returns (pattern, queue) of all it wanted."""
+        subs = self._subs.pop(node, {})
+        for sub in subs.values():
+            self._remove(sub)
+        return list(subs)
+
+    def _remove(self, sub: RemoteSub) -> None:
+        self.sublist.remove(sub)
+        self.ack_watcher_count -= sees_acks(sub.pattern)
+
+    def of(self, node: RemoteNode) -> list[RemoteSub]:
+        """Return what a node wants."""
+        return list(self._subs.get(node, {}).values())
+
+
+def sees_acks(pattern: bytes) -> bool:
+    """True if whoever subscribes to `pattern` may receive acks or answers to flow control."""
+    head = pattern.split(b".", 2)
+    first = head[0]
+    if first == b">":
+        return True
+    if first != b"$JS" and first != b"*":
+        return False
+    return len(head) > 1 and head[1] in (b"ACK", b"FC", b"*", b">")
+
+
+def _never(*_args: Any) -> None:
+    raise AssertionError("a subscription of another node was called as if it were here")

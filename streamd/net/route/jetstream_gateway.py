@@ -1,0 +1,200 @@
+"""JetStream for the clients of a server that has none, by servers of its cluster that have it.
+
+A server without JetStream knows no stream, so what its clients publish for streams, ask of the API
+and acknowledge goes whole to one server that has it, the same one as long as that is there, so that
+order is kept. That server treats it as if the client were its own: it serves, or passes on to who
+leads. Answers and acks come back as any message to a subject that somebody there listens to.
+
+Notes between the two (`streamd.node.ports.Peers.note`), in order on each link:
+
+    gate.want      []                                      tell me what streams capture
+    gate.subjects  [is_full, [pattern, ...], [pattern, ...]]   added, and gone
+    gate.msgs      [client, [[subject, reply, headers, payload, may it administer?], ...]]   as a
+                   client published them
+
+Each server with JetStream tells all patterns it knows of. One that answers a client about a new
+stream has told of its subjects before, on the same link: so the client can publish at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from streamd.limits import NET_ROUTE_CACHE_MAX
+from streamd.subject_tree import SubjectTree
+from streamd.types import Msg, NodeId
+
+if TYPE_CHECKING:
+    from streamd.net.pubsub.message_router import PubSub
+    from streamd.net.route.links import Cluster
+    from streamd.node.local_node import Node
+
+_PREFIX: Final = "gate."
+_OWN: Final = (b"$JS.API.>", b"$JS.ACK.>", b"$JS.FC.>")
+_CLIENT_FIELDS: Final = ("cid", "ip", "start_ns", "rtt_ns", "user", "name", "lang", "version")
+
+
+class Gate:
+    """The end at the server without JetStream: in `PubSub`'s eyes a stream, led elsewhere, that
+    captures whatever concerns JetStream."""
+
+    is_local = False
+    name = ""
+    name_bytes = b""
+    config: Final[dict[str, Any]] = {}
+
+    def __init__(self, pubsub: PubSub, links: Cluster) -> None:
+        self._pubsub = pubsub
+        self._links = links
+        self._patterns: dict[NodeId, set[bytes]] = {}  # that each server told
+        self._tree: SubjectTree[NodeId] = SubjectTree()
+        self._server: NodeId = ""  # that gets what it can serve
+        self._servers: dict[bytes, NodeId] = {}  # by subject, as it was found
+        links.on_note_prefix(_PREFIX, self._on_note)
+        links.on_note_prefix("api.answer", self._on_answer)
+        links.on_up(self._on_up)
+        links.on_down(self._on_down)
+        for node_id in links.nodes():
+            self._on_up(node_id)
+        self._changed()
+
+    def publish(self, msgs: list[Msg], replies: list[bytes], sink: Any) -> None:
+        """See ports.StreamHandle. The acks come from where the messages go, to their replies."""
+        client: list[Any] = []
+        if hasattr(sink, "cid"):
+            client = [self._links.server_name, *(getattr(sink, one) for one in _CLIENT_FIELDS)]
+        may_administer = getattr(sink, "may_administer", None)
+        run: list[list[Any]] = []
+        target = ""
+        for (subject, headers, payload), reply in zip(msgs, replies, strict=True):
+            server = self._server_for(subject)
+            if server != target and run:
+                self._links.note(target, "gate.msgs", [client, run])
+                run = []
+            target = server
+            is_trusted = False
+            if may_administer is not None and subject.startswith(b"$JS."):
+                is_trusted = may_administer(subject)
+            run.append([subject, reply, headers, payload, is_trusted])
+        if run:
+            self._links.note(target, "gate.msgs", [client, run])
+
+    def _server_for(self, subject: bytes) -> NodeId:
+        found = self._servers.get(subject)
+        if found is None:
+            able = self._tree.overlapping(subject)
+            if self._server not in self._patterns:
+                self._server = min(self._patterns, default="")
+            found = self._server if self._server in able else min(able, default="")
+            if len(self._servers) >= NET_ROUTE_CACHE_MAX:
+                self._servers.clear()
+            self._servers[subject] = found
+        return found
+
+    # --- for PubSub's routes --------------------------------------------------------------------
+
+    def _streams_for(self, subject: bytes) -> tuple[Gate, ...]:
+        return (self,) if self._tree.overlapping(subject) else ()
+
+    def _streams_under(self, prefix: bytes) -> tuple[Gate, ...] | None:
+        if not self._tree.overlapping(prefix + b"*"):
+            return ()
+        return (self,) if self._tree.covering(prefix + b"*") else None
+
+    def _changed(self) -> None:
+        self._servers.clear()
+        self._pubsub.table.set_streams(self._streams_for, self._streams_under)
+
+    # --- from other servers ---------------------------------------------------------------------
+
+    def _on_up(self, node_id: NodeId) -> None:
+        self._links.note(node_id, "gate.want", [])
+
+    def _on_down(self, node_id: NodeId) -> None:
+        for pattern in self._patterns.pop(node_id, ()):
+            self._tree.remove(pattern, node_id)
+        self._changed()
+
+    def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+        if kind != "gate.subjects":
+            return
+        is_full, added, gone = args
+        if is_full:
+            gone = list(self._patterns.get(sender, ()))
+        known = self._patterns.setdefault(sender, set())
+        for pattern in known.intersection(gone):
+            self._tree.remove(pattern, sender)
+            known.discard(pattern)
+        for pattern in set(added) - known:
+            self._tree.add(pattern, sender)
+            known.add(pattern)
+        self._changed()
+
+    def _on_answer(self, _sender: NodeId, _kind: str, args: list[Any]) -> None:
+        """A request went on to a server that the client's own does not know of yet."""
+        reply, headers, payload = args[:3]
+        self._pubsub.publish(reply, b"", headers, payload)
+
+
+class GateKeeper:
+    """The end at a server with JetStream: tells of the streams, and takes in what comes."""
+
+    def __init__(
+        self,
+        pubsub: PubSub,
+        node: Node,
+        links: Cluster,
+        call_soon: Callable[[Callable[[], None]], Any],
+        domain: str = "",
+    ) -> None:
+        self._pubsub = pubsub
+        self._node = node
+        self._links = links
+        self._call_soon = call_soon
+        self._own = set(_OWN)
+        if domain:
+            self._own.add(b"$JS.%b.API.>" % domain.encode())
+        self._told: dict[NodeId, set[bytes]] = {}  # patterns, by server that wants to know
+        self._is_scheduled = False
+        links.on_note_prefix(_PREFIX, self._on_note)
+        links.on_down(self._on_down)
+        node.catalog.on_change = self._on_change
+
+    def _on_change(self) -> None:
+        if self._told and not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._tell_all)
+
+    def _tell_all(self) -> None:
+        self._is_scheduled = False
+        patterns = self._patterns()
+        for node_id, told in list(self._told.items()):
+            if patterns != told:
+                self._told[node_id] = patterns
+                changes = [False, sorted(patterns - told), sorted(told - patterns)]
+                self._links.note(node_id, "gate.subjects", changes)
+
+    def _patterns(self) -> set[bytes]:
+        """All that concerns JetStream, if this server can serve it or knows who does."""
+        found = set(self._own)
+        for asset in self._node.meta.streams_by_name.values():
+            found.update(pattern.encode() for pattern in asset.config.get("subjects") or ())
+        return found
+
+    def _on_down(self, node_id: NodeId) -> None:
+        self._told.pop(node_id, None)
+
+    def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+        if kind == "gate.want":
+            self._told[sender] = patterns = self._patterns()
+            self._links.note(sender, "gate.subjects", [True, sorted(patterns), []])
+        elif kind == "gate.msgs":
+            from streamd.api.forwarding import client_of
+
+            client = client_of(args[0])
+            for *message, is_administrator in args[1]:
+                if client is not None:
+                    client = client._replace(is_administrator=is_administrator)
+                self._pubsub.publish_for(client, *message)
+            self._pubsub.published_for()

@@ -1,0 +1,137 @@
+"""The part of a route that lies at other nodes: which of them get a message, and for whom.
+
+A message goes to each node at most once, with the names of the queue groups that node was chosen
+for. A group with members here is served here; otherwise nodes get a share by their members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from streamd.net.pubsub.interest import RemoteSub
+from streamd.net.pubsub.sublist import Match
+
+if TYPE_CHECKING:
+    from streamd.net.pubsub.delivery_sinks import Delivery
+    from streamd.net.route.remote_messages import RemoteNode
+
+_TURN_MAX: Final = 1024  # places in one round of a group; the shares of larger ones are rounded
+_starts = count()  # so that routes made anew for each message don't all begin with one node
+
+
+class RemoteGroup:
+    """The nodes with members of one queue group, and whose turn it is."""
+
+    __slots__ = ("_at", "_nodes", "_turn")
+
+    def __init__(self) -> None:
+        self._nodes: dict[RemoteNode, int] = {}
+        self._turn: list[RemoteNode] = []
+        self._at = 0
+
+    def add(self, node: RemoteNode, weight: int) -> None:
+        self._nodes[node] = self._nodes.get(node, 0) + weight
+
+    def nodes(self) -> list[RemoteNode]:
+        return list(self._nodes)
+
+    def pick(self) -> RemoteNode:
+        """Return the node that gets the next message."""
+        turn = self._turn
+        if not turn:
+            turn = self._turn = _shares(self._nodes)
+            self._at = next(_starts)
+        self._at += 1
+        return turn[self._at % len(turn)]
+
+
+class RemoteRoute:
+    """Who of the other nodes wants a subject."""
+
+    __slots__ = ("groups", "plain")
+
+    def __init__(self, match: Match) -> None:
+        # Each node once, in the order found.
+        self.plain = list(dict.fromkeys(cast(RemoteSub, sub).node for sub in match.plain))
+        self.groups: dict[bytes, RemoteGroup] = {}
+        for members in match.queues:
+            group = self.groups[members[0].queue] = RemoteGroup()
+            for sub in members:
+                assert isinstance(sub, RemoteSub)
+                group.add(sub.node, sub.weight)
+
+    def send(
+        self,
+        subject: bytes,
+        reply: bytes,
+        headers: bytes,
+        payload: bytes,
+        served: Collection[bytes] = (),
+    ) -> int:
+        """Send one message; returns to how many nodes. `served`: groups that got it here."""
+        item: tuple[Any, ...] = (subject, payload)
+        if reply or headers:
+            item = (subject, payload, reply, headers)
+        if not self.groups:
+            for node in self.plain:
+                node.outbox.append(item)
+            return len(self.plain)
+        chosen: dict[RemoteNode, list[bytes]] = {node: [] for node in self.plain}
+        for name, group in self.groups.items():
+            if name not in served:
+                chosen.setdefault(group.pick(), []).append(name)
+        for node, queues in chosen.items():
+            node.outbox.append((subject, payload, reply, headers, queues) if queues else item)
+        return len(chosen)
+
+    def send_run(self, subject: bytes, payloads: list[bytes]) -> None:
+        """Send plain messages on one subject, which no queue group wants."""
+        assert not self.groups
+        item = (subject, payloads if len(payloads) > 1 else payloads[0])
+        for node in self.plain:
+            node.outbox.append(item)
+
+    def deliver(self, to: bytes, batch: list[Delivery], served: Collection[bytes]) -> None:
+        """Deliver messages under their own subjects to whoever subscribes to `to`."""
+        for node in self.plain:
+            node.deliver(to, b"", batch)
+        for name, group in self.groups.items():
+            if name in served:
+                continue
+            shares: dict[RemoteNode, list[Delivery]] = {}
+            for message in batch:
+                shares.setdefault(group.pick(), []).append(message)
+            for node, share in shares.items():
+                node.deliver(to, name, share)
+
+    def is_congested(self, subject: bytes) -> bool:
+        """True while more waits on the way to a receiver than should."""
+        if any(node.is_congested(subject) for node in self.plain):
+            return True
+        return any(
+            node.is_congested(subject) for group in self.groups.values() for node in group.nodes()
+        )
+
+
+def remote_route(match: Match) -> RemoteRoute | None:
+    """Return the route of what other nodes want; None if none does."""
+    return RemoteRoute(match) if match.plain or match.queues else None
+
+
+def _shares(weights: dict[RemoteNode, int]) -> list[RemoteNode]:
+    """Return one round: each node as often as it has members, spread evenly."""
+    if len(weights) == 1:
+        return list(weights)
+    total = sum(weights.values())
+    length = min(total, _TURN_MAX)
+    credit = dict.fromkeys(weights, 0)
+    turn: list[RemoteNode] = []
+    for _ in range(length):
+        for node, weight in weights.items():
+            credit[node] += weight
+        best = max(credit, key=lambda node: credit[node])
+        credit[best] -= total
+        turn.append(best)
+    return turn

@@ -1,0 +1,347 @@
+"""Core NATS across nodes: tells others what clients here want, and passes messages on to them.
+
+A message is passed on by the node whose client published it, once to each node that wants it, and
+from there to clients only: never on to a third node, never into a stream.
+
+Notes to other nodes (`streamd.node.ports.Peers.note`), in order on each link:
+
+    net.sub      [is_full, [[pattern, queue, members], ...]]   what clients here want
+    net.msgs     [[subject, payload, reply?, headers?, queues?], ...]   or, for a run of plain
+                 messages on one subject, [subject, [payload, ...]]
+    net.deliver  [to, queue, [[subject, reply, headers, payload], ...]]   a consumer's messages
+    net.run      [to, ack, subjects, payloads, numbers]        the same, see `InboxSink.deliver_run`
+    net.full     [to]                                          stop delivering to that subject
+    net.room     [[to, ...]]                                   go on
+
+What waits here goes out at the end of a chunk, or else of the loop's iteration. Interest goes
+before anything else a chunk led to, so that the answer to a request finds its way back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from streamd.limits import (
+    REMOTE_CHANGES_MAX,
+    REMOTE_CONGESTED_BYTES,
+    REMOTE_NOTE_BYTES,
+    REMOTE_NOTE_SUBS,
+    REMOTE_STALL_BYTES,
+    STALL_S,
+)
+from streamd.net.pubsub.delivery_sinks import (
+    Delivery,
+    Numbers,
+    deliver_here,
+    deliver_run_here,
+    is_congested_here,
+)
+from streamd.net.pubsub.interest import LocalInterest, RemoteInterest, RemoteSub
+from streamd.net.pubsub.sublist import Subscription
+from streamd.types import NodeId
+
+if TYPE_CHECKING:
+    from streamd.net.pubsub.message_router import PubSub
+    from streamd.net.route.links import Cluster
+
+PREFIX: Final = "net."
+
+
+class RemoteNode:
+    """One other node, as core NATS sees it."""
+
+    __slots__ = (
+        "_links",
+        "full",
+        "in_bytes",
+        "in_msgs",
+        "node_id",
+        "out_bytes",
+        "out_msgs",
+        "outbox",
+        "told_full",
+    )
+
+    def __init__(self, node_id: NodeId, links: Cluster) -> None:
+        self._links = links
+        self.node_id = node_id
+        self.outbox: list[tuple[Any, ...]] = []  # items of a net.msgs
+        self.full: set[bytes] = set()  # deliver subjects whose receivers there are congested
+        self.told_full: set[bytes] = set()  # those of receivers here, as that node was told
+        self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if self.outbox:
+            outbox, self.outbox = self.outbox, []
+            for part, size in _parts(outbox):
+                self._count(_msgs_in(part), size)
+                self._links.note(self.node_id, "net.msgs", part)
+
+    def deliver(self, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
+        """Send a consumer's messages to the plain subscribers of `to` there, or, if a queue group
+        is named, to that group alone."""
+        self.flush()  # what was sent before comes before
+        for part, size in _parts(batch):
+            self._count(len(part), size)
+            self._links.note(self.node_id, "net.deliver", [to, queue, part])
+
+    def deliver_run(
+        self,
+        to: bytes,
+        ack: bytes,
+        subjects: Sequence[bytes],
+        payloads: Sequence[bytes],
+        numbers: Numbers,
+    ) -> None:
+        """See ports.DeliverSink; the acks are formatted there."""
+        self.flush()
+        size = len(payloads[0])
+        step = max(1, REMOTE_NOTE_BYTES // (size + 64))
+        for at in range(0, len(subjects), step):
+            part = slice(at, at + step)
+            columns = [list(column[part]) for column in numbers]
+            args = [to, ack, list(subjects[part]), list(payloads[part]), columns]
+            self._count(len(args[2]), size * len(args[2]))
+            self._links.note(self.node_id, "net.run", args)
+
+    def is_congested(self, to: bytes) -> bool:
+        """True while deliveries to `to` there should wait."""
+        return to in self.full or self._links.buffered_bytes(self.node_id) > REMOTE_CONGESTED_BYTES
+
+    def _count(self, msgs: int, size: int) -> None:
+        self.out_msgs += msgs
+        self.out_bytes += size
+
+
+class Remotes:
+    """All other nodes: what they want, and the notes from and to them."""
+
+    def __init__(
+        self,
+        pubsub: PubSub,
+        links: Cluster,
+        interest: RemoteInterest,
+        call_soon: Callable[[Callable[[], None]], Any] | None,
+    ) -> None:
+        """`call_soon` is the event loop's; it may be left out where a loop is running."""
+        self._pubsub = pubsub
+        self._links = links
+        self._interest = interest
+        self._local = LocalInterest()
+        self._nodes: dict[NodeId, RemoteNode] = {}
+        self._call_soon = call_soon or asyncio.get_running_loop().call_soon
+        self._is_scheduled = False
+        self.has_untold = False  # interest that others have not heard of yet
+        self.has_relayed = False  # this chunk published into a stream that another node leads
+        self._has_told_full = False
+        for sub in pubsub.sublist.all():
+            if sub.is_told:
+                self._local.add(sub.pattern, sub.queue)
+        self._local.take_changes()  # nobody is there yet: whoever comes is told all
+        links.on_note_prefix(PREFIX, self._on_note)
+        links.on_up(self._on_up)
+        links.on_down(self._on_down)
+        links.on_drained(lambda _node_id: pubsub.on_drained())
+        for node_id in links.nodes():
+            self._on_up(node_id)
+
+    # --- from this node -------------------------------------------------------------------------
+
+    def subscribed(self, sub: Subscription) -> None:
+        """A client subscribed."""
+        self._local.add(sub.pattern, sub.queue)
+        self._note_untold()
+
+    def unsubscribed(self, sub: Subscription) -> None:
+        """A client's subscription has ended."""
+        self._local.discard(sub.pattern, sub.queue)
+        self._note_untold()
+        if self._has_told_full:
+            self.schedule()  # a receiver that was full may be gone
+
+    def _note_untold(self) -> None:
+        if self._local.has_changes:
+            self.has_untold = True
+            if not self._pubsub.is_in_chunk:
+                self.schedule()
+
+    def tell(self) -> None:
+        """Tell the others what changed here."""
+        self.has_untold = False
+        changes = self._local.take_changes()
+        for node_id in list(self._nodes):  # a link that can't take it is gone
+            self._tell(node_id, changes)
+
+    def _tell(self, node_id: NodeId, changes: list[Any], *, is_full: bool = False) -> None:
+        # A full set is told even if there is nothing in it: it says what is no longer wanted.
+        for at in range(0, max(len(changes), 1 if is_full else 0), REMOTE_NOTE_SUBS):
+            part = changes[at : at + REMOTE_NOTE_SUBS]
+            self._links.note(node_id, "net.sub", [is_full and at == 0, part])
+
+    def schedule(self) -> None:
+        """Send what waits when the loop's iteration is over."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._on_scheduled)
+
+    def schedule_messages(self) -> None:
+        """As `schedule`, if there are messages to send."""
+        if not self._is_scheduled and any(node.outbox for node in self._nodes.values()):
+            self.schedule()
+
+    def _on_scheduled(self) -> None:
+        self._is_scheduled = False
+        self.flush()
+        self.on_drained()
+
+    def flush(self) -> float:
+        """Send what waits. Returns how many seconds its source should rest, since it goes to a node
+        that is behind. With the square of how far: many sources, each of which sends a chunk
+        between two rests, would fill any link that takes less, and it would be closed."""
+        if self.has_untold:
+            self.tell()
+        is_relayed, self.has_relayed = self.has_relayed, False
+        behind = 0.0
+        for node in list(self._nodes.values()):
+            if node.outbox or is_relayed:
+                node.flush()
+                behind = max(behind, self._links.buffered_bytes(node.node_id) / REMOTE_STALL_BYTES)
+        return STALL_S * behind**2 if behind > 1 else 0.0
+
+    def on_drained(self) -> None:
+        """A connection here has room again, or is gone: those who wait for it may go on."""
+        if not self._has_told_full:
+            return
+        self._has_told_full = False
+        for node in list(self._nodes.values()):
+            free = [to for to in node.told_full if not is_congested_here(self._pubsub, to)]
+            if free:
+                node.told_full.difference_update(free)
+                self._links.note(node.node_id, "net.room", [sorted(free)])
+            if node.told_full:
+                self._has_told_full = True
+
+    # --- from other nodes -----------------------------------------------------------------------
+
+    def _on_up(self, node_id: NodeId) -> None:
+        self.tell()  # or what is untold would be measured by what this node never heard
+        node = self._node(node_id)
+        node.outbox.clear()
+        node.full.clear()
+        node.told_full.clear()
+        self._tell(node_id, self._local.all(), is_full=True)
+
+    def _on_down(self, node_id: NodeId) -> None:
+        node = self._nodes.pop(node_id, None)
+        if node is not None:
+            self._changed(self._interest.forget(node), is_all=True)
+            self._pubsub.on_drained()  # whoever waited for that link
+
+    def _node(self, node_id: NodeId) -> RemoteNode:
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = RemoteNode(node_id, self._links)
+        return node
+
+    def _changed(self, keys: list[tuple[bytes, bytes]], *, is_all: bool = False) -> None:
+        if keys or is_all:
+            patterns = list(dict.fromkeys(pattern for pattern, _ in keys))
+            is_all = is_all or len(patterns) > REMOTE_CHANGES_MAX
+            self._pubsub.on_remote_interest(None if is_all else patterns)
+
+    def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+        if kind == "net.msgs":
+            self._on_msgs(self._node(sender), args)
+        elif kind == "net.run":
+            self._on_run(self._node(sender), *args)
+        elif kind == "net.deliver":
+            self._on_deliver(self._node(sender), *args)
+        elif kind == "net.sub":
+            self._on_sub(self._node(sender), *args)
+        elif kind == "net.full":
+            self._node(sender).full.add(args[0])
+        elif kind == "net.room":
+            self._node(sender).full.difference_update(args[0])
+            self._pubsub.on_drained()
+
+    def _on_sub(self, node: RemoteNode, is_full: bool, changes: list[list[Any]]) -> None:
+        before = self._interest.forget(node) if is_full else []
+        self._changed(before + self._interest.apply(node, changes))
+
+    def _on_msgs(self, node: RemoteNode, items: list[Sequence[Any]]) -> None:
+        pubsub = self._pubsub
+        node.in_msgs += _msgs_in(items)
+        for item in items:
+            subject, payload = item[0], item[1]
+            if type(payload) is list:
+                node.in_bytes += sum(map(len, payload))
+                pubsub.deliver_forwarded_run(subject, payload)
+                continue
+            node.in_bytes += len(payload)
+            reply, headers = (item[2], item[3]) if len(item) > 2 else (b"", b"")
+            queues = item[4] if len(item) > 4 else ()
+            pubsub.deliver_forwarded(subject, reply, headers, payload, queues)
+        pubsub.flush_if_idle()
+
+    def _on_deliver(self, node: RemoteNode, to: bytes, queue: bytes, batch: list[Any]) -> None:
+        node.in_msgs += len(batch)
+        node.in_bytes += sum(len(item[2]) + len(item[3]) for item in batch)
+        deliver_here(self._pubsub, to, queue, batch)
+        self._look_at_room(node, to)
+
+    def _on_run(
+        self,
+        node: RemoteNode,
+        to: bytes,
+        ack: bytes,
+        subjects: list[bytes],
+        payloads: list[bytes],
+        numbers: Numbers,
+    ) -> None:
+        node.in_msgs += len(payloads)
+        node.in_bytes += len(payloads[0]) * len(payloads)
+        deliver_run_here(self._pubsub, to, ack, subjects, payloads, numbers)
+        self._look_at_room(node, to)
+
+    def _look_at_room(self, node: RemoteNode, to: bytes) -> None:
+        """Have the node wait whose deliveries a client here takes too slowly."""
+        if to not in node.told_full and is_congested_here(self._pubsub, to):
+            node.told_full.add(to)
+            self._has_told_full = True
+            self._links.note(node.node_id, "net.full", [to])
+
+    # --- for monitoring -------------------------------------------------------------------------
+
+    def nodes(self) -> list[RemoteNode]:
+        """The nodes there are links to, with their counters."""
+        return list(self._nodes.values())
+
+    def subscriptions(self, node_id: NodeId) -> list[RemoteSub]:
+        """What clients of a node want, a pattern (of a queue group) each."""
+        node = self._nodes.get(node_id)
+        return [] if node is None else self._interest.of(node)
+
+
+def _msgs_in(items: list[Any]) -> int:
+    return sum(len(item[1]) if type(item[1]) is list else 1 for item in items)
+
+
+def _parts(items: list[Any]) -> Iterator[tuple[list[Any], int]]:
+    """Cut messages into pieces that are no burden to a link, with the bytes of each."""
+    sizes = [sum(map(len, item[1] if type(item[1]) is list else item)) for item in items]
+    total = sum(sizes)
+    if total <= REMOTE_NOTE_BYTES:
+        yield items, total
+        return
+    part: list[Any] = []
+    filled = 0
+    for item, size in zip(items, sizes, strict=True):
+        if part and filled + size > REMOTE_NOTE_BYTES:
+            yield part, filled
+            part, filled = [], 0
+        part.append(item)
+        filled += size
+    yield part, filled

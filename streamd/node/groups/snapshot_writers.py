@@ -1,0 +1,114 @@
+"""Who writes snapshots: given to a group's monitor and to nobody else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from streamd import limits
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.groups.group import Group
+from streamd.node.groups.snapshot_state import wrap
+from streamd.raft.membership import Membership
+from streamd.raft.terms import Run
+from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
+from streamd.store.disk import Disk, Thread
+from streamd.types import META_UID, Index
+
+
+class MetaSnapshots:
+    """Writes the meta group's."""
+
+    def __init__(self, disk: Disk, directory: str, thread: Thread, *, is_clustered: bool) -> None:
+        self._is_clustered = is_clustered
+        self._disk = disk
+        self._directory = directory
+        self._thread = thread
+        self.on_error: Callable[[BaseException], None] = _raise
+
+    def save(
+        self,
+        group: Group,
+        *,
+        index: Index,
+        term: int,
+        chain: int,
+        is_last: bool,
+        done: Callable[[], None],
+    ) -> None:
+        """See monitor.SnapshotWriter."""
+        state = group.machine.snapshot()
+        if self._is_clustered:
+            log = group.raft.log
+            state = wrap(log.membership_at(index), state, log.terms(index))
+
+        def job() -> None:
+            snapshot = Snapshot(META_UID, index, term, chain, state)
+            if not self._disk.exists(self._directory):
+                # Removed meanwhile: all that was in it is in memory, and written now.
+                self._disk.mkdir(self._directory)
+                self._disk.sync_dir(os.path.dirname(self._directory))
+            SnapshotFile.save(self._disk, self._directory, "meta", snapshot)
+
+        def saved(result: Any) -> None:
+            if isinstance(result, BaseException):
+                self.on_error(result)  # no failed sync is tried again (I10)
+            else:
+                done()
+
+        self._thread.submit(job, saved)
+
+
+class StreamSnapshots:
+    """Writes one stream's."""
+
+    def __init__(self, store: Any, *, is_clustered: bool) -> None:
+        self._store = store
+        self._is_clustered = is_clustered
+
+    def save(
+        self,
+        group: Group,
+        *,
+        index: Index,
+        term: int,
+        chain: int,
+        is_last: bool,
+        done: Callable[[], None],
+    ) -> None:
+        """See monitor.SnapshotWriter. Copies what may change; the block thread makes bytes of it.
+
+        Without `index.db` a restart reads the blocks' footers. Of very many subjects it takes too
+        long to copy what it says, so it is left out while the stream runs.
+        """
+        machine: StreamMachine = group.machine
+        is_small = len(machine.index.subjects) <= limits.INDEX_SUBJECTS_MAX
+        frozen = machine.freeze()
+        state: Callable[[], bytes] = frozen
+        outline: Callable[[], bytes] = frozen.outline
+        if self._is_clustered:
+            # Of a group of one too: it may have begun with others, or elsewhere.
+            log = group.raft.log
+            members, terms = log.membership_at(index), log.terms(index)
+            state = partial(_wrapped, members, state, terms)
+            outline = partial(_wrapped, members, outline, terms)
+        self._store.save_snapshot(
+            index=index,
+            term=term,
+            chain=chain,
+            state=state,
+            index_db=machine.freeze_index() if is_small or is_last else None,
+            tail=machine.tail,
+            done=done,
+            outline=outline,
+        )
+
+
+def _wrapped(members: Membership, state: Callable[[], bytes], terms: list[Run]) -> bytes:
+    return wrap(members, state(), terms)
+
+
+def _raise(err: BaseException) -> None:
+    raise err

@@ -1,0 +1,174 @@
+"""What the nodes of a cluster have seen of each other's logs, and tell each other when they meet.
+
+Each start of a node begins a segment of its log, so of two starts the later one has the higher
+number; a log that another one took the place of is not the node's any more; and a node writes down
+each start that it tells anybody of, before it does. A node that is told of a later start than this
+one, of one that it has not written down, or that it has had another log since, had all of its
+directory put back from an older copy: nothing in there shows it, and it has forgotten what it
+promised since (I12). It starts again, in doubt about it.
+
+Who was away for all that time can't tell. Nor can anybody if the copy is of after the last start.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from streamd.errors import ConfigError, DiskError
+from streamd.node.identity import store_directory
+from streamd.types import NodeId
+
+if TYPE_CHECKING:
+    from streamd.node.local_node import Node
+
+_SEEN = "seen"  # in node.json: node -> Start
+_TOLD = "starts"  # in node.json: log, Told
+_LIFE = "log_life"  # in node.json: random; what this node was told about its log is behind it
+_LOGS_MAX = 16  # of before, for each node
+_TOLD_MAX = 32  # starts
+_SURELY_LATER = 1000  # segments; more than the end of this process may still begin
+_NEVER = 1 << 62  # no start begins that segment
+
+# Log, segment that this start of the node began, a random number (which start: none if it could not
+# be written down), the logs it had before, Told. The last two are missing with earlier servers.
+Start = list[Any]
+# First segment from which on each start that anybody was told of is here; each [segment, which].
+Told = list[Any]
+
+
+class Sightings:
+    """One node's."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._own: Start = []
+        self._is_told = False
+
+    def begin(self) -> None:
+        """The log is open: this start has its segment. The identity is saved after this."""
+        node = self._node
+        identity = node.identity
+        which = node.env.disk.random_bytes(8).hex()
+        log, segment = identity["log_id"] + identity.get(_LIFE, ""), identity["log_segment"]
+        self._own, self._is_told = [log, segment, which], False
+        if identity.get(_TOLD, [None])[0] != log:
+            identity[_TOLD] = [log, [segment, []]]
+
+    def hello(self) -> dict[str, Any]:
+        """What a peer is told when a link comes up."""
+        self._write_down()
+        return {"start": self._start(), "seen": self._node.identity.get(_SEEN, {})}
+
+    def _start(self) -> Start:
+        return [*self._own, [], self._node.identity[_TOLD][1]]
+
+    def _write_down(self) -> None:
+        """Before anybody is told of this start."""
+        if self._is_told:
+            return
+        self._is_told = True
+        node = self._node
+        log, (since, told) = node.identity[_TOLD]
+        told = [*told, self._own[1:]]
+        if len(told) > _TOLD_MAX:
+            since, told = told[0][0] + 1, told[1:]
+        node.identity[_TOLD] = [log, [since, told]]
+        try:
+            store_directory.save_identity(node.root, node.env.disk, node.identity)
+        except OSError:  # a full disk may go on, but as a start that nobody looks for
+            self._own[2] = ""
+
+    def names(self) -> list[NodeId]:
+        """Every node that this one, or one that it met, has ever seen."""
+        return list(self._node.identity.get(_SEEN, {}))
+
+    def check(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        """Take over what a peer says. Raises ConfigError if it has seen more of this node."""
+        node = self._node
+        told: dict[NodeId, Start] = dict(hello.get(_SEEN, {}))
+        mine = told.pop(node.server_name, None)
+        if mine is not None and _is_put_back(self._start(), mine):
+            self._begin_anew(node_id, mine)
+            raise ConfigError(f"the data of {node.server_name!r} is an older copy")
+        seen: dict[NodeId, Start] = node.identity.get(_SEEN, {})
+        merged = seen | {
+            name: _later(one, seen.get(name)) for name, one in told.items() if name != node_id
+        }
+        start = hello.get("start")
+        if start:
+            merged[node_id] = _met(start, seen.get(node_id))
+        if merged != seen:
+            node.identity[_SEEN] = merged
+            with suppress(OSError):  # a full disk may go on: this is more than was ever promised
+                store_directory.save_identity(node.root, node.env.disk, node.identity)
+
+    def _begin_anew(self, node_id: NodeId, seen: Start) -> None:
+        """Have the next start take its log for one that lost its end; promise nothing before."""
+        node = self._node
+        node.error(
+            "the data of this node is an older copy: it starts anew, and relies on none of it",
+            told_by=node_id, log=self._own[:2], seen_log=seen[:2],
+        )  # fmt: skip
+        node.identity["log_segment"] = self._own[1] + _SURELY_LATER
+        node.identity[_LIFE] = node.env.disk.random_bytes(8).hex()
+        err = DiskError(
+            "the directory of this node was put back from an older copy: start it again"
+        )
+        if node.save_identity():
+            node.wal.refuse(err)
+            node.give_up(err)
+
+
+def _logs_before(start: Start) -> list[str]:
+    return list(start[3]) if len(start) > 3 else []
+
+
+def _is_put_back(start: Start, seen: Start) -> bool:
+    """True if a node that was `seen` can't begin this `start` but with an older copy of its log."""
+    if seen[0] != start[0]:
+        return start[0] in _logs_before(seen)  # else the log was lost, and the node knows that
+    return bool(seen[1] > start[1] or _is_another_life(start, seen))
+
+
+def _is_another_life(start: Start, earlier: Start) -> bool:
+    """True if the node that began `start` has no memory of an `earlier` one, by its number."""
+    log, segment, which = earlier[:3]
+    if log != start[0] or segment > start[1]:
+        return False
+    if segment == start[1]:
+        return bool(which != start[2])
+    if not which or len(start) < 5 or len(earlier) < 5:
+        return False  # an earlier server, which a later one may have made way for, wrote none down
+    since, told = start[4]
+    return segment >= since and [segment, which] not in told
+
+
+def _met(start: Start, seen: Start | None) -> Start:
+    """What is known of a node that was `seen` once it is here by this `start`."""
+    if seen is None:
+        return _with_logs(start)
+    if _is_put_back(start, seen):
+        return seen  # it is told so by us, and comes back with another one
+    return _with_logs(start, _logs_before(seen), [seen[0]])
+
+
+def _later(one: Start, known: Start | None) -> Start:
+    """Of what another node says of a third one, and what is known here, what is later."""
+    if known is None:
+        return one
+    if one[0] == known[0]:
+        newer, older = (one, known) if one[1] > known[1] else (known, one)
+        if _is_another_life(newer, older):
+            # It had a copy put back, and we can't tell which of the two it is now: neither will do.
+            newer = [newer[0], _NEVER, ""]
+        return _with_logs(newer, _logs_before(known), _logs_before(one))
+    if known[0] in _logs_before(one) and one[0] not in _logs_before(known):
+        return _with_logs(one, _logs_before(known), _logs_before(one))
+    return known
+
+
+def _with_logs(start: Start, *logs: list[str]) -> Start:
+    """`start` with each of the `logs` of before once, the latest last."""
+    before = dict.fromkeys(log for part in logs for log in part if log != start[0])
+    return [*start[:3], list(before)[-_LOGS_MAX:], *start[4:5]]

@@ -1,0 +1,625 @@
+"""Entries that were committed, or may have been, and are no part of their group any more.
+
+Where disks keep what they are given, no such entry exists: a leader has all that was committed.
+With an older copy of a directory in its place, or an end of a log that a disk dropped, a majority
+may elect a leader that lacks some. Nothing can be done about that here; but who still has those
+entries must not let go of them without a word. They go to a file in `trash/` first
+(`store/blocks/discarded_entries_file.py`), and the log, /metrics and /healthz tell. `streamctl
+tail` shows and publishes them.
+
+An entry is known to be committed if the member has been told so, or its log says so: each write
+says how far the group was committed when it was made (`Wal.hint`). What came after the last such
+hint of an earlier life may have been committed, and acknowledged by whoever led then. What this
+process itself has appended as leader, and not committed, was acknowledged to nobody.
+
+A member lets go of entries in three places: where it truncates, since a leader has other ones
+(`TailLog`); where it begins anew, because its log differs in what was committed (`keep_conflict`);
+and where a snapshot takes the place of its log (`keep_before_install`). Groups in memory keep
+nothing that could be set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamd import errors, limits
+from streamd.errors import DiskError, StreamdError
+from streamd.machine import commands
+from streamd.machine.rfc3339 import format_ns
+from streamd.node.groups import group as g
+from streamd.raft.membership import is_membership
+from streamd.raft.terms import Run, last_common
+from streamd.store.blocks.discarded_entries_file import (
+    COMMITTED,
+    LED,
+    OPEN,
+    Tail,
+    TailFacts,
+    TailWriter,
+    file_name,
+    is_tail,
+    tails_in,
+    text_fields,
+)
+from streamd.types import META_UID, Entry, HardState, Index, Seq, StoredMsg, Term, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.groups.group import Group
+    from streamd.node.groups.monitor import Monitor
+    from streamd.node.local_node import Node
+    from streamd.raft.core import RaftCore
+    from streamd.store.wal.write_ahead_log import Wal
+
+META_NAME = "_meta_"
+_FEW = 64  # entries that are looked at before they are set aside
+
+Then = Callable[[BaseException | None], None]
+"""Called once: with None when the log may let go, or with what went wrong."""
+
+_WORDS = {
+    value: name
+    for name, value in vars(commands).items()
+    if name.isupper() and type(value) is int and value > 0
+}
+
+
+class _Start(NamedTuple):
+    """What a member's log had when it was opened."""
+
+    last: Index  # later entries came in this process's life
+    led_in: Term  # the term in which it voted for itself; 0: for another, or it can't know
+    is_uncertain: bool  # what it had may be no part of the truth
+
+
+class TailLog:
+    """The log of one group with peers, as its monitor has it. Implements `monitor.GroupLog`.
+
+    Where a write voids entries that have to be set aside, it and all that follow wait for that.
+    """
+
+    def __init__(self, tails: Tails, wal: Wal, uid: Uid) -> None:
+        self._tails = tails
+        self._wal = wal
+        self._uid = uid
+        self._waiting: list[tuple[list[Any], Callable[[], None]]] | None = None
+        self._is_over = False
+        self._post: Callable[[tuple[Any, ...]], None] | None = None
+        self.flush = wal.flush
+        self.release = wal.release
+
+    def append(
+        self,
+        writes: list[tuple[Uid, list[Entry], HardState | None, Index]],
+        done: Callable[[], None],
+    ) -> None:
+        if self._waiting is not None:
+            self._waiting.append((writes, done))
+        elif not writes[0][3] or not self._tails.concerns(self._uid, writes[0][3]):
+            self._wal.append(writes, done)
+        else:
+            self._waiting = [(writes, done)]
+            first = writes[0][3]
+            # What is under way is in the log by then.
+            self._wal.append([], lambda: self._tails.keep_voided(self._uid, first, self._kept))
+
+    def follow(self, monitor: Monitor) -> None:
+        """Serve that monitor, to its end."""
+        self._post = monitor.post
+        monitor.on_stopped.append(self._end)
+
+    def _end(self) -> None:
+        """The group has stopped: what waits is never written, and nobody was told of it."""
+        self._is_over = True
+        self._waiting = []
+
+    def _kept(self, err: BaseException | None) -> None:
+        if self._is_over:
+            return
+        if err is not None:
+            self._waiting = []  # and what comes is not written either: the log keeps its entries
+            assert self._post is not None
+            self._post((g.FAILED, err, None, None))
+            return
+        waiting, self._waiting = self._waiting or [], None
+        for writes, done in waiting:
+            self._wal.append(writes, done)
+
+
+class Tails:
+    """One node's."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._starts: dict[Uid, _Start] = {}
+        self._busy: set[Uid] = set()  # groups that begin anew once their tail is set aside
+        self.count = 0  # set aside since the start: of committed entries, or those of a leader
+        self.open_count = 0  # and of entries of which nobody knows
+        self.found: list[Tail] = []  # in `trash/`, since last looked
+
+    # --- the node's life ----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The log is open. What earlier starts have set aside is told until it is taken away."""
+        node = self._node
+        if node.is_clustered:  # alone, no group voids anything
+            node.wal.commit_of = self._commit_of
+        with suppress(OSError):  # it may be no directory at all
+            if any(map(is_tail, node.env.disk.listdir(node.trash.directory))):
+                self._look()
+
+    def _look(self) -> None:
+        """See what there is in `trash/`, and look again in a while if there is something."""
+        node = self._node
+
+        def seen(result: Any) -> None:
+            if not isinstance(result, BaseException):
+                self.found = result
+            if self.found:
+                node.timers.later("tails", limits.TAILS_EVERY_S, self._look)
+
+        node.block_thread.submit(lambda: tails_in(node.env.disk, node.trash.directory), seen)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Streams of which `trash/` has what was acknowledged, or may have been, and where."""
+        known = self._node.meta.streams_by_uid
+        found: dict[str, str] = {}
+        for tail in self.found:
+            facts, uid = tail.facts, tail.facts.group
+            if facts.proof != OPEN and (uid == META_UID or uid in known):
+                text = f"log entries {facts.first_index}..{facts.last_index}"
+                if tail.messages:
+                    text += f", messages {tail.first_seq}..{tail.last_seq}"
+                word = "were" if facts.proof == COMMITTED else "may have been"
+                text += f" {word} acknowledged, are not in the stream, and are kept in {tail.path}"
+                found[known[uid].name if uid else META_NAME] = text
+        return found
+
+    def note_start(self, raft: RaftCore) -> None:
+        """A member was made from what the log holds of it."""
+        has_led = raft.vote == raft.node_id and not raft.is_uncertain
+        self._starts[raft.group] = _Start(
+            raft.last_index, raft.term if has_led else 0, raft.is_uncertain
+        )
+
+    def forget(self, uid: Uid) -> None:
+        """The group is gone from here; what was set aside of it stays."""
+        self._starts.pop(uid, None)
+        self._busy.discard(uid)
+
+    def log_of(self, uid: Uid) -> TailLog:
+        """The log for a group with peers."""
+        return TailLog(self, self._node.wal, uid)
+
+    def _commit_of(self, uid: Uid) -> Index:
+        group = self._node.group_of(uid)
+        if group is None or group.raft.log.is_sole:
+            return 0  # alone, a group voids nothing
+        return group.raft.log.commit
+
+    # --- what may be lost -----------------------------------------------------------------------
+
+    def concerns(self, uid: Uid, first: Index) -> bool:
+        """False if the entries from `first` on, which are not committed as far as the member was
+        told, came in this process's life: then nobody was told that they are."""
+        start = self._starts.get(uid)
+        return start is not None and (first <= start.last or first <= self._node.wal.hint(uid))
+
+    def keep_voided(self, uid: Uid, first: Index, then: Then) -> None:
+        """A leader has other entries from `first` on."""
+        group = self._node.group_of(uid)
+        if group is None:
+            then(DiskError(f"group {uid} ended"))
+            return
+        # Not by what the core knows now: that is committed of the leader's entries.
+        self._keep(group, first, then, commit=0)
+
+    def keep_conflict(self, uid: Uid, reason: str) -> None:
+        """The log is not the leader's in what was committed: the member begins anew, in doubt, once
+        what the leader does not have is set aside."""
+        node = self._node
+        group = node.group_of(uid)
+        if group is None or uid in self._busy:
+            return
+        if not self._is_logged(uid):
+            node.replicas.repair(uid, reason, is_log_void=True)
+            return
+        self._busy.add(uid)
+        leader = group.raft.leader_id
+
+        def kept(err: BaseException | None) -> None:
+            self._busy.discard(uid)
+            if node.group_of(uid) is not group:
+                return  # it was stopped for something else meanwhile, and will differ again
+            if err is None:
+                node.replicas.repair(uid, reason, is_log_void=True)
+            else:
+                self._fail(uid, err)
+
+        def answered(result: Any) -> None:
+            if node.group_of(uid) is not group:
+                self._busy.discard(uid)
+                return
+            terms: list[Run] = []
+            last = 0
+            if isinstance(result, dict):
+                terms = [(index, term) for index, term in result["terms"]]
+                last = result["last"]
+            common = self._common(group, terms, last)
+            # Without an answer: all there is, of which the leader may have the most.
+            first = 1 if common is None else common + 1
+            self._keep(group, first, kept, commit=group.raft.commit, is_exact=common is not None)
+
+        if leader and node.peers is not None:
+            node.peers.call(leader, "terms", [uid], answered)
+        else:
+            answered(None)
+
+    def look_before_install(self, uid: Uid) -> Callable[[Index, tuple[Run, ...]], bool]:
+        """What says of a snapshot, for any thread: True if what this member has leads to it, or it
+        is the newer one of two that nobody can tell apart."""
+        group = self._node.group_of(uid)
+        if group is None or not self._is_logged(uid):
+            return lambda index, terms: True
+        last = group.raft.last_index
+        ours = group.raft.log.terms(last)
+
+        def leads(index: Index, terms: tuple[Run, ...]) -> bool:
+            common = last_common(ours, last, terms, index)
+            return common is None or common >= min(index, last)
+
+        return leads
+
+    def keep_before_install(
+        self, uid: Uid, index: Index, terms: tuple[Run, ...], then: Callable[[], None]
+    ) -> None:
+        """A snapshot at `index`, whose entries have these terms, is about to take the place of the
+        log and the state of a group; `then`, if what it does not have is set aside."""
+        node = self._node
+        group = node.group_of(uid)
+        if group is None or not self._is_logged(uid):
+            then()
+            return
+        common = self._common(group, terms, index)
+        last = group.raft.last_index
+        if common is None or common >= min(index, last):
+            then()  # it leads to the snapshot, or the log to what is behind it; or nobody can tell
+            return
+
+        def kept(err: BaseException | None) -> None:
+            if err is None:
+                then()
+            else:
+                node.replicas.catch_ups.stop(uid)
+                self._fail(uid, err)
+
+        self._keep(group, common + 1, kept, commit=group.raft.commit)
+
+    def serve(self, args: list[Any], answer: Callable[[Any], None]) -> None:
+        """The call `terms`, from a follower whose log differs: [uid]."""
+        group = self._node.group_of(args[0])
+        if group is None or not group.raft.is_leader:
+            answer(errors.CLUSTER_NOT_AVAIL())
+            return
+        log = group.raft.log
+        answer({"terms": log.terms(log.last_index), "last": log.last_index})
+
+    def serve_held(self, args: list[Any], answer: Callable[[Any], None]) -> None:
+        """The call `held`: [uid, [[seq, time, crc], ...]]; for each, is that message here?"""
+        uid, rows = args
+        replica = self._node.replicas.get(uid)
+        if replica is None or len(rows) > limits.TAIL_LOOK_SEQS:
+            answer(errors.CLUSTER_NOT_AVAIL())
+            return
+        index = replica.machine.index
+        answer(
+            [
+                bool(index.locate(seq)) and (index.ts_at(seq), index.crc_at(seq)) == (ts, crc)
+                for seq, ts, crc in rows
+            ]
+        )
+
+    # --- setting aside --------------------------------------------------------------------------
+
+    def _common(
+        self, group: Group, terms: list[Run] | tuple[Run, ...], last: Index
+    ) -> Index | None:
+        log = group.raft.log
+        return last_common(log.terms(log.last_index), log.last_index, terms, last)
+
+    def _is_logged(self, uid: Uid) -> bool:
+        replica = self._node.replicas.get(uid)
+        return uid == META_UID or (replica is not None and replica.is_file)
+
+    def _keep(
+        self, group: Group, first: Index, then: Then, *, commit: Index, is_exact: bool = True
+    ) -> None:
+        """Set aside the log's entries from `first` on, if they were committed or may have been.
+        The member knows that they were up to `commit`, or what the log says."""
+        node, uid = self._node, group.uid
+        start = self._starts.get(uid, _Start(0, 0, is_uncertain=False))
+        state = node.wal.group(uid)
+        if state is None:
+            then(None)
+            return
+        # A log that lost something says of what is left no more than that it may have been so.
+        hint = 0 if start.is_uncertain else node.wal.hint(uid)
+        committed_to = max(hint, commit)
+        is_committed = first <= committed_to
+        if not is_committed and first > start.last:
+            then(None)
+            return
+        last, end_term, end_chain = state.first_index - 1, state.prev_term, state.prev_chain
+        if state.last_index > last:
+            try:
+                end = node.wal.read(uid, state.last_index, state.last_index + 1, 0)[0]
+            except StreamdError as err:
+                then(err)
+                return
+            last, end_term, end_chain = end.index, end.term, end.chain
+        if last < first or not (is_committed or self._says_something(uid, first, last)):
+            then(None)
+            return
+        proof = LED if end_term == start.led_in else OPEN
+        stream = getattr(group.machine, "name", "") if uid != META_UID else ""
+        facts = TailFacts(
+            stream=stream,
+            group=uid,
+            node=node.server_name,
+            leader=group.raft.leader_id or "",
+            first_index=first,
+            last_index=last,
+            last_term=end_term,
+            committed_to=committed_to,
+            applied_to=group.machine.applied,
+            proof=COMMITTED if is_committed else proof,
+            is_exact=is_exact,
+            set_aside=format_ns(node.env.clock.now_ns()),
+        )
+        name = file_name(uid, first, last, end_chain)
+        writer = TailWriter(node.env.disk, node.trash.directory, name, facts)
+
+        def written(result: Tail | BaseException | None) -> None:
+            if isinstance(result, BaseException):
+                then(result)
+                return
+            if result is not None:
+                self._tell(result)
+            then(None)
+
+        _Keeping(node, group, writer, facts, written).begin()
+
+    def _says_something(self, uid: Uid, first: Index, last: Index) -> bool:
+        """False if all that is in these few entries is that somebody began to lead."""
+        state = self._node.wal.group(uid)
+        if state is None or first < state.first_index or last - first >= _FEW:
+            return True
+        entries = self._node.wal.read(uid, first, last + 1, limits.TAIL_PIECE_BYTES)
+        return entries[-1].index < last or any(map(_is_news, entries))
+
+    def _tell(self, tail: Tail) -> None:
+        node = self._node
+        facts = tail.facts
+        told: dict[str, Any] = {
+            "stream": facts.stream or META_NAME,
+            "group": facts.group,
+            "entries": f"{facts.first_index}..{facts.last_index}",
+            "messages": tail.messages,
+            "seqs": f"{tail.first_seq}..{tail.last_seq}",
+            "leader": facts.leader,
+            "path": tail.path,
+        }
+        if not self.found:
+            node.timers.later("tails", limits.TAILS_EVERY_S, self._look)
+        self.found = [*self.found, tail]
+        if facts.proof == COMMITTED:
+            self.count += 1
+            node.error(
+                "entries that were committed are not in the leader's log: set aside",
+                committed_to=facts.committed_to, **told,
+            )  # fmt: skip
+        elif facts.proof == LED:
+            self.count += 1
+            node.error(
+                "entries of this node's time as leader, which may have been acknowledged, are not "
+                "in the new leader's log: set aside", **told,
+            )  # fmt: skip
+        else:
+            self.open_count += 1
+            node.warn(
+                "entries that may have been committed are not in the leader's log: set aside",
+                **told,
+            )
+
+    def _fail(self, uid: Uid, err: BaseException) -> None:
+        """The group stops, with every byte it has: what it holds can't be set aside."""
+        monitor = self._node.monitor_of(uid)
+        if monitor is not None:
+            text = f"entries that the leader does not have can't be set aside: {err}"
+            monitor.post((g.FAILED, DiskError(text), None, None))
+
+
+class _Keeping:
+    """One tail on its way to its file, a piece at a time: the log is read by the event loop, the
+    file is written by the block thread. What the log has let go of, because a snapshot of this
+    member covers it, is in the stream: the newest messages that the leader does not have."""
+
+    def __init__(
+        self,
+        node: Node,
+        group: Group,
+        writer: TailWriter,
+        facts: TailFacts,
+        done: Callable[[Tail | BaseException | None], None],
+    ) -> None:
+        self._node = node
+        self._group = group
+        self._writer = writer
+        self._facts = facts
+        self._done = done
+        self._replica = node.replicas.get(group.uid)
+        index = getattr(group.machine, "index", None)
+        self._messages = index  # of a stream: where its messages are
+        # Entries that are not applied yet are counted from the first such.
+        self._at = min(facts.first_index, facts.applied_to + 1)
+        self._seq: Seq = index.last_seq + 1 if index is not None else 0
+        self._stored: list[Seq] = []  # to be read of the stream, ascending
+
+    def begin(self) -> None:
+        self._submit(self._writer.begin, self._begun)
+
+    def _begun(self, is_new: bool) -> None:
+        facts, index = self._facts, self._messages
+        if not is_new:
+            self._done(None)
+            return
+        state = self._node.wal.group(facts.group)
+        if state is None or facts.first_index >= state.first_index or index is None:
+            self._next()
+            return
+        # Entries that the log has let go of: up to the first message of those that it still has.
+        end = index.last_seq + 1
+        at = state.first_index
+        while at <= min(state.last_index, facts.applied_to):
+            entry = self._node.wal.read(facts.group, at, at + 1, 0)[0]
+            _, seq = self._place(entry)
+            if seq:
+                end = seq
+                break
+            at += 1
+        self._look_back(end)
+
+    # --- what the stream has --------------------------------------------------------------------
+
+    def _look_back(self, end: Seq) -> None:
+        """Find the messages before `end`, down to the newest that the leader has as well."""
+        index, peers = self._messages, self._node.peers
+        assert index is not None
+        first = max(index.first_seq, end - limits.TAIL_LOOK_SEQS)
+        seqs = list(index.live_seqs(first, end - 1)) if first < end else []
+        if not seqs or peers is None:
+            self._read_stored()
+            return
+
+        def answered(held: Any) -> None:
+            if not isinstance(held, list):
+                held = [False] * len(seqs)  # nobody to ask: all there is
+            at = max((number for number, is_held in enumerate(held) if is_held), default=-1)
+            self._stored = seqs[at + 1 :] + self._stored
+            if at >= 0:
+                self._read_stored()
+            else:
+                self._look_back(first)
+
+        # A leader whose clock is behind gives the next moment, and so does another.
+        rows = [[seq, index.ts_at(seq), index.crc_at(seq)] for seq in seqs]
+        peers.call(self._facts.leader, "held", [self._facts.group, rows], answered)
+
+    def _read_stored(self) -> None:
+        if not self._stored or self._replica is None:
+            self._next()
+            return
+        piece = self._stored[: limits.TAIL_READ_MSGS]
+        self._stored = self._stored[limits.TAIL_READ_MSGS :]
+
+        def read(found: list[StoredMsg | None] | None) -> None:
+            if found is None:
+                self._done(DiskError("messages that the leader does not have can't be read"))
+                return
+            msgs = [message for message in found if message is not None]
+            records = list(map(_stored, msgs))
+            self._submit(lambda: self._writer.add(records), lambda result: self._read_stored())
+
+        self._replica.read(piece, read)
+
+    # --- what the log has -----------------------------------------------------------------------
+
+    def _next(self) -> None:
+        uid, last = self._facts.group, self._facts.last_index
+        if self._at > last:
+            self._submit(self._writer.finish, self._done)
+            return
+        state = self._node.wal.group(uid)
+        if state is None:
+            self._done(DiskError(f"group {uid} ended"))
+            return
+        try:
+            at = max(self._at, state.first_index)
+            if at > last:
+                self._submit(self._writer.finish, self._done)
+                return
+            entries = self._node.wal.read(uid, at, last + 1, limits.TAIL_PIECE_BYTES)
+        except StreamdError as err:
+            self._done(err)
+            return
+        self._at = entries[-1].index + 1
+        rows = [(entry, *self._place(entry)) for entry in entries]
+        first = self._facts.first_index
+        rows = [row for row in rows if row[0].index >= first]
+        self._submit(lambda: self._writer.add(_records(rows)), lambda result: self._next())
+
+    def _place(self, entry: Entry) -> tuple[list[Any] | None, Seq]:
+        """The command of an entry, and the sequence of the first of its messages."""
+        index = self._messages
+        if not entry.data or is_membership(entry.data):
+            return None, 0
+        command = commands.decode(entry.data)
+        msgs = _messages_of(command)
+        if index is None or not msgs:
+            return command, 0
+        if entry.index <= self._facts.applied_to:
+            return command, index.seq_at_time(command[1])
+        seq = self._seq
+        self._seq += len(msgs)
+        return command, seq
+
+    def _submit(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        def over(result: Any) -> None:
+            if isinstance(result, BaseException):
+                self._done(result)
+            else:
+                then(result)
+
+        self._node.block_thread.submit(job, over)
+
+
+def _stored(message: StoredMsg) -> dict[str, Any]:
+    return {"seq": message.seq, "time": format_ns(message.ts)} | text_fields(
+        subject=message.subject, headers=message.headers, payload=message.payload
+    )
+
+
+def _messages_of(command: list[Any]) -> list[Any]:
+    """What an entry is to store; [] if it is none that stores."""
+    place = {commands.STORE: 2, commands.STORE_BATCH: 3}.get(command[0])
+    found: list[Any] = command[place] if place is not None else []
+    return found
+
+
+def _is_news(entry: Entry) -> bool:
+    """True if the entry may have changed what a client sees."""
+    if not entry.data or is_membership(entry.data):
+        return False
+    return bool(commands.decode(entry.data)[0] != commands.CHECKPOINT)
+
+
+def _records(rows: list[tuple[Entry, list[Any] | None, Seq]]) -> list[dict[str, Any]]:
+    """A line for each message; for an entry without any, one that says what it is."""
+    found: list[dict[str, Any]] = []
+    for entry, command, seq in rows:
+        place: dict[str, Any] = {"index": entry.index, "term": entry.term}
+        if command is None:
+            found.append(place | {"entry": "MEMBERS" if entry.data else "TERM"})
+        elif seq:
+            for number, (subject, headers, payload) in enumerate(_messages_of(command)):
+                found.append(
+                    place
+                    | {"seq": seq + number, "time": format_ns(command[1] + number)}
+                    | text_fields(subject=subject, headers=headers, payload=payload)
+                )
+        else:
+            word = _WORDS.get(command[0], str(command[0]))
+            found.append(place | {"entry": word} | text_fields(command=entry.data))
+    return found

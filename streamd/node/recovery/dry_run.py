@@ -1,0 +1,172 @@
+"""What `--accept-loss` would do here: done on a `TrialDisk`, told, and thrown away.
+
+A single server starts as it would with the flag, and serves nobody. A node of a cluster hears from
+no other: of the streams whose only copy it has, by what its own files say, each is recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from streamd import errors
+from streamd.machine.meta import StreamAsset
+from streamd.node.env import SystemEnv, completion
+from streamd.node.local_node import Node
+from streamd.node.ports import Done
+from streamd.node.replicas.replica_recovery import OPENING_ERRORS, ReplicaRecovery
+from streamd.raft.messages import Message
+from streamd.store.trial_disk import TrialDisk
+from streamd.types import NodeId, Uid
+
+
+class DryRun:
+    """One run. `tell` gets each line of what an operator is to read."""
+
+    def __init__(
+        self,
+        *,
+        store_dir: str,
+        server_name: NodeId,
+        cluster_name: str,
+        sync: str | float,
+        log: Any,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._disk = TrialDisk(store_dir)
+        self._tell = tell
+        self._node = Node(
+            store_dir=store_dir,
+            wires=_NoWires(),
+            server_id="dry-run",
+            server_name=server_name,
+            sync=sync,
+            env=SystemEnv(disk=self._disk.as_disk()),
+            cluster_name=cluster_name,
+            accepts_loss=True,
+            log=log,
+        )
+
+    async def run(self) -> None:
+        """Raises what a start raises that can't go on even so."""
+        node = self._node
+        try:
+            if node.is_clustered:
+                node.attach_peers(_Nobody(), lambda: _MANY)
+            await node.started()
+            failed = dict(node.failed)
+            if node.is_clustered:
+                failed = await self._recover_all()
+            self._tell_all(failed)
+            await node.stopped()
+        finally:
+            self._disk.close_all()
+
+    async def _recover_all(self) -> dict[str, str]:
+        """Recover each stream whose only copy is here; why some can't be, by name."""
+        node = self._node
+        failed: dict[str, str] = {}
+        recovery = ReplicaRecovery(node, node.replicas.catch_ups)
+        await self._job(lambda: None)  # what the start opened is open
+        told = {report.uid for report in node.accepted_loss.reports}
+        for asset in self._only_copies():
+            if asset.uid in told:
+                continue
+            found = await self._job(partial(recovery.recover, asset))
+            if isinstance(found, OPENING_ERRORS):
+                failed[asset.name] = str(found)
+        return failed
+
+    def _only_copies(self) -> list[StreamAsset]:
+        """Those that the meta group's log and snapshots here name, and those whose files alone say
+        that they have one replica: whether that is so still, only the cluster knows."""
+        node, known = self._node, self._node.meta.streams_by_uid
+        mine = (node.server_name,)
+        found = [asset for asset in known.values() if node.lost_copies.is_only(asset)]
+        for each in node.accepted_loss.look_at_files(frozenset(known))[0]:
+            if each.config.get("num_replicas", 1) == 1 and not node.meta.is_deleted(each.uid):
+                found.append(
+                    StreamAsset(
+                        each.uid, each.config["name"], each.config, each.created_ns,
+                        each.config_meta_index, each.config, mine, mine, mine,
+                    )
+                )  # fmt: skip
+        return sorted((asset for asset in found if asset.is_file), key=lambda asset: asset.uid)
+
+    async def _job(self, job: Callable[[], Any]) -> Any:
+        event, done, results = completion()
+        self._node.block_thread.submit(job, done)
+        await event.wait()
+        return results[0]
+
+    def _tell_all(self, failed: dict[str, str]) -> None:
+        node, tell = self._node, self._tell
+        reports = sorted(node.accepted_loss.reports, key=lambda report: report.name)
+        for report in reports:
+            for line in report.lines():
+                tell(line)
+        for name, reason in sorted(failed.items()):
+            tell(f"stream {name}: can't be had even so: {reason}")
+        rebuilt = {report.name for report in reports}
+        others = sorted(node.meta.streams_by_name.keys() - rebuilt - failed.keys())
+        if others:
+            tell(f"as they are: {', '.join(others)}")
+        if not reports and not failed and not others:
+            tell("no stream is known here")
+        tell("dry run: no file was changed, and nothing was served; to do it: --accept-loss")
+
+
+_MANY = 1 << 30  # nodes: no cluster is founded
+
+
+class _Nobody:
+    """Implements ports.Peers: no other node is there."""
+
+    def send(self, node_id: NodeId, uid: Uid, messages: list[Message]) -> None:
+        """Lost."""
+
+    def call(
+        self,
+        node_id: NodeId,
+        method: str,
+        args: list[Any],
+        done: Done,
+        timeout_ms: int = 5000,
+    ) -> None:
+        done(errors.CLUSTER_NOT_AVAIL())
+
+    def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
+        """Nobody hears it."""
+
+    def is_up(self, node_id: NodeId) -> bool:
+        return False
+
+    def nodes(self) -> list[NodeId]:
+        return []
+
+    def refuse(self, node_id: NodeId, reason: str) -> None:
+        """There is no link."""
+
+
+class _NoWires:
+    """Implements ports.Wires: there are no clients."""
+
+    def sink(self, subject: bytes, queue: bytes = b"") -> None:
+        return None
+
+    def publish(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
+        """Nobody listens."""
+
+    def has_interest(self, subject: bytes) -> bool:
+        return False
+
+    def watch(self, subject: bytes, queue: bytes, on_change: Callable[[bool], None]) -> object:
+        on_change(False)
+        return self
+
+    def unwatch(self, token: object) -> None:
+        """Nothing to forget."""
+
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        """Nobody is congested."""

@@ -1,0 +1,264 @@
+"""A single server whose log was damaged goes on, because its operator said so (--accept-loss).
+
+Nobody else has what is lost. Each group keeps its newest snapshot and what of the log is proven to
+follow it; the old log is set aside, whole (store/wal/wal_repair.py), and so are the ends of
+blocks that no snapshot covers. Streams that the meta group has forgotten are known again by their
+files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamd import limits
+from streamd.errors import CorruptionError, JsError, StreamdError
+from streamd.machine import commands
+from streamd.machine.snapshot import StreamState, decode_stream
+from streamd.node.groups import group as g
+from streamd.node.groups.snapshot_state import unwrap
+from streamd.node.recovery.stream_rebuild import Report
+from streamd.store.blocks.outline import read_outline
+from streamd.store.blocks.quarantine import keep_ends
+from streamd.store.blocks.record_format import block_number
+from streamd.store.blocks.snapshots import SnapshotFile
+from streamd.types import META_UID, Index, Uid
+
+if TYPE_CHECKING:
+    from streamd.node.groups.group import Group
+    from streamd.node.groups.monitor import Monitor
+    from streamd.node.local_node import Node
+
+
+_MARK = "is_accepting_loss"  # in node.json
+_KEEPS_ALL: dict[str, Any] = {
+    "description": "rebuilt from blocks: what it was is not known",
+    "retention": "limits",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "discard": "old",
+    "storage": "file",
+    "num_replicas": 1,
+    "no_ack": False,
+    "duplicate_window": 120_000_000_000,
+    "placement": None,
+    "mirror": None,
+    "sources": [],
+    "compression": "none",
+    "first_seq": 0,
+    "subject_transform": None,
+    "republish": None,
+    "allow_direct": True,
+    "mirror_direct": False,
+    "discard_new_per_subject": False,
+    "sealed": False,
+    "deny_delete": False,
+    "deny_purge": False,
+    "allow_rollup_hdrs": False,
+    "consumer_limits": {},
+    "allow_msg_ttl": False,
+    "subject_delete_marker_ttl": 0,
+    "allow_msg_counter": False,
+    "allow_atomic": False,
+    "allow_msg_schedules": False,
+    "allow_batched": False,
+    "persist_mode": "default",
+    "metadata": {"_nats.req.level": "0"},
+}
+
+
+class _Found(NamedTuple):
+    """A stream as its newest snapshot has it."""
+
+    uid: Uid
+    config: dict[str, Any]
+    created_ns: int
+    config_meta_index: Index  # of the meta entry that set it
+
+
+def _nameless(uid: Uid, now_ns: int) -> _Found:
+    """A stream of which only the blocks are there: what it was called, and what it was to keep,
+    nobody knows. It keeps all of it under a name of its own, and captures no subject of before."""
+    name = f"RECOVERED_{uid}"
+    return _Found(uid, {**_KEEPS_ALL, "name": name, "subjects": [name]}, now_ns, uid)
+
+
+class AcceptedLoss:
+    """One node's start."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.is_resumed = False
+        self._lost: set[Uid] = set()  # streams that lost a block
+        self.is_meta_given_up = False
+        self.reports: list[Report] = []  # of streams that were rebuilt
+
+    def begin(self) -> None:
+        """Before the log is opened. Where it is damaged it shows nothing of that from then on, so a
+        start that is cut short must be remembered: the next one finishes it, unasked."""
+        node = self._node
+        self.is_resumed = _MARK in node.identity
+        if self.is_resumed:
+            node.warn("going on with an accepted loss: the start before was cut short")
+            node.accepts_loss = True
+        elif node.accepts_loss:
+            node.identity[_MARK] = True
+            node.save_identity()
+
+    def finish(self, done: Callable[[], None]) -> None:
+        """All streams are open. Snapshots of before still name what lost blocks held, so those that
+        lost one are saved before this counts as done."""
+        node = self._node
+        left = set(self._lost)
+
+        def saved(uid: Uid) -> None:
+            left.discard(uid)
+            if not left and _MARK in node.identity:
+                del node.identity[_MARK]
+                node.save_identity()
+                done()
+
+        def stopped(uid: Uid, group: Group) -> None:
+            if group.failure:  # else the node stops: the next start finishes this
+                saved(uid)
+
+        for uid in list(left):
+            replica = node.replicas.get(uid)
+            if replica is None or replica.group.failure:
+                left.discard(uid)
+            else:
+                replica.monitor.on_stopped.append(partial(stopped, uid, replica.group))
+                replica.monitor.save_anew(partial(saved, uid))
+        if not left:
+            saved(META_UID)
+
+    def note_lost(self, uid: Uid) -> None:
+        """A block of the stream could not be read. On the block thread, before it is open."""
+        self._lost.add(uid)
+
+    def opened(self, uid: Uid, monitor: Monitor) -> None:
+        """On a node of a cluster: the stream runs. If it lost a block, the snapshot of before still
+        says that it has it."""
+        if self._node.is_clustered and uid in self._lost:
+            self._lost.discard(uid)
+            monitor.save_anew(lambda: None)
+
+    def note_rebuilt(self, report: Report) -> None:
+        """A stream was made anew from what is left of it. On the block thread."""
+        self.reports.append(report)
+        for line in report.lines():
+            self._node.warn("rebuilt: " + line)
+
+    def is_lost(self, uid: Uid) -> bool:
+        """True if the log may lack entries of the group without showing it."""
+        return self.is_resumed or self._node.wal.group(uid) is None
+
+    def keep_ends(self, uid: Uid, tail: tuple[int, int]) -> None:
+        """Before a stream's blocks are cut back to its snapshot: a log that is lost won't write
+        the rest again. On the block thread."""
+        node = self._node
+        kept = keep_ends(node.env.disk, node.root, uid, tail)
+        if kept:
+            node.warn("blocks after the newest snapshot are kept", group=uid, path=kept)
+
+    def settle(self, done: Callable[[], None]) -> None:
+        """The meta group leads, and no stream is open yet: if something is lost, have it know all
+        streams that are here, and use no uid again that something on this disk may have."""
+        node = self._node
+        is_lost = bool(node.wal.damage) or node.is_log_lost or self.is_meta_given_up
+        if not (is_lost or self.is_resumed):
+            done()
+            return
+        job = partial(self.look_at_files, frozenset(node.meta.streams_by_uid))
+        node.block_thread.submit(job, partial(self._looked, done))
+
+    def look_at_files(self, known: frozenset[Uid]) -> tuple[list[_Found], Index]:
+        """Streams that are not known, by uid, and the last meta entry that any of them names.
+        Synchronous."""
+        node = self._node
+        disk, streams = node.env.disk, os.path.join(node.root, "streams")
+        found: list[_Found] = []
+        last: Index = 0
+        for uid in sorted(int(name) for name in disk.listdir(streams) if name.isdigit()):
+            last = max(last, uid)
+            directory = os.path.join(streams, str(uid))
+            try:
+                state = self._state_of(uid, directory)
+            except (StreamdError, OSError, ValueError) as err:
+                node.warn("stream can't be known by its files", group=uid, reason=str(err))
+                continue
+            if state is None:
+                if uid not in known:
+                    node.warn("stream can't be known by its files", group=uid, reason="no block")
+                continue
+            last = max(last, state.config_meta_index)
+            if uid not in known:
+                found.append(_Found(uid, state.config, state.created_ns, state.config_meta_index))
+        return found, last
+
+    def _state_of(self, uid: Uid, directory: str) -> StreamState | _Found | None:
+        """What is known of a stream by its files; None: nothing, not even that it has messages."""
+        disk = self._node.env.disk
+        damage: CorruptionError | None = None
+        try:
+            snapshot = SnapshotFile.load(disk, directory, "stream", group=uid)
+        except CorruptionError as err:
+            snapshot, damage = None, err
+        if snapshot is None:
+            snapshot = read_outline(disk, directory, uid)
+        if snapshot is not None:
+            return decode_stream(unwrap(snapshot.state)[1])
+        if any(block_number(name) is not None for name in disk.listdir(directory)):
+            return _nameless(uid, self._node.env.clock.now_ns())
+        if damage is not None:
+            raise damage
+        return None
+
+    def _looked(self, done: Callable[[], None], result: Any) -> None:
+        if isinstance(result, BaseException):
+            raise result
+        found, last = result
+        node = self._node
+        member = node.meta_member
+        assert member.group is not None
+        # A stream's uid is the index of the entry that creates it: use up those that were given.
+        unused = max([last, *node.wal.groups]) - member.group.raft.last_index
+        nothing = [commands.CHECKPOINT, node.env.clock.now_ns(), 0, 0]
+        for _ in range(max(0, unused) + limits.LOST_INDEXES):
+            self._propose(nothing, lambda outcome: None)
+        for stream in found:
+            command = [
+                commands.ADOPT_STREAM,
+                stream.created_ns,
+                stream.uid,
+                stream.config,
+                stream.config_meta_index,
+            ]
+            self._propose(command, partial(self._adopted, stream))
+        self._propose(nothing, lambda outcome: self._forget_groups(done))
+
+    def _propose(self, command: list[Any], done: Callable[[Any], None]) -> None:
+        assert self._node.meta_member.monitor is not None
+        self._node.meta_member.monitor.post((g.PROPOSE, command, done, False))
+
+    def _adopted(self, stream: _Found, outcome: Any) -> None:
+        name = stream.config["name"]
+        if isinstance(outcome, JsError):
+            reason = str(outcome)
+            self._node.warn("stream stays unknown", stream=name, group=stream.uid, reason=reason)
+        else:
+            self._node.warn("stream is known again by its files", stream=name, group=stream.uid)
+
+    def _forget_groups(self, done: Callable[[], None]) -> None:
+        """What the log has of groups without a stream is of no use."""
+        node = self._node
+        for uid in node.wal.groups:
+            if uid != META_UID and uid not in node.meta.streams_by_uid:
+                node.wal.destroy(uid)
+        done()

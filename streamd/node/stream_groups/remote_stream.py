@@ -1,0 +1,97 @@
+"""A stream that another node leads, as `net` and `api` hold it here: all goes to that node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from streamd import errors
+from streamd.errors import CorruptionError
+from streamd.machine.meta import StreamAsset
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.ports import Done, PublishSink
+from streamd.subjects import matches
+from streamd.types import Msg, NodeId, Seq, StoredMsg
+
+if TYPE_CHECKING:
+    from streamd.node.local_node import Node
+
+
+class RemoteStream:
+    """Implements the part of `ports.StreamHandle` that works from afar."""
+
+    is_local = False
+
+    def __init__(self, asset: StreamAsset, node: Node) -> None:
+        self.asset = asset
+        self.uid = asset.uid
+        self.name = asset.name
+        self.name_bytes = asset.name.encode()
+        self._node = node
+        self._routes = node.publish_routes
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.asset.config
+
+    @property
+    def machine(self) -> StreamMachine:
+        raise AssertionError(f"stream {self.name} is led by {self.leader or 'nobody'}")
+
+    @property
+    def leader(self) -> NodeId:
+        return self._node.leader_of(self.uid)
+
+    @property
+    def is_expected(self) -> bool:
+        """True if somebody leads it, or will in a moment."""
+        return self._routes.is_expected(self.uid)
+
+    def captures(self, subject: bytes) -> bool:
+        """True if a publish on `subject` belongs in this stream."""
+        return any(matches(pattern.encode(), subject) for pattern in self.config["subjects"] or ())
+
+    def takes_acks(self, name: str) -> bool:
+        return True  # only the leader knows
+
+    def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+        self._routes.publish(self.uid, self.name_bytes, msgs, replies, sink)
+
+    def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
+        return self._note("pull", [self.uid, consumer, reply, headers, payload])
+
+    def acks(
+        self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
+    ) -> None:
+        self._note("acks", [self.uid, subjects, replies, payloads])
+
+    def flow_reply(self, consumer: str, subject: bytes, headers: bytes = b"") -> None:
+        self._note("flow", [self.uid, consumer, subject, *([headers] if headers else [])])
+
+    def propose(self, command: list[Any], done: Done | None) -> None:
+        if done is not None:
+            done(errors.Unserved())
+
+    def read_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
+        raise AssertionError(f"stream {self.name}: reads go to its leader")
+
+    @property
+    def unreadable(self) -> list[Seq]:
+        return []  # its leader knows
+
+    def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
+        raise AssertionError(f"stream {self.name}: reads go to its leader")
+
+    def damaged(self, err: CorruptionError) -> None:
+        raise AssertionError(f"stream {self.name}: nothing of it was looked into here") from err
+
+    def consumer_view(self, consumer: str) -> None:
+        return None
+
+    def _note(self, kind: str, args: list[Any]) -> bool:
+        leader = self.leader
+        peers = self._node.peers
+        if not leader or peers is None:
+            return False
+        peers.note(leader, kind, args)
+        return True

@@ -1,0 +1,184 @@
+"""A stream of this node as `net` and `api` hold it: every request becomes an inbox message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamd import limits
+from streamd.errors import CorruptionError, DiskError, is_passing
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.delivery.cursor import Cursor
+from streamd.node.groups import group as g
+from streamd.node.groups.monitor import Monitor
+from streamd.node.ports import Done, PublishSink
+from streamd.node.stream_groups.forwarded_publishes import RelaySink
+from streamd.node.stream_groups.stream_group import StreamGroup
+from streamd.store.blocks.record_format import crc_of, decode_at
+from streamd.subjects import matches
+from streamd.types import Msg, NodeId, Seq, StoredMsg
+
+
+class LocalStream:
+    """Implements `ports.StreamHandle`, for this node's member of a stream's group."""
+
+    is_local = True
+
+    def __init__(self, group: StreamGroup, monitor: Monitor, store: Any, *, is_file: bool) -> None:
+        self.group = group
+        self.monitor = monitor
+        self.store = store
+        self.is_file = is_file
+        self.is_ready = False
+        self.is_gated = False  # what clients here sent to who led before may come back yet
+        self.uid = group.uid
+        self.machine: StreamMachine = group.machine
+        self.name = self.machine.name
+        self.name_bytes = self.name.encode()
+        self._post = monitor.post
+        self._raft = group.raft
+
+    def let_go(self) -> None:
+        """The group has stopped, and this is no stream of the node any more; see Group.let_go."""
+        self.store.on_error = lambda err: None
+        self.machine.let_go()
+        self.group.let_go()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.machine.config
+
+    def takes_acks(self, name: str) -> bool:
+        consumer = self.machine.consumers.get(name)
+        return consumer is not None and not consumer.is_ack_none
+
+    def captures(self, subject: bytes) -> bool:
+        """True if a publish on `subject` belongs in this stream."""
+        return any(
+            matches(pattern.encode(), subject) for pattern in self.machine.config["subjects"] or ()
+        )
+
+    def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+        if self._raft.is_leader and not (self.is_gated and not isinstance(sink, RelaySink)):
+            self._post((g.PUBLISH, msgs, replies, sink))
+        else:
+            # At once: what follows may go to another node, and must not overtake this.
+            self.group.pass_on(msgs, replies, sink)
+
+    def propose(self, command: list[Any], done: Done | None) -> None:
+        self._post((g.PROPOSE, command, done, True))
+
+    def note_writer_at(self, node_id: NodeId) -> None:
+        """A client of that node publishes: what it reads there, it wants with its own writes."""
+        self._post((g.WROTE, node_id, None, None))
+
+    def read_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
+        if self.monitor.has_nothing_to_do and self.group.shows_all:
+            done()
+        else:
+            self._post((g.BARRIER, done, lost, None))
+
+    def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
+        if consumer not in self.machine.consumers:
+            return False
+        self._post((g.PULL, consumer.encode(), reply, (headers, payload)))
+        return True
+
+    def acks(
+        self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
+    ) -> None:
+        self._post((g.ACKS, subjects, replies, payloads))
+
+    def flow_reply(self, consumer: str, subject: bytes, headers: bytes = b"") -> None:
+        self._post((g.FLOW, consumer.encode(), subject, headers))
+
+    def consumer_view(self, consumer: str) -> Cursor | None:
+        return self.group.cursor(consumer)
+
+    @property
+    def unreadable(self) -> list[Seq]:
+        """Messages that are stored here and that the disk does not give back, ascending."""
+        return self.group.unreadable.seqs
+
+    def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
+        """See ports.StreamHandle. Messages not in memory cost one block read each."""
+        _Read(self, seqs, done).advance()
+
+    def damaged(self, err: CorruptionError) -> None:
+        self.group.on_damaged(err, True, err.block_no)
+
+    def report(self, block_no: int, seqs: list[Seq], reason: str) -> None:
+        """The disk does not give these messages of a block; [] if only what is dead is damaged."""
+        self._post((g.UNREADABLE, block_no, seqs, reason))
+
+    def report_whole(self, block_no: int) -> None:
+        """All of a block could be read."""
+        self._post((g.READABLE, block_no, None, None))
+
+
+class _Read:
+    """One `LocalStream.read` under way."""
+
+    def __init__(
+        self,
+        handle: LocalStream,
+        seqs: list[Seq],
+        done: Callable[[list[StoredMsg | None] | None], None],
+    ) -> None:
+        self._handle = handle
+        self._seqs = seqs
+        self._done = done
+        self._found: list[StoredMsg | None] = []
+        self._asked_for: Seq = 0  # of the disk, last
+
+    def advance(self) -> None:
+        """Read until all is read, or until a block has to come from the disk."""
+        handle = self._handle
+        index = handle.machine.index
+        found = self._found
+        while len(found) < len(self._seqs):
+            seq = self._seqs[len(found)]
+            try:
+                loc = index.locate(seq)
+            except CorruptionError as err:  # not even what its block should hold
+                handle.damaged(err)
+                self._done(None)
+                return
+            if loc is None:
+                found.append(None)
+                continue
+            try:
+                message = self._message(*loc)
+            except (CorruptionError, DiskError) as err:
+                if not is_passing(err):
+                    handle.report(loc[1], [seq], str(err))
+                self._done(None)
+                return
+            if message is None:
+                return
+            found.append(message)
+        self._done(found)
+
+    def _message(self, seq: Seq, block_no: int, offset: int, length: int) -> StoredMsg | None:
+        """The message at a place, or None: it is being read."""
+        store = self._handle.store
+        try:
+            chunk = store.chunk(block_no, offset)
+        except (CorruptionError, DiskError):
+            if self._asked_for == seq:
+                raise
+            chunk = None  # it could not be read before: perhaps now
+        if chunk is None:
+            self._asked_for = seq
+            store.read_chunk(block_no, offset, max(length, limits.READ_ONE_BYTES), self.advance)
+            return None
+        base, blob = chunk
+        message = decode_at(blob, offset - base)
+        if message.seq != seq:
+            raise CorruptionError(
+                f"block {block_no} offset {offset} holds seq {message.seq}, the index says {seq}"
+            )
+        crc = crc_of(blob[offset - base : offset - base + length])
+        if crc != self._handle.machine.index.crc_at(seq):
+            raise CorruptionError(f"block {block_no} offset {offset} holds another message")
+        return message

@@ -1,0 +1,120 @@
+"""Uncertain members: what a group may still build on one that has forgotten something.
+
+A member is *uncertain* if it may have forgotten votes it gave or entries it acknowledged: its
+disk was wiped, or part of its log is gone. It says so in every reply, and durably to itself. It
+never stands for election of its own. It receives entries and answers votes by the ordinary rules,
+but:
+
+- Its vote counts only in a *unanimous* election. Otherwise a candidate needs a majority of
+  members that remember. Two leaders of one term would need two sets of votes that share no
+  member with a memory: two such majorities always share one, and "all" shares one with each.
+  Whatever is committed is in the log of at least one member that remembers (as long as fewer
+  than a majority forgot), all of those were asked, and none grants to a shorter log.
+- Its acks commit nothing and its heartbeats confirm no read, because it may have voted, before
+  it forgot, for somebody who leads a later term by now.
+
+A leader ends this with `Certify(term, index)`, once the member holds the leader's entry `index`:
+
+ i. at once, if the election of this very term was unanimous and the candidate knew of the
+    uncertainty before it asked for votes (from the pre-vote). All voters then granted this term
+    after the member forgot, so none of them was in a later term at that time: no forgotten vote
+    can still elect anybody there. With few voters this is the only way.
+ ii. else, when an entry appended after the leader heard of it is committed by certain members
+    alone. Had the member voted for a candidate of a later term before it forgot, that candidate
+    needs one more of this majority; who voted for it before acking the entry was in the later
+    term and could not ack, who acked first refuses its vote because the candidate, which stood
+    before the entry existed, lacks it.
+
+In both cases the member then holds all that was committed before (leader completeness), so its
+vote protects that again. It records the leader as its vote of the term: of that term's election
+it has forgotten the rest, and the leader did win it. It acts as certain only when this is durable.
+
+That a majority remembers does not hold for those who were members and left: their logs are gone,
+and to a candidate that has not heard of it they may be all voters there are. So a node keeps where
+such a log ended (`left_at`), and its next member, as long as it is in doubt, refuses whoever has
+less: the candidate would lack what said who was to come in its place.
+
+A member whose data an older copy replaced does not know that it has forgotten. Its leader sees it,
+and doubts it until it holds all again; in the meantime it may vote, which nobody can help.
+
+Where all voters are in doubt nobody leads, and what they alone had may be lost. If an operator
+accepts that, a member *stands in* (`core.stand_in`), be it in doubt or a learner, and wins if
+everybody grants: all voters, and all whom the meta group names. Any voter there may be, also by an
+entry that the candidate lacks, is among them, and has nothing that it lacks. So a later leader,
+elected by whatever members, has seen this term; and as all voters granted it after they forgot, i.
+holds. The rules of commitment stay as they are. A leader without a vote stays until it has changed
+who belongs to the group.
+
+A broken link may mean that it forgot once more: the leader then starts over with a new entry.
+"""
+
+from __future__ import annotations
+
+from streamd.raft.messages import AppendReply
+from streamd.raft.progress import PROBE, Peer
+from streamd.raft.replication import Leadership
+from streamd.types import Index, NodeId
+
+
+def begin(leadership: Leadership, granted: set[NodeId], at_once: set[NodeId]) -> None:
+    """Note who was uncertain when it granted; the term's first entry comes after that."""
+    for node_id in granted & leadership.peers.keys():
+        doubt(leadership, leadership.peers[node_id], leadership.term_start)
+        leadership.peers[node_id].is_certain_at_once = node_id in at_once
+
+
+def doubt(leadership: Leadership, peer: Peer, certain_from: Index) -> None:
+    """Count on nothing of what `peer` once acknowledged."""
+    leadership.has_doubts = True
+    peer.is_uncertain = True
+    peer.certain_from = certain_from
+    peer.is_certain_at_once = False
+    peer.match = 0
+    peer.probe()
+    # It may lack everything or only the last entry: look from the end, not from the beginning.
+    peer.next = max(leadership.log.last_index, leadership.log.base_index + 1)
+
+
+def has_lost_more(peer: Peer, reply: AppendReply) -> bool:
+    """True if a peer refuses what it has acknowledged."""
+    return not reply.is_ok and not reply.is_diverged and 0 < reply.index <= peer.match
+
+
+def has_put_back(peer: Peer, reply: AppendReply) -> bool:
+    """True if a peer that says it is certain refuses the last entry that it has acknowledged: an
+    older copy of its data was put back. It is asked twice: once may be an old answer."""
+    if peer.state != PROBE or reply.index != peer.next - 1 or not has_lost_more(peer, reply):
+        return False
+    was_refused, peer.is_match_refused = peer.is_match_refused, True
+    return was_refused
+
+
+def trust(leadership: Leadership, peer: Peer) -> None:
+    """`peer` says that it is certain, and does so after the leader doubted it."""
+    peer.is_uncertain = False
+    leadership.has_doubts = any(other.is_uncertain for other in leadership.peers.values())
+
+
+def may_certify(leadership: Leadership, peer: Peer) -> bool:
+    """True once one of the two conditions holds and the peer has what it needs."""
+    return (
+        peer.is_uncertain
+        and peer.match >= peer.certain_from
+        and (peer.is_certain_at_once or leadership.log.commit >= peer.certain_from)
+    )
+
+
+def is_stuck(leadership: Leadership, since_ms: int) -> bool:
+    """True if only a new, unanimous election can help: everybody is there, but those who
+    remember are no majority, and somebody cannot be certified at once."""
+    peers = leadership.peers
+    members = leadership.log.membership
+    if all(peer.is_certain_at_once or not peer.is_uncertain for peer in peers.values()):
+        return False
+    heard = {node_id for node_id, peer in peers.items() if peer.heard_ms >= since_ms}
+    heard.add(leadership.node_id)
+    if not all(node_id in heard for node_id in (*members.voters, *members.voters_out)):
+        return False
+    return not members.has_quorum(
+        lambda node_id: node_id not in peers or not peers[node_id].is_uncertain
+    )

@@ -1,0 +1,273 @@
+"""Block files of one stream, as the block thread sees them: `N.blk`. Synchronous; no policy."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+
+from streamd.errors import CorruptionError
+from streamd.store.blocks import record_format as fmt
+from streamd.store.blocks.footer import TRAILER_BYTES, footer_length
+from streamd.store.disk import Disk, is_refused, opened
+from streamd.types import Buffer, Index, Pieces, Uid
+
+HEADER_BYTES = 64
+OPEN_BLOCKS_MAX = 1024  # where nobody says how many files the process may open
+
+Write = tuple[int, int, bytes | Pieces, bool]
+"""(block_no, offset, blob, is_seal): write `blob`; with is_seal it is the footer."""
+
+
+class OpenBlocks:
+    """Bounds how many block files of all streams are open to be written. For the block thread.
+
+    The least recently written one goes: it is synced and closed, and opened again when more is
+    appended to it. Closed without a sync, an error of its write-back might be told to nobody.
+    """
+
+    def __init__(self, files_max: int = OPEN_BLOCKS_MAX) -> None:
+        self._files_max = files_max
+        self._used: OrderedDict[tuple[BlockFiles, int], None] = OrderedDict()
+
+    def use(self, files: BlockFiles, block_no: int) -> None:
+        """`block_no` is open and about to be written."""
+        key = (files, block_no)
+        if key in self._used:
+            self._used.move_to_end(key)
+            return
+        self._used[key] = None
+        while len(self._used) > self._files_max:
+            oldest, no = self._used.popitem(last=False)[0]
+            oldest.settle(no)
+
+    def forget(self, files: BlockFiles, block_no: int) -> None:
+        """It is closed."""
+        self._used.pop((files, block_no), None)
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+
+class BlockFiles:
+    """Reads and writes block files. Files written since the last sync stay open for it, as far as
+    `open_blocks` lets them."""
+
+    def __init__(
+        self, disk: Disk, directory: str, uid: Uid, open_blocks: OpenBlocks | None = None
+    ) -> None:
+        self._disk = disk
+        self._open_blocks = open_blocks if open_blocks is not None else OpenBlocks()
+        self._failure: OSError | None = None  # of a sync while another stream was written
+        self._directory = directory
+        self._uid = uid
+        self._unsynced: dict[int, int] = {}  # block_no -> fd
+        self._is_dir_unsynced = False
+
+    def path(self, block_no: int) -> str:
+        return os.path.join(self._directory, fmt.block_name(block_no))
+
+    def sizes(self) -> dict[int, int]:
+        """Bytes of every block file there is."""
+        found: dict[int, int] = {}
+        for name in self._disk.listdir(self._directory):
+            block_no = fmt.block_number(name)
+            if block_no is not None:
+                with opened(self._disk, os.path.join(self._directory, name)) as fd:
+                    found[block_no] = self._disk.size(fd)
+        return found
+
+    def last_frame(self, block_no: int) -> Index:
+        """The log index of the frame that the block ends with; 0: it ends with something else."""
+        with opened(self._disk, self.path(block_no)) as fd:
+            at = max(0, self._disk.size(fd) - fmt.RECORD_OVERHEAD_BYTES)
+            blob = self._disk.pread(fd, fmt.RECORD_OVERHEAD_BYTES, at)
+        record = next(fmt.scan(blob), None)
+        return record.seq if record is not None and record.type == fmt.FRAME else 0
+
+    def write(self, writes: list[Write], *, past_cache: bool = False) -> None:
+        """Carry out `writes` in order: neighbours of one block in one system call. `past_cache`:
+        readers will not find them in memory (Disk.writev)."""
+        disk = self._disk
+        self._check()
+        at = 0
+        while at < len(writes):
+            block_no, offset, _, is_seal = writes[at]
+            buffers: list[Buffer] = []
+            end = offset
+            while at < len(writes) and writes[at][0] == block_no and writes[at][1] == end:
+                _, _, blob, is_seal = writes[at]
+                if isinstance(blob, Pieces):
+                    buffers += blob.pieces
+                else:
+                    buffers.append(blob)
+                end += len(blob)
+                at += 1
+            fd = self._open_to_write(block_no, offset)
+            disk.writev(fd, buffers, offset, past_cache=past_cache)
+            if is_seal:
+                disk.crash_point("BLOCK_SEALED")
+                disk.fdatasync(fd)
+                self._close(block_no)
+
+    def settle(self, block_no: int) -> None:
+        """Sync and close one file; others need its place. Whoever writes or syncs next hears of an
+        error: the stream that needs the place has nothing to do with it."""
+        try:
+            self._disk.fdatasync(self._unsynced[block_no])
+        except OSError as err:
+            self._failure = self._failure or err
+        self._disk.close(self._unsynced.pop(block_no))
+        self._disk.crash_point("BLOCK_SETTLED")
+
+    def _close(self, block_no: int) -> None:
+        self._open_blocks.forget(self, block_no)
+        self._disk.close(self._unsynced.pop(block_no))
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def sync(self) -> None:
+        """Everything written so far is durable when this returns."""
+        disk = self._disk
+        self._check()
+        for block_no, fd in list(self._unsynced.items()):
+            disk.fdatasync(fd)
+            self._close(block_no)
+        disk.crash_point("BLOCKS_SYNCED")
+        if self._is_dir_unsynced:
+            disk.sync_dir(self._directory)
+            self._is_dir_unsynced = False
+        disk.crash_point("BLOCKS_DIR_SYNCED")
+
+    def read(self, block_no: int, offset: int, size: int) -> bytes:
+        """Read about `size` bytes and return the whole, valid records they begin with: at least
+        one, however long it is."""
+        with opened(self._disk, self.path(block_no)) as fd:
+            try:
+                blob = self._disk.pread(fd, size, offset)
+            except OSError:  # a part of it may be well
+                blob = self._disk.pread(fd, fmt.RECORD_OVERHEAD_BYTES, offset)
+            valid = fmt.verified_length(blob)
+            if not valid:
+                length = fmt.stated_length(blob)
+                if len(blob) < length <= self._disk.size(fd) - offset:
+                    blob = self._disk.pread(fd, length, offset)
+                    valid = fmt.verified_length(blob)
+        if not valid:
+            raise CorruptionError(
+                f"{self.path(block_no)}: offset {offset}: the record there is damaged"
+            )
+        return blob if valid == len(blob) else blob[:valid]
+
+    def read_spans(self, block_no: int, spans: list[tuple[int, int]], step: int) -> bytes:
+        """Return the records at `spans`, (offset, length) in ascending order, one behind another,
+        each verified; reads about `step` bytes at a time."""
+        pieces: list[bytes] = []
+        with opened(self._disk, self.path(block_no)) as fd:
+            base, blob = 0, b""
+            for at, (offset, length) in enumerate(spans):
+                if offset + length > base + len(blob):
+                    end = offset + length
+                    for next_offset, next_length in spans[at + 1 :]:
+                        if next_offset + next_length > offset + step:
+                            break
+                        end = next_offset + next_length
+                    base, blob = offset, self._disk.pread(fd, end - offset, offset)
+                piece = blob[offset - base : offset - base + length]
+                if len(piece) < length or fmt.verified_length(piece) != length:
+                    raise CorruptionError(
+                        f"{self.path(block_no)}: offset {offset}: a record there is damaged"
+                    )
+                pieces.append(piece)
+        return b"".join(pieces)
+
+    def damaged_records(self, block_no: int, places: list[tuple[int, int, int]]) -> list[int]:
+        """Which records at (offset, length, crc), by their number in the list, can't be read or
+        are others."""
+        try:
+            fd = self._disk.open(self.path(block_no))
+        except OSError as err:
+            if is_refused(err):
+                raise
+            return list(range(len(places)))
+        damaged: list[int] = []
+        try:
+            for at, (offset, length, crc) in enumerate(places):
+                try:
+                    blob = self._disk.pread(fd, length, offset)
+                except OSError as err:
+                    if is_refused(err):
+                        raise
+                    blob = b""
+                is_whole = len(blob) == length == fmt.verified_length(blob)
+                if not is_whole or fmt.crc_of(blob) != crc:
+                    damaged.append(at)
+        finally:
+            self._disk.close(fd)
+        return damaged
+
+    def read_all(self, block_no: int, end_offset: int) -> bytes:
+        """Return the block up to `end_offset` (0: all of it), its header checked and included."""
+        with opened(self._disk, self.path(block_no)) as fd:
+            blob = self._disk.pread(fd, end_offset or self._disk.size(fd), 0)
+        fmt.check_block_header(blob, self._uid, block_no)
+        if len(blob) < end_offset:
+            raise CorruptionError(
+                f"{self.path(block_no)}: has {len(blob)} bytes, should have {end_offset}"
+            )
+        return blob
+
+    def read_footer(self, block_no: int) -> bytes:
+        """Return the footer of a sealed block, unchecked but for its frame."""
+        with opened(self._disk, self.path(block_no)) as fd:
+            size = self._disk.size(fd)
+            trailer_at = max(0, size - TRAILER_BYTES)
+            length = footer_length(self._disk.pread(fd, TRAILER_BYTES, trailer_at))
+            if not HEADER_BYTES <= size - length < size:
+                raise CorruptionError(f"{self.path(block_no)}: offset {trailer_at}: no footer")
+            return self._disk.pread(fd, length, size - length)
+
+    def truncate(self, block_no: int, offset: int) -> None:
+        """Cut the block at `offset`; CorruptionError if it does not reach that far."""
+        with opened(self._disk, self.path(block_no)) as fd:
+            size = self._disk.size(fd)
+            if size < offset:
+                raise CorruptionError(
+                    f"{self.path(block_no)}: has {size} bytes, the snapshot says {offset}"
+                )
+            if size > offset:
+                self._disk.truncate(fd, offset)
+
+    def remove(self, block_no: int) -> None:
+        """Remove the file, if it is there."""
+        if block_no in self._unsynced:
+            self._close(block_no)
+        if self._disk.exists(self.path(block_no)):
+            self._disk.unlink(self.path(block_no))
+            self._is_dir_unsynced = True
+
+    def close(self) -> None:
+        for block_no in list(self._unsynced):
+            self._close(block_no)
+
+    def _open_to_write(self, block_no: int, offset: int) -> int:
+        """Raises CorruptionError if the file lacks something of what was written before `offset`:
+        what would be written now would be behind a hole."""
+        fd = self._unsynced.get(block_no)
+        if fd is None:
+            path = self.path(block_no)
+            is_new = not self._disk.exists(path)
+            if is_new and offset > HEADER_BYTES:
+                raise CorruptionError(f"{path}: the file is missing")
+            fd = self._disk.open(path, create=True)
+            size = self._disk.size(fd)
+            if size < offset and offset > HEADER_BYTES:
+                self._disk.close(fd)
+                raise CorruptionError(f"{path}: has {size} bytes, {offset} were written")
+            self._unsynced[block_no] = fd
+            if is_new or size < HEADER_BYTES:
+                self._disk.pwrite(fd, fmt.encode_block_header(self._uid, block_no), 0)
+                self._is_dir_unsynced = True
+        self._open_blocks.use(self, block_no)
+        return fd

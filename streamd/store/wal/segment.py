@@ -1,0 +1,168 @@
+"""The segment that batches are written to, and how the next one takes its place."""
+
+from __future__ import annotations
+
+import os
+
+from streamd.store.disk import Disk
+from streamd.store.wal import wal_format as wf
+from streamd.store.wal.checkpoint import Checkpoint
+from streamd.store.wal.current import ManifestFile
+from streamd.store.wal.segment_pool import Spares
+from streamd.store.wal.wal_recovery import Recovered, Segment, segment_name
+from streamd.types import Buffer
+
+_PAGE = 4096
+_ZEROS = bytes(_PAGE)
+BULKY_BYTES = 256 * 1024  # larger batches go past the page cache: who reads the log has it yet
+_ROOM_BYTES = 1024 * 1024  # behind what a segment of what was proven begins with
+
+
+class CurrentSegment:
+    """The newest segment of a log, where its next batch goes. Used by one thread at a time.
+
+    Any method may raise OSError, which is final for the log (I10): that is for the caller to see
+    to. Its fields are for others to read.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        spares: Spares,
+        checkpoint: Checkpoint,
+        *,
+        segment_bytes: int,
+        next_batch: int,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._spares = spares
+        self._checkpoint = checkpoint
+        self._segment_bytes = segment_bytes
+        self._manifest = ManifestFile(disk, directory)
+        self.wal_id = 0
+        self.no = 0
+        self.fd = -1  # -1: closed, or not begun
+        self.capacity = 0
+        self.position = 0  # where the next batch goes
+        self.next_batch = next_batch
+        self.durable_batch = next_batch - 1
+        self.sync_count = 0
+
+    # --- beginning --------------------------------------------------------------------------
+
+    def adopt(self, recovered: Recovered) -> None:
+        """Go on with the log that was recovered: its name, or a new one, and its manifest."""
+        self.wal_id = recovered.wal_id or int.from_bytes(self._disk.random_bytes(8), "little") | 1
+        self._manifest.adopt(recovered.manifest)
+
+    def write_manifest(self, newest: int) -> None:
+        """Say durably that `newest` is the newest segment."""
+        self._manifest.write(self.wal_id, newest)
+
+    def begin_after(self, last: Segment | None) -> None:
+        """Begin the segment after `last`, the newest there is."""
+        if last is not None:
+            # What a killed process wrote may be in the page cache only. From the next
+            # segment's header on it counts as durable, so make it so. Written again, because
+            # after a failed sync the cache may call pages clean that never reached the disk.
+            tail = self._disk.pread(last.fd, last.end - last.unproven, last.unproven)
+            self._disk.pwrite(last.fd, tail, last.unproven)
+            self._disk.fdatasync(last.fd)
+            self.no, self.position = last.no, last.end
+        self._begin_next(self._segment_bytes)
+
+    def begin_alone(self, no: int, *, bytes_to_come: int) -> str:
+        """Write the start of a segment that has none before it, and return the file's name.
+
+        It counts once what `put` adds is synced and `name_it` was called.
+        """
+        capacity = 2 * wf.SEGMENT_HEADER_BYTES + self._checkpoint.size() + bytes_to_come
+        capacity += max(0, min(self._segment_bytes, _ROOM_BYTES))
+        name, fd = self._spares.make(capacity)
+        self._write_start(fd, wf.SegmentHeader(self.wal_id, no, self.next_batch, 0, capacity))
+        return name
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def put(self, buffers: list[Buffer], heads: list[bytes], *, size: int) -> None:
+        """Write one batch at the position. `buffers[0]` becomes its header; `heads` are its
+        records, or just their headers. Not synced."""
+        position = self.position
+        buffers[0] = wf.encode_batch_header(
+            wal_id=self.wal_id,
+            segment_no=self.no,
+            offset=position,
+            batch_no=self.next_batch,
+            durable_batch=self.durable_batch,
+            length=size - wf.BATCH_HEADER_BYTES,
+            count=len(heads),
+            tie=wf.tie_of(heads),
+        )
+        end = position + size
+        # Zeros up to the page's end: a page written whole need not be read from disk first.
+        rest = -end % _PAGE
+        if rest and end + rest <= self.capacity:
+            buffers.append(_ZEROS[:rest])
+        self._disk.writev(self.fd, buffers, position, past_cache=size >= BULKY_BYTES)
+        self.next_batch += 1
+        self.position = position + wf.padded(size)
+
+    def sync(self) -> None:
+        """Make all that was put durable."""
+        self._disk.fdatasync(self.fd)
+        self.durable_batch = self.next_batch - 1
+        self.sync_count += 1
+
+    def rotate(self, size: int) -> None:
+        """Go on in a new segment, of at least what a batch of `size` needs."""
+        self.sync()  # the new header will say that all of the old segment is durable
+        self._disk.crash_point("WAL_SEGMENT_FULL")
+        wanted = wf.SEGMENT_HEADER_BYTES + self._checkpoint.size() + wf.padded(size)
+        self._begin_next(max(self._segment_bytes, wanted), needed=wanted)
+
+    def close(self) -> None:
+        """Let go of the manifest; nothing is written any more. Who reads closes the segments."""
+        self.fd = -1
+        self._manifest.close()
+
+    # --- the next one -----------------------------------------------------------------------
+
+    def _begin_next(self, capacity: int, *, needed: int = 0) -> None:
+        """Take a spare, or make a file of `capacity`, and name it as the next segment."""
+        room = 2 * wf.SEGMENT_HEADER_BYTES + self._checkpoint.size()
+        name, fd, capacity = self._spares.take(
+            capacity, needed=needed, needed_anew=max(needed, room)
+        )
+        header = wf.SegmentHeader(
+            self.wal_id, self.no + 1, self.next_batch, self.position if self.no else 0, capacity
+        )
+        self._write_start(fd, header)
+        self.sync()
+        self.name_it(name)
+
+    def _write_start(self, fd: int, header: wf.SegmentHeader) -> None:
+        """Write a segment's header and its first batch, and go on behind them. Not synced."""
+        self._disk.pwrite(fd, wf.encode_segment_header(header), 0)
+        self.no, self.fd, self.capacity = header.segment_no, fd, header.capacity
+        self.position = wf.SEGMENT_HEADER_BYTES
+        records = self._checkpoint.records()
+        size = wf.BATCH_HEADER_BYTES + sum(map(len, records))
+        self.put([b"", *records], records, size=size)
+
+    def name_it(self, name: str) -> None:
+        """The synced file `name` becomes the segment that is written to."""
+        disk = self._disk
+        disk.crash_point("WAL_SEGMENT_SYNCED")
+        # A segment is named only once its header is durable, so a named one without is damaged.
+        disk.replace(
+            os.path.join(self._directory, name),
+            os.path.join(self._directory, segment_name(self.no)),
+        )
+        disk.crash_point("WAL_SEGMENT_NAMED")
+        disk.sync_dir(self._directory)
+        disk.crash_point("WAL_SEGMENT_STARTED")
+        # After its name is durable, and before anything in it is reported done.
+        self._manifest.write(self.wal_id, self.no)
+        disk.crash_point("WAL_MANIFEST_SYNCED")
