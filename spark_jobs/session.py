@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,31 +154,43 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
-    is_remote = bool(os.environ.get("SPARK_REMOTE")) or str(master or "").startswith("sc://")
+    remote = os.environ.get("SPARK_REMOTE", "")
+    is_remote = bool(remote) or str(master or "").startswith("sc://")
     # spark-submit runs the driver with the launcher's own variables set.
     is_submitted = bool(os.environ.get("PYSPARK_GATEWAY_PORT"))
     settings = dict(_runtime_conf())
+    # SPARK_REMOTE=local[2] starts a JVM here as well: the Connect server of this one process.
+    where = master or remote or "local[*]"
+    starts_jvm = not is_submitted and not where.startswith("sc://")
+    if starts_jvm:
+        _use_java()
+        settings |= _local_conf(where)
     if is_remote:
         if master:
             builder = builder.remote(master)
-    else:
-        if not is_submitted:
-            home = java_home()
-            if home is None:
-                raise JavaMissing
-            _check_java(home)
-            os.environ["JAVA_HOME"] = str(_wrapped((home / "bin" / "java").resolve()))
-            settings |= _local_conf(master or "local[*]")
-            builder = builder.master(master or "local[*]")
-        elif master:
-            builder = builder.master(master)
+    elif master or not is_submitted:
+        builder = builder.master(where)
     settings |= conf or {}
     for name, value in settings.items():
         builder = builder.config(name, value)
-    made = builder.getOrCreate()
+    with warnings.catch_warnings():
+        if starts_jvm:
+            # A Connect session sets again what its server has just been started with, and warns
+            # of each setting that a running server refuses.
+            warnings.filterwarnings("ignore", "Failed to set ", UserWarning)
+        made = builder.getOrCreate()
     if not is_remote:
         made.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
     return made
+
+
+def _use_java() -> None:
+    """Point JAVA_HOME at a Java that Spark can run on. Raises JavaMissing."""
+    home = java_home()
+    if home is None:
+        raise JavaMissing
+    _check_java(home)
+    os.environ["JAVA_HOME"] = str(_wrapped((home / "bin" / "java").resolve()))
 
 
 def _runtime_conf() -> dict[str, str]:

@@ -22,9 +22,10 @@ from spark_jobs import export, replay, stats
 url, files, target = sys.argv[1:]
 # What goes to orders.4 is refused, for the new stream does not take it.
 COPIED = ["--map", "orders.4=other.4", "--map", "orders.>=copy.>", "--dlq", "stream:LETTERS"]
-stream = ["--stream", "ORDERS", "--debug", "--quiet"]
+talking = ["--stream", "ORDERS", "--debug"]
+stream = [*talking, "--quiet"]
 statuses = [
-    stats.main([*stream, "--servers", url]),
+    stats.main([*talking, "--servers", url]),
     export.main([*stream, "--path", files, "--to", target]),
     replay.main([*stream, "--servers", url, "--to-stream", "COPY", "--create", *COPIED]),
 ]
@@ -71,6 +72,9 @@ def test_jobs_and_the_format_work_through_spark_connect(
     assert "600 refused" in done.stdout
     assert "  refused: partition 0 row 4" in done.stdout
     assert "STATUSES [0, 0, 1]" in done.stdout
+    noise = [line for line in done.stderr.splitlines() if not line.startswith("stats ORDERS: ")]
+    assert noise == []  # neither Spark's notices nor its progress bars
+    assert "tasks" in done.stderr.splitlines()[-1]
 
 
 def without_java(directory: Path) -> dict[str, str]:
