@@ -2,7 +2,7 @@
 
 A log that is whole proves by its silence that nothing was promised. One that was lost proves
 nothing about any group of its time; nor does any log about groups in memory, or about groups whose
-member here was destroyed while they lived on (docs/adr/0015-a-member-that-may-have-forgotten.md).
+member here was destroyed while they lived on (docs/adr/0015-readmission-of-recovering-voters.md).
 """
 
 from __future__ import annotations
