@@ -24,7 +24,7 @@ from streamd.store.wal import wal_format as wf
 from streamd.store.wal.current import read_manifest
 from streamd.store.wal.group_positions import GroupLog, apply
 from streamd.store.wal.wal_reader import BatchReader
-from streamd.store.wal.wal_recovery import SUFFIX, segment_name
+from streamd.store.wal.wal_recovery import segment_name, segment_number
 from streamd.types import Index, Term, Uid
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -51,7 +51,9 @@ class LogIndex:
         self._headers: dict[int, wf.SegmentHeader] = {}
         self._starts: dict[int, dict[Uid, list[int]]] = {}  # records of first batches
         self._records: dict[int, dict[Uid, list[int]]] = {}  # records of whole segments
-        names = sorted(name for name in disk.listdir(str(directory)) if name.endswith(SUFFIX))
+        names = sorted(
+            name for name in disk.listdir(str(directory)) if segment_number(name) is not None
+        )
         # After the names: a segment that comes later is not wanted, nor named in here then.
         has_manifest, manifest = read_manifest(disk, str(directory))
         for name in names:

@@ -197,6 +197,7 @@ OPEN_AGAIN_S: Final = 10.0  # until a stream that stopped for want of files is o
 UNREADABLE_AGAIN_MS: Final = 5000  # until a message that the disk did not give is asked for again
 UNREADABLE_LISTED: Final = 8  # ranges of such messages that an error names
 UNREADABLE_SHOWN: Final = 10_000  # of them in a StreamInfo, the first
+UNREADABLE_COUNTED: Final = 200_000  # messages that one StreamInfo counts to learn their bytes
 BLOCK_REPAIRS_MAX: Final = 4  # blocks fetched at a time: each is in memory meanwhile
 BLOCK_RETRY_S_MAX: Final = 60.0  # between two tries to get a block that no peer had
 DAMAGES_EVERY_S: Final = 2.0  # how often damage that could not be repaired is looked at again

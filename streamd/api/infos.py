@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamd import errors, limits
+from streamd import limits
 from streamd.api import cluster_infos, consumer_configs, stream_configs, times
 from streamd.api.request import ApiContext
 from streamd.machine.consumers.consumer import Consumer
@@ -57,14 +57,12 @@ def stream_state(state: Document, config: Document) -> Document:
 
 def _lost(handle: StreamHandle) -> Document:
     """Return the LostStreamData of messages that are stored and can't be read: the first of them,
-    and the bytes of these; 0 if a block is gone with all that says how long they were."""
+    their bytes, and those of all others whose block is gone. Other blocks are counted to learn the
+    latter: of a stream with many messages the number is 0 until some StreamInfos have done so."""
     index = handle.machine.index
     seqs = [seq for seq in handle.unreadable[: limits.UNREADABLE_SHOWN] if index.is_live(seq)]
-    try:
-        byte_count = sum(map(index.size_of, seqs))
-    except errors.StreamdError:
-        byte_count = 0
-    return {"msgs": seqs, "bytes": byte_count}
+    byte_count = index.unreadable_bytes(seqs, count_max=limits.UNREADABLE_COUNTED)
+    return {"msgs": seqs, "bytes": byte_count or 0}
 
 
 def consumer_info(

@@ -31,9 +31,17 @@ def test_deleted_streams_are_unlinked_and_orphans_are_kept(make_server: Start) -
     server.stop()
     (root / "streams" / "99").mkdir()
     (root / "streams" / "99" / "1.blk").write_bytes(b"somebody's")
-    (root / "streams" / "\N{SUPERSCRIPT TWO}").mkdir()  # a digit, and no number
+    foreign = [root / "streams" / "\N{SUPERSCRIPT TWO}"]  # a digit, and no number
+    foreign += [root / "streams" / "notes.txt", root / "wal" / "backup.wal"]
+    foreign[0].mkdir()
+    foreign[1].write_bytes(b"somebody's")
+    foreign[2].write_bytes(b"somebody's")
     server.start()
     kept = sorted((root / "trash").iterdir())
     names = [path.name.rsplit("-", 1)[0] for path in kept]
-    assert names == ["orphan-99", "orphan-\N{SUPERSCRIPT TWO}"]
+    assert names == ["orphan-99"]
     assert (kept[0] / "1.blk").read_bytes() == b"somebody's"
+    for path in foreign:
+        assert path.is_dir() or path.read_bytes() == b"somebody's"
+        text = f"a file that is none of this server's is left alone path={path}"
+        assert server.log_file.read_text().count(text) == 1

@@ -198,7 +198,8 @@ def harm(work: Work, fault: str, close_at: int) -> bool:
             disk.fdatasync(fd)
             disk.close(fd)
             disk.sync_dir("/wal")
-    return fault in ("header", "remove all", "manifest", "no manifest", "directory", "garbage")
+        return garbage.startswith("00") and fault != "empty file"  # else it is foreign, no damage
+    return fault in ("header", "remove all", "manifest", "no manifest")
 
 
 def prepared(seed: int) -> tuple[Work, int]:

@@ -6,8 +6,10 @@ The index's state lives here, in `IndexPlaces`. `lookup.IndexLookup` adds what i
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import compress
 from typing import Any, Final
 
 from streamd import errors
@@ -72,6 +74,8 @@ class IndexPlaces:
         self._cache = ColumnsCache()
         self._cache_key = self._cache.key()
         self._just_made: list[Block] = []  # sealed by the last entry, with their columns
+        # While a block is lost: what is live in the others, as (how many, their bytes).
+        self._counted: dict[int, tuple[int, int]] = {}
 
     def use_cache(self, cache: ColumnsCache) -> None:
         """Keep columns in `cache` from now on, together with other streams of this thread. Not from
@@ -250,6 +254,57 @@ class IndexPlaces:
                 else:
                     yield seq, length - less
             seq += 1
+
+    def unreadable_bytes(self, seqs: list[Seq], *, count_max: int) -> int | None:
+        """Return what the live messages `seqs` count in `bytes`; of a block whose columns are lost
+        too, all its live messages count: what every other message leaves of `bytes`.
+
+        For that the other blocks are read once. None: they hold more than `count_max` messages
+        that were not counted yet; asked again, this goes on from there.
+        """
+        found = 0
+        lost: set[int] = set()
+        for seq in seqs:
+            block_no = self._block_of(seq).block_no
+            if block_no not in lost:
+                try:
+                    found += self.size_of(seq)
+                except errors.StreamdError:
+                    lost.add(block_no)
+        if not lost:
+            self._counted.clear()
+            return found
+        kept = self._counted
+        self._counted = {}
+        others = 0
+        is_whole = True
+        for block in self.blocks:
+            if block.block_no in lost or not block.live:
+                continue
+            known = kept.get(block.block_no)
+            if known is None or known[0] != block.live or not block.is_sealed:
+                if count_max <= 0:
+                    is_whole = False
+                    continue
+                count_max -= block.count
+                try:
+                    known = block.live, self._live_bytes(block)
+                except errors.StreamdError:
+                    continue  # lost as well
+            self._counted[block.block_no] = known
+            others += known[1]
+        return found + self.bytes - others if is_whole else None
+
+    def _live_bytes(self, block: Block) -> int:
+        """What the live messages of `block` count in `bytes`."""
+        columns = self._columns(block)
+        flags = columns.lengths
+        if block.live < len(columns):
+            seqs = columns.seqs_between(0, len(columns))
+            flags = array("I", compress(flags, map(self.is_live, seqs)))
+        headers = sum(1 for length in flags if length & HAS_HEADERS) if columns.has_flags else 0
+        lengths = (length & LENGTH_MASK for length in flags) if columns.has_flags else flags
+        return sum(lengths) - self._size_less * len(flags) + self._header_extra * headers
 
     def deleted_ranges(self) -> Iterator[tuple[Seq, Seq]]:
         """Deleted seqs between first_seq and last_seq, as ascending inclusive ranges."""

@@ -19,6 +19,7 @@ from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.store import node_file
 from streamd.store.blocks.quarantine import free_name
 from streamd.store.disk import Disk, disk_error
+from streamd.store.file_names import foreign_paths
 
 FORMAT = 1
 _DIRECTORIES = ("wal", "meta", "streams", "trash")
@@ -48,7 +49,7 @@ class StoreDir(NamedTuple):
     faults: list[str]
     """What was found damaged or missing."""
     foreign: list[str]
-    """Paths of what is none of ours and stands in nothing's way."""
+    """Paths of files and directories that are none of streamd's (store/file_names.py)."""
 
 
 class WhenUnknown(Enum):
@@ -112,7 +113,8 @@ def prepare(
         raise ConfigError(f"can't use store directory {root!r}: Permission denied") from err
     except OSError as err:
         raise disk_error("preparing the store directory", root, err) from err
-    return StoreDir(root, lock, found, faults, [os.path.join(root, name) for name in foreign])
+    paths = [os.path.join(root, name) for name in foreign]
+    return StoreDir(root, lock, found, faults, paths + foreign_paths(disk, root))
 
 
 def save_identity(root: str, disk: Disk, found: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd.store.blocks.file_trash import EmptyTrash
+from streamd.store.file_names import is_stream_directory
 from streamd.store.transfer.install import catchup_uid
 from streamd.types import Uid
 
@@ -58,12 +59,14 @@ class Trash:
         self.empty([name for name in sorted(names) if name.isdigit()])
 
     def take_orphans(self, known: set[Uid]) -> None:
-        """Move directories of streams that are not `known` here; their bytes are kept."""
+        """Move directories of streams that are not `known` here; their bytes are kept. What has
+        no name of a stream's is foreign, and stays where it is."""
         node, disk = self._node, self._node.env.disk
         streams = os.path.join(node.root, "streams")
         names = {str(uid) for uid in known}
         for name in sorted(disk.listdir(streams)):
-            if name in names or catchup_uid(name) in known:
+            is_known = name in names or catchup_uid(name) in known
+            if is_known or not is_stream_directory(name):
                 continue
             target = os.path.join(self.directory, f"orphan-{name}-{node.env.clock.now_ns()}")
             try:

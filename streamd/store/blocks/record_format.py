@@ -8,6 +8,7 @@ crc is a constant, so a reader verifies a record by one call over one slice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
@@ -308,6 +309,7 @@ def index_of(record: Record) -> Index:
 BLOCK_MAGIC = b"STRDBLK1"
 BLOCK_VERSION = 1
 BLOCK_SUFFIX = ".blk"
+_BLOCK_NAME = re.compile(r"(r?)(0|[1-9][0-9]*)\.blk")
 REWRITTEN = 1 << 62  # the same as in machine.base: rooms do not import each other
 _BLOCK_HEADER = Struct("<8sIIQQ28s")
 
@@ -321,11 +323,11 @@ def block_name(block_no: int) -> str:
 
 def block_number(name: str) -> int | None:
     """Inverse of `block_name`; None for the name of any other file."""
-    stem = name.removesuffix(BLOCK_SUFFIX)
-    digits = stem.removeprefix("r")
-    if stem == name or not digits.isdecimal() or not digits.isascii():
+    found = _BLOCK_NAME.fullmatch(name)
+    if found is None:
         return None
-    return int(digits) + (REWRITTEN if digits != stem else 0)
+    number = int(found[2])
+    return None if number >= REWRITTEN else number + (REWRITTEN if found[1] else 0)
 
 
 def encode_block_header(uid: Uid, block_no: int) -> bytes:

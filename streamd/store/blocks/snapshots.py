@@ -217,10 +217,3 @@ class SnapshotFile:
         if found < index:
             return SnapshotCheck(size, f"found one at {found}" if found else "it is gone")
         return SnapshotCheck(size, "")
-
-    @classmethod
-    def remove_strays(cls, disk: Disk, directory: str) -> None:
-        """Remove what a crash between two steps of `write_file` left behind."""
-        for entry in disk.listdir(directory):
-            if entry.endswith(TMP_SUFFIX):
-                disk.unlink(os.path.join(directory, entry))

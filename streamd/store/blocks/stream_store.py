@@ -16,6 +16,7 @@ from streamd.store.blocks.record_format import REWRITTEN
 from streamd.store.blocks.snapshots import Snapshot, SnapshotCheck, SnapshotFile
 from streamd.store.blocks.tail_cache import HotBudget
 from streamd.store.disk import Disk, Thread, disk_error
+from streamd.store.file_names import remove_unfinished
 from streamd.types import Index, Term, Uid
 
 _NAME = "stream"
@@ -79,7 +80,7 @@ class StreamStore(Blocks):
                     disk.sync_dir(os.path.dirname(parent))
                 disk.mkdir(directory)
                 disk.sync_dir(parent)
-            SnapshotFile.remove_strays(disk, directory)
+            remove_unfinished(disk, directory)
             store = cls(disk, directory, uid, thread, budget or HotBudget())
         except OSError as err:
             raise disk_error("opening a stream", directory, err) from err

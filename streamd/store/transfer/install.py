@@ -24,6 +24,7 @@ from streamd.store.blocks.quarantine import free_name, newest_quarantine, quaran
 from streamd.store.blocks.record_format import block_name
 from streamd.store.blocks.snapshots import Snapshot, SnapshotFile, read_file, write_file
 from streamd.store.disk import Disk, Thread, opened
+from streamd.store.file_names import is_fetched_file
 from streamd.store.transfer.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
 from streamd.store.transfer.source import Result, submit
 from streamd.types import Index, Uid
@@ -185,7 +186,7 @@ class FileInstall:
             # First of all: from here on the folder is not complete.
             clear_marker(self._disk, self._folder)
             for name in self._disk.listdir(self._folder):
-                if name not in wanted:
+                if name not in wanted and is_fetched_file(name):
                     self._disk.unlink(os.path.join(self._folder, name))
             here = set(self._disk.listdir(self._folder))
             new = [fact for fact in facts if self._name_of(fact.no) not in here]

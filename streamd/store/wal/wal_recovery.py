@@ -30,7 +30,7 @@ _WINDOW_BYTES = 4 * 1024 * 1024  # read at once; a longer batch is read whole
 _NUMBER_END = 1 << 62  # no log gets there; a file that claims it is none of ours
 _PAGE = 4096  # read alone where reading more fails
 _SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.wal")
-_SPARE_NAME = re.compile(SPARE_PREFIX + r"[0-9]{1,18}")
+_SPARE_NAME = re.compile(SPARE_PREFIX + r"[1-9][0-9]{0,17}")
 
 
 class Segment(NamedTuple):
@@ -54,7 +54,7 @@ class Recovered(NamedTuple):
     dropped_at: str
     manifest: wf.Manifest | None  # None: there is none, or it is damaged
     newest: int  # highest segment number there is or was
-    leftovers: list[str]  # files that are no part of the log
+    leftovers: list[str]  # names of segments that are no part of the log any more
     damage: list[str]  # what is damaged or missing, if that is tolerated
     damaged_groups: dict[Uid, str]
     may_have_lost_groups: bool
@@ -63,6 +63,19 @@ class Recovered(NamedTuple):
 def segment_name(no: int) -> str:
     """`0000000000000007.wal`"""
     return f"{no:016x}{SUFFIX}"
+
+
+def segment_number(name: str) -> int | None:
+    """Inverse of `segment_name`; None for the name of any other file, be it a `.wal`."""
+    if not _SEGMENT_NAME.fullmatch(name):
+        return None
+    no = int(name[: -len(SUFFIX)], 16)
+    return no if no < _NUMBER_END else None
+
+
+def is_spare_name(name: str) -> bool:
+    """True if `name` is one that the log gives to a file for a segment to come."""
+    return _SPARE_NAME.fullmatch(name) is not None
 
 
 class Expected(NamedTuple):
@@ -105,7 +118,6 @@ class _Recovery:
         self.unreadable_at = -1  # offset of the last page that could not be read
         self._good: dict[int, tuple[int, wf.SegmentHeader]] = {}  # number -> (file, header)
         self._bad: dict[int, str] = {}
-        self._foreign: list[str] = []
         self._wal_id = 0
 
     def run(self) -> Recovered:
@@ -115,11 +127,12 @@ class _Recovery:
         if expected and manifest is not None and manifest.wal_id != expected:
             self.found(f"{self.directory}: the segment manifest belongs to another log")
             manifest = None
-        is_there = has_manifest or any(name.endswith(SUFFIX) for name in names)
+        is_there = has_manifest or any(segment_number(name) is not None for name in names)
         self._wal_id = manifest.wal_id if manifest is not None else expected * is_there
         for name in names:
-            if name.endswith(SUFFIX):
-                self._open(name)
+            no = segment_number(name)
+            if no is not None:
+                self._open(name, no)
         # A log that was damaged is written anew, from one segment on that has none before it.
         first = max((no for no, (_, head) in self._good.items() if not head.prev_end), default=0)
         leftovers = [segment_name(no) for no in (*self._good, *self._bad) if no < first]
@@ -146,14 +159,14 @@ class _Recovery:
         return Recovered(
             wal_id=self._wal_id,
             segments=segments,
-            spares=[name for name in names if _SPARE_NAME.fullmatch(name)],
+            spares=[name for name in names if is_spare_name(name)],
             next_batch=next_batch,
             groups=self.groups,
             dropped_bytes=dropped_bytes,
             dropped_at=dropped_at,
             manifest=manifest,
             newest=wanted,
-            leftovers=leftovers + self._foreign,
+            leftovers=leftovers,
             damage=self.damage.texts,
             damaged_groups={u: w for u, w in self.damage.groups().items() if u in self.groups},
             may_have_lost_groups=self.damage.may_have_lost_groups,
@@ -178,14 +191,9 @@ class _Recovery:
                 raise
             return True, None
 
-    def _open(self, name: str) -> None:
-        """Sort one segment file into good, bad and foreign."""
+    def _open(self, name: str, no: int) -> None:
+        """Sort the file of segment `no` into good and bad."""
         path = os.path.join(self.directory, name)
-        if not _SEGMENT_NAME.fullmatch(name) or int(name[: -len(SUFFIX)], 16) >= _NUMBER_END:
-            self.found(f"{path}: not a segment of a log")
-            self._foreign.append(name)
-            return
-        no = int(name[: -len(SUFFIX)], 16)
         try:
             fd = self.disk.open(path)
         except OSError as err:

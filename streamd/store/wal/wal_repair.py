@@ -14,7 +14,7 @@ from streamd.store.wal import wal_format as wf
 from streamd.store.wal.checkpoint import Checkpoint
 from streamd.store.wal.pinned_segments import SegmentsInUse
 from streamd.store.wal.segment import CurrentSegment
-from streamd.store.wal.wal_recovery import SUFFIX, Recovered, segment_name
+from streamd.store.wal.wal_recovery import Recovered, segment_number
 from streamd.types import Buffer, Entry, Index, Uid
 
 BATCH_BYTES = 1024 * 1024  # of entries that are written anew at once
@@ -94,12 +94,10 @@ def set_aside(disk: Disk, directory: str, recovered: Recovered) -> None:
     """Move what is no part of the log any more to `damaged-<n>/`, whole."""
     names = list(recovered.leftovers)
     if recovered.damage:
-        newest = segment_name(recovered.newest)
-        names += [
-            name
-            for name in disk.listdir(directory)
-            if name.endswith(SUFFIX) and name <= newest and name not in names
-        ]
+        for name in disk.listdir(directory):
+            no = segment_number(name)
+            if no is not None and no <= recovered.newest and name not in names:
+                names.append(name)
     if not names:
         return
     taken = [name for name in disk.listdir(directory) if name.startswith(ASIDE_PREFIX)]

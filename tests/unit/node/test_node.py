@@ -479,11 +479,11 @@ class OtherVolume(OsDisk):
 
 
 def test_what_can_not_be_set_aside_does_not_hold_up_the_start(tmp_path: Path) -> None:
-    """`lost+found`, where streams/ is a volume: the start was never over, without a word."""
+    """An orphan, where streams/ is a volume: the start was never over, without a word."""
 
     async def run() -> None:
         await (await started(tmp_path, OsDisk())).stopped()
-        place = tmp_path / "streamd" / "streams" / "lost+found"
+        place = tmp_path / "streamd" / "streams" / "99"
         place.mkdir()
         node = await started(tmp_path, OtherVolume())
         assert place.exists()

@@ -248,7 +248,10 @@ def test_what_is_none_of_ours_is_named_and_left_alone() -> None:
     disk.make_dirs(f"{ROOT}/lost+found")
     assert started(disk).foreign == [f"{ROOT}/lost+found"]
     disk.close(disk.open(f"{ROOT}/notes.txt", create=True))
-    assert started(disk).foreign == [f"{ROOT}/lost+found", f"{ROOT}/notes.txt"]
+    disk.close(disk.open(f"{ROOT}/wal/backup.wal", create=True))
+    disk.make_dirs(f"{ROOT}/streams/lost+found")
+    inner = [f"{ROOT}/wal/backup.wal", f"{ROOT}/streams/lost+found"]
+    assert started(disk).foreign == [f"{ROOT}/lost+found", f"{ROOT}/notes.txt", *inner]
     other = SimDisk()
     other.make_dirs(ROOT)
     other.close(other.open(f"{ROOT}/__init__.py", create=True))
