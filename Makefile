@@ -40,7 +40,7 @@ spark-package: $(SPARK)
 
 # Three nodes: the leader is killed half-way, a follower loses its copy of the stream.
 run: $(STAMP)
-	$(BIN)/python -m streamd.cli.cluster_demo $(ARGS)
+	$(BIN)/python -m examples.cluster_demo $(ARGS)
 
 # Three nodes and Spark: ingest, a streaming aggregate, export, damage, audit, repair, audit.
 pipeline: $(SPARK)
@@ -48,7 +48,7 @@ pipeline: $(SPARK)
 
 # The same flights through one node, killed and started again.
 run-single: $(STAMP)
-	$(BIN)/python -m streamd.cli.cluster_demo --single $(ARGS)
+	$(BIN)/python -m examples.cluster_demo --single $(ARGS)
 
 # As many processes as there are cores, but four at most: each may start a JVM.
 test: $(SPARK)

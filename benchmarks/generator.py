@@ -15,7 +15,7 @@ Figures = dict[str, float]
 
 
 class RunFailed(Exception):
-    """One measurement gave no figures; the table shows a gap."""
+    """Measurement without figures; the table shows a gap."""
 
 
 def generate(port: int, call: str, args: dict[str, Any]) -> Figures:

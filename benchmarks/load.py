@@ -44,7 +44,7 @@ class LoadError(Exception):
 
 
 class Link:
-    """One raw client connection: non-blocking, with whatever could not be sent yet."""
+    """Raw client connection: non-blocking, with the bytes that could not be sent yet."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 10)
@@ -318,8 +318,9 @@ def put_keys(port: int, *, size: int, seconds: float, keys: int, window: int) ->
 
 
 def publish_beside(port: int, *, size: int, seconds: float) -> Figures:
-    """One in flight of 128 bytes, while another process publishes `size` with a window of 1,000
-    into another stream. What holds up the log or the loop shows in the longest waits."""
+    """Publish 128 bytes with one in flight, while another process publishes `size` with a window
+    of 1,000 into another stream. Work that holds up the log or the loop shows in the longest
+    waits."""
     api = Api(port)
     api.create_stream("BESIDE", subjects=["beside"])
     api.close()

@@ -98,7 +98,7 @@ class Trickle(threading.Thread):
 
 
 def measure(row: Row, target: str, binary: str, seconds: float) -> Figures:
-    """One run of one row against one cluster. `target` is ours, ours_lazy, lazy or always."""
+    """Run of one row against one cluster. `target` is ours, ours_lazy, lazy or always."""
     sync = {"always": "always", "ours_lazy": "2m"}.get(target, "")
     with ClusterProcess(binary) as cluster:
         if row.fill:
@@ -168,7 +168,7 @@ def _failover(cluster: ClusterProcess, rounds: int) -> Figures:
 
 
 def _blackout(cluster: ClusterProcess) -> Figures:
-    """All three killed at once and started again: how long until the next ack."""
+    """Time to the next ack after all three are killed at once and started again."""
     trickle = Trickle(list(cluster.ports.values()))
     trickle.start()
     try:

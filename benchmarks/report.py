@@ -78,7 +78,7 @@ def verdict(row: Row, results: Mapping[str, Figures], peer: str) -> str:
 
 
 def line(row: Row, results: Mapping[str, Figures]) -> str:
-    """One row as plain text, for the terminal."""
+    """Row as plain text, for the terminal."""
     parts = [f"{NAMES[target]} {figure(row, found)}" for target, found in results.items()]
     ratios = [
         f"vs {NAMES[peer]} {verdict(row, results, peer)}"

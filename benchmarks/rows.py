@@ -1,4 +1,4 @@
-"""What is measured: one `Row` each, with what we mean to reach against the peer in the same run."""
+"""Rows of the benchmark, each with the ratio to the peer of the same run that it should reach."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `call` names a function of `load`, or a special row of `suite`.
+    """Line of the table. `call` names a function of `load`, or a special row of `suite`.
 
     `measure` is the figure that is compared: a rate (more is better) or a time (less is better).
     `reach_lazy` and `reach_always` are ratios ours/peer we mean to reach (peer/ours for times),

@@ -74,7 +74,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """One server, which may be stopped, killed and started again on the same directory and ports.
+    """Server that may be stopped, killed and started again on the same directory and ports.
 
     `sync` is "" for the server's own default, else the value of `jetstream.sync_interval`.
     `extra` is appended to the configuration as it is.

@@ -1,4 +1,4 @@
-"""How fast Spark reads, writes, exports and audits streams, on this machine, `local[2]`.
+"""Speed of Spark reading, writing, exporting and auditing streams on this machine, `local[2]`.
 
     make bench-spark                        # all rows, 2 to 5 million messages; about 17 minutes
     make bench-spark ARGS="--rows offline,audit --sizes 100 --count 1000000"
@@ -67,7 +67,7 @@ once, so that the JVM's warming up is in their figures."""
 
 @dataclass
 class Result:
-    """One row of the table. `seconds` of each run, the slowest first."""
+    """Row of the table. `seconds` of each run, the slowest first."""
 
     name: str
     size: int
@@ -154,7 +154,7 @@ def _watched() -> Iterator[Memory]:
 
 
 class Bench:
-    """All rows for one payload size, over one filled server."""
+    """Rows for one payload size, over one filled server."""
 
     def __init__(self, options: argparse.Namespace, size: int) -> None:
         self._options = options
@@ -271,7 +271,7 @@ class SparkRows:
         self._directory = directory
 
     def ceiling(self) -> Result:
-        """What Spark takes for rows that are ready, from Python into nothing."""
+        """Time that Spark takes for rows that are ready, from Python into nothing."""
         from benchmarks.spark_ceiling import CeilingSource
 
         self._spark.dataSource.register(CeilingSource)

@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 
 
 def measure(row: Row, target: str, binary: str, seconds: float) -> Figures:
-    """One run of one row against one server. `target` is ours, ours_lazy, lazy or always."""
+    """Run of one row against one server. `target` is ours, ours_lazy, lazy or always."""
     if row.is_replicated:
         return replicated.measure(row, target, binary, seconds)
     sync = {"always": "always", "ours_lazy": "2m"}.get(target, "")

@@ -95,7 +95,7 @@ def _work(args: argparse.Namespace) -> int:
 
 def _write_flights(directory: Path, count: int) -> Path:
     """The flights as one CSV file, the first `count` of them (0: all)."""
-    from streamd.cli.flights import DemoError, flights_archive
+    from examples.flights import DemoError, flights_archive
 
     try:
         packed = flights_archive()

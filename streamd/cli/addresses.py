@@ -15,7 +15,7 @@ _SIOCGIFCONF = 0x8912  # Linux: all IPv4 addresses, interface by interface
 
 
 def client_urls(options: Options, port: int) -> list[str]:
-    """Where clients can connect: what is advertised, else every address that is listened on."""
+    """URLs for clients: the advertised address, else every address that this server listens on."""
     if options.client_advertise:
         return [join_address(*client_address(options.client_advertise, port))]
     hosts = _reachable() if options.host in WILDCARDS else [options.host]
@@ -23,7 +23,7 @@ def client_urls(options: Options, port: int) -> list[str]:
 
 
 def listen_error(what: str, host: str, port: int, err: BaseException) -> str:
-    """Why it can't listen, in Go's words: tools read these lines."""
+    """The reason why a listener failed, in Go's words: tools read these lines."""
     if isinstance(err, OverflowError) or port > 65535:
         reason = f"listen tcp: address {port}: invalid port"
     else:

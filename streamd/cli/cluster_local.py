@@ -1,4 +1,4 @@
-"""Servers on loopback, from configurations made here: what `streamctl` and the demo run.
+"""Servers on loopback with generated configurations, for `streamctl` and the demonstrations.
 
 The processes outlive whoever started them. What is needed to find them again is in the cluster's
 directory: `cluster.json` (names, ports, the nodes' common secret) and a pid file per node.
@@ -63,7 +63,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """Where one node listens, on 127.0.0.1."""
+    """Ports of one node, on 127.0.0.1."""
 
     name: str
     port: int
@@ -72,7 +72,7 @@ class NodeAddress:
 
 
 class LocalNode:
-    """One server: its files, its process, what it says about itself."""
+    """A server of the cluster: its files, its process, its monitoring answers."""
 
     def __init__(self, directory: Path, address: NodeAddress) -> None:
         self.directory = directory / address.name
@@ -198,13 +198,13 @@ class LocalNode:
         return f"server {found.get('server_name', '?')!r} with its data in {where or '?'}"
 
     def taken_ports(self) -> list[int]:
-        """Those of this node's ports on which something listens."""
+        """Ports of this node on which some process listens."""
         address = self.address
         ports = (address.port, address.http_port, address.cluster_port)
         return [port for port in ports if _is_taken(port)]
 
     def exit_status(self) -> int | None:
-        """Of the process that this object started; None while it runs, or if it started none."""
+        """Exit status of the process that this object started; None if there is none or it runs."""
         return None if self._child is None else self._child.poll()
 
     def log_tail(self, lines: int = 15, *, since_bytes: int = 0) -> str:
@@ -275,7 +275,7 @@ class LocalCluster:
 
     @property
     def urls(self) -> list[str]:
-        """What a client connects to."""
+        """URLs of all nodes, for clients."""
         return [node.url for node in self.nodes]
 
     @property
@@ -385,7 +385,7 @@ cluster {{
 
 
 def how_it_ended(status: int | None) -> str:
-    """What the exit status of a process that should go on says, in words; None: not known."""
+    """Words for the exit status of a process that should have gone on; None: not known."""
     if status is None:
         return "does not run any more"
     if status < 0:

@@ -44,7 +44,7 @@ DEFAULT_HEALTH_URL = "http://127.0.0.1:8222/healthz"
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One row of `cluster status`. Counts are None where the node did not tell."""
+    """A row of `cluster status`. Counts are None where the node did not answer."""
 
     node: str
     pid: int  # 0: it does not run

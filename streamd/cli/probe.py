@@ -73,7 +73,7 @@ def _options(pid: int, arguments: list[str]) -> Options:
 
 
 def _arguments(pid: int) -> list[str] | None:
-    """What the server that process `pid` is was started with; None if it is none."""
+    """Arguments of the server that runs as process `pid`; None if that is no server."""
     try:
         words = [
             os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

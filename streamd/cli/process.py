@@ -1,4 +1,4 @@
-"""One running server: builds its parts, joins them, obeys signals and takes them down again."""
+"""A running server: builds its parts, joins them, obeys signals and takes them down again."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class ServerProcess:
             raise StartError(str(err)) from err
 
     def _open_gate(self, cluster: Cluster) -> None:
-        """Have clients of servers without JetStream served by those that have it."""
+        """Serve clients of servers without JetStream by way of those that have it."""
         from streamd.net.route.jetstream_gateway import Gate, GateKeeper
 
         if self._node is None:
@@ -461,7 +461,8 @@ class ServerProcess:
             self._postponed.append(action)
 
     def _ignore_signals(self) -> None:
-        """All is done but the interpreter's own end; a signal would be shown as its cause."""
+        """Ignore signals from here on: only the interpreter's own end is left, and a signal would
+        be shown as its cause."""
         loop = asyncio.get_running_loop()
         for number in _SIGNAL_WORDS:
             loop.remove_signal_handler(number)

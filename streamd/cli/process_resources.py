@@ -1,4 +1,4 @@
-"""What one server takes of its machine: memory, disk, open files, the interpreter's settings."""
+"""Resources that a server takes of its machine: memory, disk, open files, interpreter."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def tune_interpreter() -> None:
 
 
 def leave_interpreter() -> None:
-    """Before the process ends: spare it the interpreter's last look at all that lives, which takes
+    """Spare the ending process the interpreter's last pass over all live objects, which takes
     more than a second with 10,000 streams. Whoever restarts it waits for that."""
     gc.freeze()
 
 
 def connections_max() -> int:
-    """How many clients leave the files that streams, the log and the peers need; 0: no limit."""
+    """Bound on clients that leaves the files which streams, log and peers need; 0: no limit."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return 0
@@ -80,8 +80,8 @@ def check_files() -> None:
 
 
 def open_blocks_max() -> int:
-    """How many files of blocks may be open to be written: what else is needed is left, and each
-    may be open twice (store/direct_io.py)."""
+    """Bound on block files open for writing, which leaves all other files that the server needs;
+    each may be open twice (store/direct_io.py)."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         files = limits.OPEN_FILES
@@ -90,7 +90,7 @@ def open_blocks_max() -> int:
 
 
 def files_reserved() -> int:
-    """How many files the store holds open, to give them up for one that it must open."""
+    """Count of files that the store holds in reserve, to close for one that it must open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return limits.OPEN_FILES_RESERVED
@@ -103,8 +103,8 @@ def memory_share() -> int:
 
 
 def storage_share(directory: str) -> int:
-    """What the store directory holds, and three quarters of what is free where it is (or will be);
-    1 TB if unknown.
+    """Bytes that the store directory holds plus three quarters of the free space where it is (or
+    will be); 1 TB if unknown.
 
     Of the free space alone it would be less at each start, and less than is stored some day.
     """

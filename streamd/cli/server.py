@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def version_text(program: str) -> str:
-    """What `--version` prints. Under nats-server's name just what tools that gate on it expect."""
+    """Text of `--version`. Under nats-server's name exactly the text that tools gate on."""
     if program == NAME_OF_PEER:
         return f"{program}: v{NATS_LEVEL}"
     return f"{program}: v{__version__} (compatible with {NAME_OF_PEER} v{NATS_LEVEL})"

@@ -40,7 +40,7 @@ _BLANK = b"NATS/1.0\r\n"
 
 
 class TailError(StreamdError):
-    """What was asked for can't be done; the text says why."""
+    """Failure of a `tail` command; the text says why."""
 
 
 def add(commands: Any) -> None:

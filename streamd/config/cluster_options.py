@@ -14,7 +14,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class RouteUrl(NamedTuple):
-    """Where a peer listens; with credentials if they differ from the cluster's own."""
+    """Address of a peer; with credentials if they differ from the cluster's own."""
 
     host: str
     port: int
@@ -37,7 +37,7 @@ class ClusterTls(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Who the peers are and how this server meets them."""
+    """Peers of this server and how it connects to them."""
 
     name: str = ""  # "": any cluster's
     host: str = "0.0.0.0"
@@ -98,7 +98,7 @@ def parse_routes(text: str) -> tuple[RouteUrl, ...]:
 
 
 def parse_cluster_url(text: str) -> tuple[str, int, str, str]:
-    """Read what `--cluster` says: host, port (-1: any free one), user and password.
+    """Parse the value of `--cluster`: host, port (-1: any free one), user and password.
 
     Raises ConfigError.
     """

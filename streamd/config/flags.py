@@ -99,7 +99,7 @@ class UsageError(ConfigError):
 
 @dataclass(slots=True)
 class CommandLine:
-    """What the command line asks for, before the configuration file is read."""
+    """Settings of the command line, before the configuration file is read."""
 
     wants_help: bool = False
     wants_version: bool = False
@@ -300,7 +300,7 @@ def options_from(line: CommandLine) -> Options:
 
 
 def _settle_credentials(options: Options, given: set[str]) -> None:
-    """Choose what holds when the file and the flags `given` both say who may connect: users of the
+    """Settle the credentials when the file and the flags `given` both name users: users of the
     file, else a token, else a user and its password. So it is in nats-server. A flag never takes
     `users` away: an empty one, or a password alone, would leave the server open to all."""
     if options.is_open_besides_system:

@@ -21,7 +21,7 @@ Reader = Callable[[str], str]
 
 
 class Value:
-    """One value of the tree: `raw` is a str, int, float, bool, list[Value] or dict[str, Value]."""
+    """A value of the tree: `raw` is a str, int, float, bool, list[Value] or dict[str, Value]."""
 
     __slots__ = ("col", "file", "is_referred_to", "key", "line", "raw")
 

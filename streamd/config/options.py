@@ -1,4 +1,4 @@
-"""What a server is told to do: `Options`, defaults applied.
+"""Options of a server, defaults applied.
 
 `reader.py` fills them from a configuration file, `flags.py` lays the command line over that, and
 `finish` checks what only makes sense as a whole.
@@ -74,7 +74,7 @@ class JetStreamOptions:
 
     @property
     def asset_limits(self) -> AssetLimits:
-        """What each stream and consumer is held to."""
+        """Limits of each stream and consumer."""
         return AssetLimits(
             ack_pending_max=max(0, self.max_ack_pending),
             request_batch_max=max(0, self.max_request_batch),
@@ -83,7 +83,7 @@ class JetStreamOptions:
 
     @property
     def batch_limits(self) -> BatchLimits:
-        """What atomic batches are held to; what is not more than 0 is not set."""
+        """Limits of atomic batches; a value of 0 or less is not set."""
         return BatchLimits(
             per_stream_max=max(0, self.max_batches_per_stream),
             per_server_max=max(0, self.max_batches_total),
@@ -98,7 +98,7 @@ class JetStreamOptions:
 
 @dataclass(slots=True)
 class Options:
-    """All settings of one server process, defaults applied. Times are ns, sizes are bytes."""
+    """Settings of one server process, defaults applied. Times are ns, sizes are bytes."""
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
@@ -170,7 +170,7 @@ class Options:
 
     @property
     def log_settings(self) -> dict[str, Any]:
-        """Where and how to log: the arguments of obs.log.Log."""
+        """Arguments of the server log: path, levels and format."""
         return {
             "path": self.log_file,
             "is_debug": self.is_debug,

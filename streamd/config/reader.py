@@ -1,4 +1,4 @@
-"""How a parsed configuration becomes `Options`.
+"""Reader of a parsed configuration: a tree of values in, `Options` out.
 
 Every key of nats-server is known here. One that is not served and protects or separates is refused;
 one that only adds is ignored with a warning that names it; an unknown key is an error.

@@ -1,4 +1,4 @@
-"""Who may connect, as a configuration says it: `authorization` and `accounts`."""
+"""Users and permissions of a configuration: `authorization` and `accounts`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One configuration value as what an option wants: a text, a flag, a number, a list, an address.
+"""Conversion of a configuration value to a text, a flag, a number, a list or an address.
 
 Each raises ConfigError, which names the setting, its place, what it has and what it must have.
 """
@@ -104,7 +104,7 @@ def as_list(value: Value) -> list[Value]:
 
 
 def as_routes(value: Value) -> tuple[RouteUrl, ...]:
-    """Where peers listen: an array of URLs."""
+    """Addresses of peers: an array of URLs."""
     if not isinstance(value.raw, list):
         raise mismatch(value, "a list")
     routes = []

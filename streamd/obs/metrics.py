@@ -143,7 +143,7 @@ _Gauge = Callable[[str, str, float, tuple[tuple[str, str], ...]], None]
 
 
 class _Family:
-    """One metric with its samples, as lines of text."""
+    """Metric with its samples, as lines of text."""
 
     __slots__ = ("_head", "_lines", "_name")
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 def test_the_main_job_ends_well(more: list[str], tmp_path: Path) -> None:
     ran = subprocess.run(
         [
-            *(sys.executable, "-m", "streamd.cli.cluster_demo", "--exit", "--flights", "20000"),
+            *(sys.executable, "-m", "examples.cluster_demo", "--exit", "--flights", "20000"),
             *("--directory", str(tmp_path / "demo"), "--port", "14222"),
             *("--http-port", "18222", "--cluster-port", "16222"),
             *more,

@@ -17,11 +17,11 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js.errors import NotFoundError, ServiceUnavailableError
 
-from streamd.cli import cluster_reader
-from streamd.cli.cluster_demo import ClusterReport, ReadBeside
+from examples import cluster_reader
+from examples.cluster_demo import ClusterReport, ReadBeside
+from examples.cluster_reader import Reader, seen_in
+from examples.flights import DemoError, progress_bars
 from streamd.cli.cluster_local import LocalCluster, Ports
-from streamd.cli.cluster_reader import Reader, seen_in
-from streamd.cli.flights import DemoError, progress_bars
 
 COUNT = 30
 

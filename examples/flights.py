@@ -1,4 +1,4 @@
-"""The input of the main job: the flights, what is counted of them, and how that is shown."""
+"""Input of the demonstration: the flights, figures of a run, and how the figures are shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = 1000
 DUPLICATE_WINDOW_S = 3600  # longer than the job: everything sent again must be recognised
 
 LOST_ERRORS = (ConnectionError, RuntimeError)
-"""What a write raises when the connection was lost just now. RuntimeError is uvloop's: the socket
+"""Errors of a write whose connection was lost just now. RuntimeError is uvloop's: the socket
 is closed, and nats-py has not heard of it yet."""
 
 console = Console()
@@ -79,7 +79,7 @@ class Flights:
 
 @dataclass
 class Report:
-    """What happened to the flights."""
+    """Figures of a run."""
 
     published: int = 0
     acked: dict[int, int] = field(default_factory=dict)  # flight -> sequence
@@ -134,14 +134,14 @@ def progress_bars() -> Progress:
 
 
 def freeze_garbage() -> None:
-    """What is loaded by now stays loaded: the collector need not look at it again, and seldom at
-    the rest. It took a third of the publisher's time."""
+    """Exempt all objects loaded by now from garbage collection, and collect the others seldom:
+    collections took a third of the publisher's time."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 def free_port(wanted: int) -> int:
-    """The wanted port of loopback, or any free one when something has it."""
+    """Return the wanted port of loopback, or a free one if that is taken."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

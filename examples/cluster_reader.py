@@ -28,7 +28,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
 from nats.js.errors import ServiceUnavailableError
 
-from streamd.cli.flights import BATCH, LOST_ERRORS, freeze_garbage
+from examples.flights import BATCH, LOST_ERRORS, freeze_garbage
 
 ACK_WAIT_S = 2.0  # what a message costs whose ack went to a server that was killed
 NEW_WITHIN_S = 60.0
@@ -36,7 +36,7 @@ FETCH_WITHIN_S = 1.0
 RETRY_S = 0.05
 _SEEN = Struct("<Q16s")  # stream sequence, digest
 _NO_LEADER = (ServiceUnavailableError, NatsTimeout, NoRespondersError, *LOST_ERRORS)
-"""What a request meets whose server or leader was killed: it was done, or not."""
+"""Errors of a request whose server or leader was killed: it may have been done."""
 
 
 def digest_of(subject: str, msg_id: str, payload: bytes) -> bytes:

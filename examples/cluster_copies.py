@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
+from examples.flights import STREAM
 from streamd.cli.cluster_local import LocalCluster, LocalNode
-from streamd.cli.flights import STREAM
 
 EQUAL_WITHIN_S = 60.0
 POLL_S = 0.01
@@ -17,7 +17,7 @@ POLL_S = 0.01
 
 @dataclass
 class Replica:
-    """One node's copy of the stream, as that node tells it."""
+    """Copy of the stream on one node, as that node reports it."""
 
     name: str
     role: str = "-"

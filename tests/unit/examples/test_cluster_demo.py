@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("nats", reason="the client is not installed: streamd-server[demo]")
 
-from streamd.cli import cluster_demo
-from streamd.cli.cluster_demo import ClusterReport, Publisher
-from streamd.cli.flights import Flights
+from examples import cluster_demo
+from examples.cluster_demo import ClusterReport, Publisher
+from examples.flights import Flights
 
 KEYS = [f"key {number}" for number in range(20)]
 

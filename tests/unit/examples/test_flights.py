@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from streamd.cli import flights
+from examples import flights
 
 
 @pytest.mark.skipif(
