@@ -149,7 +149,9 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
     return table
 
 
-class _PubSub(Protocol):
+class Subscriptions(Protocol):
+    """The subscriptions of this node, to which the API adds its own."""
+
     def subscribe_internal(self, pattern: bytes, callback: Any) -> Any: ...
 
 
@@ -196,12 +198,12 @@ class Router:
         """Requests so far, for monitoring."""
         return self.context.counts
 
-    def attach(self, pubsub: _PubSub) -> None:
+    def attach(self, subscriptions: Subscriptions) -> None:
         """Answer what is published to `$JS.API.>`, and announce what streams report."""
         events: Any = self.context.node
         events.on_stream_event = self.advisories.on_stream_event
         events.on_meta_event = self.advisories.on_meta_event
-        pubsub.subscribe_internal(PREFIX + b">", self._on_message)
+        subscriptions.subscribe_internal(PREFIX + b">", self._on_message)
 
     def _on_message(
         self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: Any

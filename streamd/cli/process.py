@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL
@@ -20,6 +20,8 @@ from streamd.config.options import Options
 from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError, describe
 from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S, UNSERVED_AT_STOP_S
+from streamd.net.client.client_registry import ClientRegistry
+from streamd.net.client.connection import ClientConn
 from streamd.net.client.listener import Listener
 from streamd.net.client.sockets import listening_socket
 from streamd.net.client.user_info import SystemAnswers, UserInfo
@@ -28,8 +30,8 @@ from streamd.net.monitoring.documents import Monitoring
 from streamd.net.monitoring.http import HttpServer
 from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.sliced_pages import Slicer
-from streamd.net.monitoring.stats import Sources
-from streamd.net.pubsub.message_router import PubSub
+from streamd.net.monitoring.stats import ServerStats
+from streamd.net.pubsub.message_router import MessageRouter
 from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
 
@@ -149,18 +151,24 @@ class ServerProcess:
 
     async def _start(self) -> None:
         options, log = self._options, self._log
-        pubsub = PubSub(options, server_id=self._server_id, server_name=self._server_name, log=log)
-        self._pubsub = pubsub
-        answers = SystemAnswers(pubsub, has_jetstream=options.jetstream.is_enabled)
-        UserInfo(pubsub, answers)
+        self._router = router = MessageRouter(domain=options.jetstream.domain)
+        clients: ClientRegistry[ClientConn] = ClientRegistry(options.max_closed_clients)
+        answers = SystemAnswers(
+            router.publish,
+            options,
+            server_id=self._server_id,
+            server_name=self._server_name,
+            has_jetstream=options.jetstream.is_enabled,
+        )
+        UserInfo(router.subscriptions, answers)
         self._monitoring = Monitoring(
             options,
-            sources=Sources(pubsub),
+            stats=ServerStats(clients, router),
             server_id=self._server_id,
             server_name=self._server_name,
         )
         self._slicer = Slicer(asyncio.get_running_loop().call_soon)
-        AccountPings(pubsub, self._monitoring, answers, self._slicer)
+        AccountPings(router.subscriptions, self._monitoring, answers, self._slicer)
         if options.has_http:
             self._start_http()
         if options.cluster.is_enabled:
@@ -180,8 +188,11 @@ class ServerProcess:
             await self._start_cluster(self._cluster)
         self._listener = Listener(
             options,
-            pubsub,
+            router,
+            clients,
             self._node,
+            server_id=self._server_id,
+            server_name=self._server_name,
             log=log,
             connections_max=process_resources.connections_max(),
         )
@@ -223,8 +234,10 @@ class ServerProcess:
 
     async def _start_cluster(self, cluster: Cluster) -> None:
         """Listen for other servers and dial those that are configured."""
+        from streamd.net.route import remote_messages
+
         options = self._options.cluster
-        self._pubsub.attach_peers(cluster)
+        remote_messages.connect(self._router, cluster)
         self._open_gate(cluster)
         self._monitoring.attach_cluster(cluster)
         try:
@@ -237,14 +250,22 @@ class ServerProcess:
 
     def _open_gate(self, cluster: Cluster) -> None:
         """Serve clients of servers without JetStream by way of those that have it."""
-        from streamd.net.route.jetstream_gateway import Gate, GateKeeper
+        from streamd.net.route.jetstream_gateway import GatewayServer, GatewayStream
 
-        if self._node is None:
-            Gate(self._pubsub, cluster)
-        elif self._node.is_clustered:
+        node, router = self._node, self._router
+        if node is None:
+            table = router.subscriptions.table
+            GatewayStream(table, router.publish, cluster, self._server_name)
+        elif node.is_clustered:
             call_soon = asyncio.get_running_loop().call_soon
             domain = self._options.jetstream.domain
-            GateKeeper(self._pubsub, self._node, cluster, call_soon, domain)
+
+            def stream_subjects() -> Iterator[str]:
+                for asset in node.meta.streams_by_name.values():
+                    yield from asset.config.get("subjects") or ()
+
+            server = GatewayServer(router, stream_subjects, cluster, call_soon, domain)
+            node.catalog.on_change = server.streams_changed
 
     def _share_urls(self, cluster: Cluster) -> None:
         """Tell other servers where our clients connect, and our clients of theirs."""
@@ -279,7 +300,7 @@ class ServerProcess:
         sync = "always" if js.is_sync_always else js.sync_interval_ns / 1e9
         self._node = node = Node(
             store_dir=store_dir,
-            wires=self._pubsub,
+            wires=self._router,
             server_id=self._server_id,
             server_name=self._server_name,
             sync=sync,
@@ -308,20 +329,20 @@ class ServerProcess:
             if isinstance(err, CorruptionError) and not node.is_clustered:
                 hint = " (to go on without what is lost: --accept-loss)"
             raise StartError(f"Can't start JetStream: {describe(err)}{hint}") from err
-        self._pubsub.attach(node)
-        router = Router(
+        self._router.attach(node)
+        api = Router(
             node,
-            self._pubsub,
+            self._router,
             server_version=NATS_LEVEL,
             domain=js.domain,
             asset_limits=js.asset_limits,
         )
-        router.attach(self._pubsub)
+        api.attach(self._router.subscriptions)
         if js.domain:
-            _serve_domain(js.domain, router, self._pubsub)
-        node.on_stream_event = router.advisories.on_stream_event
+            _serve_domain(js.domain, api, self._router)
+        node.on_stream_event = api.advisories.on_stream_event
         node.on_store_gone = self._on_store_gone
-        self._monitoring.attach(JetStreamSources(node, router))
+        self._monitoring.attach(JetStreamSources(node, api))
         self._log_jetstream(memory_max, storage_max)
         log.info(f"Took {_took(started)} to start JetStream")
 
@@ -525,14 +546,14 @@ class ServerProcess:
         self._stop_wanted.set()
 
 
-def _serve_domain(domain: str, router: Any, pubsub: PubSub) -> None:
+def _serve_domain(domain: str, api: Any, router: MessageRouter) -> None:
     """Answer `$JS.<domain>.API.>` as well: what clients use that name the domain."""
     prefix = b"$JS.%b.API." % domain.encode()
 
     def handle(subject: bytes, reply: bytes, headers: bytes, payload: bytes, conn: Any) -> None:
-        router.handle(b"$JS.API." + subject[len(prefix) :], reply, headers, payload, conn)
+        api.handle(b"$JS.API." + subject[len(prefix) :], reply, headers, payload, conn)
 
-    pubsub.subscribe_internal(prefix + b">", handle)
+    router.subscriptions.subscribe_internal(prefix + b">", handle)
 
 
 def _default_name(options: Options) -> str:

@@ -120,14 +120,14 @@ class Cluster(RuleBasedStateMachine):
     def interest_is_what_others_want(self):
         self.mesh.settle()
         for server in "abc":
-            remotes = self.mesh.beds[server].pubsub.remotes
-            for node in remotes.nodes():
+            interest = self.mesh.beds[server].subscriptions.remote_interest
+            for node in self.mesh.remotes[server].nodes():
                 wanted = {
                     (pattern, queue)
                     for at, _, pattern, queue in self.subs.values()
                     if at == node.node_id
                 }
-                found = [(one.pattern, one.queue) for one in remotes.subscriptions(node.node_id)]
+                found = [(one.pattern, one.queue) for one in interest.of_node(node.node_id)]
                 assert len(found) == len(wanted) and set(found) == wanted
 
 

@@ -1,8 +1,8 @@
 """One client connection: its socket from beginning to end, and what the client asks for.
 
-The parser turns chunks into events, `PubSub` routes what is published; publishes and subscriptions
-are checked here in between. The rest is in the classes it is built on: `client_session` knows who
-the client is, `client_output` sends.
+The parser turns chunks into events, `MessageRouter` routes what is published; publishes and
+subscriptions are checked here in between. The rest is in the classes it is built on:
+`client_session` knows who the client is, `client_output` sends.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ class ClientConn(ClientSession):
     def _unsubscribe(self, subs: list[Subscription]) -> None:
         """Take out subscriptions that are not open any more: as many as the client's share of the
         loop allows, for it may have had a million, and the rest when others had theirs."""
-        pubsub = self._pubsub
-        until = pubsub.clock() + CLIENT_SHARE_S
+        unsubscribe, clock = self._router.subscriptions.unsubscribe, self._output_queue.clock
+        until = clock() + CLIENT_SHARE_S
         while subs:
-            pubsub.unsubscribe(subs.pop())
-            if not len(subs) % 64 and pubsub.clock() >= until:
+            unsubscribe(subs.pop())
+            if not len(subs) % 64 and clock() >= until:
                 break
         if subs:
             self._loop.call_later(0, self._unsubscribe, subs)
@@ -122,8 +122,8 @@ class ClientConn(ClientSession):
     # --- events ---------------------------------------------------------------------------------
 
     def _handle(self, events: list[Event]) -> None:
-        pubsub = self._pubsub
-        pubsub.begin_chunk()
+        router, output_queue = self._router, self._output_queue
+        router.begin_chunk()
         try:
             for at, event in enumerate(events):
                 kind = event[0]
@@ -151,12 +151,12 @@ class ClientConn(ClientSession):
                     self._fail("Client Closed")
                 if self.is_closed:
                     break
-                if at + 1 < len(events) and pubsub.clock() >= pubsub.until:
+                if at + 1 < len(events) and output_queue.clock() >= output_queue.until:
                     self._go_on_later(events[at + 1 :])
                     break
         finally:
             self._touch()
-            pubsub.end_chunk(self)
+            router.end_chunk(self)
 
     # --- publishes ------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class ClientConn(ClientSession):
         header = headers[0] if headers is not None else b""
         if reply.startswith(RESERVED_REPLIES) or (header and not self.has_headers):
             return False
-        if not self._pubsub.publish_lone(self, subject, reply, header, payload):
+        if not self._router.publish_lone(self, subject, reply, header, payload):
             return False
         self.last_activity_ns = self.last_read_ns
         self.in_msgs += 1
@@ -220,7 +220,7 @@ class ClientConn(ClientSession):
         headers: list[bytes] | None,
         payloads: list[bytes],
     ) -> int:
-        return self._pubsub.publish_batch(self, subjects, replies, headers, payloads)
+        return self._router.publish_batch(self, subjects, replies, headers, payloads)
 
     def _publish_checked(
         self,
@@ -232,9 +232,9 @@ class ClientConn(ClientSession):
         """Publish one by one, each with its own checks and its own `+OK` or `-ERR`. Returns how
         many were dealt with."""
         now_ns = time.monotonic_ns()
-        pubsub = self._pubsub
+        router, output_queue = self._router, self._output_queue
         for at, subject in enumerate(subjects):
-            if at and pubsub.clock() >= pubsub.until:
+            if at and output_queue.clock() >= output_queue.until:
                 return at
             reply = replies[at] if replies is not None else b""
             if self.is_pedantic and not is_valid_literal(subject):
@@ -247,7 +247,7 @@ class ClientConn(ClientSession):
                 continue
             if self.is_verbose:
                 self.out.append(b"+OK")
-            pubsub.publish_batch(
+            router.publish_batch(
                 self,
                 [subject],
                 [reply] if reply else None,
@@ -284,7 +284,7 @@ class ClientConn(ClientSession):
             sub = Subscription(subject, queue, sid, self)
             sub.is_filtered = self._is_filtered(subject)
             self.subs[sid] = sub
-            self._pubsub.subscribe(sub)
+            self._router.subscriptions.subscribe(sub)
         if self.is_verbose:
             self.out.append(b"+OK")
 

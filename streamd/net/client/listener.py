@@ -17,6 +17,7 @@ from streamd.config.options import Options
 from streamd.limits import LISTENER_CLOSE_S
 from streamd.net.client.auth import Authenticator
 from streamd.net.client.busy_poll import Attention
+from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.connection import ClientConn
 from streamd.net.client.output import ClientOutput
 from streamd.net.client.password_checks import PasswordChecks
@@ -24,7 +25,7 @@ from streamd.net.client.reauthentication import Recheck
 from streamd.net.client.session import ClientSession
 from streamd.net.client.sockets import serve
 from streamd.net.client.tracing import TracedConn
-from streamd.net.pubsub.message_router import PubSub
+from streamd.net.pubsub.message_router import MessageRouter
 from streamd.obs.server_log import Log
 from streamd.types import ACCOUNT
 
@@ -39,14 +40,18 @@ class Listener:
     def __init__(
         self,
         options: Options,
-        pubsub: PubSub,
+        router: MessageRouter,
+        registry: ClientRegistry[ClientConn],
         node: Any | None,
         *,
+        server_id: str,
+        server_name: str,
         log: Log | None = None,
         connections_max: int = 0,
     ) -> None:
         self.options = options
-        self.pubsub = pubsub
+        self.router = router
+        self.registry = registry
         self.auth = Authenticator(options)
         self.passwords = PasswordChecks()
         self.attention = Attention()
@@ -61,8 +66,8 @@ class Listener:
         # Sockets not yet let go of; a closed connection stays here while its last bytes go out.
         self._open: set[ClientConn] = set()
         self._info: dict[str, Any] = {
-            "server_id": pubsub.server_id,
-            "server_name": pubsub.server_name,
+            "server_id": server_id,
+            "server_name": server_name,
             "version": NATS_LEVEL,
             "proto": 1,
             "git_commit": f"streamd-{__version__}",
@@ -113,7 +118,7 @@ class Listener:
         self.passwords.close()
         if not leaves_open:
             self.stop_listening()
-        self.pubsub.write_out(None)
+        self.router.output_queue.write_out(None)
         ending = [conn for conn in self._open if conn.pending_bytes or not leaves_open]
         for conn in ending:
             conn.close("Server Shutdown")
@@ -157,7 +162,6 @@ class Listener:
         would not be let in any more end, the youngest if they are too many."""
         self.options = options
         self.auth = Authenticator(options, self.auth)
-        self.pubsub.options = options
         for conn in self._open:
             conn.options_changed()
         self._info.pop("auth_required", None)
@@ -169,15 +173,15 @@ class Listener:
             self._info |= fresh
             for conn in list(self._open):
                 conn.send_info()
-        if 0 < options.max_connections < len(self.pubsub.conns):
-            for conn in list(self.pubsub.conns.values())[options.max_connections :]:
+        if 0 < options.max_connections < len(self.registry.open):
+            for conn in list(self.registry.open.values())[options.max_connections :]:
                 conn.close("Maximum Connections Exceeded", b"maximum connections exceeded")
         self.recheck(list(self._open))
 
     def recheck(self, conns: list[ClientSession]) -> None:
         """Judge connections by what is configured now."""
         auth = self.auth
-        Recheck(conns, auth, lambda: auth is self.auth, self.pubsub.clock).go_on()
+        Recheck(conns, auth, lambda: auth is self.auth, self.router.output_queue.clock).go_on()
 
     def _shown_address(self) -> tuple[str, int]:
         """Where clients are told that this server is."""
@@ -196,17 +200,17 @@ class Listener:
 
     def register(self, conn: ClientConn) -> bytes:
         """Take in a new connection; returns why not, as the text of its `-ERR`."""
-        self.pubsub.connections_total += 1
-        conn.cid = self.pubsub.connections_total
+        self.registry.connections_total += 1
+        conn.cid = self.registry.connections_total
         self._open.add(conn)
-        count = len(self.pubsub.conns)
+        count = len(self.registry.open)
         if 0 < self._connections_max <= count:
             return self._refuse(count, "the process may not open enough files (ulimit -n)")
         if 0 < self.options.max_connections <= count:
             return self._refuse(count, "maximum connections exceeded (max_connections)")
         if count < self._refused_at // 2:
             self._refused_at = 0
-        self.pubsub.conns[conn.cid] = conn
+        self.registry.open[conn.cid] = conn
         return b""
 
     def _refuse(self, count: int, reason: str) -> bytes:
@@ -218,7 +222,7 @@ class Listener:
 
     def closing(self, conn: ClientConn) -> None:
         """A connection ends; its subscriptions are still there to be looked at."""
-        self.pubsub.conn_closing(conn)
+        self.registry.close(conn)
 
     def gone(self, conn: ClientConn) -> None:
         """A connection's socket is closed."""

@@ -28,7 +28,8 @@ class ClientOutput(asyncio.Protocol):
         "_linger_timer",
         "_listener",
         "_loop",
-        "_pubsub",
+        "_output_queue",
+        "_router",
         "_sent_msgs",
         "_transport",
         "cid",
@@ -46,7 +47,8 @@ class ClientOutput(asyncio.Protocol):
 
     def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._listener = listener
-        self._pubsub = listener.pubsub
+        self._router = listener.router
+        self._output_queue = listener.router.output_queue
         self._loop = loop or asyncio.get_running_loop()
         self._transport: Any = None
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -84,13 +86,13 @@ class ClientOutput(asyncio.Protocol):
         """Send whole messages, CRLFs and all, behind what was collected before."""
         if self.is_closed or not blob:
             return
-        if self.out or self._pubsub.is_in_chunk:
+        if self.out or self._output_queue.is_in_chunk:
             self.out.append(blob[:-2])
-            if not self._pubsub.is_in_chunk:
+            if not self._output_queue.is_in_chunk:
                 self.flush()
             elif not self.is_dirty:
                 self.is_dirty = True
-                self._pubsub.dirty.append(self)
+                self._output_queue.dirty.append(self)
             return
         self.last_activity_ns = time.time_ns()
         self._write(blob)
@@ -105,7 +107,7 @@ class ClientOutput(asyncio.Protocol):
     def _touch(self) -> None:
         if self.out and not self.is_dirty:
             self.is_dirty = True
-            self._pubsub.dirty.append(self)
+            self._output_queue.dirty.append(self)
 
     def _error(self, text: bytes) -> None:
         self.out.append(b"-ERR '%b'" % text)
@@ -134,7 +136,7 @@ class ClientOutput(asyncio.Protocol):
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
-        self._pubsub.on_drained()
+        self._router.on_drained()
 
     def _is_near_limit(self) -> bool:
         waiting = self._transport.get_write_buffer_size()
@@ -161,7 +163,7 @@ class ClientOutput(asyncio.Protocol):
             self._start_deadline()
 
     def _drop_slow(self, reason: str) -> None:
-        self._pubsub.slow_consumers_count += 1
+        self._listener.registry.slow_consumers_count += 1
         self._listener.on_slow_consumer(self, reason)
         self._forget(reason)
         self._transport.abort()
@@ -182,7 +184,7 @@ class ClientOutput(asyncio.Protocol):
         sub = self._sole_receiver(reply[: reply.rfind(b".") + 1])
         if sub is None:
             return False
-        blob, body_bytes = ack_line(stream, sub.sid, reply, seq, self._pubsub.domain_field)
+        blob, body_bytes = ack_line(stream, sub.sid, reply, seq, self._router.domain_field)
         self.out_msgs += 1
         self.out_bytes += body_bytes
         sub.delivered_count += 1
@@ -194,7 +196,7 @@ class ClientOutput(asyncio.Protocol):
         sub = self._sole_receiver(shared_prefix(replies))
         if sub is None:
             return False
-        blob, body_bytes = ack_run(stream, sub.sid, replies, seqs, self._pubsub.domain_field)
+        blob, body_bytes = ack_run(stream, sub.sid, replies, seqs, self._router.domain_field)
         count = len(replies)
         self.out_msgs += count
         self.out_bytes += body_bytes
@@ -204,30 +206,31 @@ class ClientOutput(asyncio.Protocol):
 
     def _sole_receiver(self, prefix: bytes | None) -> Subscription | None:
         """Return this connection's subscription if it alone receives all replies of `prefix`."""
-        route = self._pubsub.table.find_under(prefix) if prefix else None
+        route = self._router.subscriptions.table.find_under(prefix) if prefix else None
         if route is None or len(route.plain) != 1:
             return None
         if route.queues or route.streams or route.remote is not None:
             return None
         sub = route.plain[0]
-        if sub.conn is not self or sub.max_msgs or sub.is_filtered or not sub.is_open:
+        receiver: object = sub.conn
+        if receiver is not self or sub.max_msgs or sub.is_filtered or not sub.is_open:
             return None
         return sub
 
     def _publish_acks_each(
         self, stream: bytes, replies: list[bytes], outcomes: Sequence[Any]
     ) -> None:
-        pubsub = self._pubsub
-        find = pubsub.table.find
+        router = self._router
+        find = router.subscriptions.table.find
         for reply, outcome in zip(replies, outcomes, strict=True):
             if reply:
-                body = ack_body(stream, outcome, pubsub.domain_field)
+                body = ack_body(stream, outcome, router.domain_field)
                 route = find(reply)
                 if route.streams:
-                    pubsub.publish(reply, b"", b"", body)
+                    router.publish(reply, b"", b"", body)
                 else:
-                    pubsub.route_one(None, route, reply, b"", b"", body)
-        pubsub.flush_if_idle()
+                    router.fanout.route_one(None, route, reply, b"", b"", body)
+        router.fanout.flush_if_idle()
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -248,7 +251,7 @@ class ClientOutput(asyncio.Protocol):
 
     def _fail(self, reason: str, text: bytes = b"") -> None:
         # What the chunk published before the fault counts; it is only posted at the chunk's end.
-        self._pubsub.post_collected(self)
+        self._router.post_collected(self)
         self.close(reason, text)
 
     def cut_off(self) -> None:

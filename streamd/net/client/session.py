@@ -146,12 +146,12 @@ class ClientSession(ClientOutput):
         self.is_being_checked = False
         if self.is_closed:
             return
-        self._pubsub.begin_chunk()
+        self._router.begin_chunk()
         try:
             self._welcome(identity)
         finally:
             self._touch()
-            self._pubsub.end_chunk(self)
+            self._router.end_chunk(self)
         self._go_on()
         if self._judge is not self._listener.auth:  # a reload in between
             self._listener.recheck([self])
@@ -211,7 +211,7 @@ class ClientSession(ClientOutput):
         """Tell the client how the server is now; not to clients that would not understand."""
         if self.protocol_level >= 1 and not self._first_ping_is_due and not self.is_closed:
             self.out.append(self._listener.info_line(self, is_lame_duck=is_lame_duck))
-            if not self._pubsub.is_in_chunk:
+            if not self._output_queue.is_in_chunk:
                 self.flush()
 
     @property
@@ -252,7 +252,7 @@ class ClientSession(ClientOutput):
             is_filtered = self._is_filtered(sub.pattern)
             if sub.is_filtered != is_filtered:
                 sub.is_filtered = is_filtered
-                self._pubsub.table.on_interest_changed(sub.pattern)
+                self._router.subscriptions.table.on_interest_changed(sub.pattern)
         self.flush()
 
     def _may_subscribe(self, subject: bytes, queue: bytes) -> bool:
@@ -273,7 +273,7 @@ class ClientSession(ClientOutput):
         """End a subscription: UNSUB, or its last message was delivered."""
         if sub.is_open:
             self.subs.pop(sub.sid, None)
-            self._pubsub.unsubscribe(sub)
+            self._router.subscriptions.unsubscribe(sub)
 
     # --- keep-alive -----------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class ClientSession(ClientOutput):
         silent_ns = time.time_ns() - self.last_read_ns
         if not self._has_rtt or silent_ns >= options.ping_interval_ns:
             if self._pings_out + 1 > options.ping_max:
-                self._pubsub.stale_connections_count += 1
+                self._listener.registry.stale_connections_count += 1
                 self.close("Stale Connection", b"Stale Connection")
                 return
             self._pings_out += 1

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from streamd import NATS_LEVEL
-from streamd.config.options import Permissions
+from streamd.config.options import Options, Permissions
 from streamd.machine.rfc3339 import format_ns
+from streamd.net.pubsub.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from streamd.net.client.connection import ClientConn
-    from streamd.net.pubsub.message_router import PubSub
 
 SUBJECT: Final = b"$SYS.REQ.USER.INFO"
 _HAS_JETSTREAM: Final = 1  # the one of nats-server's capability flags that says something here
@@ -21,9 +22,27 @@ _HAS_JETSTREAM: Final = 1  # the one of nats-server's capability flags that says
 class SystemAnswers:
     """Answers to `$SYS.REQ`: with what this server is before what was asked for."""
 
-    def __init__(self, pubsub: PubSub, *, has_jetstream: bool) -> None:
-        self._pubsub = pubsub
+    def __init__(
+        self,
+        publish: Callable[[bytes, bytes, bytes, bytes], None],
+        options: Options,
+        *,
+        server_id: str,
+        server_name: str,
+        has_jetstream: bool,
+    ) -> None:
+        """`publish(subject, reply, headers, payload)` is the router's."""
+        self._publish = publish
         self._has_jetstream = has_jetstream
+        self._described: dict[str, Any] = {
+            "name": server_name,
+            "host": options.host or "0.0.0.0",
+            "id": server_id,
+        }
+        if options.cluster.is_enabled and options.cluster.name:
+            self._described["cluster"] = options.cluster.name
+        if has_jetstream and options.jetstream.domain:
+            self._described["domain"] = options.jetstream.domain
         self._count = 0
 
     def send(self, reply: bytes, answer: dict[str, Any]) -> None:
@@ -36,21 +55,11 @@ class SystemAnswers:
 
     def publish(self, reply: bytes, body: bytes) -> None:
         """Send the text of a whole answer."""
-        self._pubsub.publish(reply, b"", b"", body)
+        self._publish(reply, b"", b"", body)
 
     def _server(self) -> dict[str, Any]:
         self._count += 1
-        pubsub, options = self._pubsub, self._pubsub.options
-        facts: dict[str, Any] = {
-            "name": pubsub.server_name,
-            "host": options.host or "0.0.0.0",
-            "id": pubsub.server_id,
-        }
-        if options.cluster.is_enabled and options.cluster.name:
-            facts["cluster"] = options.cluster.name
-        if self._has_jetstream and options.jetstream.domain:
-            facts["domain"] = options.jetstream.domain
-        return facts | {
+        return self._described | {
             "ver": NATS_LEVEL,
             "jetstream": self._has_jetstream,
             "flags": _HAS_JETSTREAM if self._has_jetstream else 0,
@@ -62,9 +71,9 @@ class SystemAnswers:
 class UserInfo:
     """Answers clients of this node; each node sees to its own."""
 
-    def __init__(self, pubsub: PubSub, answers: SystemAnswers) -> None:
+    def __init__(self, subscriptions: Subscriptions, answers: SystemAnswers) -> None:
         self._answers = answers
-        pubsub.subscribe_internal(SUBJECT, self._on_request)
+        subscriptions.subscribe_internal(SUBJECT, self._on_request)
 
     def _on_request(
         self, _subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, conn: Any

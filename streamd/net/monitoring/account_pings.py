@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from streamd.limits import MONITORING_PINGS_MAX
+from streamd.net.monitoring.documents import Monitoring
 from streamd.net.monitoring.query import BadQuery, Query
 from streamd.net.monitoring.sliced_pages import Slicer, Steps, encode
-
-if TYPE_CHECKING:
-    from streamd.net.client.user_info import SystemAnswers
-    from streamd.net.monitoring.documents import Monitoring
-    from streamd.net.pubsub.message_router import PubSub
+from streamd.net.pubsub.subscriptions import Subscriptions
 
 _PREFIX: Final = b"$SYS.REQ.ACCOUNT.PING."
 _STATES: Final = ("open", "closed", "any")
@@ -26,21 +23,38 @@ _TEXTS: Final = ("sort", "user", "filter_subject", "offset", "limit", "cid")
 _Document = Callable[[Query], Steps[dict[str, Any]]]
 
 
+class Answers(Protocol):
+    """Answers of this server to `$SYS.REQ` requests, each with a description of the server."""
+
+    def send(self, reply: bytes, answer: dict[str, Any]) -> None:
+        """Send one answer."""
+
+    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return an answer as it is sent."""
+
+    def publish(self, reply: bytes, body: bytes) -> None:
+        """Send the text of a whole answer."""
+
+
 class AccountPings:
     """Answers clients of any node, with what this one has."""
 
     def __init__(
-        self, pubsub: PubSub, monitoring: Monitoring, answers: SystemAnswers, slicer: Slicer
+        self,
+        subscriptions: Subscriptions,
+        monitoring: Monitoring,
+        answers: Answers,
+        slicer: Slicer,
     ) -> None:
         self._answers = answers
         self._slicer = slicer
         self._asked_count = 0  # and not answered yet
-        self._serve(pubsub, b"CONNZ", connz_query, monitoring.connz)
-        self._serve(pubsub, b"STATZ", statz_query, monitoring.accstatz)
+        self._serve(subscriptions, b"CONNZ", connz_query, monitoring.connz)
+        self._serve(subscriptions, b"STATZ", statz_query, monitoring.accstatz)
 
     def _serve(
         self,
-        pubsub: PubSub,
+        subscriptions: Subscriptions,
         name: bytes,
         query_of: Callable[[dict[str, Any]], Query],
         document: _Document,
@@ -59,7 +73,7 @@ class AccountPings:
                 return
             self._answer(reply, document(query))
 
-        pubsub.subscribe_internal(_PREFIX + name, on_request, is_told=True)
+        subscriptions.subscribe_internal(_PREFIX + name, on_request, is_told=True)
 
     def _answer(self, reply: bytes, steps: Steps[dict[str, Any]]) -> None:
         if self._asked_count >= MONITORING_PINGS_MAX:

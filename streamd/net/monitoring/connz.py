@@ -1,4 +1,4 @@
-"""What the monitoring port says of connections and subscriptions: /connz and /subsz."""
+"""Monitoring of connections and subscriptions: /connz and /subsz."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX
 from streamd.net.monitoring.query import BadQuery, Query, flag, number, page
 from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
-from streamd.net.monitoring.stats import ConnectionFacts, Sources, SublistFacts, SubscriptionFacts
+from streamd.net.monitoring.stats import (
+    ConnectionStats,
+    ServerStats,
+    SublistStats,
+    SubscriptionStats,
+)
 from streamd.subjects import is_valid_literal, matches
 from streamd.types import ACCOUNT
 
@@ -23,8 +28,8 @@ _RUN = 1024  # connections sorted in one step; such runs are merged, some in eac
 class Connz:
     """Builds both documents."""
 
-    def __init__(self, sources: Sources, *, server_id: str) -> None:
-        self._sources = sources
+    def __init__(self, stats: ServerStats, *, server_id: str) -> None:
+        self._stats = stats
         self._server_id = server_id
 
     def connz(self, query: Query) -> Steps[dict[str, Any]]:
@@ -61,7 +66,7 @@ class Connz:
             "total": len(found),
             "offset": offset,
             "limit": limit,
-            "connections": Rows(_connection(facts, now, shows) for facts in shown),
+            "connections": Rows(_connection(stats, now, shows) for stats in shown),
         }
 
     def _found(self, query: Query, state: str, cid: int) -> Steps[list[Any]]:
@@ -72,9 +77,9 @@ class Connz:
             return []
         every: list[Any] = []
         if state != "closed":
-            every += self._sources.open_connections()
+            every += self._stats.open_connections()
         if state != "open":
-            every += self._sources.closed_connections()
+            every += self._stats.closed_connections()
         if not (cid or user or subject):
             return every
         found = []
@@ -84,7 +89,7 @@ class Connz:
                 continue
             if cid and connection.cid != cid:
                 continue
-            if user and self._sources.facts(connection).user != user:
+            if user and self._stats.stats_of(connection).user != user:
                 continue
             if subject and not (yield from self._has_subject(connection, subject)):
                 continue
@@ -92,7 +97,7 @@ class Connz:
         return found
 
     def _has_subject(self, connection: Any, wanted: bytes) -> Steps[bool]:
-        for sub in looked_at(self._sources.facts(connection).subscriptions()):
+        for sub in looked_at(self._stats.stats_of(connection).subscriptions()):
             if sub is None:
                 yield
             elif matches(sub.subject.encode(), wanted):
@@ -101,19 +106,19 @@ class Connz:
 
     def _sorted(
         self, found: list[Any], sort: str, now: int, offset: int, limit: int
-    ) -> Steps[list[ConnectionFacts]]:
+    ) -> Steps[list[ConnectionStats]]:
         """Return one page of `found` in its order: runs are sorted, then merged as far as needed.
 
         What is sorted are places in `found`, for numbers are nothing to the garbage collector.
         """
         key, is_descending = _SORTS[sort]
-        facts_of = self._sources.facts
+        stats_of = self._stats.stats_of
         keys: list[Any] = []
         for connection in looked_at(found):
             if connection is None:
                 yield
             else:
-                keys.append(key(facts_of(connection), now))
+                keys.append(key(stats_of(connection), now))
         runs = []
         for start in range(0, len(found), _RUN):
             run = list(range(start, min(start + _RUN, len(found))))
@@ -121,14 +126,14 @@ class Connz:
             runs.append(run)
             yield
         merged = heapq.merge(*runs, key=keys.__getitem__, reverse=is_descending)
-        shown: list[ConnectionFacts] = []
+        shown: list[ConnectionStats] = []
         for at in looked_at(merged):
             if at is None:
                 yield
             elif offset:
                 offset -= 1
             elif len(shown) < limit:
-                shown.append(facts_of(found[at]))
+                shown.append(stats_of(found[at]))
             else:
                 break
         return shown
@@ -141,11 +146,11 @@ class Connz:
         account = query.get("acc", "")
         if test and not is_valid_literal(test):
             raise BadQuery(f"invalid test subject, must be valid publish subject: {test.decode()}")
-        facts = yield from self._sources.sublist()
+        stats = yield from self._stats.sublist()
         document: dict[str, Any] = {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
-            **sublist_stats(facts),
+            **sublist_stats(stats),
             "total": 0,
             "offset": offset,
             "limit": limit,
@@ -153,7 +158,7 @@ class Connz:
         if with_list and account in ("", ACCOUNT):
             total = 0
             shown = []
-            for sub in looked_at(self._sources.subscriptions()):
+            for sub in looked_at(self._stats.subscriptions()):
                 if sub is None:
                     yield
                     continue
@@ -171,51 +176,51 @@ class Connz:
         return document
 
 
-def sublist_stats(facts: SublistFacts) -> dict[str, Any]:
+def sublist_stats(stats: SublistStats) -> dict[str, Any]:
     """Return how big the subscription registry is, as it is shown."""
     return {
-        "num_subscriptions": facts.subscriptions,
-        "num_cache": facts.cache_entries,
-        "num_inserts": facts.inserts,
-        "num_removes": facts.removes,
+        "num_subscriptions": stats.subscriptions,
+        "num_cache": stats.cache_entries,
+        "num_inserts": stats.inserts,
+        "num_removes": stats.removes,
         "num_matches": 0,  # lookups are not counted: they are the hot path
         "cache_hit_rate": 0,
-        "max_fanout": facts.max_fanout,
-        "avg_fanout": facts.avg_fanout,
+        "max_fanout": stats.max_fanout,
+        "avg_fanout": stats.avg_fanout,
     }
 
 
-def _fitting(shown: list[ConnectionFacts]) -> int:
+def _fitting(shown: list[ConnectionStats]) -> int:
     """Return how many of the connections fit on a page with their subscriptions: one does."""
     rows = 0
-    for at, facts in enumerate(shown):
-        rows += 1 + min(facts.subscription_count, MONITORING_PAGE)
+    for at, stats in enumerate(shown):
+        rows += 1 + min(stats.subscription_count, MONITORING_PAGE)
         if at and rows > MONITORING_ROWS_MAX:
             return at
     return len(shown)
 
 
-_Sort = Callable[[ConnectionFacts, int], Any]
+_Sort = Callable[[ConnectionStats, int], Any]
 _SORTS: dict[str, tuple[_Sort, bool]] = {  # option -> (key, largest first)
-    "cid": (lambda facts, now: facts.cid, False),
-    "start": (lambda facts, now: facts.start_ns, False),
-    "subs": (lambda facts, now: facts.subscription_count, True),
-    "pending": (lambda facts, now: facts.pending_bytes, True),
-    "msgs_to": (lambda facts, now: facts.out_msgs, True),
-    "msgs_from": (lambda facts, now: facts.in_msgs, True),
-    "bytes_to": (lambda facts, now: facts.out_bytes, True),
-    "bytes_from": (lambda facts, now: facts.in_bytes, True),
-    "last": (lambda facts, now: facts.last_activity_ns, True),
-    "idle": (lambda facts, now: now - facts.last_activity_ns, True),
-    "uptime": (lambda facts, now: (facts.stop_ns or now) - facts.start_ns, False),
-    "stop": (lambda facts, now: facts.stop_ns, True),
-    "reason": (lambda facts, now: facts.reason, False),
-    "rtt": (lambda facts, now: facts.rtt_ns, True),
+    "cid": (lambda stats, now: stats.cid, False),
+    "start": (lambda stats, now: stats.start_ns, False),
+    "subs": (lambda stats, now: stats.subscription_count, True),
+    "pending": (lambda stats, now: stats.pending_bytes, True),
+    "msgs_to": (lambda stats, now: stats.out_msgs, True),
+    "msgs_from": (lambda stats, now: stats.in_msgs, True),
+    "bytes_to": (lambda stats, now: stats.out_bytes, True),
+    "bytes_from": (lambda stats, now: stats.in_bytes, True),
+    "last": (lambda stats, now: stats.last_activity_ns, True),
+    "idle": (lambda stats, now: now - stats.last_activity_ns, True),
+    "uptime": (lambda stats, now: (stats.stop_ns or now) - stats.start_ns, False),
+    "stop": (lambda stats, now: stats.stop_ns, True),
+    "reason": (lambda stats, now: stats.reason, False),
+    "rtt": (lambda stats, now: stats.rtt_ns, True),
 }
 
 
 class _Shown:
-    """How much is shown of a connection: its user, and which of its subscriptions."""
+    """Extent of what is shown of a connection: its user, and which of its subscriptions."""
 
     def __init__(self, with_user: bool, with_subjects: bool, is_detailed: bool) -> None:
         self.with_user = with_user
@@ -225,16 +230,16 @@ class _Shown:
         self.limit = MONITORING_PAGE
 
     def subscriptions(
-        self, facts: ConnectionFacts, show: Callable[[SubscriptionFacts], Any]
+        self, stats: ConnectionStats, show: Callable[[SubscriptionStats], Any]
     ) -> Rows | None:
         """Return the rows of a connection's subscriptions; None if it has none."""
-        return Rows(self._rows(facts, show)) if facts.subscription_count else None
+        return Rows(self._rows(stats, show)) if stats.subscription_count else None
 
     def _rows(
-        self, facts: ConnectionFacts, show: Callable[[SubscriptionFacts], Any]
+        self, stats: ConnectionStats, show: Callable[[SubscriptionStats], Any]
     ) -> Iterator[Any]:
         at = -1
-        for sub in looked_at(facts.subscriptions()):
+        for sub in looked_at(stats.subscriptions()):
             if sub is None:
                 yield None
                 continue
@@ -245,43 +250,43 @@ class _Shown:
                 yield show(sub)
 
 
-def _connection(facts: ConnectionFacts, now: int, shows: _Shown) -> dict[str, Any]:
-    until = facts.stop_ns or now
+def _connection(stats: ConnectionStats, now: int, shows: _Shown) -> dict[str, Any]:
+    until = stats.stop_ns or now
     entry: dict[str, Any] = {
-        "cid": facts.cid,
+        "cid": stats.cid,
         "kind": "Client",
         "type": "nats",
-        "ip": facts.ip,
-        "port": facts.port,
-        "start": format_ns(facts.start_ns),
-        "last_activity": format_ns(facts.last_activity_ns),
-        "stop": format_ns(facts.stop_ns) if facts.stop_ns else None,
-        "reason": facts.reason or None,
-        "rtt": format_duration(facts.rtt_ns) if facts.rtt_ns else None,
-        "uptime": format_uptime(until - facts.start_ns),
-        "idle": format_uptime(until - facts.last_activity_ns),
-        "pending_bytes": facts.pending_bytes,
-        "in_msgs": facts.in_msgs,
-        "out_msgs": facts.out_msgs,
-        "in_bytes": facts.in_bytes,
-        "out_bytes": facts.out_bytes,
-        "subscriptions": facts.subscription_count,
-        "name": facts.name or None,
-        "lang": facts.lang or None,
-        "version": facts.version or None,
-        "authorized_user": facts.user or None if shows.with_user else None,
+        "ip": stats.ip,
+        "port": stats.port,
+        "start": format_ns(stats.start_ns),
+        "last_activity": format_ns(stats.last_activity_ns),
+        "stop": format_ns(stats.stop_ns) if stats.stop_ns else None,
+        "reason": stats.reason or None,
+        "rtt": format_duration(stats.rtt_ns) if stats.rtt_ns else None,
+        "uptime": format_uptime(until - stats.start_ns),
+        "idle": format_uptime(until - stats.last_activity_ns),
+        "pending_bytes": stats.pending_bytes,
+        "in_msgs": stats.in_msgs,
+        "out_msgs": stats.out_msgs,
+        "in_bytes": stats.in_bytes,
+        "out_bytes": stats.out_bytes,
+        "subscriptions": stats.subscription_count,
+        "name": stats.name or None,
+        "lang": stats.lang or None,
+        "version": stats.version or None,
+        "authorized_user": stats.user or None if shows.with_user else None,
         "subscriptions_list": (
-            shows.subscriptions(facts, lambda sub: sub.subject) if shows.with_subjects else None
+            shows.subscriptions(stats, lambda sub: sub.subject) if shows.with_subjects else None
         ),
         "subscriptions_list_detail": (
-            shows.subscriptions(facts, _subscription) if shows.is_detailed else None
+            shows.subscriptions(stats, _subscription) if shows.is_detailed else None
         ),
         "name_tag": ACCOUNT if shows.with_user else None,
     }
     return {key: value for key, value in entry.items() if value is not None}
 
 
-def _subscription(sub: SubscriptionFacts) -> dict[str, Any]:
+def _subscription(sub: SubscriptionStats) -> dict[str, Any]:
     entry: dict[str, Any] = {"subject": sub.subject}
     if sub.queue:
         entry["qgroup"] = sub.queue

@@ -1,8 +1,8 @@
-"""The documents that the monitoring port answers with: /varz, /connz, /subsz, /jsz, /healthz ...
+"""Documents of the monitoring port: /varz, /connz, /subsz, /jsz, /healthz ...
 
 Reads the parts of the server and changes none. Field names, order, query parameters and error
 texts are nats-server's, because dashboards and exporters parse them; `http.py` does the transport.
-Each document is built in steps (`slices.py`), for there may be thousands of what it is about.
+Each document is built in steps (`sliced_pages.py`), for there may be thousands of what it is about.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamd import NATS_LEVEL, __version__
 from streamd.api.times import format_ns
@@ -27,13 +27,9 @@ from streamd.net.monitoring.jetstreamz import JetStreamSources, JetStreamz, no_s
 from streamd.net.monitoring.query import BadQuery, Query, flag, page
 from streamd.net.monitoring.sliced_pages import Rows, Steps
 from streamd.net.monitoring.stacks import command_line, stacks
-from streamd.net.monitoring.stats import Sources
+from streamd.net.monitoring.stats import Routes, RouteStats, ServerStats
+from streamd.net.pubsub.interest import RemoteSub
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
-
-if TYPE_CHECKING:  # a server alone does not load them
-    from streamd.net.pubsub.interest import RemoteSub
-    from streamd.net.route.link import RouteFacts
-    from streamd.net.route.links import Cluster
 
 # What nats-server's switches choose between: the answer is what this server does.
 _FEATURE_FLAGS = {
@@ -50,15 +46,15 @@ class Monitoring:
     """Builds the documents of the monitoring port."""
 
     def __init__(
-        self, options: Options, *, sources: Sources, server_id: str, server_name: str
+        self, options: Options, *, stats: ServerStats, server_id: str, server_name: str
     ) -> None:
         self._options = options
-        self._sources = sources
-        self._connz = Connz(sources, server_id=server_id)
+        self._stats = stats
+        self._connz = Connz(stats, server_id=server_id)
         self._server_id = server_id
         self._server_name = server_name
         self._js: JetStreamz | None = None
-        self._cluster: Cluster | None = None
+        self._cluster: Routes | None = None
         self._start_ns = time.time_ns()
         self._config_ns = self._start_ns
         self._requests: dict[str, int] = {}
@@ -73,7 +69,7 @@ class Monitoring:
             js, self._options, server_id=self._server_id, server_name=self._server_name
         )
 
-    def attach_cluster(self, cluster: Cluster) -> None:
+    def attach_cluster(self, cluster: Routes) -> None:
         """There are links to other servers, or will be."""
         self._cluster = cluster
 
@@ -91,7 +87,7 @@ class Monitoring:
 
     def varz(self, query: Query) -> Steps[dict[str, Any]]:
         o = self._options
-        traffic = yield from self._sources.traffic()
+        traffic = yield from self._stats.traffic()
         jetstream = (yield from self._js.varz()) if self._js is not None else {}
         route_count = len(self._routes())
         now = time.time_ns()
@@ -270,8 +266,8 @@ class Monitoring:
             return {**document, "accounts": [ACCOUNT]}
         if account != ACCOUNT:
             raise BadQuery(f"Account {account} does not exist")
-        traffic = yield from self._sources.traffic()
-        sublist = yield from self._sources.sublist()
+        traffic = yield from self._stats.traffic()
+        sublist = yield from self._stats.sublist()
         document["account_detail"] = {
             "account_name": ACCOUNT,
             "update_time": format_ns(self._start_ns),
@@ -288,7 +284,7 @@ class Monitoring:
         return document
 
     def accstatz(self, query: Query) -> Steps[dict[str, Any]]:
-        traffic = yield from self._sources.traffic()
+        traffic = yield from self._stats.traffic()
         stats = []
         if traffic.connections or flag(query, "unused"):
             none = {"msgs": 0, "bytes": 0}
@@ -320,14 +316,14 @@ class Monitoring:
         now = time.time_ns()
         every = self._routes()
         routes = []
-        for facts in every[offset : offset + limit]:
+        for stats in every[offset : offset + limit]:
             yield
-            route = _route(facts, now)
-            subs = self._sources.remote_subscriptions(facts.remote_name)
+            route = _route(stats, now)
+            subs = self._stats.remote_subscriptions(stats.remote_name)
             route["subscriptions"] = len(subs)
             if subs and (is_detailed or with_subjects):
                 key = "subscriptions_list_detail" if is_detailed else "subscriptions_list"
-                route[key] = Rows(_remote_rows(subs[:MONITORING_PAGE], facts.rid, is_detailed))
+                route[key] = Rows(_remote_rows(subs[:MONITORING_PAGE], stats.rid, is_detailed))
             route["compression"] = "off"
             routes.append(route)
         return {
@@ -372,7 +368,7 @@ class Monitoring:
             },
         }
 
-    def _routes(self) -> Sequence[RouteFacts]:
+    def _routes(self) -> Sequence[RouteStats]:
         return self._cluster.routes() if self._cluster is not None else ()
 
     def gatewayz(self, query: Query) -> Steps[dict[str, Any]]:
@@ -394,25 +390,25 @@ class Monitoring:
         }
 
 
-def _route(facts: RouteFacts, now: int) -> dict[str, Any]:
+def _route(stats: RouteStats, now: int) -> dict[str, Any]:
     return {
-        "rid": facts.rid,
-        "remote_id": facts.remote_id,
-        "remote_name": facts.remote_name,
-        "did_solicit": facts.did_solicit,
-        "is_configured": facts.is_configured,
-        "ip": facts.ip,
-        "port": facts.port,
-        "start": format_ns(facts.start_ns),
-        "last_activity": format_ns(facts.last_activity_ns),
-        "rtt": format_duration(facts.rtt_ns),
-        "uptime": format_uptime(now - facts.start_ns),
-        "idle": format_uptime(now - facts.last_activity_ns),
-        "pending_size": facts.pending_bytes,
-        "in_msgs": facts.in_msgs,
-        "out_msgs": facts.out_msgs,
-        "in_bytes": facts.in_bytes,
-        "out_bytes": facts.out_bytes,
+        "rid": stats.rid,
+        "remote_id": stats.remote_id,
+        "remote_name": stats.remote_name,
+        "did_solicit": stats.did_solicit,
+        "is_configured": stats.is_configured,
+        "ip": stats.ip,
+        "port": stats.port,
+        "start": format_ns(stats.start_ns),
+        "last_activity": format_ns(stats.last_activity_ns),
+        "rtt": format_duration(stats.rtt_ns),
+        "uptime": format_uptime(now - stats.start_ns),
+        "idle": format_uptime(now - stats.last_activity_ns),
+        "pending_size": stats.pending_bytes,
+        "in_msgs": stats.in_msgs,
+        "out_msgs": stats.out_msgs,
+        "in_bytes": stats.in_bytes,
+        "out_bytes": stats.out_bytes,
     }
 
 
@@ -429,7 +425,7 @@ def _remote_rows(subs: list[RemoteSub], rid: int, is_detailed: bool) -> Iterator
 
 
 def _imports(*, has_jetstream: bool) -> list[dict[str, Any]]:
-    """What an account gets of the system account: requests that the server itself answers."""
+    """Return the imports of an account: requests to the system account, answered by the server."""
     served = [
         (f"$SYS.REQ.USER.{ACCOUNT}.INFO", "$SYS.REQ.USER.INFO", True),
         (f"$SYS.REQ.ACCOUNT.{ACCOUNT}.CONNZ", "$SYS.REQ.ACCOUNT.PING.CONNZ", False),

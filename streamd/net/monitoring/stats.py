@@ -1,24 +1,122 @@
-"""What monitoring may know of connections and subscriptions, as values taken at one moment."""
+"""Stats that monitoring shows: of connections, subscriptions and routes, as values of one moment.
+
+The rooms that serve clients and routes fill these in, or are read through the Protocols here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from streamd.limits import CLOSED_SUBSCRIPTIONS_MAX
 from streamd.net.monitoring.sliced_pages import Steps, looked_at
+from streamd.net.pubsub.interest import RemoteSub
+from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.pubsub.sublist import Subscription
 from streamd.types import NodeId
 
-if TYPE_CHECKING:
-    from streamd.net.client.connection import ClientConn
-    from streamd.net.pubsub.interest import RemoteSub
-    from streamd.net.pubsub.message_router import PubSub
-    from streamd.net.pubsub.sublist import Subscription
+
+class Connection(Protocol):
+    """A client connection, as monitoring reads it."""
+
+    @property
+    def cid(self) -> int: ...
+    @property
+    def ip(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def last_activity_ns(self) -> int: ...
+    @property
+    def stop_ns(self) -> int:
+        """0: still open."""
+
+    @property
+    def reason(self) -> str:
+        """Reason of its end."""
+
+    @property
+    def rtt_ns(self) -> int: ...
+    @property
+    def pending_bytes(self) -> int: ...
+    @property
+    def in_msgs(self) -> int: ...
+    @property
+    def out_msgs(self) -> int: ...
+    @property
+    def in_bytes(self) -> int: ...
+    @property
+    def out_bytes(self) -> int: ...
+    @property
+    def subs(self) -> Mapping[bytes, Subscription]: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def lang(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def connect(self) -> dict[str, Any] | None:
+        """Options of its CONNECT; None: there was none yet."""
 
 
-class ConnectionFacts(NamedTuple):
-    """What is shown of one client connection."""
+class Clients(Protocol):
+    """The client connections of a server, and totals of those that are gone."""
+
+    @property
+    def open(self) -> Mapping[int, Connection]: ...
+    @property
+    def closed(self) -> Iterable[ConnectionStats]: ...
+    @property
+    def closed_in_msgs(self) -> int: ...
+    @property
+    def closed_in_bytes(self) -> int: ...
+    @property
+    def closed_out_msgs(self) -> int: ...
+    @property
+    def closed_out_bytes(self) -> int: ...
+    @property
+    def slow_consumers_count(self) -> int: ...
+    @property
+    def stale_connections_count(self) -> int: ...
+    @property
+    def connections_total(self) -> int: ...
+
+
+class Routes(Protocol):
+    """The links to other servers of the cluster, and the cluster's own settings."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def auth_timeout_s(self) -> float: ...
+    @property
+    def configured_urls(self) -> list[str]:
+        """Configured routes as `host:port`."""
+
+    @property
+    def failed_count(self) -> int:
+        """Messages of other servers that could not be handled."""
+
+    def routes(self) -> Sequence[RouteStats]:
+        """Stats of the links that are up, oldest first."""
+
+    def client_urls(self) -> list[str]:
+        """Addresses that clients can connect to, this server's first."""
+
+
+class ConnectionStats(NamedTuple):
+    """State and counters of one client connection."""
 
     cid: int
     ip: str
@@ -33,7 +131,7 @@ class ConnectionFacts(NamedTuple):
     out_msgs: int
     in_bytes: int
     out_bytes: int
-    subscriptions: Callable[[], Iterable[SubscriptionFacts]]  # asked for only if they are shown
+    subscriptions: Callable[[], Iterable[SubscriptionStats]]  # asked for only if they are shown
     subscription_count: int
     name: str
     lang: str
@@ -41,8 +139,8 @@ class ConnectionFacts(NamedTuple):
     user: str
 
 
-class SubscriptionFacts(NamedTuple):
-    """What is shown of one subscription; cid 0 is the server itself."""
+class SubscriptionStats(NamedTuple):
+    """State of one subscription; cid 0 is the server itself."""
 
     subject: str
     queue: str
@@ -50,6 +148,27 @@ class SubscriptionFacts(NamedTuple):
     msgs: int
     max_msgs: int
     cid: int
+
+
+@dataclass(slots=True)
+class RouteStats:
+    """State and counters of one link to another server, which is up."""
+
+    rid: int
+    remote_id: str
+    remote_name: str
+    did_solicit: bool
+    is_configured: bool
+    ip: str
+    port: int
+    start_ns: int
+    last_activity_ns: int
+    rtt_ns: int
+    pending_bytes: int
+    in_msgs: int  # frames, beats left out
+    out_msgs: int
+    in_bytes: int
+    out_bytes: int
 
 
 class Traffic(NamedTuple):
@@ -67,8 +186,8 @@ class Traffic(NamedTuple):
     stalled_clients: int
 
 
-class SublistFacts(NamedTuple):
-    """How the subscription registry works."""
+class SublistStats(NamedTuple):
+    """Size of the subscription registry and its cache."""
 
     subscriptions: int
     cache_entries: int
@@ -78,9 +197,9 @@ class SublistFacts(NamedTuple):
     avg_fanout: float
 
 
-def connection_facts(conn: ClientConn) -> ConnectionFacts:
+def connection_stats(conn: Connection) -> ConnectionStats:
     """Return what is shown of `conn`, which is open."""
-    return ConnectionFacts(
+    return ConnectionStats(
         cid=conn.cid,
         ip=conn.ip,
         port=conn.port,
@@ -94,7 +213,7 @@ def connection_facts(conn: ClientConn) -> ConnectionFacts:
         out_msgs=conn.out_msgs,
         in_bytes=conn.in_bytes,
         out_bytes=conn.out_bytes,
-        subscriptions=lambda: map(_subscription_facts, list(conn.subs.values())),
+        subscriptions=lambda: map(_subscription_stats, list(conn.subs.values())),
         subscription_count=len(conn.subs),
         name=conn.name,
         lang=conn.lang,
@@ -103,7 +222,7 @@ def connection_facts(conn: ClientConn) -> ConnectionFacts:
     )
 
 
-def _user_of(conn: ClientConn) -> str:
+def _user_of(conn: Connection) -> str:
     """Return the user that a client is, or says it is where nobody asks; no token is shown."""
     if conn.user:
         return conn.user
@@ -111,14 +230,14 @@ def _user_of(conn: ClientConn) -> str:
     return "[REDACTED]" if connect.get("auth_token") else str(connect.get("user") or "")
 
 
-def last_facts(conn: ClientConn) -> ConnectionFacts:
+def last_stats(conn: Connection) -> ConnectionStats:
     """Return what is shown of `conn` once it is gone: of many subscriptions the first alone."""
-    subs = list(map(_subscription_facts, islice(conn.subs.values(), CLOSED_SUBSCRIPTIONS_MAX)))
-    return connection_facts(conn)._replace(subscriptions=lambda: subs)
+    subs = list(map(_subscription_stats, islice(conn.subs.values(), CLOSED_SUBSCRIPTIONS_MAX)))
+    return connection_stats(conn)._replace(subscriptions=lambda: subs)
 
 
-def _subscription_facts(sub: Subscription) -> SubscriptionFacts:
-    return SubscriptionFacts(
+def _subscription_stats(sub: Subscription) -> SubscriptionStats:
+    return SubscriptionStats(
         subject=sub.pattern.decode(errors="replace"),
         queue=sub.queue.decode(errors="replace"),
         sid=sub.sid.decode(errors="replace"),
@@ -128,35 +247,37 @@ def _subscription_facts(sub: Subscription) -> SubscriptionFacts:
     )
 
 
-class Sources:
-    """Where the facts come from. All may be called at any time; what is iterated over is a copy, so
-    there may be pauses between."""
+class ServerStats:
+    """Source of stats. Every method may be called at any time; iterations are over copies, so there
+    may be pauses between."""
 
-    def __init__(self, pubsub: PubSub) -> None:
-        self._pubsub = pubsub
+    def __init__(self, clients: Clients, router: MessageRouter) -> None:
+        self._clients = clients
+        self._router = router
+        self._subscriptions = router.subscriptions
 
-    def open_connections(self) -> list[ClientConn]:
-        """All connections there are now, to be asked for their facts one by one: those of ten
-        thousand would make work for the garbage collector."""
-        return list(self._pubsub.conns.values())
+    def open_connections(self) -> list[Connection]:
+        """Return the connections there are now, to be asked for their stats one by one: those of
+        ten thousand would make work for the garbage collector."""
+        return list(self._clients.open.values())
 
-    def closed_connections(self) -> list[ConnectionFacts]:
-        """The last ones that ended, oldest first."""
-        return list(self._pubsub.closed)
+    def closed_connections(self) -> list[ConnectionStats]:
+        """Return the connections that ended last, oldest first."""
+        return list(self._clients.closed)
 
-    def facts(self, connection: ClientConn | ConnectionFacts) -> ConnectionFacts:
+    def stats_of(self, connection: Connection | ConnectionStats) -> ConnectionStats:
         """Return what is shown of a connection of either list."""
-        if isinstance(connection, ConnectionFacts):
+        if isinstance(connection, ConnectionStats):
             return connection
-        return connection_facts(connection)
+        return connection_stats(connection)
 
     def traffic(self) -> Steps[Traffic]:
         """Add up the counters since the start."""
-        pubsub = self._pubsub
-        conns = list(pubsub.conns.values())
+        clients = self._clients
+        conns = list(clients.open.values())
         # Taken with the list: who closes meanwhile is counted by its connection, once.
-        in_msgs, in_bytes = pubsub.closed_in_msgs, pubsub.closed_in_bytes
-        out_msgs, out_bytes = pubsub.closed_out_msgs, pubsub.closed_out_bytes
+        in_msgs, in_bytes = clients.closed_in_msgs, clients.closed_in_bytes
+        out_msgs, out_bytes = clients.closed_out_msgs, clients.closed_out_bytes
         for conn in looked_at(conns):
             if conn is None:
                 yield
@@ -170,18 +291,18 @@ class Sources:
             in_bytes=in_bytes,
             out_msgs=out_msgs,
             out_bytes=out_bytes,
-            connections=len(pubsub.conns),
-            total_connections=pubsub.connections_total,
-            subscriptions=pubsub.sublist.count,
-            slow_consumers=pubsub.slow_consumers_count,
-            stale_connections=pubsub.stale_connections_count,
-            stalled_clients=pubsub.stalled_count,
+            connections=len(clients.open),
+            total_connections=clients.connections_total,
+            subscriptions=self._subscriptions.sublist.count,
+            slow_consumers=clients.slow_consumers_count,
+            stale_connections=clients.stale_connections_count,
+            stalled_clients=self._router.stalled_count,
         )
 
-    def sublist(self) -> Steps[SublistFacts]:
+    def sublist(self) -> Steps[SublistStats]:
         """Measure the registry and its cache."""
-        sublist = self._pubsub.sublist
-        routes = list(self._pubsub.table.routes.values())
+        sublist = self._subscriptions.sublist
+        routes = list(self._subscriptions.table.routes.values())
         total = highest = 0
         for route in looked_at(routes):
             if route is None:
@@ -190,7 +311,7 @@ class Sources:
             fanout = len(route.plain) + len(route.queues)
             total += fanout
             highest = max(highest, fanout)
-        return SublistFacts(
+        return SublistStats(
             subscriptions=sublist.count,
             cache_entries=len(routes),
             inserts=sublist.insert_count,
@@ -199,13 +320,12 @@ class Sources:
             avg_fanout=total / len(routes) if routes else 0.0,
         )
 
-    def subscriptions(self) -> Iterator[SubscriptionFacts]:
-        """All subscriptions: those of the server itself, then connection by connection."""
-        yield from map(_subscription_facts, list(self._pubsub.internal_subs))
-        for conn in list(self._pubsub.conns.values()):
-            yield from map(_subscription_facts, list(conn.subs.values()))
+    def subscriptions(self) -> Iterator[SubscriptionStats]:
+        """Yield the subscriptions: those of the server itself, then connection by connection."""
+        yield from map(_subscription_stats, list(self._subscriptions.internal))
+        for conn in list(self._clients.open.values()):
+            yield from map(_subscription_stats, list(conn.subs.values()))
 
     def remote_subscriptions(self, node_id: NodeId) -> list[RemoteSub]:
-        """What clients of another node want."""
-        remotes = self._pubsub.remotes
-        return [] if remotes is None else remotes.subscriptions(node_id)
+        """Return the interest of another node's clients."""
+        return self._subscriptions.remote_interest.of_node(node_id)

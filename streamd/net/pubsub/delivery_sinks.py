@@ -1,44 +1,39 @@
-"""Where the messages of consumers go, and where the server's own publishes get their acks."""
+"""Delivery sinks: inboxes that take the messages of consumers; and the sink for acks of publishes
+that the server itself made."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from streamd.net.pubsub.fanout import FanOut
+from streamd.net.pubsub.interest import Delivery, Numbers
 from streamd.net.pubsub.pubacks import ack_body
+from streamd.net.pubsub.subject_routes import Route
 from streamd.net.pubsub.sublist import Subscription
-
-if TYPE_CHECKING:
-    from streamd.net.pubsub.message_router import PubSub
-    from streamd.net.pubsub.subject_routes import Route
-
-Delivery = tuple[bytes, bytes, bytes, bytes]
-"""(subject, ack reply, headers, payload)"""
-
-Numbers = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
-"""Per message of a run: stream seqs, consumer seqs, times, how many are pending."""
 
 
 class InboxSink:
-    """A deliver subject or a pull's inbox. Follows what subscribes to it from call to call."""
+    """A deliver subject or a pull's inbox; follows the subscriptions to it from call to call."""
 
-    __slots__ = ("_pubsub", "_queue", "_subject")
+    __slots__ = ("_fanout", "_queue", "_subject", "_table")
 
-    def __init__(self, pubsub: PubSub, subject: bytes, queue: bytes) -> None:
-        self._pubsub = pubsub
+    def __init__(self, fanout: FanOut, subject: bytes, queue: bytes) -> None:
+        self._fanout = fanout
+        self._table = fanout.table
         self._subject = subject
         self._queue = queue
 
     def deliver(self, batch: list[Delivery]) -> None:
-        """Send messages under their own subjects to whoever subscribes to the sink's subject."""
-        route = self._pubsub.table.find(self._subject)
+        """Send messages under their own subjects to the subscribers of the sink's subject."""
+        route = self._table.find(self._subject)
         if route.remote is not None:
             route.remote.deliver(self._subject, batch, route.queue_names())
         for sub in route.plain:
             _deliver_to(sub, batch)
         for members in route.queues:
-            _share(self._pubsub, members, batch)
+            _share(self._fanout, members, batch)
 
     def deliver_run(
         self,
@@ -48,7 +43,7 @@ class InboxSink:
         numbers: Numbers,
     ) -> None:
         """See ports.DeliverSink."""
-        route = self._pubsub.table.find(self._subject)
+        route = self._table.find(self._subject)
         remote = route.remote
         if remote is not None:
             if not (remote.groups or route.plain or route.queues):
@@ -62,43 +57,47 @@ class InboxSink:
 
     def status(self, headers: bytes, reply: bytes = b"") -> None:
         """Send a header-only message on the sink's own subject."""
-        pubsub = self._pubsub
-        pubsub.route_one(None, pubsub.table.find(self._subject), self._subject, reply, headers, b"")
-        pubsub.flush_if_idle()
+        route = self._table.find(self._subject)
+        self._fanout.route_one(None, route, self._subject, reply, headers, b"")
+        self._fanout.flush_if_idle()
 
     def is_open(self) -> bool:
-        """True while somebody subscribes to the sink's subject."""
-        return self._pubsub.table.find(self._subject).has_subscribers(self._queue)
+        """True while there is a subscription to the sink's subject."""
+        return self._table.find(self._subject).has_subscribers(self._queue)
 
     def is_congested(self) -> bool:
         """True while a connection behind the sink has more buffered than it should."""
-        route = self._pubsub.table.find(self._subject)
+        route = self._table.find(self._subject)
         if route.remote is not None and route.remote.is_congested(self._subject):
             return True
         return _is_congested(route)
 
 
 class ServerSink:
-    """Takes the acks of what the server itself published into streams."""
+    """Publishes the acks of messages that the server itself published into streams."""
 
-    __slots__ = ("_pubsub",)
+    __slots__ = ("_domain_field", "_publish")
 
-    def __init__(self, pubsub: PubSub) -> None:
-        self._pubsub = pubsub
+    def __init__(
+        self, publish: Callable[[bytes, bytes, bytes, bytes], None], domain_field: bytes
+    ) -> None:
+        """`publish(subject, reply, headers, payload)` is the router's."""
+        self._publish = publish
+        self._domain_field = domain_field
 
-    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
-        pubsub = self._pubsub
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Sequence[Any]) -> None:
+        """See ports.PublishSink."""
         for reply, outcome in zip(replies, outcomes, strict=True):
             if reply:
-                pubsub.publish(reply, b"", b"", ack_body(stream, outcome, pubsub.domain_field))
+                self._publish(reply, b"", b"", ack_body(stream, outcome, self._domain_field))
 
 
-# --- what another node's consumer delivers to clients of this one --------------------------------
+# --- deliveries of another node's consumers to clients here ---------------------------------------
 
 
-def deliver_here(pubsub: PubSub, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
+def deliver_here(fanout: FanOut, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
     """Send messages to the plain subscribers of `to` here, or to one queue group of them alone."""
-    route = pubsub.table.find(to)
+    route = fanout.table.find(to)
     if not queue:
         for sub in route.plain:
             if sub.callback is None:
@@ -106,11 +105,11 @@ def deliver_here(pubsub: PubSub, to: bytes, queue: bytes, batch: list[Delivery])
         return
     for members in route.queues:
         if members[0].queue == queue:
-            _share(pubsub, members, batch)
+            _share(fanout, members, batch)
 
 
 def deliver_run_here(
-    pubsub: PubSub,
+    fanout: FanOut,
     to: bytes,
     ack: bytes,
     subjects: Sequence[bytes],
@@ -118,14 +117,14 @@ def deliver_run_here(
     numbers: Numbers,
 ) -> None:
     """`deliver_here` for a run, to plain subscribers."""
-    for sub in pubsub.table.find(to).plain:
+    for sub in fanout.table.find(to).plain:
         if sub.callback is None:
             _deliver_run_to(sub, ack, subjects, payloads, numbers)
 
 
-def is_congested_here(pubsub: PubSub, to: bytes) -> bool:
+def is_congested_here(fanout: FanOut, to: bytes) -> bool:
     """True while a connection of this node that receives `to` has more buffered than it should."""
-    return _is_congested(pubsub.table.find(to))
+    return _is_congested(fanout.table.find(to))
 
 
 def _is_congested(route: Route) -> bool:
@@ -139,8 +138,8 @@ def _is_congested(route: Route) -> bool:
     )
 
 
-def _share(pubsub: PubSub, members: list[Subscription], batch: list[Delivery]) -> None:
-    """Each message to one of a queue group."""
+def _share(fanout: FanOut, members: list[Subscription], batch: list[Delivery]) -> None:
+    """Deliver each message to one member of a queue group."""
     if len(members) == 1:
         _deliver_to(members[0], batch)
         return
@@ -150,7 +149,7 @@ def _share(pubsub: PubSub, members: list[Subscription], batch: list[Delivery]) -
         if is_filtered:
             able = [member for member in members if not _is_denied(member, message[0])]
         while able:
-            member = pubsub.pick_member(able)
+            member = fanout.pick_member(able)
             if member.is_open:
                 _deliver_to(member, [message])
                 break
@@ -160,7 +159,11 @@ def _share(pubsub: PubSub, members: list[Subscription], batch: list[Delivery]) -
 
 
 def _is_denied(sub: Subscription, subject: bytes) -> bool:
-    return sub.is_filtered and sub.conn.rights.is_denied_delivery(subject)
+    if not sub.is_filtered:
+        return False
+    rights = sub.conn.rights
+    assert rights is not None, sub.pattern
+    return rights.is_denied_delivery(subject)
 
 
 def _deliver_run_to(
@@ -170,7 +173,7 @@ def _deliver_run_to(
     payloads: Sequence[bytes],
     numbers: Numbers,
 ) -> None:
-    """One `%` over a repeated template formats the whole run."""
+    """Deliver a run to one subscription: a single `%` over a repeated template formats it."""
     is_plain = sub.callback is None and not (sub.max_msgs or sub.is_filtered) and sub.is_open
     if not is_plain or sub.conn.is_granting_replies:
         _deliver_to(sub, _expanded(ack, subjects, payloads, numbers))
@@ -244,9 +247,11 @@ def _deliver_to(sub: Subscription, batch: list[Delivery]) -> None:
     receiver.send_blob(b"".join(parts))
     if receiver.is_granting_replies:
         now_ns = time.monotonic_ns()
+        rights = receiver.rights
+        assert rights is not None, sub.pattern
         for item in batch:
             if item[1]:
-                receiver.rights.grant_reply(item[1], now_ns=now_ns)
+                rights.grant_reply(item[1], now_ns=now_ns)
     sub.delivered_count += count
     if sub.max_msgs and sub.delivered_count >= sub.max_msgs:
         receiver.drop_subscription(sub)

@@ -1,4 +1,4 @@
-"""The fan-out: a message to all who listen, or a run of messages to each at once.
+"""Fan-out: a message to all its subscribers, or a run of messages to each at once.
 
 Lines for each receiving connection are collected and written once per chunk, messages for a stream
 are collected and posted to its group once per chunk.
@@ -10,65 +10,56 @@ of them, its control line and its payload. So a payload is copied once, by the j
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol
 
-from streamd.config.options import Options
 from streamd.limits import FANOUT_BYTES, FANOUT_MSG_BYTES
-from streamd.net.pubsub.ingest import ingest
-from streamd.net.pubsub.subject_routes import Route
-from streamd.net.pubsub.sublist import Subscription
-from streamd.net.pubsub.subscriptions import Subscriptions
-from streamd.types import Msg
-
-if TYPE_CHECKING:
-    from streamd.net.client.connection import ClientConn
-    from streamd.net.client.output import ClientOutput
-    from streamd.node.ports import StreamHandle
+from streamd.net.pubsub.ingest import Ingest
+from streamd.net.pubsub.output_queue import OutputQueue
+from streamd.net.pubsub.remote_routes import OtherNodes
+from streamd.net.pubsub.subject_routes import Route, RouteTable
+from streamd.net.pubsub.sublist import Receiver, Subscription
 
 _DICE_MASK = (1 << 64) - 1
-Item = TypeVar("Item")
 
 
-class FanOut(Subscriptions):
-    """The part of `PubSub` that delivers."""
+class Publisher(Receiver, Protocol):
+    """A client connection whose publishes are routed; their acks come back to `publish_acks`."""
 
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        # Of the chunk being handled: connections with output, and publishes for streams.
-        self.dirty: list[ClientOutput] = []
-        self.is_in_chunk = False
-        self.until = 0.0  # by `clock`, its client's share of the loop is used up
-        self.clock: Callable[[], float] = time.monotonic
-        self._gathered = 0  # bytes of output, about, since some was written
-        self._has_slow_receiver = False
-        self._collected: dict[StreamHandle, tuple[list[Msg], list[bytes]]] = {}
-        self._has_odd_headers = False  # see `ingest`
+    @property
+    def is_told_no_responders(self) -> bool:
+        """True if the client hears of requests that nobody gets."""
+
+    def forbid_publish(self, subject: bytes) -> None:
+        """Tell the client that nobody may publish to `subject`."""
+
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        """See ports.PublishSink."""
+
+    def stall(self, rest_s: float) -> None:
+        """Read no more of the client's for a moment."""
+
+
+class FanOut:
+    """Delivers messages to the subscriptions of one subject space, and to other nodes."""
+
+    def __init__(self, table: RouteTable, output_queue: OutputQueue, ingest: Ingest) -> None:
+        """`ingest` takes what streams capture; it is posted before the server's own subscriptions
+        see anything, so that they may count on it."""
+        self.table = table
+        self.remotes: OtherNodes | None = None  # None: no other nodes
+        self._output_queue = output_queue
+        self._dirty = output_queue.dirty
+        self._ingest = ingest
+        self._collecting = ingest.collecting
         self._dice = int(time.monotonic_ns()) & 0xFFFF  # picks queue members; any start will do
-
-    # --- to streams -------------------------------------------------------------------------------
-
-    def _collecting(self, stream: StreamHandle) -> tuple[list[Msg], list[bytes]]:
-        collecting = self._collected.get(stream)
-        if collecting is None:
-            collecting = self._collected[stream] = ([], [])
-        return collecting
-
-    def post_collected(self, conn: ClientOutput) -> None:
-        """Hand publishes collected so far to their streams, so that what follows comes after."""
-        collected = self._collected
-        self._collected = {}
-        for stream, (msgs, replies) in collected.items():
-            ingest(stream, msgs, replies, conn, has_odd_headers=self._has_odd_headers)
-            if self.remotes is not None and not stream.is_local:
-                self.remotes.has_relayed = True
 
     # --- one message ------------------------------------------------------------------------------
 
     def route_one(
         self,
-        conn: ClientConn | None,
+        conn: Publisher | None,
         route: Route,
         subject: bytes,
         reply: bytes,
@@ -92,10 +83,11 @@ class FanOut(Subscriptions):
         receiver_count = len(route.plain) + len(route.queues)
         if receiver_count > 1:
             size = len(header) + len(payload) + FANOUT_MSG_BYTES
-            self._gathered += receiver_count * size
-            if self._gathered > FANOUT_BYTES:
-                plain = self._in_parts(conn, route.plain, size)
-                queues = self._in_parts(conn, route.queues, size)
+            output = self._output_queue
+            output.gathered += receiver_count * size
+            if output.gathered > FANOUT_BYTES:
+                plain = output.in_parts(conn, route.plain, size)
+                queues = output.in_parts(conn, route.queues, size)
         for sub in plain:
             count += self._deliver_one(conn, sub, subject, reply, header, payload)
         remote = route.remote
@@ -113,7 +105,7 @@ class FanOut(Subscriptions):
         if remote is not None:
             count += remote.send(subject, reply, header, payload, served)
         if not count and reply and conn is not None and conn.is_told_no_responders:
-            self._tell_no_responders(conn, subject, reply)
+            self.tell_no_responders(conn, subject, reply)
         return count
 
     def deliver_forwarded(
@@ -126,9 +118,10 @@ class FanOut(Subscriptions):
         """
         route = self.table.routes.get(subject) or self.table.find(subject)
         size = len(header) + len(payload) + FANOUT_MSG_BYTES
-        self._gathered += len(route.plain) * size
-        is_much = self._gathered > FANOUT_BYTES
-        for sub in self._in_parts(None, route.plain, size) if is_much else route.plain:
+        output = self._output_queue
+        output.gathered += len(route.plain) * size
+        is_much = output.gathered > FANOUT_BYTES
+        for sub in output.in_parts(None, route.plain, size) if is_much else route.plain:
             if sub.is_told:
                 self._deliver_one(None, sub, subject, reply, header, payload)
         if not queues:
@@ -142,7 +135,7 @@ class FanOut(Subscriptions):
 
     def _deliver_one(
         self,
-        conn: ClientConn | None,
+        conn: Publisher | None,
         sub: Subscription,
         subject: bytes,
         reply: bytes,
@@ -152,15 +145,18 @@ class FanOut(Subscriptions):
         if not sub.is_open:
             return 0
         if sub.callback is not None:
-            if self._collected and conn is not None:
-                self.post_collected(conn)
+            if conn is not None and self._ingest.collected:
+                self._ingest.post(conn)
             sub.callback(subject, reply, header, payload, conn)
             return 1
-        receiver: Any = sub.conn
+        receiver = sub.conn
         if conn is not None and receiver is conn and not conn.has_echo:
             return 0
-        if sub.is_filtered and receiver.rights.is_denied_delivery(subject):
-            return 0
+        if sub.is_filtered:
+            rights = receiver.rights
+            assert rights is not None, sub.pattern
+            if rights.is_denied_delivery(subject):
+                return 0
         if header and receiver.has_headers:
             if reply:
                 line = b"HMSG %b %b %b %d %d" % (
@@ -189,15 +185,18 @@ class FanOut(Subscriptions):
         receiver.out_bytes += len(body)
         if not receiver.is_dirty:
             receiver.is_dirty = True
-            self.dirty.append(receiver)
+            self._dirty.append(receiver)
         if reply and receiver.is_granting_replies:
-            receiver.rights.grant_reply(reply, now_ns=time.monotonic_ns())
+            rights = receiver.rights
+            assert rights is not None, sub.pattern
+            rights.grant_reply(reply, now_ns=time.monotonic_ns())
         sub.delivered_count += 1
         if sub.max_msgs and sub.delivered_count >= sub.max_msgs:
             receiver.drop_subscription(sub)
         return 1
 
-    def _tell_no_responders(self, conn: ClientConn, subject: bytes, reply: bytes) -> None:
+    def tell_no_responders(self, conn: Publisher, subject: bytes, reply: bytes) -> None:
+        """Answer a request that nobody got: with a 503 on its reply subject."""
         for sub in self.table.find(reply).plain:
             if sub.conn is conn and sub.is_open:
                 header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
@@ -207,7 +206,7 @@ class FanOut(Subscriptions):
                 conn.out_bytes += size
                 if not conn.is_dirty:
                     conn.is_dirty = True
-                    self.dirty.append(conn)
+                    self._dirty.append(conn)
                 sub.delivered_count += 1
                 if sub.max_msgs and sub.delivered_count >= sub.max_msgs:
                     conn.drop_subscription(sub)
@@ -215,9 +214,9 @@ class FanOut(Subscriptions):
 
     # --- a run of messages on one subject ---------------------------------------------------------
 
-    def _route_run(
+    def route_run(
         self,
-        conn: ClientConn,
+        conn: Publisher,
         route: Route,
         subject: bytes,
         replies: list[bytes] | None,
@@ -232,9 +231,10 @@ class FanOut(Subscriptions):
             is_plain = False
         count = len(payloads)
         done = 0
+        clock, until = self._output_queue.clock, self._output_queue.until
         if is_plain and not route.streams and not route.queues:
             step = self._run_length(route.plain, payloads)
-            while done < count and (not done or self.clock() < self.until):
+            while done < count and (not done or clock() < until):
                 part = payloads if step >= count else payloads[done : done + step]
                 if remote is not None:
                     remote.send_run(subject, part)
@@ -246,12 +246,12 @@ class FanOut(Subscriptions):
         ):
             self.route_one(conn, route, subject, reply, header, payload)
             done += 1
-            if done < count and self.clock() >= self.until:
+            if done < count and clock() >= until:
                 break
         return done
 
     def _run_length(self, subs: list[Subscription], payloads: list[bytes]) -> int:
-        """How many of `payloads` go to all of `subs` without being written in between."""
+        """Return how many of `payloads` go to all of `subs` without being written in between."""
         count = len(payloads)
         if len(subs) < 2:
             return count
@@ -259,14 +259,15 @@ class FanOut(Subscriptions):
         return max(1, min(count, FANOUT_BYTES * count // size))
 
     def _deliver_run_to_all(
-        self, conn: ClientConn | None, subs: list[Subscription], subject: bytes, run: list[bytes]
+        self, conn: Publisher | None, subs: list[Subscription], subject: bytes, run: list[bytes]
     ) -> None:
         each: Iterable[Subscription] = subs
         if len(subs) > 1:
             size = sum(map(len, run)) + len(run) * FANOUT_MSG_BYTES
-            self._gathered += size * len(subs)
-            if self._gathered > FANOUT_BYTES:
-                each = self._in_parts(conn, subs, size)
+            output = self._output_queue
+            output.gathered += size * len(subs)
+            if output.gathered > FANOUT_BYTES:
+                each = output.in_parts(conn, subs, size)
         for sub in each:
             if not self._deliver_run(conn, sub, subject, run):
                 for payload in run:
@@ -280,7 +281,7 @@ class FanOut(Subscriptions):
             self._deliver_run_to_all(None, subs, subject, payloads[at : at + step])
 
     def _deliver_run(
-        self, conn: ClientConn | None, sub: Subscription, subject: bytes, payloads: list[bytes]
+        self, conn: Publisher | None, sub: Subscription, subject: bytes, payloads: list[bytes]
     ) -> bool:
         """Deliver a run of plain messages to one subscription; False: do it one by one."""
         if not sub.is_open:
@@ -308,40 +309,25 @@ class FanOut(Subscriptions):
         sub.delivered_count += count
         if not receiver.is_dirty:
             receiver.is_dirty = True
-            self.dirty.append(receiver)
+            self._dirty.append(receiver)
         return True
 
     # --- written out ------------------------------------------------------------------------------
 
     def flush_if_idle(self) -> None:
         """Write out what connections got, unless the chunk being handled will do it anyway."""
-        if not self.is_in_chunk and self.dirty:
-            self.write_out(None)
-        if self.remotes is not None and not self.is_in_chunk:
+        output = self._output_queue
+        if output.is_in_chunk:
+            return
+        if output.dirty:
+            output.write_out(None)
+        if self.remotes is not None:
             self.remotes.schedule_messages()
-
-    def write_out(self, publisher: ClientOutput | None) -> None:
-        """Write what connections got so far."""
-        self._gathered = 0
-        dirty, self.dirty = self.dirty, []
-        for receiver in dirty:
-            receiver.is_dirty = False
-            if receiver.flush() and receiver is not publisher:
-                self._has_slow_receiver = True
-
-    def _in_parts(
-        self, publisher: ClientOutput | None, items: list[Item], size: int
-    ) -> Iterator[Item]:
-        """Yield receivers of `size` bytes each; what they got is written whenever it is much."""
-        step = max(1, FANOUT_BYTES // size)
-        for at in range(0, len(items), step):
-            yield from items[at : at + step]
-            self.write_out(publisher)
 
     # --- queue groups -----------------------------------------------------------------------------
 
     def pick_member(self, members: list[Subscription]) -> Subscription:
-        """Choose who of a queue group gets the next message."""
+        """Choose the member of a queue group that gets the next message."""
         return members[self.pick_at(len(members))]
 
     def pick_at(self, size: int) -> int:

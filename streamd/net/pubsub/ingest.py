@@ -1,4 +1,4 @@
-"""Publishes on their way from a client into a stream: as the stream is to keep them, or refused.
+"""Publishes on their way from clients into streams: collected, made as they are kept, or refused.
 
 What is decided here needs no state of the stream, only its config. The rest (duplicates, expected
 sequences, limits) is decided where the log entry is applied.
@@ -6,21 +6,76 @@ sequences, limits) is decided where the log entry is applied.
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from streamd import errors
 from streamd.errors import JsError
 from streamd.machine import message_headers
+from streamd.net.pubsub.subject_routes import CapturingStream
 from streamd.types import Msg
 
-if TYPE_CHECKING:
-    from streamd.node.ports import PublishSink, StreamHandle
+if TYPE_CHECKING:  # a server without streams does not load that room
+    from streamd.node.ports import PublishSink
 
 _FAST_BATCH: Final = b".$FI"
 
 
+class Ingest:
+    """Publishes for streams that wait to be handed over: those of one chunk, by stream.
+
+    They are posted once per chunk, or before whatever must come after them.
+    """
+
+    __slots__ = ("_is_forwarded", "collected", "has_odd_headers")
+
+    def __init__(self) -> None:
+        self.collected: dict[CapturingStream, tuple[list[Msg], list[bytes]]] = {}
+        self._is_forwarded = False
+        self.has_odd_headers = False  # some headers of the chunk may not be stored as sent
+
+    def collecting(self, stream: CapturingStream) -> tuple[list[Msg], list[bytes]]:
+        """Return the lists that take messages for `stream` and their replies, until `post`."""
+        collecting = self.collected.get(stream)
+        if collecting is None:
+            collecting = self.collected[stream] = ([], [])
+        return collecting
+
+    def collect_run(
+        self,
+        stream: CapturingStream,
+        subject: bytes,
+        replies: list[bytes] | None,
+        headers: list[bytes] | None,
+        payloads: list[bytes],
+    ) -> None:
+        """Add messages on one subject."""
+        msgs = list(zip(repeat(subject), headers or repeat(b""), payloads, strict=False))
+        answers = replies if replies is not None else [b""] * len(payloads)
+        collecting = self.collected.get(stream)
+        if collecting is None:
+            self.collected[stream] = (msgs, answers)
+        else:
+            collecting[0].extend(msgs)
+            collecting[1].extend(answers)
+
+    def post(self, sink: PublishSink) -> None:
+        """Hand what was collected to its streams; the outcomes go to `sink`."""
+        collected = self.collected
+        self.collected = {}
+        for stream, (msgs, replies) in collected.items():
+            ingest(stream, msgs, replies, sink, has_odd_headers=self.has_odd_headers)
+            if not stream.is_local:
+                self._is_forwarded = True
+
+    def take_forwarded(self) -> bool:
+        """Return True if publishes went to a stream that another node leads, since last asked."""
+        is_forwarded, self._is_forwarded = self._is_forwarded, False
+        return is_forwarded
+
+
 def ingest(
-    stream: StreamHandle,
+    stream: CapturingStream,
     msgs: list[Msg],
     replies: list[bytes],
     sink: PublishSink,
@@ -51,7 +106,7 @@ def is_ingested_as_sent(reply: bytes, headers: bytes) -> bool:
     return not headers or message_headers.are_stored_as_sent(headers)
 
 
-def refuse_fast(stream: StreamHandle, msg: Msg, reply: bytes, sink: PublishSink) -> bool:
+def refuse_fast(stream: CapturingStream, msg: Msg, reply: bytes, sink: PublishSink) -> bool:
     """Answer a message that is a member of a fast batch; False: it is none."""
     if not reply.endswith(_FAST_BATCH):
         return False
@@ -61,7 +116,7 @@ def refuse_fast(stream: StreamHandle, msg: Msg, reply: bytes, sink: PublishSink)
 
 
 def _without_fast(
-    stream: StreamHandle, msgs: list[Msg], replies: list[bytes], sink: PublishSink
+    stream: CapturingStream, msgs: list[Msg], replies: list[bytes], sink: PublishSink
 ) -> tuple[list[Msg], list[bytes]]:
     kept: list[Msg] = []
     answers: list[bytes] = []
@@ -72,7 +127,7 @@ def _without_fast(
     return kept, answers
 
 
-def _refusal(stream: StreamHandle, msg: Msg) -> JsError:
+def _refusal(stream: CapturingStream, msg: Msg) -> JsError:
     config = stream.config
     if config.get("sealed"):
         return errors.STREAM_SEALED()

@@ -1,4 +1,4 @@
-"""Interest across nodes: what this node's clients want as others are told, what others told us.
+"""Interest across nodes: that of this node's clients, as others are told, and that of others.
 
 Each node tells every other each pattern its clients subscribe to, once however many there are, and
 for queue groups how many members they have. What others want is a second subject space: an index
@@ -8,20 +8,55 @@ like the one of local subscriptions, but with a node behind each entry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from streamd.net.pubsub.sublist import Sublist, Subscription
-
-if TYPE_CHECKING:
-    from streamd.net.route.remote_messages import RemoteNode
+from streamd.net.pubsub.sublist import Sublist
+from streamd.types import NodeId
 
 Key = tuple[bytes, bytes]
 Change = tuple[bytes, bytes, int]
 """(pattern, queue, members there are now); without a queue 1, and 0 when nobody is left."""
 
 
+Delivery = tuple[bytes, bytes, bytes, bytes]
+"""(subject, ack reply, headers, payload)"""
+
+Numbers = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
+"""Per message of a run: stream seqs, consumer seqs, times, how many are pending."""
+
+
+class PeerNode(Protocol):
+    """Another node of the cluster, as routing uses it: where messages for its clients go.
+
+    `outbox` takes items of a `net.msgs` note (see `net/route/remote_messages.py`): (subject,
+    payload), with reply and headers behind them if there are any, and with the names of the queue
+    groups that the node was chosen for.
+    """
+
+    outbox: list[tuple[Any, ...]]
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    def deliver(self, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
+        """Send messages to the plain subscribers of `to` there, or to a queue group alone."""
+
+    def deliver_run(
+        self,
+        to: bytes,
+        ack: bytes,
+        subjects: Sequence[bytes],
+        payloads: Sequence[bytes],
+        numbers: Numbers,
+    ) -> None:
+        """Send messages as `ports.DeliverSink.deliver_run` takes them."""
+
+    def is_congested(self, to: bytes) -> bool:
+        """True while deliveries to `to` there should wait."""
+
+
 class LocalInterest:
-    """What clients of this node subscribe to, and what of that has changed since others heard."""
+    """Subscriptions of this node's clients, counted; and which changed since others were told."""
 
     __slots__ = ("_counts", "_told")
 
@@ -71,28 +106,29 @@ class LocalInterest:
         return (key[0], key[1], count if key[1] else min(count, 1))
 
 
-class RemoteSub(Subscription):
-    """One pattern (of one queue group) that clients of another node want."""
+class RemoteSub:
+    """Interest of another node's clients in a pattern (of a queue group, if one is named)."""
 
-    __slots__ = ("node", "weight")
+    __slots__ = ("node", "pattern", "queue", "weight")
 
-    def __init__(self, pattern: bytes, queue: bytes, node: RemoteNode, weight: int) -> None:
-        super().__init__(pattern, queue, callback=_never)
+    def __init__(self, pattern: bytes, queue: bytes, node: PeerNode, weight: int) -> None:
+        self.pattern = pattern
+        self.queue = queue
         self.node = node
         self.weight = weight  # members of the queue group at that node
 
 
 class RemoteInterest:
-    """What other nodes want. Keeps `sublist`, which routes are made from."""
+    """Interest of all other nodes. Keeps `sublist`, which routes are made from."""
 
     __slots__ = ("_subs", "ack_watcher_count", "sublist")
 
     def __init__(self) -> None:
-        self.sublist = Sublist()
+        self.sublist: Sublist[RemoteSub] = Sublist()
         self.ack_watcher_count = 0  # patterns that could see acks
-        self._subs: dict[RemoteNode, dict[Key, RemoteSub]] = {}
+        self._subs: dict[PeerNode, dict[Key, RemoteSub]] = {}
 
-    def apply(self, node: RemoteNode, changes: Iterable[Sequence[Any]]) -> list[Key]:
+    def apply(self, node: PeerNode, changes: Iterable[Sequence[Any]]) -> list[Key]:
         """Take in what a node said; returns (pattern, queue) of all that is different now."""
         subs = self._subs.setdefault(node, {})
         changed: list[Key] = []
@@ -114,8 +150,8 @@ class RemoteInterest:
             changed.append(key)
         return changed
 
-    def forget(self, node: RemoteNode) -> list[Key]:
-        """A node is gone; returns (pattern, queue) of all it wanted."""
+    def forget(self, node: PeerNode) -> list[Key]:
+        """Drop what a node wanted, for it is gone; returns (pattern, queue) of each."""
         subs = self._subs.pop(node, {})
         for sub in subs.values():
             self._remove(sub)
@@ -125,9 +161,12 @@ class RemoteInterest:
         self.sublist.remove(sub)
         self.ack_watcher_count -= sees_acks(sub.pattern)
 
-    def of(self, node: RemoteNode) -> list[RemoteSub]:
+    def of_node(self, node_id: NodeId) -> list[RemoteSub]:
         """Return what a node wants."""
-        return list(self._subs.get(node, {}).values())
+        for node, subs in self._subs.items():
+            if node.node_id == node_id:
+                return list(subs.values())
+        return []
 
 
 def sees_acks(pattern: bytes) -> bool:
@@ -139,7 +178,3 @@ def sees_acks(pattern: bytes) -> bool:
     if first != b"$JS" and first != b"*":
         return False
     return len(head) > 1 and head[1] in (b"ACK", b"FC", b"*", b">")
-
-
-def _never(*_args: Any) -> None:
-    raise AssertionError("a subscription of another node was called as if it were here")

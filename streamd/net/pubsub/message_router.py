@@ -1,8 +1,15 @@
-"""Core NATS: the subject space of one server. What comes in, and where it goes.
+"""Core NATS: the router of one subject space. Takes what is published and sends it where it leads.
 
-Publishes arrive in batches (one socket chunk of one connection) and leave in batches. `PubSub` is
-also what a node sees of the network (`node.ports.Wires`). Everything here runs on the event loop.
-Below it: who listens (`subscriptions.py`), and how they get it (`fanout.py`).
+Publishes arrive in batches (one socket chunk of one connection) and leave in batches. Everything
+here runs on the event loop. `MessageRouter` owns the parts of its subject space:
+
+    Subscriptions  who wants what, and the table of routes     `subscriptions.py`
+    FanOut         delivery to clients and other nodes         `fanout.py`
+    Ingest         publishes that wait for their streams       `ingest.py`
+    DeliveryAcks   acks of deliveries, to their consumers      `delivery_acks.py`
+
+and shares the server's `OutputQueue`. It is also what a node sees of the network
+(`node.ports.Wires`).
 """
 
 from __future__ import annotations
@@ -10,133 +17,156 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import repeat
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from streamd.config.options import Options
-from streamd.limits import CLIENT_SHARE_S, STALL_S
+from streamd.limits import STALL_S
 from streamd.machine.message_headers import TRACE_ONLY, are_stored_as_sent, is_trace_only
+from streamd.net.pubsub.delivery_acks import ACK_PREFIX, FLOW_PREFIX, DeliveryAcks, NamedStreams
 from streamd.net.pubsub.delivery_sinks import InboxSink, ServerSink
-from streamd.net.pubsub.fanout import FanOut
-from streamd.net.pubsub.ingest import ingest, is_ingested_as_sent, refuse_fast
+from streamd.net.pubsub.fanout import FanOut, Publisher
+from streamd.net.pubsub.ingest import Ingest, ingest, is_ingested_as_sent, refuse_fast
+from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.pubacks import domain_field
-from streamd.net.route.remote_messages import Remotes
-from streamd.obs.server_log import Log
-from streamd.protocol import acks
+from streamd.net.pubsub.remote_routes import OtherNodes
+from streamd.net.pubsub.subject_routes import CapturingStream
+from streamd.net.pubsub.subscriptions import Subscriptions
 from streamd.types import Msg
 
-if TYPE_CHECKING:
-    from streamd.net.client.connection import ClientConn
-    from streamd.net.client.session import ClientSession
-    from streamd.net.route.links import Cluster
-    from streamd.node.ports import DeliverSink, NodeHandle, StreamHandle
+if TYPE_CHECKING:  # a server without streams does not load that room
+    from streamd.node.ports import DeliverSink, PublishSink
 
 RESERVED_REPLIES: Final = (b"$JS.ACK.", b"_R_.", b"_GR_.", b"$GR.")
 """A client must not have others answer to these: it would forge acks or service replies."""
 
-_ACK_PREFIX: Final = acks.PREFIX
-_FLOW_PREFIX: Final = acks.FLOW_PREFIX
 _OWN_PREFIX: Final = b"$JS."
 _NEVER_TRACED: Final = (
-    _ACK_PREFIX,
-    _FLOW_PREFIX,
+    ACK_PREFIX,
+    FLOW_PREFIX,
     b"$JS.API.CONSUMER.MSG.NEXT.",
     b"$JS.API.DIRECT.GET.",
 )
-"""What is asked of consumers and replicas; whether it is to be traced is not looked at."""
+"""Requests to consumers and replicas; whether one of these is to be traced is not looked at."""
 
 
-class PubSub(FanOut):
-    """The subject space of one server, and the only place that routes messages in it."""
+class Streams(NamedStreams, Protocol):
+    """The streams of a node, as routing sees them."""
 
-    def __init__(
-        self, options: Options, *, server_id: str, server_name: str, log: Log | None = None
-    ) -> None:
-        super().__init__(options)
-        self.server_id = server_id
-        self.server_name = server_name
-        self.domain_field = domain_field(options.jetstream.domain)  # in acks of publishes
-        self._log = log
-        self._node: NodeHandle | None = None
+    @property
+    def topology_version(self) -> int:
+        """Another number whenever anything about streams has changed."""
+
+    def streams_for(self, subject: bytes) -> tuple[CapturingStream, ...]:
+        """Streams that capture `subject`."""
+
+    def streams_under(self, prefix: bytes) -> tuple[CapturingStream, ...] | None:
+        """Streams that capture every subject of `prefix` and one more token; None: some capture
+        only a part of them."""
+
+
+class MessageRouter:
+    """Routes messages in one subject space; nothing else does."""
+
+    def __init__(self, *, domain: str = "", output_queue: OutputQueue | None = None) -> None:
+        """`domain`: JetStream's, which acks name."""
+        self.output_queue = output_queue if output_queue is not None else OutputQueue()
+        self.subscriptions = Subscriptions()
+        self.domain_field = domain_field(domain)
+        self.stalled_count = 0  # chunks after which their publisher was told to rest
+        self._routes = self.subscriptions.table.routes
+        self._find = self.subscriptions.table.find
+        self._ingest = Ingest()
+        self.fanout = FanOut(self.subscriptions.table, self.output_queue, self._ingest)
+        self._acks = DeliveryAcks(self.subscriptions, self._ingest)
+        self._streams: Streams | None = None
         self._topology = -1
+        self._remotes: OtherNodes | None = None  # None: no other nodes
         self._when_drained: list[Callable[[], None]] = []
-        # Of the chunk being handled: whose acks came last.
-        self._ack_key = b""
-        self._ack_consumer = ""
-        self._ack_stream: StreamHandle | None = None
-        self._server_sink = ServerSink(self)
+        self._server_sink = ServerSink(self.publish, self.domain_field)
         # What clients of servers without JetStream published, in one note.
-        self._gated: dict[StreamHandle, tuple[list[Msg], list[bytes]]] = {}
+        self._gateway_ingest = Ingest()
 
-    def attach(self, node: NodeHandle) -> None:
+    def attach(self, streams: Streams) -> None:
         """Connect the node whose streams capture subjects. At most once."""
-        assert self._node is None
-        self._node = node
+        assert self._streams is None
+        self._streams = self._acks.streams = streams
         self._refresh_topology()
 
-    def attach_peers(
-        self, links: Cluster, call_soon: Callable[[Callable[[], None]], Any] | None = None
-    ) -> None:
-        """Share interest and messages with other nodes. At most once; see `Remotes`."""
-        assert self.remotes is None
-        self.remotes = Remotes(self, links, self._remote_interest, call_soon)
+    def attach_remotes(self, remotes: OtherNodes) -> None:
+        """Share interest and messages with other nodes. At most once."""
+        assert self._remotes is None
+        self._remotes = self.fanout.remotes = self.subscriptions.remotes = remotes
+
+    def _refresh_topology(self) -> None:
+        streams = self._streams
+        assert streams is not None
+        self._topology = streams.topology_version
+        self.subscriptions.table.set_streams(streams.streams_for, streams.streams_under)
+        self._acks.forget()
+
+    # --- for the node and the API -----------------------------------------------------------------
 
     def sink(self, subject: bytes, queue: bytes = b"") -> DeliverSink | None:
-        if not self.table.find(subject).has_subscribers(queue):
+        """See ports.Wires."""
+        if not self.subscriptions.table.find(subject).has_subscribers(queue):
             return None
-        return InboxSink(self, subject, queue)
+        return InboxSink(self.fanout, subject, queue)
+
+    def has_interest(self, subject: bytes) -> bool:
+        """See ports.Wires."""
+        return self.subscriptions.has_interest(subject)
+
+    def watch(self, subject: bytes, queue: bytes, on_change: Callable[[bool], None]) -> object:
+        """See ports.Wires."""
+        return self.subscriptions.watch(subject, queue, on_change)
+
+    def unwatch(self, token: object) -> None:
+        """See ports.Wires."""
+        self.subscriptions.unwatch(token)
+
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        """See ports.Wires."""
+        self._when_drained.append(tell)
 
     def on_drained(self) -> None:
-        """A connection or link that was congested has room again."""
-        if self.remotes is not None:
-            self.remotes.on_drained()
+        """Resume what waits for room: a connection or link that was congested has some again."""
+        if self._remotes is not None:
+            self._remotes.on_drained()
         waiting, self._when_drained = self._when_drained, []
         for tell in waiting:
             tell()
 
-    def when_drained(self, tell: Callable[[], None]) -> None:
-        self._when_drained.append(tell)
-
-    def _refresh_topology(self) -> None:
-        node = self._node
-        assert node is not None
-        self._topology = node.topology_version
-        self.table.set_streams(node.streams_for, node.streams_under)
-        self._ack_key = b""
-        self._ack_stream = None
-
     # --- chunks -----------------------------------------------------------------------------------
 
     def begin_chunk(self) -> None:
-        """A connection starts to hand over what one socket chunk held."""
-        assert not self.is_in_chunk
-        self.is_in_chunk = True
-        self.until = self.clock() + CLIENT_SHARE_S
-        self._has_slow_receiver = False
-        self._has_odd_headers = False
-        if self._node is not None and self._node.topology_version != self._topology:
+        """Begin with what one socket chunk of a connection held."""
+        self.output_queue.begin_chunk()
+        self._ingest.has_odd_headers = False
+        if self._streams is not None and self._streams.topology_version != self._topology:
             self._refresh_topology()
 
-    def end_chunk(self, conn: ClientSession) -> None:
-        """The chunk is done: post what streams get, write what connections get."""
-        if self._collected:
-            self.post_collected(conn)
-        self._ack_key = b""
-        self._ack_stream = None
-        self.is_in_chunk = False
-        if self.dirty:
-            self.write_out(conn)
-        rest_s = STALL_S if self._has_slow_receiver else 0.0
-        if self.remotes is not None:
-            rest_s = max(rest_s, self.remotes.flush())
+    def end_chunk(self, conn: Publisher) -> None:
+        """Post what streams get, write what connections get; have `conn` rest if a receiver or
+        another node is far behind."""
+        if self._ingest.collected:
+            self._ingest.post(conn)
+        self._acks.forget()
+        rest_s = STALL_S if self.output_queue.end_chunk(conn) else 0.0
+        if self._remotes is not None:
+            is_forwarded = self._ingest.take_forwarded()
+            rest_s = max(rest_s, self._remotes.flush(is_forwarded=is_forwarded))
         if rest_s:
             self.stalled_count += 1
             conn.stall(rest_s)
+
+    def post_collected(self, sink: PublishSink) -> None:
+        """Hand publishes collected so far to their streams, so that what follows comes after."""
+        self._ingest.post(sink)
 
     # --- publishing -------------------------------------------------------------------------------
 
     def publish_batch(
         self,
-        conn: ClientConn,
+        conn: Publisher,
         subjects: list[bytes],
         replies: list[bytes] | None,
         headers: list[bytes] | None,
@@ -147,19 +177,21 @@ class PubSub(FanOut):
         `replies` or `headers` None: no message has one. Returns how many were routed: all, or at
         least one if it took the client's share of the loop.
         """
-        if self.remotes is not None and self.remotes.has_untold:
-            self.remotes.tell()  # before anything that may be answered from there
+        if self._remotes is not None and self._remotes.has_untold:
+            self._remotes.tell()  # before anything that may be answered from there
         if headers is not None:
             joined = b"".join(headers)
             if not are_stored_as_sent(joined):
-                self._has_odd_headers = True  # of the whole chunk: they may wait to be posted
+                self._ingest.has_odd_headers = (
+                    True  # of the whole chunk: they may wait to be posted
+                )
                 if TRACE_ONLY in joined:
                     return self._publish_traced(conn, subjects, replies, headers, payloads)
         return self._publish_all(conn, subjects, replies, headers, payloads)
 
     def _publish_all(
         self,
-        conn: ClientConn,
+        conn: Publisher,
         subjects: list[bytes],
         replies: list[bytes] | None,
         headers: list[bytes] | None,
@@ -167,20 +199,25 @@ class PubSub(FanOut):
     ) -> int:
         subject = subjects[0]
         if subjects.count(subject) == len(subjects) and not subject.startswith(_OWN_PREFIX):
-            route = self.table.routes.get(subject) or self.table.find(subject)
+            route = self._routes.get(subject) or self._find(subject)
             if route.only_stream is not None:
-                self._collect_run(route.only_stream, subject, replies, headers, payloads)
+                self._ingest.collect_run(route.only_stream, subject, replies, headers, payloads)
                 return len(payloads)
-            return self._route_run(conn, route, subject, replies, headers, payloads)
-        if subject.startswith(_ACK_PREFIX) and not self._ack_watcher_count:
-            if self._take_acks(conn, subjects, replies, headers, payloads):
+            return self.fanout.route_run(conn, route, subject, replies, headers, payloads)
+        if subject.startswith(ACK_PREFIX) and not self.subscriptions.ack_watcher_count:
+            if self._acks.take_batch(conn, subjects, replies, payloads):
                 return len(payloads)
-        routes = self.table.routes
-        stream: StreamHandle | None = None
+        stream: CapturingStream | None = None
         add_msg: Callable[[Msg], None] = _ignore
         add_reply: Callable[[bytes], None] = _ignore
         length, size_text = -1, b""  # of the payload before
-        clock, until = self.clock, self.until
+        routes, find, route_one = self._routes, self._find, self.fanout.route_one
+        clock, until, dirty = (
+            self.output_queue.clock,
+            self.output_queue.until,
+            self.output_queue.dirty,
+        )
+        waiting, take_ack = self._ingest, self._acks.take
         coming = iter(payloads)
         for subject, reply, header, payload in zip(
             subjects, replies or repeat(b""), headers or repeat(b""), coming, strict=False
@@ -188,19 +225,19 @@ class PubSub(FanOut):
             route_or_none = routes.get(subject)
             if route_or_none is None:
                 if subject.startswith(_OWN_PREFIX):
-                    if self._collected:
-                        self.post_collected(conn)
+                    if waiting.collected:
+                        waiting.post(conn)
                         stream = None
-                    if self._take_ack(subject, reply, header, payload):
+                    if take_ack(subject, reply, header, payload):
                         continue
-                route = self.table.find(subject)
+                route = find(subject)
             else:
                 route = route_or_none
             wanted = route.only_stream
             if wanted is not None:
                 if wanted is not stream:
                     stream = wanted
-                    msgs, answers = self._collecting(wanted)
+                    msgs, answers = waiting.collecting(wanted)
                     add_msg, add_reply = msgs.append, answers.append
                 add_msg((subject, header, payload))
                 add_reply(reply)
@@ -219,9 +256,9 @@ class PubSub(FanOut):
                     sole.delivered_count += 1
                     if not receiver.is_dirty:
                         receiver.is_dirty = True
-                        self.dirty.append(receiver)
+                        dirty.append(receiver)
                     continue
-            self.route_one(conn, route, subject, reply, header, payload)
+            route_one(conn, route, subject, reply, header, payload)
             stream = None  # routing may have posted what was collected
             if clock() >= until:
                 break
@@ -229,13 +266,14 @@ class PubSub(FanOut):
 
     def _publish_traced(
         self,
-        conn: ClientConn,
+        conn: Publisher,
         subjects: list[bytes],
         replies: list[bytes] | None,
         headers: list[bytes],
         payloads: list[bytes],
     ) -> int:
         """As `_publish_all`, where some messages may be meant to reach nobody."""
+        clock, until = self.output_queue.clock, self.output_queue.until
         done = 0
         for subject, reply, header, payload in zip(
             subjects, replies or repeat(b""), headers, payloads, strict=False
@@ -245,15 +283,15 @@ class PubSub(FanOut):
             else:
                 self._trace_only(conn, (subject, header, payload), reply)
             done += 1
-            if self.clock() >= self.until:
+            if clock() >= until:
                 break
         return done
 
-    def _trace_only(self, conn: ClientConn, msg: Msg, reply: bytes) -> None:
+    def _trace_only(self, conn: Publisher, msg: Msg, reply: bytes) -> None:
         """Deliver nothing; the client hears only where nobody would have got the message. Requests
         to the server itself are not done, and count as that."""
         subject = msg[0]
-        route = self.table.find(subject)
+        route = self._find(subject)
         if route.is_forbidden:
             conn.forbid_publish(subject)
             return
@@ -264,17 +302,17 @@ class PubSub(FanOut):
             for sub in listeners
         )
         if not is_wanted and reply and conn.is_told_no_responders:
-            self._tell_no_responders(conn, subject, reply)
+            self.fanout.tell_no_responders(conn, subject, reply)
 
     def publish_lone(
-        self, conn: ClientConn, subject: bytes, reply: bytes, header: bytes, payload: bytes
+        self, conn: Publisher, subject: bytes, reply: bytes, header: bytes, payload: bytes
     ) -> bool:
         """`publish_batch` of a chunk with one message, if that goes to a stream here and to nobody
         else; False: nothing was done."""
-        node, remotes = self._node, self.remotes
-        if node is None or node.topology_version != self._topology:
+        streams, remotes = self._streams, self._remotes
+        if streams is None or streams.topology_version != self._topology:
             return False
-        route = self.table.routes.get(subject)
+        route = self._routes.get(subject)
         if route is None or subject.startswith(_OWN_PREFIX):
             return False
         stream = route.only_stream
@@ -287,116 +325,41 @@ class PubSub(FanOut):
         stream.publish([(subject, header, payload)], [reply], conn)
         return True
 
-    def _collect_run(
-        self,
-        stream: StreamHandle,
-        subject: bytes,
-        replies: list[bytes] | None,
-        headers: list[bytes] | None,
-        payloads: list[bytes],
-    ) -> None:
-        msgs = list(
-            zip(repeat(subject), headers or repeat(b""), payloads, strict=False),
-        )
-        answers = replies if replies is not None else [b""] * len(payloads)
-        collecting = self._collected.get(stream)
-        if collecting is None:
-            self._collected[stream] = (msgs, answers)
-        else:
-            collecting[0].extend(msgs)
-            collecting[1].extend(answers)
-
-    # --- acks of deliveries -----------------------------------------------------------------------
-
-    def _take_acks(
-        self,
-        conn: ClientConn,
-        subjects: list[bytes],
-        replies: list[bytes] | None,
-        headers: list[bytes] | None,
-        payloads: list[bytes],
-    ) -> bool:
-        """Handle a batch that is all acks for one consumer; False: it is not, nothing was done."""
-        subject = subjects[0]
-        tokens = subject.split(b".")
-        if self._node is None or len(tokens) != 9:
-            return False
-        key = b".".join(tokens[:4]) + b"."
-        # All lie between the least and the greatest, so if both begin with the key all do.
-        if not (min(subjects).startswith(key) and max(subjects).startswith(key)):
-            return False
-        stream = self._stream_named(tokens[2])
-        if stream is None or not stream.takes_acks(tokens[3].decode(errors="replace")):
-            return False  # nobody is there: who wants an answer hears "no responders"
-        if self._collected:
-            self.post_collected(conn)
-        stream.acks(subjects, replies, payloads)
-        return True
-
-    def _take_ack(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """Handle an ack or flow-control reply; False: it is none, or others want to see it."""
-        if not subject.startswith(_ACK_PREFIX):
-            if not subject.startswith(_FLOW_PREFIX) or self._node is None:
-                return False
-            tokens = subject.split(b".", 4)
-            stream = self._stream_named(tokens[2]) if len(tokens) == 5 else None
-            if stream is None:
-                return False
-            stream.flow_reply(tokens[3].decode(errors="replace"), subject, header)
-            return self._ack_watcher_count == 0
-        key = self._ack_key
-        if not key or not subject.startswith(key):
-            if self._node is None:
-                return False
-            tokens = subject.split(b".")
-            at = 2 if len(tokens) == 9 else 4
-            if len(tokens) != 9 and len(tokens) < 11:
-                return False
-            self._ack_stream = self._stream_named(tokens[at])
-            self._ack_key = b".".join(tokens[: at + 2]) + b"."
-            self._ack_consumer = tokens[at + 1].decode(errors="replace")
-        if self._ack_stream is None or not self._ack_stream.takes_acks(self._ack_consumer):
-            self._ack_key = b""
-            return False
-        self._ack_stream.acks([subject], [reply] if reply else None, [payload])
-        return self._ack_watcher_count == 0
-
-    def _stream_named(self, name: bytes) -> StreamHandle | None:
-        assert self._node is not None
-        return self._node.stream(name.decode(errors="replace"))
-
     # --- from the server itself -------------------------------------------------------------------
 
     def publish(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
-        node = self._node
-        if node is not None and node.topology_version != self._topology:
+        """See ports.Wires."""
+        streams = self._streams
+        if streams is not None and streams.topology_version != self._topology:
             self._refresh_topology()
-        route = self.table.find(subject)
+        route = self._find(subject)
         is_odd = bool(route.streams and headers) and not are_stored_as_sent(headers)
         for stream in route.streams:
             msgs = [(subject, headers, payload)]
             ingest(stream, msgs, [reply], self._server_sink, has_odd_headers=is_odd)
         if route.plain or route.queues or route.remote:
-            self.route_one(None, route, subject, reply, headers, payload)
-            self.flush_if_idle()
+            self.fanout.route_one(None, route, subject, reply, headers, payload)
+            self.fanout.flush_if_idle()
+
+    # --- for servers without JetStream (net/route/jetstream_gateway.py) ---------------------------
 
     def publish_for(
         self, client: Any, subject: bytes, reply: bytes, headers: bytes, payload: bytes
     ) -> None:
-        """Take in what a client of a server without JetStream published, as far as that concerns
-        streams and the API; `published_for` ends a run of these. Who else listens got it from
-        there. (See gate.py.)"""
-        node = self._node
-        if node is not None and node.topology_version != self._topology:
+        """Take in a message of a client of a server without JetStream, as far as that concerns
+        streams and the API; `published_for` ends a run of these. All other subscribers got it from
+        that server."""
+        streams = self._streams
+        if streams is not None and streams.topology_version != self._topology:
             self._refresh_topology()
         if subject.startswith(_OWN_PREFIX):
-            self._post_gated()
-            self._ack_key = b""
-            if self._take_ack(subject, reply, headers, payload):
+            self._post_gateway()
+            self._acks.forget()
+            if self._acks.take(subject, reply, headers, payload):
                 return
-        route = self.table.find(subject)
+        route = self._find(subject)
         for stream in route.streams:
-            msgs, replies = self._gated.setdefault(stream, ([], []))
+            msgs, replies = self._gateway_ingest.collecting(stream)
             msgs.append((subject, headers, payload))
             replies.append(reply)
         for sub in route.plain:
@@ -405,15 +368,17 @@ class PubSub(FanOut):
 
     def published_for(self) -> None:
         """Hand what came by `publish_for` to the streams, and write out what followed."""
-        self._post_gated()
-        self._ack_key = b""
-        self.flush_if_idle()
+        self._post_gateway()
+        self._acks.forget()
+        self.fanout.flush_if_idle()
 
-    def _post_gated(self) -> None:
-        gated, self._gated = self._gated, {}
-        for stream, (msgs, replies) in gated.items():
-            is_odd = not are_stored_as_sent(b"".join(msg[1] for msg in msgs))
-            ingest(stream, msgs, replies, self._server_sink, has_odd_headers=is_odd)
+    def _post_gateway(self) -> None:
+        waiting = self._gateway_ingest
+        waiting.has_odd_headers = any(
+            not are_stored_as_sent(b"".join(msg[1] for msg in msgs))
+            for msgs, _ in waiting.collected.values()
+        )
+        waiting.post(self._server_sink)
 
 
 def _ignore(_value: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""Where a subject leads right now: `Route`, and the cache of them, `RouteTable`.
+"""Routes: everything that a subject leads to right now, and the cache of them.
 
 A route joins subscriptions (plain, and queue groups), streams that capture the subject, and other
 nodes whose clients want it. It is good until interest or the set of streams changes; then the table
@@ -10,14 +10,40 @@ per prefix where subscriptions and streams allow it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from streamd.net.pubsub.interest import RemoteSub
+from streamd.net.pubsub.remote_routes import RemoteRoute, remote_route
 from streamd.net.pubsub.subject_cache import SubjectCache
 from streamd.net.pubsub.sublist import Match, Sublist, Subscription
-from streamd.net.route.remote_interest import RemoteRoute, remote_route
 from streamd.subjects import is_literal
+from streamd.types import Msg
 
-StreamsUnder = Callable[[bytes], tuple[Any, ...] | None]
+if TYPE_CHECKING:  # a server without streams does not load that room
+    from streamd.node.ports import PublishSink
+
+
+class CapturingStream(Protocol):
+    """A stream, as a route leads to it: takes the publishes on the subjects that it captures."""
+
+    @property
+    def name_bytes(self) -> bytes: ...
+
+    @property
+    def is_local(self) -> bool:
+        """True if this node leads the stream."""
+
+    @property
+    def config(self) -> dict[str, Any]: ...
+
+    def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+        """Store messages; the outcomes go to `sink`."""
+
+
+StreamsFor = Callable[[bytes], tuple[CapturingStream, ...]]
+"""subject -> the streams that capture it."""
+
+StreamsUnder = Callable[[bytes], tuple[CapturingStream, ...] | None]
 """prefix -> the streams that capture every subject of it and one more token; None: some capture
 only a part of them."""
 
@@ -26,13 +52,13 @@ _FORBIDDEN = (b"_GR_.", b"$GR.", b"$NRG.")
 """Subjects of a cluster's own traffic; no client may publish there."""
 
 _NEVER_CACHED = (b"$JS.ACK.", b"$JS.FC.")
-"""Each is published once, and `PubSub` relies on not finding them among the known routes."""
+"""Each is published once, and routing relies on not finding them among the known routes."""
 
 _NEVER_SHARED = _FORBIDDEN + _NEVER_CACHED
 
 
 class Route:
-    """What a published subject leads to."""
+    """Everything that a published subject leads to."""
 
     __slots__ = (
         "is_forbidden",
@@ -47,8 +73,8 @@ class Route:
 
     def __init__(
         self,
-        match: Match,
-        streams: tuple[Any, ...],
+        match: Match[Subscription],
+        streams: tuple[CapturingStream, ...],
         subject: bytes = b"",
         is_forbidden: bool = False,
         remote: RemoteRoute | None = None,
@@ -59,7 +85,7 @@ class Route:
         self.streams = streams
         self.is_forbidden = is_forbidden
         # The stream, when it is the only one who wants the subject: the commonest hot path.
-        self.only_stream: Any = None
+        self.only_stream: CapturingStream | None = None
         if len(streams) == 1 and not (match.plain or match.queues or remote):
             self.only_stream = streams[0]
         # The subscription, when it alone gets the subject, and how its messages begin.
@@ -97,20 +123,18 @@ class RouteTable:
 
     __slots__ = ("_by_prefix", "_elsewhere", "_streams_for", "_streams_under", "_sublist", "routes")
 
-    def __init__(self, sublist: Sublist, elsewhere: Sublist | None = None) -> None:
+    def __init__(
+        self, sublist: Sublist[Subscription], elsewhere: Sublist[RemoteSub] | None = None
+    ) -> None:
         self._sublist = sublist
-        self._elsewhere = elsewhere if elsewhere is not None else Sublist()  # of other nodes
-        self._streams_for: Callable[[bytes], tuple[Any, ...]] = _no_streams
+        self._elsewhere: Sublist[RemoteSub] = elsewhere if elsewhere is not None else Sublist()
+        self._streams_for: StreamsFor = _no_streams
         self._streams_under: StreamsUnder = _no_streams
         # Read directly by the hot path; `find` on a miss.
         self.routes: SubjectCache[Route] = SubjectCache()
         self._by_prefix: SubjectCache[Route | None] = SubjectCache()  # None: no common route
 
-    def set_streams(
-        self,
-        streams_for: Callable[[bytes], tuple[Any, ...]],
-        streams_under: StreamsUnder,
-    ) -> None:
+    def set_streams(self, streams_for: StreamsFor, streams_under: StreamsUnder) -> None:
         """The set of streams changed; what was found so far may be wrong."""
         self._streams_for = streams_for
         self._streams_under = streams_under
@@ -185,7 +209,7 @@ class RouteTable:
 
 
 def _is_any_open(subs: list[Subscription]) -> bool:
-    """Those of a connection that has just ended may still be there."""
+    """True if one of them gets messages: those of a connection that just ended are still here."""
     return any(sub.is_open for sub in subs)
 
 
@@ -199,5 +223,5 @@ def _fixed_prefix(pattern: bytes) -> bytes:
     return b".".join(tokens) + b"." if tokens else b""
 
 
-def _no_streams(_subject: bytes) -> tuple[Any, ...]:
+def _no_streams(_subject: bytes) -> tuple[CapturingStream, ...]:
     return ()

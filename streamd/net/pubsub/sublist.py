@@ -1,21 +1,75 @@
-"""Who subscribed to what: an index from subjects to subscriptions.
+"""Index from subjects to subscriptions, for one subject space.
 
 Literal patterns live in a dict, patterns with wildcards in a tree of tokens, so that a lookup
-touches only what may match. Routes found here are cached by `pubsub.PubSub`, not here.
+touches only what may match. Results are cached by `subject_routes.RouteTable`, not here. The index
+takes any entry with a pattern and a queue: subscriptions of clients here, and patterns that other
+nodes want (`interest.RemoteSub`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from streamd.subjects import is_literal
 
-if TYPE_CHECKING:
-    from streamd.net.client.connection import ClientConn
-
 Callback = Callable[[bytes, bytes, bytes, bytes, Any], None]
-"""(subject, reply, headers, payload, conn): a subscription of the server itself."""
+"""(subject, reply, headers, payload, client): a subscription of the server itself."""
+
+
+class DeliveryRights(Protocol):
+    """Permissions of a client, as far as they bear on what it is sent."""
+
+    def is_denied_delivery(self, subject: bytes) -> bool:
+        """True if a message on `subject` must not reach the client."""
+
+    def grant_reply(self, reply: bytes, *, now_ns: int) -> None:
+        """Allow the client to publish to `reply`, for it was sent a message that asks for it."""
+
+
+class Receiver(Protocol):
+    """The sending end of a client connection, as delivery uses it.
+
+    `out` takes lines without their CRLF; a message is two of them, control line and payload. The
+    receiver is then entered in `OutputQueue.dirty`, once (`is_dirty`), and flushed from there.
+    """
+
+    out: list[bytes]
+    out_msgs: int
+    out_bytes: int
+    is_dirty: bool
+
+    @property
+    def cid(self) -> int: ...
+
+    @property
+    def has_headers(self) -> bool:
+        """True if the client understands HMSG."""
+
+    @property
+    def has_echo(self) -> bool:
+        """True if the client wants its own messages back."""
+
+    @property
+    def is_congested(self) -> bool:
+        """True while more waits for the client to read it than should."""
+
+    @property
+    def is_granting_replies(self) -> bool:
+        """True if `rights.grant_reply` is due for each message with a reply subject."""
+
+    @property
+    def rights(self) -> DeliveryRights | None:
+        """Permissions; None: no restrictions. Never None for a filtered subscription."""
+
+    def flush(self) -> bool:
+        """Write what `out` holds; True if so much waits that its source should rest."""
+
+    def send_blob(self, blob: bytes) -> None:
+        """Send whole messages, CRLFs and all, behind what `out` holds."""
+
+    def drop_subscription(self, sub: Subscription) -> None:
+        """End a subscription whose last message was delivered."""
 
 
 class Subscription:
@@ -39,13 +93,14 @@ class Subscription:
         pattern: bytes,
         queue: bytes = b"",
         sid: bytes = b"",
-        conn: ClientConn | None = None,
+        conn: Receiver | None = None,
         callback: Callback | None = None,
     ) -> None:
         self.pattern = pattern
         self.queue = queue
         self.sid = sid
-        self.conn: Any = conn  # never None when callback is
+        # None only with a callback, which every delivery looks at first.
+        self.conn: Receiver = cast(Receiver, conn)
         self.callback = callback
         self.max_msgs = 0  # UNSUB after that many in all; 0: never
         self.delivered_count = 0  # since SUB: `UNSUB sid max` may come any time later
@@ -54,33 +109,48 @@ class Subscription:
         self.is_told = callback is None  # to other nodes, which then pass messages on
 
 
-class _Level:
-    """All subscriptions with one and the same pattern; and in the tree, what follows a token."""
+class Interest(Protocol):
+    """Entry of the index: a pattern that somebody wants, as a member of `queue` if one is named."""
+
+    @property
+    def pattern(self) -> bytes: ...
+
+    @property
+    def queue(self) -> bytes: ...
+
+    def __hash__(self) -> int: ...
+
+
+Entry = TypeVar("Entry", bound=Interest)
+
+
+class _Level(Generic[Entry]):
+    """The entries with one and the same pattern; and in the tree, what follows a token."""
 
     __slots__ = ("children", "plain", "queues")
 
     def __init__(self) -> None:
-        self.children: dict[bytes, _Level] = {}
+        self.children: dict[bytes, _Level[Entry]] = {}
         # In the order they came, and any is found at once: thousands may leave together.
-        self.plain: dict[Subscription, None] = {}
-        self.queues: dict[bytes, dict[Subscription, None]] = {}
+        self.plain: dict[Entry, None] = {}
+        self.queues: dict[bytes, dict[Entry, None]] = {}
 
     def is_empty(self) -> bool:
         return not (self.children or self.plain or self.queues)
 
-    def add(self, sub: Subscription) -> None:
+    def add(self, sub: Entry) -> None:
         members = self.queues.setdefault(sub.queue, {}) if sub.queue else self.plain
         members[sub] = None
 
-    def discard(self, sub: Subscription) -> None:
+    def discard(self, sub: Entry) -> None:
         members = self.queues.get(sub.queue, {}) if sub.queue else self.plain
         members.pop(sub, None)
         if sub.queue and not members:
             self.queues.pop(sub.queue, None)
 
 
-class Match:
-    """What a subject leads to: every plain subscription, and one member of each queue group.
+class Match(Generic[Entry]):
+    """Result of a lookup: every plain subscription, and the members of each queue group.
 
     A group is known by its name alone, whatever patterns its members subscribed to.
     """
@@ -88,11 +158,12 @@ class Match:
     __slots__ = ("_groups", "plain", "queues")
 
     def __init__(self) -> None:
-        self.plain: list[Subscription] = []
-        self.queues: list[list[Subscription]] = []
-        self._groups: dict[bytes, list[Subscription]] = {}  # of `queues`, by name
+        self.plain: list[Entry] = []
+        self.queues: list[list[Entry]] = []
+        self._groups: dict[bytes, list[Entry]] = {}  # of `queues`, by name
 
-    def take(self, level: _Level) -> None:
+    def take(self, level: _Level[Entry]) -> None:
+        """Add the entries of a level that matched."""
         if level.plain:
             self.plain += level.plain
         for name, members in level.queues.items():
@@ -103,22 +174,22 @@ class Match:
             group += members
 
 
-class Sublist:
+class Sublist(Generic[Entry]):
     """The subscriptions of one subject space."""
 
     __slots__ = ("_literals", "_parents", "_root", "count", "insert_count", "remove_count")
 
     def __init__(self) -> None:
-        self._literals: dict[bytes, _Level] = {}
+        self._literals: dict[bytes, _Level[Entry]] = {}
         # How many literal patterns begin with `key` (up to and with the last dot): tells whether
         # all subjects under a prefix lead to the same place.
         self._parents: dict[bytes, int] = {}
-        self._root = _Level()
+        self._root: _Level[Entry] = _Level()
         self.count = 0
         self.insert_count = 0
         self.remove_count = 0
 
-    def insert(self, sub: Subscription) -> None:
+    def insert(self, sub: Entry) -> None:
         """Add a subscription with a valid pattern."""
         pattern = sub.pattern
         if is_literal(pattern):
@@ -138,7 +209,7 @@ class Sublist:
         self.count += 1
         self.insert_count += 1
 
-    def remove(self, sub: Subscription) -> None:
+    def remove(self, sub: Entry) -> None:
         """Take out a subscription that was inserted."""
         pattern = sub.pattern
         if is_literal(pattern):
@@ -153,7 +224,7 @@ class Sublist:
                 else:
                     del self._parents[parent]
         else:
-            path: list[tuple[_Level, bytes]] = []
+            path: list[tuple[_Level[Entry], bytes]] = []
             level = self._root
             for token in pattern.split(b"."):
                 path.append((level, token))
@@ -167,21 +238,21 @@ class Sublist:
         self.remove_count += 1
 
     def has_literal(self, subject: bytes, queue: bytes = b"") -> bool:
-        """True if somebody (of `queue`, if given) subscribed to just this subject; whoever listens
-        to more than it does not count."""
+        """True if there is a subscription (of `queue`, if given) to just this subject; those with
+        wildcards do not count."""
         level = self._literals.get(subject)
         return level is not None and bool(queue in level.queues if queue else level.plain)
 
-    def match(self, subject: bytes) -> Match:
+    def match(self, subject: bytes) -> Match[Entry]:
         """Return what the literal `subject` leads to."""
-        found = Match()
+        found: Match[Entry] = Match()
         level = self._literals.get(subject)
         if level is not None:
             found.take(level)
         if self._root.children:
             levels = [self._root]
             for token in subject.split(b"."):
-                following: list[_Level] = []
+                following: list[_Level[Entry]] = []
                 for level in levels:
                     children = level.children
                     rest = children.get(b">")
@@ -201,17 +272,17 @@ class Sublist:
                 found.take(level)
         return found
 
-    def match_under(self, prefix: bytes) -> Match | None:
+    def match_under(self, prefix: bytes) -> Match[Entry] | None:
         """Return what every subject of the form `prefix` + one token leads to.
 
         `prefix` ends with a dot. None when such subjects lead to different places.
         """
         if prefix in self._parents:
             return None
-        found = Match()
+        found: Match[Entry] = Match()
         levels = [self._root]
         for token in prefix[:-1].split(b"."):
-            following: list[_Level] = []
+            following: list[_Level[Entry]] = []
             for level in levels:
                 children = level.children
                 rest = children.get(b">")
@@ -232,7 +303,7 @@ class Sublist:
                     return None
         return found
 
-    def all(self) -> Iterator[Subscription]:
+    def all(self) -> Iterator[Entry]:
         """Every subscription, in no particular order."""
         stack = [*self._literals.values(), self._root]
         while stack:

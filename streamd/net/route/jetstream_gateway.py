@@ -5,7 +5,7 @@ and acknowledge goes whole to one server that has it, the same one as long as th
 order is kept. That server treats it as if the client were its own: it serves, or passes on to who
 leads. Answers and acks come back as any message to a subject that somebody there listens to.
 
-Notes between the two (`streamd.node.ports.Peers.note`), in order on each link:
+Notes between the two (`PeerLinks.note`), in order on each link:
 
     gate.want      []                                      tell me what streams capture
     gate.subjects  [is_full, [pattern, ...], [pattern, ...]]   added, and gone
@@ -18,35 +18,52 @@ stream has told of its subjects before, on the same link: so the client can publ
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from streamd.limits import NET_ROUTE_CACHE_MAX
+from streamd.net.pubsub.delivery_sinks import ServerSink
+from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.pubsub.subject_routes import RouteTable
+from streamd.net.route.remote_messages import PeerLinks
 from streamd.subject_tree import SubjectTree
 from streamd.types import Msg, NodeId
 
 if TYPE_CHECKING:
-    from streamd.net.pubsub.message_router import PubSub
-    from streamd.net.route.links import Cluster
-    from streamd.node.local_node import Node
+    from streamd.node.ports import PublishSink
 
 _PREFIX: Final = "gate."
 _OWN: Final = (b"$JS.API.>", b"$JS.ACK.>", b"$JS.FC.>")
 _CLIENT_FIELDS: Final = ("cid", "ip", "start_ns", "rtt_ns", "user", "name", "lang", "version")
 
 
-class Gate:
-    """The end at the server without JetStream: in `PubSub`'s eyes a stream, led elsewhere, that
+class GatewayClient(Protocol):
+    """A client whose publishes go through the gateway, as far as its new server is told of it."""
+
+    def may_administer(self, subject: bytes) -> bool:
+        """True if the client may ask for what concerns the whole cluster."""
+
+
+class GatewayStream:
+    """The end at the server without JetStream: in the router's eyes a stream, led elsewhere, that
     captures whatever concerns JetStream."""
 
     is_local = False
-    name = ""
     name_bytes = b""
     config: Final[dict[str, Any]] = {}
 
-    def __init__(self, pubsub: PubSub, links: Cluster) -> None:
-        self._pubsub = pubsub
+    def __init__(
+        self,
+        table: RouteTable,
+        publish: Callable[[bytes, bytes, bytes, bytes], None],
+        links: PeerLinks,
+        server_name: NodeId,
+    ) -> None:
+        """`publish(subject, reply, headers, payload)` is the router's."""
+        self._table = table
+        self._publish = publish
         self._links = links
+        self._server_name = server_name
         self._patterns: dict[NodeId, set[bytes]] = {}  # that each server told
         self._tree: SubjectTree[NodeId] = SubjectTree()
         self._server: NodeId = ""  # that gets what it can serve
@@ -59,12 +76,13 @@ class Gate:
             self._on_up(node_id)
         self._changed()
 
-    def publish(self, msgs: list[Msg], replies: list[bytes], sink: Any) -> None:
+    def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """See ports.StreamHandle. The acks come from where the messages go, to their replies."""
         client: list[Any] = []
-        if hasattr(sink, "cid"):
-            client = [self._links.server_name, *(getattr(sink, one) for one in _CLIENT_FIELDS)]
-        may_administer = getattr(sink, "may_administer", None)
+        publisher: GatewayClient | None = None
+        if not isinstance(sink, ServerSink):
+            publisher = cast(GatewayClient, sink)  # no other sinks publish
+            client = [self._server_name, *(getattr(sink, one) for one in _CLIENT_FIELDS)]
         run: list[list[Any]] = []
         target = ""
         for (subject, headers, payload), reply in zip(msgs, replies, strict=True):
@@ -74,8 +92,8 @@ class Gate:
                 run = []
             target = server
             is_trusted = False
-            if may_administer is not None and subject.startswith(b"$JS."):
-                is_trusted = may_administer(subject)
+            if publisher is not None and subject.startswith(b"$JS."):
+                is_trusted = publisher.may_administer(subject)
             run.append([subject, reply, headers, payload, is_trusted])
         if run:
             self._links.note(target, "gate.msgs", [client, run])
@@ -92,19 +110,19 @@ class Gate:
             self._servers[subject] = found
         return found
 
-    # --- for PubSub's routes --------------------------------------------------------------------
+    # --- for routes -----------------------------------------------------------------------------
 
-    def _streams_for(self, subject: bytes) -> tuple[Gate, ...]:
+    def _streams_for(self, subject: bytes) -> tuple[GatewayStream, ...]:
         return (self,) if self._tree.overlapping(subject) else ()
 
-    def _streams_under(self, prefix: bytes) -> tuple[Gate, ...] | None:
+    def _streams_under(self, prefix: bytes) -> tuple[GatewayStream, ...] | None:
         if not self._tree.overlapping(prefix + b"*"):
             return ()
         return (self,) if self._tree.covering(prefix + b"*") else None
 
     def _changed(self) -> None:
         self._servers.clear()
-        self._pubsub.table.set_streams(self._streams_for, self._streams_under)
+        self._table.set_streams(self._streams_for, self._streams_under)
 
     # --- from other servers ---------------------------------------------------------------------
 
@@ -132,24 +150,27 @@ class Gate:
         self._changed()
 
     def _on_answer(self, _sender: NodeId, _kind: str, args: list[Any]) -> None:
-        """A request went on to a server that the client's own does not know of yet."""
+        """Take an answer to a request that went on to a server which the client's own does not know
+        of yet."""
         reply, headers, payload = args[:3]
-        self._pubsub.publish(reply, b"", headers, payload)
+        self._publish(reply, b"", headers, payload)
 
 
-class GateKeeper:
+class GatewayServer:
     """The end at a server with JetStream: tells of the streams, and takes in what comes."""
 
     def __init__(
         self,
-        pubsub: PubSub,
-        node: Node,
-        links: Cluster,
+        router: MessageRouter,
+        stream_subjects: Callable[[], Iterable[str]],
+        links: PeerLinks,
         call_soon: Callable[[Callable[[], None]], Any],
         domain: str = "",
     ) -> None:
-        self._pubsub = pubsub
-        self._node = node
+        """`stream_subjects` returns the patterns that streams of the cluster capture;
+        `streams_changed` is to be called whenever they may be others."""
+        self._router = router
+        self._stream_subjects = stream_subjects
         self._links = links
         self._call_soon = call_soon
         self._own = set(_OWN)
@@ -159,9 +180,9 @@ class GateKeeper:
         self._is_scheduled = False
         links.on_note_prefix(_PREFIX, self._on_note)
         links.on_down(self._on_down)
-        node.catalog.on_change = self._on_change
 
-    def _on_change(self) -> None:
+    def streams_changed(self) -> None:
+        """Tell the other servers of it when the loop's iteration is over."""
         if self._told and not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._tell_all)
@@ -176,11 +197,8 @@ class GateKeeper:
                 self._links.note(node_id, "gate.subjects", changes)
 
     def _patterns(self) -> set[bytes]:
-        """All that concerns JetStream, if this server can serve it or knows who does."""
-        found = set(self._own)
-        for asset in self._node.meta.streams_by_name.values():
-            found.update(pattern.encode() for pattern in asset.config.get("subjects") or ())
-        return found
+        """Return the patterns of all that concerns JetStream, wherever it is served."""
+        return self._own.union(pattern.encode() for pattern in self._stream_subjects())
 
     def _on_down(self, node_id: NodeId) -> None:
         self._told.pop(node_id, None)
@@ -196,5 +214,5 @@ class GateKeeper:
             for *message, is_administrator in args[1]:
                 if client is not None:
                     client = client._replace(is_administrator=is_administrator)
-                self._pubsub.publish_for(client, *message)
-            self._pubsub.published_for()
+                self._router.publish_for(client, *message)
+            self._router.published_for()

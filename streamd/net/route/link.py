@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from streamd.errors import BAD_REQUEST, CLUSTER_NOT_AVAIL, JsError, RequestError, StreamdError
@@ -31,6 +30,7 @@ from streamd.limits import (
     REMOTE_CONGESTED_BYTES,
 )
 from streamd.net.client.sockets import peer_address
+from streamd.net.monitoring.stats import RouteStats
 from streamd.protocol import peer_frames, peer_schemas, route_proof
 from streamd.protocol.peer_frames import Frame, ProtocolError, RaftMessage
 from streamd.protocol.peer_schemas import MalformedArgs
@@ -48,27 +48,6 @@ SELF: Final = "Loop Detected"  # a route that leads back to this server
 DUPLICATE_NAME: Final = "Duplicate Server Name"
 SHUTDOWN: Final = "Server Shutdown"
 _QUIET = (DUPLICATE, SELF, SHUTDOWN)
-
-
-@dataclass(slots=True)
-class RouteFacts:
-    """What monitoring shows of one link that is up."""
-
-    rid: int
-    remote_id: str
-    remote_name: str
-    did_solicit: bool
-    is_configured: bool
-    ip: str
-    port: int
-    start_ns: int
-    last_activity_ns: int
-    rtt_ns: int
-    pending_bytes: int
-    in_msgs: int  # frames, beats left out
-    out_msgs: int
-    in_bytes: int
-    out_bytes: int
 
 
 class PeerLink(asyncio.Protocol):
@@ -482,9 +461,9 @@ class PeerLink(asyncio.Protocol):
         self._cluster.lost(self)
         self._fail_calls()
 
-    def facts(self) -> RouteFacts:
+    def stats(self) -> RouteStats:
         """Return what monitoring shows."""
-        return RouteFacts(
+        return RouteStats(
             rid=self.rid,
             remote_id=self.server_id,
             remote_name=self.name,

@@ -25,8 +25,9 @@ from streamd.limits import (
     PEER_REFUSALS_MAX,
 )
 from streamd.net.client.sockets import serve
+from streamd.net.monitoring.stats import RouteStats
 from streamd.net.route.dialer import PeerRoutes, Route, advertised
-from streamd.net.route.link import DUPLICATE, DUPLICATE_NAME, SELF, SHUTDOWN, PeerLink, RouteFacts
+from streamd.net.route.link import DUPLICATE, DUPLICATE_NAME, SELF, SHUTDOWN, PeerLink
 from streamd.net.route.route_tls import PeerTls
 from streamd.node.ports import Clock, Done, PeerHandler
 from streamd.obs.server_log import Log
@@ -217,9 +218,9 @@ class Cluster:
         self.options = options
         self._routes.change(options.routes)
 
-    def routes(self) -> list[RouteFacts]:
+    def routes(self) -> list[RouteStats]:
         """Return what monitoring shows of the links, oldest first."""
-        return [link.facts() for link in sorted(self._up.values(), key=lambda link: link.rid)]
+        return [link.stats() for link in sorted(self._up.values(), key=lambda link: link.rid)]
 
     @property
     def configured_urls(self) -> list[str]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from streamd.limits import (
     REMOTE_CHANGES_MAX,
@@ -31,26 +31,67 @@ from streamd.limits import (
     REMOTE_STALL_BYTES,
     STALL_S,
 )
-from streamd.net.pubsub.delivery_sinks import (
-    Delivery,
-    Numbers,
-    deliver_here,
-    deliver_run_here,
-    is_congested_here,
-)
-from streamd.net.pubsub.interest import LocalInterest, RemoteInterest, RemoteSub
+from streamd.net.pubsub.delivery_sinks import deliver_here, deliver_run_here, is_congested_here
+from streamd.net.pubsub.fanout import FanOut
+from streamd.net.pubsub.interest import Delivery, LocalInterest, Numbers
+from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.sublist import Subscription
+from streamd.net.pubsub.subscriptions import Subscriptions
 from streamd.types import NodeId
-
-if TYPE_CHECKING:
-    from streamd.net.pubsub.message_router import PubSub
-    from streamd.net.route.links import Cluster
 
 PREFIX: Final = "net."
 
+TakeNote = Callable[[NodeId, str, list[Any]], None]
+OnNode = Callable[[NodeId], None]
+
+
+class PeerLinks(Protocol):
+    """The links to other nodes, as messages and interest use them."""
+
+    def nodes(self) -> list[NodeId]:
+        """Nodes with a link, sorted."""
+
+    def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
+        """Tell a node something; nobody answers."""
+
+    def buffered_bytes(self, node_id: NodeId) -> int:
+        """Bytes that a node has not been sent yet."""
+
+    def on_note_prefix(self, prefix: str, take: TakeNote) -> None:
+        """Hand notes whose kind starts with `prefix` to `take`."""
+
+    def on_up(self, on_change: OnNode) -> None:
+        """Call when a link is up."""
+
+    def on_down(self, on_change: OnNode) -> None:
+        """Call when a link is gone."""
+
+    def on_drained(self, on_change: OnNode) -> None:
+        """Call when a link that was behind has nearly caught up."""
+
+
+def connect(
+    router: MessageRouter,
+    links: PeerLinks,
+    call_soon: Callable[[Callable[[], None]], Any] | None = None,
+) -> Remotes:
+    """Have `router` share interest and messages with other nodes; at most once. `call_soon` is the
+    event loop's; it may be left out where a loop is running."""
+    remotes = Remotes(
+        router.subscriptions,
+        router.fanout,
+        router.output_queue,
+        links,
+        call_soon or asyncio.get_running_loop().call_soon,
+        router.on_drained,
+    )
+    router.attach_remotes(remotes)
+    return remotes
+
 
 class RemoteNode:
-    """One other node, as core NATS sees it."""
+    """Another node, as core NATS sees it; see `interest.PeerNode`."""
 
     __slots__ = (
         "_links",
@@ -64,7 +105,7 @@ class RemoteNode:
         "told_full",
     )
 
-    def __init__(self, node_id: NodeId, links: Cluster) -> None:
+    def __init__(self, node_id: NodeId, links: PeerLinks) -> None:
         self._links = links
         self.node_id = node_id
         self.outbox: list[tuple[Any, ...]] = []  # items of a net.msgs
@@ -117,34 +158,38 @@ class RemoteNode:
 
 
 class Remotes:
-    """All other nodes: what they want, and the notes from and to them."""
+    """Exchange with all other nodes: interest and messages; see `remote_routes.OtherNodes`."""
 
     def __init__(
         self,
-        pubsub: PubSub,
-        links: Cluster,
-        interest: RemoteInterest,
-        call_soon: Callable[[Callable[[], None]], Any] | None,
+        subscriptions: Subscriptions,
+        fanout: FanOut,
+        output_queue: OutputQueue,
+        links: PeerLinks,
+        call_soon: Callable[[Callable[[], None]], Any],
+        tell_drained: Callable[[], None],
     ) -> None:
-        """`call_soon` is the event loop's; it may be left out where a loop is running."""
-        self._pubsub = pubsub
+        """`tell_drained` resumes what waits for room in connections or links."""
+        self._subscriptions = subscriptions
+        self._fanout = fanout
+        self._output_queue = output_queue
         self._links = links
-        self._interest = interest
+        self._call_soon = call_soon
+        self._tell_drained = tell_drained
+        self._interest = subscriptions.remote_interest
         self._local = LocalInterest()
         self._nodes: dict[NodeId, RemoteNode] = {}
-        self._call_soon = call_soon or asyncio.get_running_loop().call_soon
         self._is_scheduled = False
         self.has_untold = False  # interest that others have not heard of yet
-        self.has_relayed = False  # this chunk published into a stream that another node leads
         self._has_told_full = False
-        for sub in pubsub.sublist.all():
+        for sub in subscriptions.sublist.all():
             if sub.is_told:
                 self._local.add(sub.pattern, sub.queue)
         self._local.take_changes()  # nobody is there yet: whoever comes is told all
         links.on_note_prefix(PREFIX, self._on_note)
         links.on_up(self._on_up)
         links.on_down(self._on_down)
-        links.on_drained(lambda _node_id: pubsub.on_drained())
+        links.on_drained(lambda _node_id: tell_drained())
         for node_id in links.nodes():
             self._on_up(node_id)
 
@@ -165,7 +210,7 @@ class Remotes:
     def _note_untold(self) -> None:
         if self._local.has_changes:
             self.has_untold = True
-            if not self._pubsub.is_in_chunk:
+            if not self._output_queue.is_in_chunk:
                 self.schedule()
 
     def tell(self) -> None:
@@ -197,16 +242,15 @@ class Remotes:
         self.flush()
         self.on_drained()
 
-    def flush(self) -> float:
+    def flush(self, *, is_forwarded: bool = False) -> float:
         """Send what waits. Returns how many seconds its source should rest, since it goes to a node
         that is behind. With the square of how far: many sources, each of which sends a chunk
         between two rests, would fill any link that takes less, and it would be closed."""
         if self.has_untold:
             self.tell()
-        is_relayed, self.has_relayed = self.has_relayed, False
         behind = 0.0
         for node in list(self._nodes.values()):
-            if node.outbox or is_relayed:
+            if node.outbox or is_forwarded:
                 node.flush()
                 behind = max(behind, self._links.buffered_bytes(node.node_id) / REMOTE_STALL_BYTES)
         return STALL_S * behind**2 if behind > 1 else 0.0
@@ -217,7 +261,7 @@ class Remotes:
             return
         self._has_told_full = False
         for node in list(self._nodes.values()):
-            free = [to for to in node.told_full if not is_congested_here(self._pubsub, to)]
+            free = [to for to in node.told_full if not is_congested_here(self._fanout, to)]
             if free:
                 node.told_full.difference_update(free)
                 self._links.note(node.node_id, "net.room", [sorted(free)])
@@ -238,7 +282,7 @@ class Remotes:
         node = self._nodes.pop(node_id, None)
         if node is not None:
             self._changed(self._interest.forget(node), is_all=True)
-            self._pubsub.on_drained()  # whoever waited for that link
+            self._tell_drained()  # whoever waited for that link
 
     def _node(self, node_id: NodeId) -> RemoteNode:
         node = self._nodes.get(node_id)
@@ -250,7 +294,7 @@ class Remotes:
         if keys or is_all:
             patterns = list(dict.fromkeys(pattern for pattern, _ in keys))
             is_all = is_all or len(patterns) > REMOTE_CHANGES_MAX
-            self._pubsub.on_remote_interest(None if is_all else patterns)
+            self._subscriptions.on_remote_interest(None if is_all else patterns)
 
     def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
         if kind == "net.msgs":
@@ -265,32 +309,32 @@ class Remotes:
             self._node(sender).full.add(args[0])
         elif kind == "net.room":
             self._node(sender).full.difference_update(args[0])
-            self._pubsub.on_drained()
+            self._tell_drained()
 
     def _on_sub(self, node: RemoteNode, is_full: bool, changes: list[list[Any]]) -> None:
         before = self._interest.forget(node) if is_full else []
         self._changed(before + self._interest.apply(node, changes))
 
     def _on_msgs(self, node: RemoteNode, items: list[Sequence[Any]]) -> None:
-        pubsub = self._pubsub
+        fanout = self._fanout
         node.in_msgs += _msgs_in(items)
         for item in items:
             subject, payload = item[0], item[1]
             if type(payload) is list:
                 node.in_bytes += sum(map(len, payload))
-                pubsub.deliver_forwarded_run(subject, payload)
+                fanout.deliver_forwarded_run(subject, payload)
                 continue
             node.in_bytes += len(payload)
             reply, headers = (item[2], item[3]) if len(item) > 2 else (b"", b"")
             queues = item[4] if len(item) > 4 else ()
-            pubsub.deliver_forwarded(subject, reply, headers, payload, queues)
-        pubsub.flush_if_idle()
+            fanout.deliver_forwarded(subject, reply, headers, payload, queues)
+        fanout.flush_if_idle()
 
     def _on_deliver(self, node: RemoteNode, to: bytes, queue: bytes, batch: list[Any]) -> None:
         node.in_msgs += len(batch)
         node.in_bytes += sum(len(item[2]) + len(item[3]) for item in batch)
-        deliver_here(self._pubsub, to, queue, batch)
-        self._look_at_room(node, to)
+        deliver_here(self._fanout, to, queue, batch)
+        self._check_room(node, to)
 
     def _on_run(
         self,
@@ -303,12 +347,12 @@ class Remotes:
     ) -> None:
         node.in_msgs += len(payloads)
         node.in_bytes += len(payloads[0]) * len(payloads)
-        deliver_run_here(self._pubsub, to, ack, subjects, payloads, numbers)
-        self._look_at_room(node, to)
+        deliver_run_here(self._fanout, to, ack, subjects, payloads, numbers)
+        self._check_room(node, to)
 
-    def _look_at_room(self, node: RemoteNode, to: bytes) -> None:
-        """Have the node wait whose deliveries a client here takes too slowly."""
-        if to not in node.told_full and is_congested_here(self._pubsub, to):
+    def _check_room(self, node: RemoteNode, to: bytes) -> None:
+        """Have a node wait if a client here takes its deliveries too slowly."""
+        if to not in node.told_full and is_congested_here(self._fanout, to):
             node.told_full.add(to)
             self._has_told_full = True
             self._links.note(node.node_id, "net.full", [to])
@@ -318,11 +362,6 @@ class Remotes:
     def nodes(self) -> list[RemoteNode]:
         """The nodes there are links to, with their counters."""
         return list(self._nodes.values())
-
-    def subscriptions(self, node_id: NodeId) -> list[RemoteSub]:
-        """What clients of a node want, a pattern (of a queue group) each."""
-        node = self._nodes.get(node_id)
-        return [] if node is None else self._interest.of(node)
 
 
 def _msgs_in(items: list[Any]) -> int:

@@ -234,9 +234,9 @@ def test_an_answer_that_goes_to_the_api_asks_nothing(bed: Bed) -> None:
     clients = ClientBed()
     node: Any = bed.node
     router = Router(
-        node, clients.pubsub, server_version="2.14.0", clock=bed.node.clock, call_later=None
+        node, clients.router, server_version="2.14.0", clock=bed.node.clock, call_later=None
     )
-    router.attach(clients.pubsub)
+    router.attach(clients.subscriptions)
     peer = clients.peer()
     peer.send(b"PUB $JS.API.DIRECT.GET.T.none $JS.API.STREAM.DELETE.T 0\r\n\r\n")
     assert bed.node.stream("T") is not None

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd.config.options import Options
+from streamd.net.client.client_registry import ClientRegistry
+from streamd.net.client.connection import ClientConn
 from streamd.net.client.listener import Listener
-from streamd.net.pubsub.message_router import PubSub
+from streamd.net.pubsub.message_router import MessageRouter
 
 CONNECT = (
     b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,'
@@ -223,18 +225,43 @@ class Node:
         return tuple(found)
 
 
+def make_listener(
+    options: Options,
+    router: MessageRouter | None = None,
+    registry: ClientRegistry[ClientConn] | None = None,
+    node: Node | None = None,
+    log: Any = None,
+    *,
+    server_name: str = "bed",
+    connections_max: int = 0,
+) -> Listener:
+    """A listener that is not started yet."""
+    return Listener(
+        options,
+        router or MessageRouter(),
+        registry or ClientRegistry(options.max_closed_clients),
+        node,
+        server_id="N" + "A" * 55,
+        server_name=server_name,
+        log=log,
+        connections_max=connections_max,
+    )
+
+
 class Bed:
     def __init__(
         self, options: Options | None = None, node: Node | None = None, log: Any = None
     ) -> None:
         self.options = options or Options()
         self.clock = Clock()
-        self.pubsub = PubSub(self.options, server_id="N" + "A" * 55, server_name="bed")
-        self.pubsub.clock = self.clock.time
-        self.pubsub._dice = 1  # the same members are picked in every run
-        self.listener = Listener(self.options, self.pubsub, node, log=log)
+        self.router = MessageRouter(domain=self.options.jetstream.domain)
+        self.subscriptions = self.router.subscriptions
+        self.router.output_queue.clock = self.clock.time
+        self.router.fanout._dice = 1  # the same members are picked in every run
+        self.registry: ClientRegistry[ClientConn] = ClientRegistry(self.options.max_closed_clients)
+        self.listener = make_listener(self.options, self.router, self.registry, node, log)
         if node is not None:
-            self.pubsub.attach(node)  # type: ignore[arg-type]
+            self.router.attach(node)  # type: ignore[arg-type]
 
     def peer(self, connect: bytes | None = CONNECT) -> Peer:
         return Peer(self, connect)

@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from streamd.net.route.remote_messages import Remotes, connect
 from streamd.protocol import peer_frames as protocol
 from streamd.protocol import peer_schemas
 from tests.unit.net.bed import Bed, Node, Peer
 
 
 class Links:
-    """The links of one node: as much of `net.cluster.Cluster` as core NATS uses."""
+    """The links of one node: as much of them as core NATS uses (`PeerLinks`)."""
 
     def __init__(self, mesh: Mesh, node_id: str) -> None:
         self.mesh = mesh
@@ -65,10 +66,12 @@ class Mesh:
         self.names = [chr(ord("a") + at) for at in range(count)]
         self.beds = {name: Bed(node=(nodes or {}).get(name)) for name in self.names}
         self.links = {name: Links(self, name) for name in self.names}
+        self.remotes: dict[str, Remotes] = {}
         self._wires: dict[tuple[str, str], deque[bytes]] = {}
         self._soon: list[Callable[[], None]] = []
         for name in self.names:
-            self.beds[name].pubsub.attach_peers(self.links[name], self._soon.append)
+            links = self.links[name]
+            self.remotes[name] = connect(self.beds[name].router, links, self._soon.append)
         for at, name in enumerate(self.names):
             for other in self.names[at + 1 :]:
                 self.join(name, other)

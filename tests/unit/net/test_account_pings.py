@@ -12,19 +12,24 @@ from streamd.net.client.user_info import SystemAnswers
 from streamd.net.monitoring.account_pings import AccountPings
 from streamd.net.monitoring.documents import Monitoring
 from streamd.net.monitoring.sliced_pages import Slicer
-from streamd.net.monitoring.stats import Sources, connection_facts
+from streamd.net.monitoring.stats import ServerStats, connection_stats
 from tests.unit.net.bed import CONNECT, Bed
 from tests.unit.net.mesh import Mesh
 
 
+def serve(bed: Bed, name: str) -> None:
+    """Have a server answer."""
+    stats = ServerStats(bed.registry, bed.router)
+    monitoring = Monitoring(bed.options, stats=stats, server_id=name, server_name=name)
+    answers = SystemAnswers(
+        bed.router.publish, bed.options, server_id=name, server_name=name, has_jetstream=True
+    )
+    AccountPings(bed.subscriptions, monitoring, answers, Slicer(bed.clock.call_soon))
+
+
 def ask(subject: str, payload: bytes = b"") -> dict[str, Any]:
     bed = Bed(Options())
-    pubsub = bed.pubsub
-    monitoring = Monitoring(
-        pubsub.options, sources=Sources(pubsub), server_id=pubsub.server_id, server_name="bed"
-    )
-    answers = SystemAnswers(pubsub, has_jetstream=True)
-    AccountPings(pubsub, monitoring, answers, Slicer(bed.clock.call_soon))
+    serve(bed, "bed")
     bed.peer(CONNECT)  # somebody else
     request = b"SUB in 1\r\nPUB $SYS.REQ.ACCOUNT.PING.%b in %d\r\n%b\r\n"
     client = bed.peer(CONNECT)
@@ -89,12 +94,7 @@ def test_every_node_answers_with_its_own() -> None:
     """The asker's, and those that another node passes it on to."""
     mesh = Mesh(3)
     for name, bed in mesh.beds.items():
-        pubsub = bed.pubsub
-        monitoring = Monitoring(
-            pubsub.options, sources=Sources(pubsub), server_id=name, server_name=name
-        )
-        answers = SystemAnswers(pubsub, has_jetstream=True)
-        AccountPings(pubsub, monitoring, answers, Slicer(bed.clock.call_soon))
+        serve(bed, name)
     mesh.settle()
     client = mesh.beds["b"].peer(CONNECT)
     sent = client.send(b"SUB in 1\r\nPUB $SYS.REQ.ACCOUNT.PING.CONNZ in 0\r\n\r\n")
@@ -122,4 +122,4 @@ def test_every_node_answers_with_its_own() -> None:
 def test_a_client_is_shown_as_who_it_says_it_is(connect: bytes, user: str) -> None:
     """Also where nobody asks, as by nats-server; a token is a secret."""
     peer = Bed(Options()).peer(b"CONNECT %b\r\n" % connect)
-    assert connection_facts(peer.conn).user == user
+    assert connection_stats(peer.conn).user == user

@@ -87,7 +87,7 @@ def test_bad_connects(connect, answer, reason):
     peer = bed.peer(connect)
     assert peer.take() == answer
     assert peer.transport.is_closing
-    assert bed.pubsub.closed[-1].reason == reason and not bed.pubsub.conns
+    assert bed.registry.closed[-1].reason == reason and not bed.registry.open
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_headers_need_to_be_negotiated():
     other.send(b"SUB foo 2\r\nHPUB foo 12 14\r\nNATS/1.0\r\n\r\nab\r\n")
     assert plain.take() == b"MSG foo 1 2\r\nab\r\n"
     plain.send(b"HPUB foo 12 14\r\nNATS/1.0\r\n\r\nab\r\n")
-    assert plain.transport.is_closing and bed.pubsub.closed[-1].reason == "Protocol Violation"
+    assert plain.transport.is_closing and bed.registry.closed[-1].reason == "Protocol Violation"
 
 
 def test_second_connect_drops_subscriptions():
@@ -145,7 +145,7 @@ def test_violations_close_after_what_came_before():
     assert peer.send(b"SUB a 1\r\nPUB a 1\r\nx\r\nBAD\r\nPUB a 1\r\ny\r\n") == (
         b"MSG a 1 1\r\nx\r\n-ERR 'Unknown Protocol Operation'\r\n"
     )
-    assert peer.transport.is_closing and bed.pubsub.sublist.count == 0
+    assert peer.transport.is_closing and bed.subscriptions.sublist.count == 0
     assert peer.send(b"PING\r\n") == b""
 
 
@@ -307,7 +307,7 @@ def test_publish_and_subscribe_permissions():
 def test_what_is_denied_does_not_come_from_a_stream_either():
     user, _ = user_bed(Permissions(subscribe_deny=[b"secret.>"]))
     user.send(b"SUB > 1\r\n")
-    sink = user.conn._pubsub.sink(b"inbox")
+    sink = user.conn._router.sink(b"inbox")
     sink.deliver([(b"secret.a", b"", b"", b"x"), (b"open", b"", b"", b"y")])
     assert user.take() == b"MSG open 1 1\r\ny\r\n"
     sink.deliver([(b"secret.a", b"", b"", b"x")])
@@ -321,7 +321,7 @@ def test_of_a_group_who_may_gets_what_another_is_denied():
     user, root = user_bed(Permissions(subscribe_deny=[b"secret.>"]))
     for peer in (user, root):
         peer.send(b"SUB > g 1\r\n")
-    user.conn._pubsub.sink(b"d", b"g").deliver([(b"secret.a", b"", b"", b"x")] * 20)
+    user.conn._router.sink(b"d", b"g").deliver([(b"secret.a", b"", b"", b"x")] * 20)
     assert (user.take(), root.take().count(b"MSG secret.a")) == (b"", 20)
 
 
@@ -367,7 +367,7 @@ def test_limits_on_subscriptions_and_connections():
     assert peer.send(b"SUB a _sys_ 3\r\n").endswith(b'using queue "_sys_"\'\r\n')
     refused = bed.peer(None)
     assert refused.info == b"-ERR 'maximum connections exceeded'\r\n"
-    assert refused.transport.is_closing and len(bed.pubsub.conns) == 1
+    assert refused.transport.is_closing and len(bed.registry.open) == 1
 
 
 def test_a_client_that_never_pongs_is_stale():
@@ -379,7 +379,7 @@ def test_a_client_that_never_pongs_is_stale():
     assert peer.take() == b"PING\r\n"
     bed.clock.advance(10)
     assert peer.take() == b"-ERR 'Stale Connection'\r\n"
-    assert bed.pubsub.stale_connections_count == 1
+    assert bed.registry.stale_connections_count == 1
 
 
 def test_a_pong_measures_the_round_trip_and_forgives():
@@ -413,8 +413,8 @@ def test_a_receiver_that_buffers_too_much_is_dropped_unflushed():
     assert not slow.transport.is_aborted and not fast.transport.is_paused
     fast.send(message)
     assert slow.transport.is_aborted
-    assert bed.pubsub.closed[-1].reason == "Slow Consumer (Pending Bytes)"
-    assert bed.pubsub.slow_consumers_count == 1 and bed.pubsub.sublist.count == 0
+    assert bed.registry.closed[-1].reason == "Slow Consumer (Pending Bytes)"
+    assert bed.registry.slow_consumers_count == 1 and bed.subscriptions.sublist.count == 0
     fast.send(message)  # nobody there any more
 
 
@@ -439,7 +439,7 @@ def test_a_receiver_that_never_drains_is_dropped_in_time():
     assert not slow.transport.is_aborted
     bed.clock.advance(0.2)
     assert slow.transport.is_aborted
-    assert bed.pubsub.closed[-1].reason == "Slow Consumer (Write Deadline)"
+    assert bed.registry.closed[-1].reason == "Slow Consumer (Write Deadline)"
 
 
 def test_a_receiver_that_reads_on_may_stay_behind():
@@ -461,7 +461,7 @@ def test_a_receiver_that_reads_on_may_stay_behind():
     late.transport.waiting -= 2_000_000  # one message of two
     bed.clock.advance(20.0)
     assert late.transport.is_aborted
-    assert bed.pubsub.closed[-1].reason == "Slow Consumer (Write Deadline)"
+    assert bed.registry.closed[-1].reason == "Slow Consumer (Write Deadline)"
 
 
 def test_messages_and_subscriptions_are_activity_and_pings_are_not(monkeypatch):
@@ -492,8 +492,8 @@ def test_totals_survive_their_connections():
     peer = bed.peer()
     peer.send(b"SUB a 1\r\nPUB a 3\r\nabc\r\n")
     peer.leave()
-    assert (bed.pubsub.closed_in_msgs, bed.pubsub.closed_in_bytes) == (1, 3)
-    assert (bed.pubsub.closed_out_msgs, bed.pubsub.closed_out_bytes) == (1, 3)
-    facts = bed.pubsub.closed[-1]
+    assert (bed.registry.closed_in_msgs, bed.registry.closed_in_bytes) == (1, 3)
+    assert (bed.registry.closed_out_msgs, bed.registry.closed_out_bytes) == (1, 3)
+    facts = bed.registry.closed[-1]
     assert facts.reason == "Client Closed" and facts.subscription_count == 1
     assert facts.stop_ns >= facts.start_ns

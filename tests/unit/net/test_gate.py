@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
-from streamd.net.route.jetstream_gateway import Gate, GateKeeper
+from streamd.net.route.jetstream_gateway import GatewayServer, GatewayStream
 from tests.unit.net.bed import CONNECT, Bed, Node, Stream
 
 API = [b"$JS.ACK.>", b"$JS.API.>", b"$JS.FC.>"]
@@ -14,8 +13,6 @@ API = [b"$JS.ACK.>", b"$JS.API.>", b"$JS.FC.>"]
 
 class Links:
     """Links to other servers: what is noted is kept, and a test says what comes."""
-
-    server_name = "a"
 
     def __init__(self, *up: str) -> None:
         self.up = list(up)
@@ -54,7 +51,7 @@ class Links:
 def gated(*told: str) -> tuple[Bed, Links]:
     """A server without JetStream; those `told` have said what streams capture."""
     bed, links = Bed(), Links("b", "c")
-    Gate(bed.pubsub, links)  # type: ignore[arg-type]
+    GatewayStream(bed.subscriptions.table, bed.router.publish, links, "a")  # type: ignore[arg-type]
     assert [(node_id, kind) for node_id, kind, _ in links.noted] == [
         ("b", "gate.want"), ("c", "gate.want"),
     ]  # fmt: skip
@@ -105,15 +102,12 @@ def test_the_server_says_whose_it_is_and_whether_that_may_administer() -> None:
 
 def test_what_comes_is_for_streams_acks_and_requests_alone() -> None:
     stream = Stream("S", ["s.>"])
-    node = Node(stream)
-    node.catalog = SimpleNamespace(on_change=None)  # type: ignore[attr-defined]
-    asset = SimpleNamespace(config={"subjects": ["s.>"]})
-    node.meta = SimpleNamespace(streams_by_name={"S": asset})  # type: ignore[attr-defined]
-    bed, links = Bed(node=node), Links()
+    captured = ["s.>"]
+    bed, links = Bed(node=Node(stream)), Links()
     soon: list[Callable[[], None]] = []
-    GateKeeper(bed.pubsub, node, links, soon.append, "hub")  # type: ignore[arg-type]
+    server = GatewayServer(bed.router, lambda: captured, links, soon.append, "hub")  # type: ignore[arg-type]
     asked: list[tuple[bytes, Any]] = []
-    bed.pubsub.subscribe_internal(
+    bed.subscriptions.subscribe_internal(
         b"$JS.API.>",
         lambda subject, reply, headers, payload, client: asked.append((subject, client)),
     )
@@ -138,9 +132,9 @@ def test_what_comes_is_for_streams_acks_and_requests_alone() -> None:
     assert subject == b"$JS.API.SERVER.REMOVE"
     assert (facts.server, facts.cid, facts.may_administer(subject)) == ("a", 7, True)
     assert listener.take() == b""  # it was sent that by the client's server
-    asset.config = {"subjects": ["t"]}
-    node.catalog.on_change()  # type: ignore[attr-defined]
-    node.catalog.on_change()  # type: ignore[attr-defined]
+    captured[:] = ["t"]
+    server.streams_changed()
+    server.streams_changed()
     (tell,) = soon
     tell()
     assert links.noted[-1] == ("a", "gate.subjects", [False, [b"t"], [b"s.>"]])

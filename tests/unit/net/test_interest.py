@@ -1,7 +1,7 @@
 """What nodes tell each other of their clients' subscriptions, without a network."""
 
 from streamd.net.pubsub.interest import LocalInterest, RemoteInterest, sees_acks
-from streamd.net.route.remote_interest import RemoteRoute
+from streamd.net.pubsub.remote_routes import RemoteRoute
 from streamd.net.route.remote_messages import RemoteNode
 from tests.unit.net.mesh import Links, Mesh
 
@@ -54,9 +54,9 @@ def test_only_what_is_different_is_reported_as_changed():
     assert interest.apply(node, [(b"a", b"", 1), (b"$JS.>", b"q", 3), (b"x", b"", 0)]) == [
         (b"$JS.>", b"q")
     ]
-    assert interest.ack_watcher_count == 1 and len(interest.of(node)) == 2
+    assert interest.ack_watcher_count == 1 and len(interest.of_node("n")) == 2
     assert sorted(interest.forget(node)) == [(b"$JS.>", b"q"), (b"a", b"")]
-    assert interest.sublist.count == interest.ack_watcher_count == len(interest.of(node)) == 0
+    assert interest.sublist.count == interest.ack_watcher_count == len(interest.of_node("n")) == 0
 
 
 def test_nodes_get_shares_by_their_members_evenly_spread():

@@ -8,15 +8,12 @@ import pytest
 
 from streamd.config.cluster_options import ClusterOptions
 from streamd.config.options import Options
-from streamd.net.client.listener import Listener
-from streamd.net.pubsub.message_router import PubSub
-from tests.unit.net.bed import Bed
+from tests.unit.net.bed import Bed, make_listener
 
 
 def listener_on(options):
     options.host, options.port = "127.0.0.1", -1
-    pubsub = PubSub(options, server_id="N" + "A" * 55, server_name="one")
-    return Listener(options, pubsub, None)
+    return make_listener(options, server_name="one")
 
 
 async def connected(listener):
@@ -39,7 +36,7 @@ def test_a_free_port_is_taken_and_told():
         assert await reader.readexactly(15) == b"MSG a 1 2\r\nhi\r\n"
         await listener.close()
         assert await reader.read() == b""
-        assert listener.pubsub.closed[-1].reason == "Server Shutdown"
+        assert listener.registry.closed[-1].reason == "Server Shutdown"
         writer.close()
 
     asyncio.run(main())
@@ -125,10 +122,9 @@ def test_too_many_clients_are_refused(allowed, afforded, reason):
 
     async def main():
         options = Options(host="127.0.0.1", port=-1, max_connections=allowed)
-        pubsub = PubSub(options, server_id="N" + "A" * 55, server_name="one")
         told = []
         log = SimpleNamespace(warning=lambda text, **facts: told.append((text, facts)))
-        listener = Listener(options, pubsub, None, log=log, connections_max=afforded)
+        listener = make_listener(options, log=log, connections_max=afforded)
         await listener.start()
         reader, writer, _ = await connected(listener)
         _, second, _ = await connected(listener)

@@ -12,17 +12,17 @@ from streamd.config.options import JetStreamOptions, Options
 from streamd.net.monitoring.documents import Monitoring
 from streamd.net.monitoring.query import BadQuery
 from streamd.net.monitoring.sliced_pages import Steps, finish, whole
-from streamd.net.monitoring.stats import ConnectionFacts, SublistFacts, SubscriptionFacts, Traffic
+from streamd.net.monitoring.stats import ConnectionStats, SublistStats, SubscriptionStats, Traffic
 
 SECOND = 1_000_000_000
 
 
-def connection(cid: int, **changes: Any) -> ConnectionFacts:
-    facts = ConnectionFacts(
+def connection(cid: int, **changes: Any) -> ConnectionStats:
+    facts = ConnectionStats(
         cid=cid, ip="127.0.0.1", port=5000 + cid, start_ns=cid * SECOND,
         last_activity_ns=(cid + 1) * SECOND, stop_ns=0, reason="", rtt_ns=597_000,
         pending_bytes=0, in_msgs=1, out_msgs=2, in_bytes=10, out_bytes=20,
-        subscriptions=lambda: [SubscriptionFacts(f"s.{cid}.*", "q", "1", 7, 0, cid)],
+        subscriptions=lambda: [SubscriptionStats(f"s.{cid}.*", "q", "1", 7, 0, cid)],
         subscription_count=1, name=f"c{cid}", lang="python3", version="2.16.0", user="",
     )  # fmt: skip
     return facts._replace(**changes)
@@ -57,12 +57,12 @@ def monitoring(options: Options | None = None, **lists: Any) -> Documents:
     return Documents(
         Monitoring(
             options or Options(),
-            sources=SimpleNamespace(  # type: ignore[arg-type]
+            stats=SimpleNamespace(  # type: ignore[arg-type]
                 traffic=lambda: at_once(Traffic(1, 2, 3, 4, len(opened), 9, 5, 1, 0, 6)),
                 open_connections=lambda: opened,
                 closed_connections=lambda: lists.get("closed", []),
-                facts=lambda facts: facts,
-                sublist=lambda: at_once(SublistFacts(5, 2, 6, 1, 3, 1.5)),
+                stats_of=lambda stats: stats,
+                sublist=lambda: at_once(SublistStats(5, 2, 6, 1, 3, 1.5)),
                 subscriptions=lambda: lists.get("subscriptions", []),
                 remote_subscriptions=lambda name: lists.get("remote", []),
             ),
@@ -220,7 +220,7 @@ def test_bad_queries_are_named(query: dict[str, str], words: str) -> None:
 
 def test_subsz_lists_and_tests() -> None:
     """The list only when asked for; `test` keeps what a publish there would reach."""
-    subs = [SubscriptionFacts(f"{name}.>", "", "1", 0, 0, 4) for name in ("a", "b")]
+    subs = [SubscriptionStats(f"{name}.>", "", "1", 0, 0, 4) for name in ("a", "b")]
     m = monitoring(subscriptions=subs)
     assert m.subsz({})["total"] == 0
     assert m.subsz({"subs": "1"})["total"] == 2
@@ -232,7 +232,7 @@ def test_subsz_lists_and_tests() -> None:
 
 def test_subsz_pages_and_counts_all() -> None:
     """`total` is of all that match, as nats-server counts."""
-    each = [SubscriptionFacts(f"a.{at}", "", "1", 0, 0, 4) for at in range(9)]
+    each = [SubscriptionStats(f"a.{at}", "", "1", 0, 0, 4) for at in range(9)]
     shown = monitoring(subscriptions=each).subsz({"subs": "1", "offset": "2", "limit": "3"})
     assert [sub["subject"] for sub in shown["subscriptions_list"]] == ["a.2", "a.3", "a.4"]
     assert (shown["total"], shown["offset"], shown["limit"]) == (9, 2, 3)

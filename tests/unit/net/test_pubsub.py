@@ -75,12 +75,12 @@ def test_unsub_after_max_counts_from_the_subscription(payload):
     assert a.send(b"UNSUB 1 3\r\n") == msg(b"s", b"1", payload)
     b.send(pub(b"s", payload) * 20)
     assert a.take() == msg(b"s", b"1", payload) * 2
-    assert bed.pubsub.sublist.count == 0 and not a.conn.subs
+    assert bed.subscriptions.sublist.count == 0 and not a.conn.subs
     a.send(b"SUB s 1\r\n")
     b.send(pub(b"s", payload))
     a.take()
     a.send(b"UNSUB 1 1\r\n")
-    assert bed.pubsub.sublist.count == 0
+    assert bed.subscriptions.sublist.count == 0
 
 
 def test_a_live_sid_is_not_replaced():
@@ -255,7 +255,7 @@ def test_api_requests_come_after_what_was_published_before():
         stream.log.append("api")
         assert conn is peer.conn and (reply, payload) == (b"in.1", b"{}")
 
-    bed.pubsub.subscribe_internal(b"$JS.API.>", on_request)
+    bed.subscriptions.subscribe_internal(b"$JS.API.>", on_request)
     peer = bed.peer()
     peer.send(
         pub(b"js.a")
@@ -273,7 +273,7 @@ def test_acks_reach_their_stream_without_a_route_each(count):
     subjects = [b"$JS.ACK.S.C.1.%d.%d.1700000000000000000.9" % (i, i) for i in range(1, count + 1)]
     bed.peer().send(b"".join(pub(each, b"+ACK") for each in subjects))
     assert stream.acked == [(each, b"", b"+ACK") for each in subjects]
-    assert len(bed.pubsub.table.routes) == 0
+    assert len(bed.subscriptions.table.routes) == 0
     bed.peer().send(pub(b"$JS.ACK.d.hash.S.C.1.7.7.17.9.x", b"", b"_INBOX.d"))
     assert stream.acked[-1] == (b"$JS.ACK.d.hash.S.C.1.7.7.17.9.x", b"_INBOX.d", b"")
 
@@ -392,9 +392,9 @@ def test_acks_to_a_connection_that_is_gone_are_dropped():
 def test_a_sink_delivers_under_the_messages_own_subjects():
     bed, _, _ = stream_bed()
     peer = bed.peer()
-    assert bed.pubsub.sink(b"_INBOX.i.1") is None
+    assert bed.router.sink(b"_INBOX.i.1") is None
     peer.send(b"SUB _INBOX.i.* 4\r\n")
-    sink = bed.pubsub.sink(b"_INBOX.i.1")
+    sink = bed.router.sink(b"_INBOX.i.1")
     sink.deliver(
         [
             (b"js.a", b"$JS.ACK.1", b"", b"one"),
@@ -424,10 +424,10 @@ def test_a_sink_honours_max_and_queues():
     a.send(b"SUB one 1\r\nUNSUB 1 2\r\nSUB dq g 2\r\n")
     b.send(b"SUB dq g 2\r\n")
     batch = [(b"js.a", b"", b"", b"%d" % at) for at in range(6)]
-    bed.pubsub.sink(b"one").deliver(batch)
+    bed.router.sink(b"one").deliver(batch)
     assert a.take() == msg(b"js.a", b"1", b"0") + msg(b"js.a", b"1", b"1")
-    assert bed.pubsub.sink(b"dq", b"nope") is None
-    bed.pubsub.sink(b"dq", b"g").deliver(batch)
+    assert bed.router.sink(b"dq", b"nope") is None
+    bed.router.sink(b"dq", b"g").deliver(batch)
     counts = [peer.take().count(b"MSG") for peer in (a, b)]
     assert sum(counts) == 6
     assert all(counts)
@@ -437,22 +437,22 @@ def test_a_congested_receiver_is_reported_and_so_is_its_relief():
     bed, _, _ = stream_bed()
     peer = bed.peer()
     peer.send(b"SUB d 1\r\n")
-    sink = bed.pubsub.sink(b"d")
+    sink = bed.router.sink(b"d")
     peer.transport.is_stuck = True
     sink.deliver([(b"js.a", b"", b"", b"x" * 2_000_000)])
     told = []
-    bed.pubsub.when_drained(lambda: told.append(sink.is_congested()))
+    bed.router.when_drained(lambda: told.append(sink.is_congested()))
     assert sink.is_congested() and not told
     peer.transport.drain()
     assert told == [False]
-    bed.pubsub.on_drained()
+    bed.router.on_drained()
     assert told == [False]
 
 
 def test_watches_tell_of_interest_as_it_comes_and_goes():
     bed, _, _ = stream_bed()
     heard = []
-    token = bed.pubsub.watch(b"d.x", b"", heard.append)
+    token = bed.router.watch(b"d.x", b"", heard.append)
     assert heard == [False]
     peer, other = bed.peer(), bed.peer()
     other.send(b"SUB d.* 1\r\nSUB > 2\r\nSUB d.x q 3\r\n")
@@ -461,7 +461,7 @@ def test_watches_tell_of_interest_as_it_comes_and_goes():
     assert heard == [False, True]
     peer.leave()
     assert heard == [False, True, False]
-    bed.pubsub.unwatch(token)
+    bed.router.unwatch(token)
     bed.peer().send(b"SUB d.x 1\r\n")
     assert len(heard) == 3
 
@@ -469,7 +469,7 @@ def test_watches_tell_of_interest_as_it_comes_and_goes():
 def test_a_watch_on_a_queue_wants_a_member():
     bed, _, _ = stream_bed()
     heard = []
-    bed.pubsub.watch(b"d", b"g", heard.append)
+    bed.router.watch(b"d", b"g", heard.append)
     peer = bed.peer()
     peer.send(b"SUB d 1\r\nSUB d h 2\r\n")
     assert heard == [False]
@@ -482,9 +482,9 @@ def test_the_server_publishes_to_subscribers_streams_and_itself():
     peer = bed.peer()
     peer.send(b"SUB js.* 1\r\nSUB back 2\r\n")
     heard = []
-    bed.pubsub.subscribe_internal(b"js.a", lambda *args: heard.append(args))
-    assert bed.pubsub.has_interest(b"js.a") and not bed.pubsub.has_interest(b"zzz")
-    bed.pubsub.publish(b"js.a", b"back", b"", b"adv")
+    bed.subscriptions.subscribe_internal(b"js.a", lambda *args: heard.append(args))
+    assert bed.router.has_interest(b"js.a") and not bed.router.has_interest(b"zzz")
+    bed.router.publish(b"js.a", b"back", b"", b"adv")
     assert peer.take() == msg(b"js.a", b"1", b"adv", b"back")
     assert heard == [(b"js.a", b"back", b"", b"adv", None)]
     ((msgs, replies, sink),) = stream.published
@@ -497,7 +497,7 @@ def test_the_route_cache_is_bounded(monkeypatch):
     monkeypatch.setattr("streamd.net.pubsub.subject_cache.NET_ROUTE_CACHE_MAX", 50)
     bed = Bed()
     bed.peer().send(b"".join(pub(b"s.%d" % i) + pub(b"_INBOX.%d.x" % i) for i in range(500)))
-    assert len(bed.pubsub.table.routes) <= 50
+    assert len(bed.subscriptions.table.routes) <= 50
 
 
 def test_a_run_goes_out_as_the_same_messages_would_one_by_one():
@@ -513,11 +513,11 @@ def test_a_run_goes_out_as_the_same_messages_would_one_by_one():
         bed, _, _ = stream_bed()
         one, other = bed.peer(), bed.peer()
         one.send(setup)
-        bed.pubsub.sink(b"in").deliver_run(ack, subjects, payloads, numbers)
+        bed.router.sink(b"in").deliver_run(ack, subjects, payloads, numbers)
         got = one.take()
         other.send(setup)
         one.send(b"UNSUB 4\r\nUNSUB %d\r\n")
-        bed.pubsub.sink(b"in").deliver(batch)
+        bed.router.sink(b"in").deliver(batch)
         assert got == other.take()
         assert b"$JS.ACK.S.C%.1.1.5.100.39 2\r\n00\r\n" in got
 
@@ -540,7 +540,8 @@ def test_a_double_ack_of_a_consumer_that_is_gone_hears_no_responders():
 
 @pytest.mark.parametrize("kind", ["run", "mixed", "large", "queues"])
 def test_what_goes_to_very_many_is_written_in_parts(monkeypatch, kind):
-    monkeypatch.setattr("streamd.net.pubsub.fanout.FANOUT_BYTES", 20_000)
+    for module in ("fanout", "output_queue"):
+        monkeypatch.setattr(f"streamd.net.pubsub.{module}.FANOUT_BYTES", 20_000)
     bed = Bed()
     a, b = bed.peer(), bed.peer()
     count = 500
@@ -566,7 +567,7 @@ def test_who_reads_nothing_is_gone_before_the_rest_is_gathered():
     a.transport.is_stuck = True
     b.send(pub(b"s", b"x" * 100) * 2000)  # 200 MB
     assert a.conn.is_closed and a.transport.waiting < 20_000_000
-    assert b.conn.in_msgs == 2000 and not bed.pubsub.sublist.count
+    assert b.conn.in_msgs == 2000 and not bed.subscriptions.sublist.count
 
 
 @pytest.mark.parametrize("kind", ["run", "mixed", "checked", "lines"])
@@ -577,7 +578,7 @@ def test_a_long_chunk_lets_others_go_first(kind):
     if kind == "checked":
         b.send(b'CONNECT {"verbose":true,"pedantic":false}\r\n')
     steps = iter(range(1, 1000))
-    bed.pubsub.clock = lambda: next(steps)  # each look takes more than a share
+    bed.router.output_queue.clock = lambda: next(steps)  # each look takes more than a share
     names = [b"s.%d" % (at % 2 if kind != "run" else 0) for at in range(6)]
     lines = [pub(name, b"%d" % at) for at, name in enumerate(names)]
     gap = b"PING\r\n" if kind == "lines" else b""
@@ -599,7 +600,7 @@ def test_who_is_gone_gets_no_turn():
     a, b = bed.peer(), bed.peer()
     a.send(b"SUB s.* 1\r\n")
     steps = iter(range(1, 1000))
-    bed.pubsub.clock = lambda: next(steps)
+    bed.router.output_queue.clock = lambda: next(steps)
     b.conn.data_received((pub(b"s.1") + b"PING\r\n") * 3)
     b.leave()
     a.take()
@@ -621,7 +622,7 @@ def test_one_of_many_on_a_subject_ends_and_the_others_keep_their_order(queue):
     a.send(b"".join(b"SUB s %b%d\r\n" % (queue, at) for at in range(50)))
     subs = list(a.conn.subs.values())
     a.send(b"UNSUB 49\r\nUNSUB 7\r\n")
-    match = bed.pubsub.sublist.match(b"s")
+    match = bed.subscriptions.sublist.match(b"s")
     kept = match.queues[0] if queue else match.plain
     assert kept == subs[:7] + subs[8:49]
 
@@ -634,21 +635,21 @@ def test_who_had_very_many_subscriptions_leaves_a_share_at_a_time():
     )
     other.send(b"SUB in.7 q 1\r\n")
     ticks = iter(range(10**9))
-    bed.pubsub.clock = lambda: next(ticks) * 1e-3  # each look takes a millisecond
+    bed.router.output_queue.clock = lambda: next(ticks) * 1e-3  # each look takes a millisecond
     peer.leave()
-    assert bed.pubsub.closed[-1].subscription_count == 1000
-    assert 500 < bed.pubsub.sublist.count < 1000
+    assert bed.registry.closed[-1].subscription_count == 1000
+    assert 500 < bed.subscriptions.sublist.count < 1000
     # What is still there to be taken out gets nothing, and stands for nobody.
-    assert bed.pubsub.sink(b"a.0") is None and bed.pubsub.sink(b"in.8", b"q") is None
+    assert bed.router.sink(b"a.0") is None and bed.router.sink(b"in.8", b"q") is None
     # Members of groups go first: other nodes may still choose this one for them.
-    assert not bed.pubsub.sublist.has_literal(b"in.499", b"q")
+    assert not bed.subscriptions.sublist.has_literal(b"in.499", b"q")
     for _ in range(8):
-        bed.pubsub.sink(b"in.7", b"q").deliver([(b"m", b"", b"", b"x")])
+        bed.router.sink(b"in.7", b"q").deliver([(b"m", b"", b"", b"x")])
     assert other.take() == msg(b"m", b"1") * 8
     asker = bed.peer()
     assert asker.send(b"SUB r 1\r\n" + pub(b"a.0", b"", b"r")).startswith(b"HMSG r 1 ")
     bed.clock.advance(1)
-    assert bed.pubsub.sublist.count == 2
+    assert bed.subscriptions.sublist.count == 2
 
 
 def test_what_a_gone_connection_had_is_kept_in_part():
@@ -656,7 +657,7 @@ def test_what_a_gone_connection_had_is_kept_in_part():
     peer = bed.peer()
     peer.send(b"".join(b"SUB a.%d %d\r\n" % (at, at) for at in range(500)))
     peer.leave()
-    gone = bed.pubsub.closed[-1]
+    gone = bed.registry.closed[-1]
     assert gone.subscription_count == 500
     assert [sub.subject for sub in gone.subscriptions()] == [f"a.{at}" for at in range(32)]
 
@@ -666,6 +667,6 @@ def test_a_member_that_ends_within_a_batch_leaves_the_rest_to_others():
     peer, other = bed.peer(), bed.peer()
     peer.send(b"SUB d g 1\r\nUNSUB 1 2\r\n")
     other.send(b"SUB d g 1\r\n")
-    bed.pubsub.sink(b"d", b"g").deliver([(b"m", b"", b"", b"x")] * 40)
+    bed.router.sink(b"d", b"g").deliver([(b"m", b"", b"", b"x")] * 40)
     assert peer.take() == msg(b"m", b"1") * 2
     assert other.take() == msg(b"m", b"1") * 38

@@ -180,7 +180,7 @@ def test_many_are_judged_a_share_of_the_loop_at_a_time() -> None:
         now += CLIENT_SHARE_S / 2
         return now
 
-    bed.pubsub.clock = clock
+    bed.router.output_queue.clock = clock
     left = []
     reload(bed, users=[User("a", "2")])
     while bed.clock.timers and len(left) < 5:

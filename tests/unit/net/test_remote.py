@@ -51,8 +51,8 @@ def test_interest_ends_with_the_last_who_has_it():
     one.send(b"SUB s 1\r\n")
     two.send(b"SUB s 1\r\n")
     mesh.settle()
-    pubsub = mesh.beds["a"].pubsub
-    assert pubsub.has_interest(b"s")
+    router = mesh.beds["a"].router
+    assert router.has_interest(b"s")
     one.send(b"UNSUB 1\r\n")
     mesh.settle()
     publisher.send(pub(b"s"))
@@ -60,7 +60,7 @@ def test_interest_ends_with_the_last_who_has_it():
     assert two.take() == msg(b"s", b"1") and one.take() == b""
     two.leave()
     mesh.settle()
-    assert not pubsub.has_interest(b"s")
+    assert not router.has_interest(b"s")
 
 
 def test_a_node_that_comes_later_is_told_everything_and_a_node_that_goes_is_forgotten():
@@ -69,14 +69,14 @@ def test_a_node_that_comes_later_is_told_everything_and_a_node_that_goes_is_forg
     receiver.send(b"SUB s 1\r\nSUB t q 2\r\n")
     mesh.settle()
     mesh.part("a", "b")
-    pubsub = mesh.beds["a"].pubsub
-    assert not pubsub.has_interest(b"s") and not pubsub.has_interest(b"t")
+    router = mesh.beds["a"].router
+    assert not router.has_interest(b"s") and not router.has_interest(b"t")
     receiver.send(b"UNSUB 2\r\nSUB u 3\r\n")
     mesh.settle()
     mesh.join("a", "b")
     mesh.settle()
-    assert pubsub.has_interest(b"s") and pubsub.has_interest(b"u")
-    assert not pubsub.has_interest(b"t")
+    assert router.has_interest(b"s") and router.has_interest(b"u")
+    assert not router.has_interest(b"t")
 
 
 def test_who_leaves_and_who_follows_while_a_node_comes():
@@ -106,14 +106,16 @@ def test_subscriptions_from_before_the_peers_are_told_too(monkeypatch):
     mesh.join("a", "b")
     assert mesh.links["b"].kinds() == ["net.sub"] * 4
     mesh.settle()
-    assert all(mesh.beds["a"].pubsub.has_interest(b"s.%d" % at) for at in range(10))
+    assert all(mesh.beds["a"].router.has_interest(b"s.%d" % at) for at in range(10))
 
 
 def test_subscriptions_of_the_server_itself_are_not_told():
     mesh = Mesh(2)
     heard = []
     for name in mesh.names:
-        mesh.beds[name].pubsub.subscribe_internal(b"$JS.API.>", lambda *args: heard.append(args))
+        mesh.beds[name].subscriptions.subscribe_internal(
+            b"$JS.API.>", lambda *args: heard.append(args)
+        )
     mesh.settle()
     peer, watcher = mesh.peer("a"), mesh.peer("b")
     peer.send(pub(b"$JS.API.INFO", b"", b"r"))
@@ -150,7 +152,9 @@ def test_interest_is_told_before_a_stream_or_the_api_hears_of_a_request():
     mesh = Mesh(2, {"a": Node(stream)})
     links = mesh.links["a"]
     at_api, at_acks = [], []
-    mesh.beds["a"].pubsub.subscribe_internal(b"$JS.API.>", lambda *_: at_api.append(links.kinds()))
+    mesh.beds["a"].subscriptions.subscribe_internal(
+        b"$JS.API.>", lambda *_: at_api.append(links.kinds())
+    )
     stream.acks = lambda *_: at_acks.append(links.kinds())
     peer = mesh.peer("a")
     links.kinds()
@@ -268,7 +272,7 @@ def test_many_bytes_go_in_several_notes(monkeypatch):
     assert len(mesh.links["a"].kinds()) == 5
     mesh.settle()
     assert far.take() == b"".join(msg(subject, b"1", payload) for subject, payload in both)
-    node = mesh.beds["a"].pubsub.remotes.nodes()[0]
+    node = mesh.remotes["a"].nodes()[0]
     mesh.peer("a").send(pub(b"s.1", b"x" * 300) * 10)
     mesh.settle()
     assert mesh.links["a"].kinds() == ["net.msgs"]  # a run of one chunk stays together
@@ -334,12 +338,12 @@ def test_acks_of_publishes_are_also_shown_elsewhere():
 
 def test_a_consumers_messages_reach_an_inbox_at_another_node_in_order():
     mesh = Mesh(2)
-    pubsub = mesh.beds["a"].pubsub
+    router = mesh.beds["a"].router
     far = mesh.peer("b")
-    assert pubsub.sink(b"_INBOX.i.1") is None
+    assert router.sink(b"_INBOX.i.1") is None
     far.send(b"SUB _INBOX.i.* 4\r\n")
     mesh.settle()
-    sink = pubsub.sink(b"_INBOX.i.1")
+    sink = router.sink(b"_INBOX.i.1")
     sink.status(b"NATS/1.0 100 Idle Heartbeat\r\n\r\n")
     sink.deliver([(b"js.a", b"$JS.ACK.1", b"", b"1"), (b"js.b", b"", b"NATS/1.0\r\n\r\n", b"2")])
     sink.deliver_run(b"A.%d.%d.%d.%d", [b"js.c"], [b"3"], (range(1), range(1), range(1), [7]))
@@ -370,35 +374,35 @@ def test_a_run_is_the_same_bytes_here_there_and_at_both(monkeypatch):
         mesh = Mesh(3)
         near, far = mesh.peer("a"), mesh.peer("b")
         near.send(setup)
-        mesh.beds["a"].pubsub.sink(b"in").deliver_run(*run)
+        mesh.beds["a"].router.sink(b"in").deliver_run(*run)
         alone = near.take()
         near.leave()
         far.send(setup)
         mesh.settle()
-        mesh.beds["a"].pubsub.sink(b"in").deliver_run(*run)
+        mesh.beds["a"].router.sink(b"in").deliver_run(*run)
         mesh.settle()
         assert far.take() == alone != b""
         near, third = mesh.peer("a"), mesh.peer("c")
         for peer in (near, third):
             peer.send(setup)
         mesh.settle()
-        mesh.beds["a"].pubsub.sink(b"in").deliver_run(*run)
+        mesh.beds["a"].router.sink(b"in").deliver_run(*run)
         mesh.settle()
         assert near.take() == third.take() == alone
 
 
 def test_a_deliver_group_is_served_wherever_its_members_are():
     mesh = Mesh(3)
-    pubsub = mesh.beds["a"].pubsub
+    router = mesh.beds["a"].router
     members = [mesh.peer("b"), mesh.peer("b"), mesh.peer("c")]
     plain = mesh.peer("b")
     for peer in members:
         peer.send(b"SUB dq g 2\r\n")
     plain.send(b"SUB dq 1\r\n")
     mesh.settle()
-    assert pubsub.sink(b"dq", b"nope") is None
+    assert router.sink(b"dq", b"nope") is None
     batch = [(b"js.a", b"", b"", b"%02d" % at) for at in range(12)]
-    pubsub.sink(b"dq", b"g").deliver(batch)
+    router.sink(b"dq", b"g").deliver(batch)
     mesh.settle()
     counts = [peer.take().count(b"MSG") for peer in members]
     assert (counts[0] + counts[1], counts[2]) == (8, 4)
@@ -406,7 +410,7 @@ def test_a_deliver_group_is_served_wherever_its_members_are():
     assert plain.take() == b"".join(msg(b"js.a", b"1", each[3]) for each in batch)
     near = mesh.peer("a")
     near.send(b"SUB dq g 3\r\n")
-    pubsub.sink(b"dq", b"g").deliver(batch)
+    router.sink(b"dq", b"g").deliver(batch)
     mesh.settle()
     assert near.take().count(b"MSG") == plain.take().count(b"MSG") == 12
     assert [peer.take() for peer in members] == [b""] * 3
@@ -415,8 +419,8 @@ def test_a_deliver_group_is_served_wherever_its_members_are():
 def test_watches_see_interest_at_other_nodes():
     mesh = Mesh(2)
     heard, grouped = [], []
-    mesh.beds["a"].pubsub.watch(b"d.x", b"", heard.append)
-    mesh.beds["a"].pubsub.watch(b"d.x", b"g", grouped.append)
+    mesh.beds["a"].router.watch(b"d.x", b"", heard.append)
+    mesh.beds["a"].router.watch(b"d.x", b"g", grouped.append)
     far = mesh.peer("b")
     far.send(b"SUB d.* 1\r\nSUB d.* g 4\r\n")
     mesh.settle()
@@ -433,14 +437,14 @@ def test_watches_see_interest_at_other_nodes():
 
 def test_the_server_publishes_to_other_nodes_too():
     mesh = Mesh(2, {"a": Node(Stream("S", ["js.>"]))})
-    pubsub = mesh.beds["a"].pubsub
+    router = mesh.beds["a"].router
     far = mesh.peer("b")
     far.send(b"SUB js.a 1\r\n")
     mesh.settle()
-    assert pubsub.has_interest(b"js.a")
+    assert router.has_interest(b"js.a")
     mesh.links["a"].kinds()
     for at in range(3):
-        pubsub.publish(b"js.a", b"", b"", b"%d" % at)
+        router.publish(b"js.a", b"", b"", b"%d" % at)
     mesh.settle()
     assert mesh.links["a"].kinds() == ["net.msgs"]  # of one iteration, so one note
     assert far.take() == b"".join(msg(b"js.a", b"1", b"%d" % at) for at in range(3))
@@ -454,17 +458,17 @@ def test_a_full_link_holds_deliveries_and_publishers_back():
     far, publisher = mesh.peer("b"), mesh.peer("a")
     far.send(b"SUB d 1\r\n")
     mesh.settle()
-    sink = mesh.beds["a"].pubsub.sink(b"d")
+    sink = mesh.beds["a"].router.sink(b"d")
     links = mesh.links["a"]
     links.buffered["b"] = 3 * 1024 * 1024
     assert sink.is_congested()
     told = []
-    mesh.beds["a"].pubsub.when_drained(lambda: told.append(sink.is_congested()))
+    mesh.beds["a"].router.when_drained(lambda: told.append(sink.is_congested()))
     publisher.send(pub(b"d"))
     assert not publisher.transport.is_paused
     links.buffered["b"] = 9 * 1024 * 1024
     publisher.send(pub(b"d"))
-    assert publisher.transport.is_paused and mesh.beds["a"].pubsub.stalled_count == 1
+    assert publisher.transport.is_paused and mesh.beds["a"].router.stalled_count == 1
     mesh.beds["a"].clock.advance(1.0)
     assert not publisher.transport.is_paused
     publisher.send(pub(b"nobody"))  # is not what fills the link
@@ -498,15 +502,15 @@ def test_a_slow_client_at_another_node_holds_its_deliveries_back(is_leaving):
     far.send(b"SUB d 1\r\n")
     other.send(b"SUB d 2\r\nSUB e 3\r\n")
     mesh.settle()
-    pubsub = mesh.beds["a"].pubsub
-    sink = pubsub.sink(b"d")
+    router = mesh.beds["a"].router
+    sink = router.sink(b"d")
     far.transport.is_stuck = True
     sink.deliver([(b"js.a", b"", b"", b"x" * 2_000_000)])
     assert not sink.is_congested()
     mesh.settle()
-    assert sink.is_congested() and not pubsub.sink(b"e").is_congested()
+    assert sink.is_congested() and not router.sink(b"e").is_congested()
     told = []
-    pubsub.when_drained(lambda: told.append(sink.is_congested()))
+    router.when_drained(lambda: told.append(sink.is_congested()))
     if is_leaving:
         far.leave()
     else:
@@ -528,7 +532,7 @@ def test_without_other_nodes_a_link_that_says_nothing_is_no_burden():
     peer = mesh.peer("a")
     peer.send(b"SUB s 1\r\n")
     assert peer.send(pub(b"s")) == msg(b"s", b"1")
-    assert mesh.beds["a"].pubsub.remotes.nodes() == []
+    assert mesh.remotes["a"].nodes() == []
 
 
 def test_a_slow_link_is_not_filled_by_many_publishers(monkeypatch):
@@ -562,12 +566,12 @@ def test_a_group_whose_members_here_just_left_is_served_elsewhere():
     gone.send(b"SUB d g 0\r\n" + b"".join(b"SUB s.%d g %d\r\n" % (at, at) for at in range(1, 500)))
     far.send(b"SUB d g 1\r\n")
     mesh.settle()
-    pubsub = mesh.beds["a"].pubsub
+    router = mesh.beds["a"].router
     ticks = iter(range(10**9))
-    pubsub.clock = lambda: next(ticks)
+    router.output_queue.clock = lambda: next(ticks)
     gone.leave()
-    assert pubsub.sublist.has_literal(b"d", b"g")
-    pubsub.sink(b"d", b"g").deliver([(b"m", b"", b"", b"x")])
+    assert router.subscriptions.sublist.has_literal(b"d", b"g")
+    router.sink(b"d", b"g").deliver([(b"m", b"", b"", b"x")])
     mesh.settle()
     assert far.take() == msg(b"m", b"1")
 

@@ -1,10 +1,11 @@
-"""Core NATS across nodes over real links: `PubSub` and `Cluster` on loopback sockets."""
+"""Core NATS across nodes over real links: `MessageRouter` and `Cluster` on loopback sockets."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from streamd.net.route.remote_messages import connect
 from tests.unit.net.bed import Bed, Peer
 from tests.unit.net.test_cluster import Server, bed
 from tests.unit.net.test_pubsub import msg, pub
@@ -43,10 +44,10 @@ async def until_interest(server: Server, nats: Bed, subject: bytes, wanted: bool
     def on_change(_: bool) -> None:
         server.handler.changed.set()
 
-    tokens = [nats.pubsub.watch(subject, queue, on_change) for queue in (b"", b"q")]
-    await server.handler.until(lambda: nats.pubsub.has_interest(subject) is wanted)
+    tokens = [nats.router.watch(subject, queue, on_change) for queue in (b"", b"q")]
+    await server.handler.until(lambda: nats.router.has_interest(subject) is wanted)
     for token in tokens:
-        nats.pubsub.unwatch(token)
+        nats.router.unwatch(token)
 
 
 def test_requests_deliveries_and_interest_over_a_real_link() -> None:
@@ -59,7 +60,7 @@ def test_requests_deliveries_and_interest_over_a_real_link() -> None:
             servers.append(make("b", routes=(servers[0].url,)))
             beds = [Bed(), Bed()]
             for server, nats in zip(servers, beds, strict=True):
-                nats.pubsub.attach_peers(server.cluster)
+                connect(nats.router, server.cluster)
             (a, b), (near, far) = servers, beds
             service = Client(b, far)
             service.send(b"SUB svc q 1\r\nSUB in.* 2\r\n")  # before there is a link
@@ -72,7 +73,7 @@ def test_requests_deliveries_and_interest_over_a_real_link() -> None:
             service.send(pub(b"_INBOX.i.1", b"a"))
             await asker.until(msg(b"_INBOX.i.1", b"5", b"a"))
 
-            sink = near.pubsub.sink(b"in.7")
+            sink = near.router.sink(b"in.7")
             assert sink is not None and not sink.is_congested()
             count = 500
             columns = (range(count), range(count), range(count), range(count))

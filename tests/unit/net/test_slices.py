@@ -14,7 +14,7 @@ from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS, S
 from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.query import BadQuery
 from streamd.net.monitoring.sliced_pages import Rows, Slicer, Steps, encode, gather, to_text
-from streamd.net.monitoring.stats import SubscriptionFacts
+from streamd.net.monitoring.stats import SubscriptionStats
 from streamd.obs import metrics
 from tests.unit.net.test_monitoring import Documents, Streams, connection, machine, monitoring
 
@@ -124,13 +124,13 @@ def crowded(
     counted: Counted, streams: int = STREAMS, consumers: int = CONSUMERS, subs: int = 3
 ) -> Documents:
     def subscriptions(cid: int) -> Iterator[Any]:
-        each = (SubscriptionFacts(f"s.{cid}.{at}", "", str(at), 0, 0, cid) for at in range(subs))
+        each = (SubscriptionStats(f"s.{cid}.{at}", "", str(at), 0, 0, cid) for at in range(subs))
         return counted.of(each)
 
     m = monitoring(
         Options(jetstream=JetStreamOptions(is_enabled=True)),
         subscriptions=counted.of(
-            [SubscriptionFacts(f"a.{at}", "", "1", 0, 0, 4) for at in range(CONNECTIONS)]
+            [SubscriptionStats(f"a.{at}", "", "1", 0, 0, 4) for at in range(CONNECTIONS)]
         ),
         opened=[
             connection(

@@ -12,7 +12,7 @@ import pytest
 from streamd.config.options import Options
 from streamd.net.client import sockets
 from streamd.net.client.listener import Listener
-from streamd.net.pubsub.message_router import PubSub
+from tests.unit.net.bed import make_listener
 
 
 def has_ipv6() -> bool:
@@ -42,8 +42,7 @@ def test_a_wildcard_is_reached_by_both_families(host: str) -> None:
 
     async def main() -> None:
         options = Options(host=host, port=-1)
-        pubsub = PubSub(options, server_id="N" + "A" * 55, server_name="one")
-        listener = Listener(options, pubsub, None)
+        listener = make_listener(options)
         await listener.start()
         assert await told(listener, "127.0.0.1") == "127.0.0.1"
         assert await told(listener, "::1") == "::1"

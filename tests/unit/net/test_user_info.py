@@ -16,13 +16,25 @@ from tests.unit.net.bed import CONNECT, Bed
 ASK = b"SUB in 1\r\nPUB $SYS.REQ.USER.INFO in 0\r\n\r\n"
 
 
+def serve(bed: Bed, *, has_jetstream: bool) -> None:
+    """Have a server answer."""
+    answers = SystemAnswers(
+        bed.router.publish,
+        bed.options,
+        server_id="N" + "A" * 55,
+        server_name="bed",
+        has_jetstream=has_jetstream,
+    )
+    UserInfo(bed.subscriptions, answers)
+
+
 def as_user(**fields: str) -> bytes:
     return CONNECT.replace(b"{", json.dumps(fields)[:-1].encode() + b",", 1)
 
 
 def answer_to(connect: bytes, options: Options, *, has_jetstream: bool = True) -> dict[str, Any]:
     bed = Bed(options)
-    UserInfo(bed.pubsub, SystemAnswers(bed.pubsub, has_jetstream=has_jetstream))
+    serve(bed, has_jetstream=has_jetstream)
     head, body, end = bed.peer(connect).send(ASK).split(b"\r\n")
     assert head == b"MSG in 1 %d" % len(body)
     assert not end
@@ -82,8 +94,8 @@ def test_the_user_is_told(connect: bytes, options: Options, data: dict[str, Any]
 
 def test_no_question_no_answer() -> None:
     bed = Bed()
-    UserInfo(bed.pubsub, SystemAnswers(bed.pubsub, has_jetstream=True))
+    serve(bed, has_jetstream=True)
     peer = bed.peer()
     assert peer.send(b"PUB $SYS.REQ.USER.INFO 0\r\n\r\n") == b""
-    bed.pubsub.publish(b"$SYS.REQ.USER.INFO", b"in", b"", b"")  # a server is no user
+    bed.router.publish(b"$SYS.REQ.USER.INFO", b"in", b"", b"")  # a server is no user
     assert peer.send(b"SUB in 1\r\n") == b""

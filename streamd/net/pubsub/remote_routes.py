@@ -1,4 +1,4 @@
-"""The part of a route that lies at other nodes: which of them get a message, and for whom.
+"""Part of a route that lies at other nodes: which of them get a message, and for which groups.
 
 A message goes to each node at most once, with the names of the queue groups that node was chosen
 for. A group with members here is served here; otherwise nodes get a share by their members.
@@ -8,17 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol
 
-from streamd.net.pubsub.interest import RemoteSub
-from streamd.net.pubsub.sublist import Match
-
-if TYPE_CHECKING:
-    from streamd.net.pubsub.delivery_sinks import Delivery
-    from streamd.net.route.remote_messages import RemoteNode
+from streamd.net.pubsub.interest import Delivery, PeerNode, RemoteSub
+from streamd.net.pubsub.sublist import Match, Subscription
 
 _TURN_MAX: Final = 1024  # places in one round of a group; the shares of larger ones are rounded
 _starts = count()  # so that routes made anew for each message don't all begin with one node
+
+
+class OtherNodes(Protocol):
+    """All other nodes of the cluster, as the subject space of this one uses them."""
+
+    has_untold: bool
+    """True while interest of clients here changed and the other nodes have not heard of it."""
+
+    def subscribed(self, sub: Subscription) -> None:
+        """Note a subscription that other nodes have to be told of."""
+
+    def unsubscribed(self, sub: Subscription) -> None:
+        """Note the end of a subscription that `subscribed` was told of."""
+
+    def tell(self) -> None:
+        """Tell the other nodes what changed here."""
+
+    def flush(self, *, is_forwarded: bool = False) -> float:
+        """Send what waits; returns how many seconds its source should rest. `is_forwarded`: some
+        of the source's publishes went to streams that other nodes lead."""
+
+    def schedule_messages(self) -> None:
+        """Send messages that wait when the loop's iteration is over."""
+
+    def on_drained(self) -> None:
+        """Let other nodes go on that wait for a receiver here."""
 
 
 class RemoteGroup:
@@ -27,17 +49,17 @@ class RemoteGroup:
     __slots__ = ("_at", "_nodes", "_turn")
 
     def __init__(self) -> None:
-        self._nodes: dict[RemoteNode, int] = {}
-        self._turn: list[RemoteNode] = []
+        self._nodes: dict[PeerNode, int] = {}
+        self._turn: list[PeerNode] = []
         self._at = 0
 
-    def add(self, node: RemoteNode, weight: int) -> None:
+    def add(self, node: PeerNode, weight: int) -> None:
         self._nodes[node] = self._nodes.get(node, 0) + weight
 
-    def nodes(self) -> list[RemoteNode]:
+    def nodes(self) -> list[PeerNode]:
         return list(self._nodes)
 
-    def pick(self) -> RemoteNode:
+    def pick(self) -> PeerNode:
         """Return the node that gets the next message."""
         turn = self._turn
         if not turn:
@@ -48,18 +70,17 @@ class RemoteGroup:
 
 
 class RemoteRoute:
-    """Who of the other nodes wants a subject."""
+    """The other nodes that want a subject."""
 
     __slots__ = ("groups", "plain")
 
-    def __init__(self, match: Match) -> None:
+    def __init__(self, match: Match[RemoteSub]) -> None:
         # Each node once, in the order found.
-        self.plain = list(dict.fromkeys(cast(RemoteSub, sub).node for sub in match.plain))
+        self.plain = list(dict.fromkeys(sub.node for sub in match.plain))
         self.groups: dict[bytes, RemoteGroup] = {}
         for members in match.queues:
             group = self.groups[members[0].queue] = RemoteGroup()
             for sub in members:
-                assert isinstance(sub, RemoteSub)
                 group.add(sub.node, sub.weight)
 
     def send(
@@ -78,7 +99,7 @@ class RemoteRoute:
             for node in self.plain:
                 node.outbox.append(item)
             return len(self.plain)
-        chosen: dict[RemoteNode, list[bytes]] = {node: [] for node in self.plain}
+        chosen: dict[PeerNode, list[bytes]] = {node: [] for node in self.plain}
         for name, group in self.groups.items():
             if name not in served:
                 chosen.setdefault(group.pick(), []).append(name)
@@ -100,7 +121,7 @@ class RemoteRoute:
         for name, group in self.groups.items():
             if name in served:
                 continue
-            shares: dict[RemoteNode, list[Delivery]] = {}
+            shares: dict[PeerNode, list[Delivery]] = {}
             for message in batch:
                 shares.setdefault(group.pick(), []).append(message)
             for node, share in shares.items():
@@ -115,19 +136,19 @@ class RemoteRoute:
         )
 
 
-def remote_route(match: Match) -> RemoteRoute | None:
+def remote_route(match: Match[RemoteSub]) -> RemoteRoute | None:
     """Return the route of what other nodes want; None if none does."""
     return RemoteRoute(match) if match.plain or match.queues else None
 
 
-def _shares(weights: dict[RemoteNode, int]) -> list[RemoteNode]:
+def _shares(weights: dict[PeerNode, int]) -> list[PeerNode]:
     """Return one round: each node as often as it has members, spread evenly."""
     if len(weights) == 1:
         return list(weights)
     total = sum(weights.values())
     length = min(total, _TURN_MAX)
     credit = dict.fromkeys(weights, 0)
-    turn: list[RemoteNode] = []
+    turn: list[PeerNode] = []
     for _ in range(length):
         for node, weight in weights.items():
             credit[node] += weight
