@@ -9,7 +9,7 @@ from array import array
 
 from streamd.config.cluster_options import client_address, join_address
 from streamd.config.options import Options
-from streamd.net.client.sockets import WILDCARDS
+from streamd.net.sockets import WILDCARDS
 
 _SIOCGIFCONF = 0x8912  # Linux: all IPv4 addresses, interface by interface
 

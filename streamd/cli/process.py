@@ -23,7 +23,6 @@ from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S, UNSERVED_AT_STOP_S
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.connection import ClientConn
 from streamd.net.client.listener import Listener
-from streamd.net.client.sockets import listening_socket
 from streamd.net.client.user_info import SystemAnswers, UserInfo
 from streamd.net.monitoring.account_pings import AccountPings
 from streamd.net.monitoring.documents import Monitoring
@@ -32,6 +31,7 @@ from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.sliced_pages import Slicer
 from streamd.net.monitoring.stats import ServerStats
 from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.sockets import listening_socket
 from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
 

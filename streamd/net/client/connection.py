@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from streamd.limits import CLIENT_SHARE_S, CONGESTED_BYTES
 from streamd.net.client.output import Discard
 from streamd.net.client.session import ClientSession
-from streamd.net.client.sockets import peer_address
 from streamd.net.pubsub.message_router import RESERVED_REPLIES
 from streamd.net.pubsub.sublist import Subscription
+from streamd.net.sockets import peer_address
 from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import ClientParser, Event
 from streamd.subjects import is_valid, is_valid_literal

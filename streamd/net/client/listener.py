@@ -23,9 +23,9 @@ from streamd.net.client.output import ClientOutput
 from streamd.net.client.password_checks import PasswordChecks
 from streamd.net.client.reauthentication import Recheck
 from streamd.net.client.session import ClientSession
-from streamd.net.client.sockets import serve
 from streamd.net.client.tracing import TracedConn
 from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.sockets import serve
 from streamd.obs.server_log import Log
 from streamd.types import ACCOUNT
 

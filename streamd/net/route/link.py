@@ -29,8 +29,8 @@ from streamd.limits import (
     PEER_SILENT_BEATS_MAX,
     REMOTE_CONGESTED_BYTES,
 )
-from streamd.net.client.sockets import peer_address
 from streamd.net.monitoring.stats import RouteStats
+from streamd.net.sockets import peer_address
 from streamd.protocol import peer_frames, peer_schemas, route_proof
 from streamd.protocol.peer_frames import Frame, ProtocolError, RaftMessage
 from streamd.protocol.peer_schemas import MalformedArgs

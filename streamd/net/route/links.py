@@ -24,11 +24,11 @@ from streamd.limits import (
     PEER_HANDSHAKES_MAX,
     PEER_REFUSALS_MAX,
 )
-from streamd.net.client.sockets import serve
 from streamd.net.monitoring.stats import RouteStats
 from streamd.net.route.dialer import PeerRoutes, Route, advertised
 from streamd.net.route.link import DUPLICATE, DUPLICATE_NAME, SELF, SHUTDOWN, PeerLink
 from streamd.net.route.route_tls import PeerTls
+from streamd.net.sockets import serve
 from streamd.node.ports import Clock, Done, PeerHandler
 from streamd.obs.server_log import Log
 from streamd.protocol import peer_schemas, route_proof

@@ -12,11 +12,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamd import limits
-from streamd.net.client.sockets import listening_socket
 from streamd.net.monitoring import http
 from streamd.net.monitoring.http import HttpServer
 from streamd.net.monitoring.sliced_pages import Slicer
 from streamd.net.monitoring.stacks import command_line
+from streamd.net.sockets import listening_socket
 from streamd.obs.server_log import Log
 from tests.unit.net.test_monitoring import monitoring, with_streams
 

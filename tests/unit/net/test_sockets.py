@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from streamd.config.options import Options
-from streamd.net.client import sockets
+from streamd.net import sockets
 from streamd.net.client.listener import Listener
 from tests.unit.net.bed import make_listener
 
