@@ -20,8 +20,9 @@ from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import HEADER_BYTES
 from streamd.store.blocks.record_format import REWRITTEN, block_name, block_number
 from streamd.store.wal import wal_format as wf
-from streamd.store.wal.group_positions import GroupLog
-from streamd.store.wal.wal_recovery import recover, segment_name
+from streamd.store.wal.entry_index import GroupLog
+from streamd.store.wal.wal_format import segment_name
+from streamd.store.wal.wal_recovery import recover
 from streamd.types import Entry, Index, Term, Uid
 
 _WINDOW_BYTES = 1024 * 1024

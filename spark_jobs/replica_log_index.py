@@ -21,10 +21,9 @@ from typing import Final, NamedTuple
 from streamd.errors import CorruptionError
 from streamd.store.disk import Disk
 from streamd.store.wal import wal_format as wf
-from streamd.store.wal.current import read_manifest
-from streamd.store.wal.group_positions import GroupLog, apply
-from streamd.store.wal.wal_reader import BatchReader
-from streamd.store.wal.wal_recovery import segment_name, segment_number
+from streamd.store.wal.current import read_current
+from streamd.store.wal.entry_index import GroupLog, apply
+from streamd.store.wal.wal_format import BatchReader, segment_name, segment_number
 from streamd.types import Index, Term, Uid
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -55,7 +54,7 @@ class LogIndex:
             name for name in disk.listdir(str(directory)) if segment_number(name) is not None
         )
         # After the names: a segment that comes later is not wanted, nor named in here then.
-        has_manifest, manifest = read_manifest(disk, str(directory))
+        has_manifest, manifest = read_current(disk, str(directory))
         for name in names:
             self._open(name)
         alone = [no for no, header in self._headers.items() if not header.prev_end]

@@ -13,13 +13,12 @@ from collections.abc import Callable
 
 from streamd.store.blocks.record_format import block_number
 from streamd.store.disk import Disk
-from streamd.store.wal.wal_recovery import is_spare_name, segment_number
+from streamd.store.wal.wal_format import is_log_name
 
 _TMP = ".tmp"
 _CATCHUP = ".catchup"
 _SNAPSHOT = re.compile(r"(meta|stream)-[0-9a-f]{16}\.snap")
 _STREAM_DIRECTORY = re.compile(r"(0|[1-9][0-9]*)(\.catchup)?")
-_SET_ASIDE = re.compile(r"damaged-[1-9][0-9]*")
 _FIXED = frozenset(("index.db", "outline", "manifest"))
 _FETCHED = frozenset(("state", "index"))  # only in a catch-up's directory
 
@@ -29,7 +28,7 @@ def foreign_paths(disk: Disk, root: str) -> list[str]:
 
     A directory that cannot be listed has none: whatever needs it reports that.
     """
-    found = _foreign_in(disk, os.path.join(root, "wal"), _is_log_file)
+    found = _foreign_in(disk, os.path.join(root, "wal"), is_log_name)
     found += _foreign_in(disk, os.path.join(root, "meta"), _is_meta_file)
     streams = os.path.join(root, "streams")
     found += _foreign_in(disk, streams, is_stream_directory)
@@ -64,15 +63,6 @@ def _is_stream_file(name: str) -> bool:
 
 def _is_meta_file(name: str) -> bool:
     return name == "fetched.tmp" or _SNAPSHOT.fullmatch(name.removesuffix(_TMP)) is not None
-
-
-def _is_log_file(name: str) -> bool:
-    return (
-        name in ("manifest", "manifest.tmp")
-        or segment_number(name) is not None
-        or is_spare_name(name)
-        or _SET_ASIDE.fullmatch(name) is not None
-    )
 
 
 def _foreign_in(disk: Disk, directory: str, is_ours: Callable[[str], bool]) -> list[str]:

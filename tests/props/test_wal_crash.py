@@ -116,7 +116,7 @@ class Run:
         self.helper = SimThread()
         self.wal = open_wal(self.disk, self.thread, sync=self.sync, helper=self.helper)
         if self.is_bulky:
-            self.wal._spares._batch_bytes = 1e9  # as after a load that lasts longer than this life
+            self.wal._pool._batch_bytes = 1e9  # as after a load that lasts longer than this life
         if self.sync != "always":
             self.model.acked = 0  # done meant written; any earlier moment may come back
         self.model.check(self.wal)

@@ -10,7 +10,7 @@ from streamd import limits
 from streamd.errors import DiskError
 from streamd.machine import commands
 from streamd.node.groups import group as g
-from streamd.store.wal import pinned_segments
+from streamd.store.wal import entry_index
 from streamd.types import META_UID, NodeId
 from tests.holdings import grown, sizes
 from tests.scenarios.conftest import Make
@@ -142,7 +142,7 @@ def test_a_stopped_stream_does_not_keep_the_log(cluster: Cluster) -> None:
         cluster.publish(800, "T", size=3000, at=name)
         cluster.run_ms(limits.STRAGGLER_CHECK_S * 1000 + 500)
         paths = [path for path in cluster.hosts[name].disk.paths if path.endswith(".wal")]
-        assert len(paths) <= pinned_segments.SEGMENTS_MAX + 8
+        assert len(paths) <= entry_index.SEGMENTS_MAX + 8
         newest = max(newest, int(max(paths).rsplit("/", 1)[1].split(".")[0], 16))
     assert newest > 3 * 16
     cluster.lose_power(name)
@@ -246,7 +246,7 @@ def test_a_stream_that_stopped_and_moved_away_does_not_keep_the_log(make: Make) 
         cluster.publish(800, "T", size=3000, at=name)
         cluster.run_ms(limits.STRAGGLER_CHECK_S * 1000 + 500)
         paths = [path for path in disk.paths if path.endswith(".wal")]
-        assert len(paths) <= pinned_segments.SEGMENTS_MAX + 8
+        assert len(paths) <= entry_index.SEGMENTS_MAX + 8
     disk.heal()
     cluster.kill(name)
     cluster.boot(name)

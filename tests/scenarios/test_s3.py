@@ -17,7 +17,7 @@ from streamd.net.monitoring.healthz import judge
 from streamd.net.monitoring.sliced_pages import finish
 from streamd.obs.metrics import render
 from streamd.raft.messages import SnapshotOffer
-from streamd.store.wal import pinned_segments
+from streamd.store.wal import entry_index
 from streamd.types import META_UID, NodeId, Uid
 from tests.scenarios.conftest import Make
 from tests.scenarios.driver import ROOT, Cluster, setting
@@ -313,7 +313,7 @@ def test_s3_7_whatever_the_files_are_like_the_process_runs(cluster: Cluster, dam
     says so and does not lead; where votes may be lost it is in doubt until a leader has vouched
     for it. With the others back it is whole within 30 s, without another restart.
     """
-    with setting(pinned_segments, "SEGMENTS_UNHURRIED", 100):
+    with setting(entry_index, "SEGMENTS_UNHURRIED", 100):
         cluster.create("T")
         cluster.publish(5, "T")  # never in a snapshot: keeps the log's first segment in use
         cluster.create()
@@ -359,7 +359,7 @@ def in_doubt(cluster: Cluster, name: NodeId) -> bool:
 def test_a_log_begun_anew_says_what_the_snapshot_covers(cluster: Cluster, damage: str) -> None:
     """S3.7, and then an ordinary restart: what was logged since is not taken for the rest of a log
     whose beginning is missing. Two nodes, one after the other, and a third that knows less."""
-    with setting(pinned_segments, "SEGMENTS_UNHURRIED", 100):
+    with setting(entry_index, "SEGMENTS_UNHURRIED", 100):
         cluster.create("T")
         cluster.publish(5, "T")  # never in a snapshot: keeps the log's first segment in use
         cluster.create()
@@ -397,7 +397,7 @@ def test_a_start_that_ends_when_the_log_is_whole_again_has_said_what_may_be_lost
 ) -> None:
     """S3.7: the log's end is gone, and with it what named all groups. The next start finds a log
     without damage, and must know that this node may have been in a group it knows nothing of."""
-    with setting(pinned_segments, "SEGMENTS_UNHURRIED", 100):
+    with setting(entry_index, "SEGMENTS_UNHURRIED", 100):
         cluster.create()
         cluster.publish(120, size=3000)
         cluster.until_whole()

@@ -521,9 +521,9 @@ def small_limits() -> Iterator[None]:
         ):
             stack.enter_context(_set(limits, name, value))
         from streamd.raft import log, replication
-        from streamd.store.wal import pinned_segments
+        from streamd.store.wal import entry_index
 
-        stack.enter_context(_set(pinned_segments, "SEGMENTS_MAX", 6))
+        stack.enter_context(_set(entry_index, "SEGMENTS_MAX", 6))
         stack.enter_context(_set(replication, "RAFT_APPEND_ENTRIES", 4))
         stack.enter_context(_set(replication, "RAFT_INFLIGHT_APPENDS", 4))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from streamd.store.wal import wal_format as wf
-from streamd.store.wal.wal_recovery import SUFFIX
+from streamd.store.wal.wal_format import SUFFIX
 from streamd.types import HardState, Index, Term, Uid
 from tests.sim.disk import SimDisk
 

@@ -11,8 +11,9 @@ import pytest
 from spark_jobs.replica_log_index import LogIndex
 from streamd.errors import CorruptionError
 from streamd.store.wal import wal_format as wf
-from streamd.store.wal.group_positions import GroupLog
-from streamd.store.wal.wal_recovery import recover, segment_name
+from streamd.store.wal.entry_index import GroupLog
+from streamd.store.wal.wal_format import segment_name
+from streamd.store.wal.wal_recovery import recover
 from streamd.types import Entry
 from tests.props.test_wal_crash import Run, open_wal
 from tests.sim.disk import SimDisk, SimThread

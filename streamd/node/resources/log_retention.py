@@ -23,7 +23,7 @@ class Stragglers:
         """Have each save a snapshot; carry over the entries of those that stopped for good, or have
         moved away and could not be opened to ask their group."""
         node = self._node
-        for uid in node.wal.stragglers():
+        for uid in node.wal.pinning_groups():
             monitor, group = node.monitor_of(uid), node.group_of(uid)
             asset = node.meta.streams_by_uid.get(uid)
             is_not_open = asset is not None and (
@@ -44,7 +44,7 @@ class Stragglers:
     def _carry(self, uid: Uid) -> None:
         """A group that stopped for good must not keep what all others have logged since."""
         try:
-            self._node.wal.carry(uid)
+            self._node.wal.rewrite_entries(uid)
         except StreamdError as err:
             if self._uncarried.get(uid) != str(err):
                 self._uncarried[uid] = str(err)

@@ -1,18 +1,20 @@
-"""What the first batch of a segment says of every group, so that older segments may be freed."""
+"""`Checkpoint`: the records that open each new segment, so that older segments can be freed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from streamd.store.wal import wal_format as wf
-from streamd.store.wal.group_positions import GroupLog
-from streamd.store.wal.write_batch import Hints, Lazy, WalWrite
+from streamd.store.wal.entry_index import GroupLog
+from streamd.store.wal.wal_format import Hints, Lazy, WalWrite
 from streamd.types import HardState, Index, Term, Uid
 
 
 class Checkpoint:
-    """Every group's hard state, newest release and tip, as the batches so far say. Who writes
-    keeps it: the event loop's `GroupLog`s are behind by what is in flight."""
+    """Every group's hard state, newest release and tip, as of the last batch written.
+
+    Owned by the thread that writes: the event loop's `GroupLog`s lag behind by what is in flight.
+    """
 
     def __init__(self, groups: dict[Uid, GroupLog]) -> None:
         self._hard_states = {uid: group.hard_state for uid, group in groups.items()}
@@ -24,7 +26,7 @@ class Checkpoint:
         self._unsaid: set[Uid] = set()  # groups that are committed further than a hint says yet
 
     def note(self, taken: list[tuple[list[WalWrite], list[Lazy], Hints]]) -> None:
-        """A batch that says this was written."""
+        """Take over what a written batch said."""
         for writes, lazy, hints in taken:
             for kind, group, index, term, chain in lazy:
                 if kind == wf.DESTROY:
@@ -57,16 +59,18 @@ class Checkpoint:
                     self._tips.pop(group, None)  # unknown until the next entry
 
     def set_hard_state(self, uid: Uid, hard_state: HardState) -> None:
-        """What is known of `uid` since the log was read."""
+        """Set the hard state of `uid`; for recovery, before the first batch."""
         self._hard_states[uid] = hard_state
 
     def set_tip(self, uid: Uid, *, index: Index, term: Term, chain: int) -> None:
-        """The last entry of `uid`, or what its log goes on after."""
+        """Set the last entry of `uid`, or the position its log continues after."""
         self._tips[uid] = (index, term, chain)
 
     def late_hints(self, commit_of: Callable[[Uid], Index], *, count_max: int) -> list[bytes]:
-        """Tips of groups that were committed further since their last entry was written. Called
-        while nothing waits to be written, or a commit might be of other entries."""
+        """Return tip records of groups that were committed further since their last entry.
+
+        Called only while nothing waits to be written: a commit could be of other entries.
+        """
         records: list[bytes] = []
         for uid in sorted(self._unsaid)[:count_max]:
             tip = self._tips.get(uid)
@@ -84,8 +88,11 @@ class Checkpoint:
         return wf.encode_record(wf.TIP, uid, term=term, index=index, chain=chain, lag=lag)
 
     def records(self) -> list[bytes]:
-        """What older segments say of hard states and releases, again: they may be freed now. And
-        where every group's log ends, so that it is noticed if one is lost."""
+        """Return the records that a new segment begins with.
+
+        Hard states and releases are repeated, so older segments may be freed; each group's tip
+        says where its log ends, so that a lost segment is noticed.
+        """
         records = [
             wf.encode_hard_state(uid, state) for uid, state in sorted(self._hard_states.items())
         ]
@@ -97,7 +104,7 @@ class Checkpoint:
         return records + [self._tip(uid, tip) for uid, tip in sorted(self._tips.items())]
 
     def size(self) -> int:
-        """How long a batch of `records` is at most."""
+        """Return an upper bound for the bytes of a batch of `records`."""
         votes = sum(len(state.vote.encode()) for state in self._hard_states.values())
         records = len(self._hard_states) + len(self._released) + len(self._tips)
         return wf.padded(wf.BATCH_HEADER_BYTES + votes + records * wf.RECORD_HEADER_BYTES)

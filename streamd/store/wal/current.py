@@ -1,7 +1,7 @@
-"""The segment manifest: which segment is the newest, so that losing it is noticed.
+"""The `manifest` of a log: which segment is current, so that losing that segment is noticed.
 
-Segments name the ones before them; nothing in them names the ones after. The file has two copies
-that are written in turn, so a crash can tear only the one that is not needed yet.
+Each segment names its predecessor; nothing in a segment names its successor. The file has two
+copies that are written in turn, so a crash tears at most the copy that does not count yet.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from streamd.store.wal import wal_format as wf
 NAME = "manifest"
 
 
-class ManifestFile:
-    """The manifest of one log directory. Used by one thread at a time."""
+class CurrentFile:
+    """The open manifest of one log directory. Used by one thread at a time."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -24,7 +24,7 @@ class ManifestFile:
         self._generation = 0
 
     def adopt(self, manifest: wf.Manifest | None) -> None:
-        """Go on with the file that recovery read; None: it is to be made anew by `write`."""
+        """Continue the file that recovery read; with None, `write` makes a new one."""
         if manifest is not None:
             self._fd = self._disk.open(os.path.join(self._directory, NAME))
             self._generation = manifest.generation
@@ -33,7 +33,7 @@ class ManifestFile:
             self._write_copy(manifest)
 
     def write(self, wal_id: int, newest: int) -> None:
-        """Say durably that `newest` is the newest segment."""
+        """Record durably that `newest` is the current segment."""
         disk = self._disk
         self._generation += 1
         manifest = wf.Manifest(wal_id, self._generation, newest)
@@ -62,8 +62,8 @@ class ManifestFile:
             self._fd = -1
 
 
-def read_manifest(disk: Disk, directory: str) -> tuple[bool, wf.Manifest | None]:
-    """Return (is there a manifest, what it says or None if both copies are damaged)."""
+def read_current(disk: Disk, directory: str) -> tuple[bool, wf.Manifest | None]:
+    """Return (the file exists, its content or None if both copies are damaged)."""
     path = os.path.join(directory, NAME)
     if not disk.exists(path):
         return False, None

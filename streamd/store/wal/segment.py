@@ -1,4 +1,9 @@
-"""The segment that batches are written to, and how the next one takes its place."""
+"""`CurrentSegment`: the segment that batches are written to, and its replacement by the next.
+
+A new segment counts only once it is complete: header and checkpoint written and synced, then the
+file renamed to its number, then the directory synced, then the manifest. A crash in between leaves
+a spare, or a segment newer than the manifest that holds nothing reported done.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,10 @@ import os
 from streamd.store.disk import Disk
 from streamd.store.wal import wal_format as wf
 from streamd.store.wal.checkpoint import Checkpoint
-from streamd.store.wal.current import ManifestFile
-from streamd.store.wal.segment_pool import Spares
-from streamd.store.wal.wal_recovery import Recovered, Segment, segment_name
+from streamd.store.wal.current import CurrentFile
+from streamd.store.wal.entry_index import Segment
+from streamd.store.wal.segment_pool import SegmentPool
+from streamd.store.wal.wal_format import segment_name
 from streamd.types import Buffer
 
 _PAGE = 4096
@@ -19,17 +25,16 @@ _ROOM_BYTES = 1024 * 1024  # behind what a segment of what was proven begins wit
 
 
 class CurrentSegment:
-    """The newest segment of a log, where its next batch goes. Used by one thread at a time.
+    """The newest segment of a log. Used by one thread at a time; its fields are public to read.
 
-    Any method may raise OSError, which is final for the log (I10): that is for the caller to see
-    to. Its fields are for others to read.
+    Any method may raise OSError, which is final for the log (I10); the caller enforces that.
     """
 
     def __init__(
         self,
         disk: Disk,
         directory: str,
-        spares: Spares,
+        pool: SegmentPool,
         checkpoint: Checkpoint,
         *,
         segment_bytes: int,
@@ -37,10 +42,10 @@ class CurrentSegment:
     ) -> None:
         self._disk = disk
         self._directory = directory
-        self._spares = spares
+        self._pool = pool
         self._checkpoint = checkpoint
         self._segment_bytes = segment_bytes
-        self._manifest = ManifestFile(disk, directory)
+        self._current = CurrentFile(disk, directory)
         self.wal_id = 0
         self.no = 0
         self.fd = -1  # -1: closed, or not begun
@@ -52,17 +57,17 @@ class CurrentSegment:
 
     # --- beginning --------------------------------------------------------------------------
 
-    def adopt(self, recovered: Recovered) -> None:
-        """Go on with the log that was recovered: its name, or a new one, and its manifest."""
-        self.wal_id = recovered.wal_id or int.from_bytes(self._disk.random_bytes(8), "little") | 1
-        self._manifest.adopt(recovered.manifest)
+    def adopt(self, wal_id: int, manifest: wf.Manifest | None) -> None:
+        """Continue the recovered log `wal_id`, or begin one with a new random id if that is 0."""
+        self.wal_id = wal_id or int.from_bytes(self._disk.random_bytes(8), "little") | 1
+        self._current.adopt(manifest)
 
-    def write_manifest(self, newest: int) -> None:
-        """Say durably that `newest` is the newest segment."""
-        self._manifest.write(self.wal_id, newest)
+    def write_current(self, newest: int) -> None:
+        """Record durably that `newest` is the newest segment."""
+        self._current.write(self.wal_id, newest)
 
     def begin_after(self, last: Segment | None) -> None:
-        """Begin the segment after `last`, the newest there is."""
+        """Make `last`, the newest segment there is, durable; then begin the one after it."""
         if last is not None:
             # What a killed process wrote may be in the page cache only. From the next
             # segment's header on it counts as durable, so make it so. Written again, because
@@ -74,13 +79,13 @@ class CurrentSegment:
         self._begin_next(self._segment_bytes)
 
     def begin_alone(self, no: int, *, bytes_to_come: int) -> str:
-        """Write the start of a segment that has none before it, and return the file's name.
+        """Write the start of a segment without predecessor, and return the file's name.
 
-        It counts once what `put` adds is synced and `name_it` was called.
+        The segment counts once what `put` adds is synced and `name_it` was called.
         """
         capacity = 2 * wf.SEGMENT_HEADER_BYTES + self._checkpoint.size() + bytes_to_come
         capacity += max(0, min(self._segment_bytes, _ROOM_BYTES))
-        name, fd = self._spares.make(capacity)
+        name, fd = self._pool.make(capacity)
         self._write_start(fd, wf.SegmentHeader(self.wal_id, no, self.next_batch, 0, capacity))
         return name
 
@@ -110,31 +115,29 @@ class CurrentSegment:
         self.position = position + wf.padded(size)
 
     def sync(self) -> None:
-        """Make all that was put durable."""
+        """Make every batch that was put durable."""
         self._disk.fdatasync(self.fd)
         self.durable_batch = self.next_batch - 1
         self.sync_count += 1
 
     def rotate(self, size: int) -> None:
-        """Go on in a new segment, of at least what a batch of `size` needs."""
+        """Continue in a new segment with room for a batch of `size` bytes."""
         self.sync()  # the new header will say that all of the old segment is durable
         self._disk.crash_point("WAL_SEGMENT_FULL")
         wanted = wf.SEGMENT_HEADER_BYTES + self._checkpoint.size() + wf.padded(size)
         self._begin_next(max(self._segment_bytes, wanted), needed=wanted)
 
     def close(self) -> None:
-        """Let go of the manifest; nothing is written any more. Who reads closes the segments."""
+        """Close the manifest; nothing is written any more. `PinnedSegments` closes the segments."""
         self.fd = -1
-        self._manifest.close()
+        self._current.close()
 
     # --- the next one -----------------------------------------------------------------------
 
     def _begin_next(self, capacity: int, *, needed: int = 0) -> None:
-        """Take a spare, or make a file of `capacity`, and name it as the next segment."""
+        """Take a pooled file, or make one of `capacity` bytes, and name it as the next segment."""
         room = 2 * wf.SEGMENT_HEADER_BYTES + self._checkpoint.size()
-        name, fd, capacity = self._spares.take(
-            capacity, needed=needed, needed_anew=max(needed, room)
-        )
+        name, fd, capacity = self._pool.take(capacity, needed=needed, needed_anew=max(needed, room))
         header = wf.SegmentHeader(
             self.wal_id, self.no + 1, self.next_batch, self.position if self.no else 0, capacity
         )
@@ -143,7 +146,7 @@ class CurrentSegment:
         self.name_it(name)
 
     def _write_start(self, fd: int, header: wf.SegmentHeader) -> None:
-        """Write a segment's header and its first batch, and go on behind them. Not synced."""
+        """Write a segment's header and checkpoint batch, and continue behind them. Not synced."""
         self._disk.pwrite(fd, wf.encode_segment_header(header), 0)
         self.no, self.fd, self.capacity = header.segment_no, fd, header.capacity
         self.position = wf.SEGMENT_HEADER_BYTES
@@ -152,7 +155,7 @@ class CurrentSegment:
         self.put([b"", *records], records, size=size)
 
     def name_it(self, name: str) -> None:
-        """The synced file `name` becomes the segment that is written to."""
+        """Rename the synced file `name` to its number and record it as the current segment."""
         disk = self._disk
         disk.crash_point("WAL_SEGMENT_SYNCED")
         # A segment is named only once its header is durable, so a named one without is damaged.
@@ -164,5 +167,5 @@ class CurrentSegment:
         disk.sync_dir(self._directory)
         disk.crash_point("WAL_SEGMENT_STARTED")
         # After its name is durable, and before anything in it is reported done.
-        self._manifest.write(self.wal_id, self.no)
+        self._current.write(self.wal_id, self.no)
         disk.crash_point("WAL_MANIFEST_SYNCED")

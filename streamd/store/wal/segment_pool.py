@@ -1,4 +1,4 @@
-"""Files for the segments to come: zeroed ahead, kept for reuse, or made while an append waits."""
+"""`SegmentPool`: files for segments to come, zeroed ahead, kept for reuse, or made on demand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections import deque
 
 from streamd.store.disk import Disk, Thread
-from streamd.store.wal.wal_recovery import SPARE_PREFIX, segment_name
+from streamd.store.wal.wal_format import SPARE_PREFIX, segment_name
 
 ZERO_STEP_BYTES = 512 * 1024  # of a spare, written and synced at once: acks wait behind it
 REMOVE_STEP_BYTES = 1024 * 1024  # freed at once: acks wait behind it
@@ -18,8 +18,8 @@ FIRST_SEGMENT_FRACTION = 16  # the first segment after a start is small, so that
 FIRST_SEGMENT_BYTES_MIN = 1024 * 1024
 
 
-class Spares:
-    """The spare files of one log. Made and removed by the helper, taken by who writes the log."""
+class SegmentPool:
+    """The spare files of one log: made and removed by the helper thread, taken by the writer."""
 
     def __init__(self, disk: Disk, directory: str, helper: Thread, *, segment_bytes: int) -> None:
         self._disk = disk
@@ -32,7 +32,7 @@ class Spares:
         self._batch_bytes = 0.0  # of late, on average
 
     def adopt(self, names: list[str]) -> None:
-        """Reuse spares of an earlier run, or remove those that were never finished."""
+        """Reuse the spares of an earlier run; remove those that were never finished."""
         if names:
             # A killed process may have freed a segment, and what is written next to its file would
             # after a power cut stand under the number that it had.
@@ -51,7 +51,7 @@ class Spares:
     def take(self, size: int, *, needed: int, needed_anew: int) -> tuple[str, int, int]:
         """Return (name, file, its size): a spare of `needed` bytes or more, or a file made now.
 
-        That one has `size` bytes, or fewer if that is quicker, but not less than `needed_anew`.
+        A new file has `size` bytes, or fewer where that is quicker, at least `needed_anew`.
         """
         disk = self._disk
         if self._ready and disk.size(self._ready[0][1]) >= needed:
@@ -67,14 +67,16 @@ class Spares:
         return name, fd
 
     def note_batch(self, size: int, *, is_next_near: bool) -> None:
-        """A batch was written; if the next segment is near, there should be a spare for it."""
+        """Count a written batch; if the next segment is near, see to it that a spare is ready."""
         self._batch_bytes += BATCH_WEIGHT * (size - self._batch_bytes)
         if is_next_near and not self._ready and not self._is_preparing:
             self._prepare()
 
     def recycle(self, no: int, *, fd: int) -> None:
-        """Segment `no` becomes a spare; of too many it is removed. The log thread calls this once
-        all that says that nobody needs it is durable (I11). Raises OSError."""
+        """Turn segment `no` into a spare, or remove it where there are enough.
+
+        Called once the records that released the segment are durable (I11). Raises OSError.
+        """
         disk = self._disk
         disk.crash_point("WAL_SEGMENT_RELEASED")
         name = self._next_name()
@@ -83,7 +85,7 @@ class Spares:
                 os.path.join(self._directory, segment_name(no)), os.path.join(self._directory, name)
             )
         except FileNotFoundError:
-            disk.close(fd)  # somebody removed it, which the log has got over by now
+            disk.close(fd)  # somebody removed the file, which the log does not need any more
             return
         disk.crash_point("WAL_SEGMENT_SPARED")
         disk.sync_dir(self._directory)
@@ -94,6 +96,7 @@ class Spares:
             self._helper.submit(lambda: self._remove_step(name, fd), None)
 
     def close(self) -> None:
+        """Close every spare."""
         while self._ready:
             self._disk.close(self._ready.popleft()[1])
 
@@ -120,10 +123,10 @@ class Spares:
         return small
 
     def _prepare(self) -> None:
-        """Have a zeroed file of full size made, in steps, so that no ack waits behind it.
+        """Start making a zeroed file of full size, in steps, so that no ack waits behind it.
 
-        Not while the load is bulky: each byte would be written twice. Segments that are in use
-        then will be the spares.
+        Not while the load is bulky: each byte would be written twice. The segments in use then
+        become the spares.
         """
         if self._is_bulky():
             return
@@ -131,8 +134,11 @@ class Spares:
         self._helper.submit(self._zero_step, None)
 
     def _zero_step(self, name: str = "", *, fd: int = -1, done: int = 0) -> None:
-        """Write some zeros and sync them. A failure is not final: a small segment will do until
-        the disk has room, and if it has not, the log's own write says so."""
+        """Write some zeros and sync them.
+
+        A failure is not final: a small segment will do until the disk has room, and if the disk
+        has none, the log's own write fails.
+        """
         disk = self._disk
         try:
             if fd < 0:
@@ -154,8 +160,11 @@ class Spares:
             self._is_preparing = False
 
     def _remove_step(self, name: str, fd: int) -> None:
-        """Shorten a file, and at last remove it: while a file system frees a file's bytes, syncs
-        of others wait. Many take a millisecond for each MiB, to tell the drive about it."""
+        """Shorten a file step by step, and at last remove it.
+
+        While a file system frees a file's bytes, syncs of other files wait: often a millisecond
+        for each MiB, to tell the drive about it.
+        """
         disk = self._disk
         try:
             size = disk.size(fd) - REMOVE_STEP_BYTES
@@ -166,7 +175,7 @@ class Spares:
             disk.close(fd)
             disk.unlink(os.path.join(self._directory, name))
         except OSError:
-            return  # nobody needs it; the next start removes it
+            return  # the file is not needed; the next start removes it
 
     def _create(self) -> tuple[str, int]:
         name = self._next_name()

@@ -1,10 +1,10 @@
-"""What is still known of each group after a part of the log was lost.
+"""`Damage`: which groups are still proven after a part of the log was lost.
 
-Once something is lost, every group is suspect in its votes and in its entries. Later records clear
-it: a hard state replaces all before it; entries are known again where a record proves what came
-before them (a reset, the tip at the start of a segment, an entry right after what a snapshot
-covers). What nobody clears is damaged: the member may have forgotten votes or entries it
-acknowledged.
+After a loss every group is suspect, in its votes and in its entries. Later records clear a group:
+a hard state replaces all before it; entries are known again where a record proves their
+predecessor (a reset, the tip at the start of a segment, an entry right after what a snapshot
+covers). A group that stays suspect is damaged: the member may have forgotten votes or entries that
+it acknowledged.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from streamd.errors import CorruptionError
 from streamd.store.disk import Disk, is_refused
 from streamd.store.wal import wal_format as wf
-from streamd.store.wal.group_positions import GroupLog, apply
+from streamd.store.wal.entry_index import GroupLog, apply
 from streamd.types import Index, Term, Uid
 
 
 class Damage:
-    """What was found damaged or missing, and whom it concerns."""
+    """Losses of one log, and the groups that they concern."""
 
     def __init__(self, disk: Disk) -> None:
         self.texts: list[str] = []
@@ -29,7 +29,7 @@ class Damage:
         self._disk = disk
 
     def lose(self, groups: dict[Uid, GroupLog], reason: str) -> None:
-        """Something that was written between the last record applied and the next one is lost."""
+        """Note a loss between the last record applied and the next one: all groups are suspect."""
         self.reason = reason
         self.may_have_lost_groups = True
         for uid in groups:
@@ -37,11 +37,11 @@ class Damage:
             self.entries.setdefault(uid, reason)
 
     def segment_started(self) -> None:
-        """The first batch of a segment was read: it names every group there was."""
+        """Note that the first batch of a segment was read: it names every group there was."""
         self.may_have_lost_groups = False
 
     def apply(self, groups: dict[Uid, GroupLog], record: wf.WalRecord, place: int) -> None:
-        """Like `wal_groups.apply`, after a loss: leaves out entries that nothing connects."""
+        """Apply a record after a loss, as `entry_index.apply`, but leave out unproven entries."""
         kind, uid, term, index, chain = record[:5]
         if kind == wf.WITNESS:
             return
@@ -62,7 +62,7 @@ class Damage:
         apply(groups, record, place)
 
     def _proves(self, group: GroupLog, kind: int, index: Index, term: Term, chain: int) -> bool:
-        """Cut what this record of a suspect group contradicts; True if it is to be applied."""
+        """Cut what this record of a suspect group contradicts; return True to apply it."""
         if kind == wf.ENTRY:
             if index != group.base + 1:
                 return False
@@ -76,7 +76,7 @@ class Damage:
         return True
 
     def _has(self, group: GroupLog, index: Index, term: Term, chain: int) -> bool:
-        """True if the group's log up to `index` ends with just that entry."""
+        """Return True if the group's log up to `index` ends with exactly that entry."""
         if index == group.base:
             return (term, chain) == (group.base_term, group.base_chain)
         at = index - group.first
@@ -93,7 +93,7 @@ class Damage:
         return record is not None and (record.term, record.chain) == (term, chain)
 
     def close_gaps(self, directory: str, groups: dict[Uid, GroupLog], is_tolerant: bool) -> None:
-        """Entries that begin only after what is released: void them, or raise."""
+        """Void the entries of a group that begin only after a gap, or raise CorruptionError."""
         for uid, group in groups.items():
             if group.first <= group.base + 1:
                 continue
@@ -108,5 +108,5 @@ class Damage:
             group.reset(group.base, group.base_term, group.base_chain)
 
     def groups(self) -> dict[Uid, str]:
-        """Whose votes or entries may be missing, and why."""
+        """Return the groups whose votes or entries may be missing, and why."""
         return {**self.entries, **self.votes}

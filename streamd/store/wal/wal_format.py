@@ -1,4 +1,4 @@
-"""Segments, batches and records of the write-ahead log as bytes. Pure.
+"""Segments, batches and records of the write-ahead log as bytes, and its file names. Pure.
 
 segment = header (4096 bytes, the same 64 twice), then batches, each at a multiple of 512.
 batch   = header (64 bytes: who it is, where it is, which batches were durable before it, which
@@ -9,13 +9,14 @@ Little endian throughout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from streamd.types import HardState, Index, Term, Uid
+from streamd.types import Entry, HardState, Index, Term, Uid
 
 # Record types; 0 is invalid.
 ENTRY = 1
@@ -30,6 +31,14 @@ WITNESS = 8  # nothing; it makes a batch, whose header says that all before it i
 
 IS_UNCERTAIN = 1  # flag of a hard state: this member may have forgotten something
 _LAG_MAX = 0xFFFF  # of a hint: what lags by more is not said
+
+SUFFIX = ".wal"  # of a segment's file; `0000000000000007.wal`
+SPARE_PREFIX = "spare-"  # of a file for a segment to come
+ASIDE_PREFIX = "damaged-"  # of a directory that holds a damaged log's files
+_NUMBER_END = 1 << 62  # no log gets there; a file that claims it is none of ours
+_SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.wal")
+_SPARE_NAME = re.compile(SPARE_PREFIX + r"[1-9][0-9]{0,17}")
+_ASIDE_NAME = re.compile(ASIDE_PREFIX + r"[1-9][0-9]*")
 
 ALIGN = 512  # one sector: tearing one batch cannot reach into another
 SEGMENT_HEADER_BYTES = 4096
@@ -54,9 +63,19 @@ pack_record = _RECORD.pack
 assert _BATCH.size + 4 == BATCH_HEADER_BYTES
 assert _RECORD.size + 4 == RECORD_HEADER_BYTES
 
+WalWrite: TypeAlias = tuple[Uid, list[Entry], HardState | None, Index]
+"""Append of one group: (group, entries, hard state or None, index from which older ones are void
+or 0)."""
+
+Lazy: TypeAlias = tuple[int, Uid, Index, Term, int]
+"""Record that waits for the next append: (record type, group, index, term, chain)."""
+
+Hints: TypeAlias = list[Index]
+"""Commit index of the group of each write at the time of the append; 0: not known."""
+
 
 class SegmentHeader(NamedTuple):
-    """What a segment says of itself, written when it is taken into use."""
+    """Header of a segment, written when the segment is taken into use."""
 
     wal_id: int  # random, of this node's log
     segment_no: int
@@ -66,7 +85,7 @@ class SegmentHeader(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """Which log this is and the newest segment it has; written once that one has its name."""
+    """Copy of the manifest: the log and its newest segment, written once that has its name."""
 
     wal_id: int
     generation: int  # of two valid copies the one with the higher number counts
@@ -74,8 +93,8 @@ class Manifest(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """What a batch says of itself. `durable_batch` is the witness: every batch up to it had been
-    synced before this one was written, so none of them may ever be missing."""
+    """Header of a batch. `durable_batch` is the witness: every batch up to it had been synced
+    before this one was written, so none of them may ever be missing."""
 
     batch_no: int
     durable_batch: int
@@ -85,7 +104,7 @@ class BatchHeader(NamedTuple):
 
 
 class WalRecord(NamedTuple):
-    """One record, and where its header starts in the segment."""
+    """Record of a batch, with the offset of its header in the segment."""
 
     type: int
     group: Uid
@@ -100,8 +119,10 @@ class WalRecord(NamedTuple):
 
 
 def lag_of(index: Index, commit: Index) -> int:
-    """How an entry says, in 16 bits, that its group was committed up to `commit` when it was
-    written: by how many entries less than up to itself, and one; 0: nothing is said."""
+    """Return the commit hint of an entry: its distance to `commit`, plus one, in 16 bits.
+
+    `commit` is the group's when the entry was written; 0 where that is unknown or too far.
+    """
     lag = index - commit + 1
     return lag if commit and 0 < lag < _LAG_MAX else 0
 
@@ -112,7 +133,7 @@ def padded(size: int) -> int:
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """The first 4096 bytes of a segment."""
+    """Return the first 4096 bytes of a segment."""
     body = _SEGMENT.pack(_SEGMENT_MAGIC, _VERSION, 0, *header, 0)
     one = body + _pack_crc(crc32c(body))
     copy = one.ljust(_COPY_AT, b"\0")
@@ -133,7 +154,7 @@ def decode_segment_header(blob: bytes) -> SegmentHeader | None:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """One copy of the manifest."""
+    """Return the bytes of one copy of the manifest."""
     body = _MANIFEST.pack(_MANIFEST_MAGIC, _VERSION, 0, *manifest)
     return body + _pack_crc(crc32c(body))
 
@@ -156,15 +177,15 @@ def decode_manifest(blob: bytes) -> Manifest | None:
 
 
 def batch_needle(wal_id: int, segment_no: int) -> bytes:
-    """How every batch of this segment begins, and nothing from an earlier use of the file."""
+    """Return the bytes that begin every batch of this segment, and none of an earlier use."""
     return _BATCH_MAGIC + wal_id.to_bytes(8, "little") + segment_no.to_bytes(8, "little")
 
 
 def tie_of(records: Iterable[bytes]) -> int:
-    """One number for which records a batch has, each given whole or just its header; never 0.
+    """Return a checksum of the set of records in a batch, given whole or as headers; never 0.
 
-    A crash may leave of a batch what it begins with, and behind that what was in its place when
-    the file was in use before: whole records, in the worst case, of another batch.
+    A crash may leave the beginning of a batch and, behind it, what an earlier use of the file had
+    in its place: whole records, in the worst case, of another batch.
     """
     # Not of more of them: the crc of what ends with its own crc is always the same.
     return crc32c(b"".join([record[_CRC_AT:RECORD_HEADER_BYTES] for record in records])) or 1
@@ -181,7 +202,7 @@ def encode_batch_header(
     count: int,
     tie: int,
 ) -> bytes:
-    """The 64 bytes before a batch's records."""
+    """Return the 64 bytes before a batch's records."""
     body = _BATCH.pack(
         _BATCH_MAGIC, wal_id, segment_no, offset, batch_no, durable_batch, length, count, tie
     )
@@ -221,7 +242,7 @@ def encode_record(
     flags: int = 0,
     lag: int = 0,
 ) -> bytes:
-    """A whole record; for entries the log writes header and data as two buffers instead."""
+    """Return a whole record; of entries the log writes header and data as two buffers instead."""
     head = pack_record(len(data), kind, flags, lag, group, term, index, chain)
     return head + _pack_crc(crc32c(data, crc32c(head))) + data
 
@@ -229,7 +250,7 @@ def encode_record(
 def encode_entry_header(
     group: Uid, term: Term, index: Index, chain: int, data: bytes, lag: int = 0
 ) -> bytes:
-    """The 40 bytes before an entry's data."""
+    """Return the 40 bytes before an entry's data."""
     # To give up the interpreter costs the log's thread more than the crc: half a millisecond until
     # a busy loop gives it back, once for each entry.
     head = pack_record(len(data), ENTRY, 0, lag, group, term, index, chain)
@@ -237,7 +258,7 @@ def encode_entry_header(
 
 
 def encode_hard_state(group: Uid, state: HardState) -> bytes:
-    """The record of a hard state."""
+    """Return the record of a hard state."""
     return encode_record(
         HARD_STATE,
         group,
@@ -265,7 +286,7 @@ def decode_record(blob: bytes | memoryview, pos: int, *, offset: int) -> WalReco
 
 def decode_batch(blob: memoryview, header: BatchHeader, *, offset: int) -> list[WalRecord] | None:
     """Return the records of `header`'s batch, which fill `blob` exactly, or None if any is damaged
-    or is another.
+    or belongs to another batch.
 
     `offset` is where `blob` starts in the segment. The data of entries is verified, not copied.
     """
@@ -310,10 +331,10 @@ def decode_batch(blob: memoryview, header: BatchHeader, *, offset: int) -> list[
 def record_places(
     blob: memoryview, header: BatchHeader, *, offset: int
 ) -> list[tuple[Uid, int]] | None:
-    """(group, offset) of each record of `header`'s batch, or None if any is damaged or is another.
+    """Return (group, offset) of each record of `header`'s batch; None as for `decode_batch`.
 
-    As `decode_batch`, for who wants the records of few groups: every byte is verified, and no
-    record becomes an object. `offset` is where `blob` starts in the segment.
+    For readers that want the records of few groups: every byte is verified, and no record becomes
+    an object. `offset` is where `blob` starts in the segment.
     """
     found: list[tuple[Uid, int]] = []
     tie = 0
@@ -338,3 +359,90 @@ def record_places(
     if pos != size or (header.tie and header.tie != (tie or 1)):
         return None
     return found
+
+
+def segment_name(no: int) -> str:
+    """Return the file name of segment `no`: `0000000000000007.wal`."""
+    return f"{no:016x}{SUFFIX}"
+
+
+def segment_number(name: str) -> int | None:
+    """Return the inverse of `segment_name`; None for any other name, be it a `.wal`."""
+    if not _SEGMENT_NAME.fullmatch(name):
+        return None
+    no = int(name[: -len(SUFFIX)], 16)
+    return no if no < _NUMBER_END else None
+
+
+def is_spare_name(name: str) -> bool:
+    """Return True for the name of a file for a segment to come."""
+    return _SPARE_NAME.fullmatch(name) is not None
+
+
+def is_log_name(name: str) -> bool:
+    """Return True for any name that the log gives to a file or directory of its own."""
+    return (
+        name in ("manifest", "manifest.tmp")
+        or segment_number(name) is not None
+        or is_spare_name(name)
+        or _ASIDE_NAME.fullmatch(name) is not None
+    )
+
+
+class BatchReader:
+    """Batches of one segment by their offset, read through a window.
+
+    `pread(size, offset)` returns the segment's bytes, fewer only at its end.
+    """
+
+    def __init__(
+        self, pread: Callable[[int, int], bytes], header: SegmentHeader, *, window_bytes: int
+    ) -> None:
+        self._pread = pread
+        self._header = header
+        self._window_bytes = window_bytes  # read at once; a longer batch is read whole
+        self._window = b""
+        self._window_at = 0
+        self.read_bytes = 0  # so far
+
+    def bytes_at(self, offset: int, size: int) -> memoryview:
+        """Return `size` bytes at `offset`, fewer only at the segment's end."""
+        start = offset - self._window_at
+        if start < 0 or start + size > len(self._window):
+            self._window = self._pread(max(size, self._window_bytes), offset)
+            self._window_at = offset
+            self.read_bytes += len(self._window)
+            start = 0
+        return memoryview(self._window)[start : start + size]
+
+    def forget(self) -> None:
+        """Drop the window: the file may have been written to meanwhile."""
+        self._window = b""
+
+    def header_at(self, offset: int) -> BatchHeader | None:
+        """Return the header of the batch that begins at `offset`, whole or not, or None."""
+        return decode_batch_header(
+            self.bytes_at(offset, BATCH_HEADER_BYTES),
+            0,
+            wal_id=self._header.wal_id,
+            segment_no=self._header.segment_no,
+            offset=offset,
+        )
+
+    def batch_at(self, offset: int) -> tuple[BatchHeader, list[WalRecord]] | None:
+        """Return the batch that begins at `offset` if it is whole, else None."""
+        header = self.header_at(offset)
+        if header is None:
+            return None
+        at = offset + BATCH_HEADER_BYTES
+        records = decode_batch(self.bytes_at(at, header.length), header, offset=at)
+        return None if records is None else (header, records)
+
+    def places_at(self, offset: int) -> tuple[BatchHeader, list[tuple[Uid, int]]] | None:
+        """Return the same as `batch_at`, of each record only its group and its offset."""
+        header = self.header_at(offset)
+        if header is None:
+            return None
+        at = offset + BATCH_HEADER_BYTES
+        places = record_places(self.bytes_at(at, header.length), header, offset=at)
+        return None if places is None else (header, places)

@@ -1,88 +1,61 @@
-"""What the write-ahead log holds after a start: scan every segment, tell torn from rotten.
+"""Reading the log back: all of it at a start (`recover`), in pieces while it is in use (`check`).
 
-Torn (dropped): bytes after the last batch that nothing proves to have been durable. Rotten: a
-damaged batch that a later batch, or the next segment's header, says was durable; a segment that is
-missing. That is a CorruptionError, or, if damage is tolerated, an item in `Recovered.damage`.
-Nothing is changed on disk.
+Torn, and dropped: bytes after the last batch that nothing proves to have been durable. Rotten: a
+damaged batch that a later batch, or the next segment's header, says was durable; or a missing
+segment. Rot is a CorruptionError, or, if damage is tolerated, an item in `Recovered.damage`.
+Neither function changes anything on disk.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
 from streamd.errors import CorruptionError
-from streamd.store.disk import Disk, is_refused, read_error
+from streamd.store.disk import Disk, is_refused, opened, read_error
 from streamd.store.wal import wal_format as wf
-from streamd.store.wal.current import read_manifest
-from streamd.store.wal.group_positions import GroupLog, apply
+from streamd.store.wal.current import NAME, read_current
+from streamd.store.wal.entry_index import GroupLog, Segment, apply
 from streamd.store.wal.wal_damage import Damage
-from streamd.store.wal.wal_reader import BatchReader
+from streamd.store.wal.wal_format import (
+    BatchReader,
+    is_spare_name,
+    segment_name,
+    segment_number,
+)
 from streamd.types import Uid
 
-SUFFIX = ".wal"
-SPARE_PREFIX = "spare-"
 _WINDOW_BYTES = 4 * 1024 * 1024  # read at once; a longer batch is read whole
-_NUMBER_END = 1 << 62  # no log gets there; a file that claims it is none of ours
+_PIECE_BYTES = 256 * 1024  # of `check`: some milliseconds of a thread, if batches are small
 _PAGE = 4096  # read alone where reading more fails
-_SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.wal")
-_SPARE_NAME = re.compile(SPARE_PREFIX + r"[1-9][0-9]{0,17}")
-
-
-class Segment(NamedTuple):
-    """A segment in use."""
-
-    no: int
-    fd: int
-    end: int  # where its batches end
-    unproven: int  # from here on nothing says that they were ever synced
 
 
 class Recovered(NamedTuple):
-    """All a `Wal` needs to go on."""
+    """Content of a log, as a `Wal` needs it to continue."""
 
     wal_id: int  # 0: there was no log
     segments: list[Segment]
     spares: list[str]  # names of prepared files nobody uses
     next_batch: int
     groups: dict[Uid, GroupLog]
-    dropped_bytes: int  # what was torn off the end; for the log line
+    dropped_bytes: int  # torn off the end; for the log line
     dropped_at: str
     manifest: wf.Manifest | None  # None: there is none, or it is damaged
     newest: int  # highest segment number there is or was
     leftovers: list[str]  # names of segments that are no part of the log any more
-    damage: list[str]  # what is damaged or missing, if that is tolerated
+    damage: list[str]  # each damaged or missing piece, if damage is tolerated
     damaged_groups: dict[Uid, str]
     may_have_lost_groups: bool
 
 
-def segment_name(no: int) -> str:
-    """`0000000000000007.wal`"""
-    return f"{no:016x}{SUFFIX}"
-
-
-def segment_number(name: str) -> int | None:
-    """Inverse of `segment_name`; None for the name of any other file, be it a `.wal`."""
-    if not _SEGMENT_NAME.fullmatch(name):
-        return None
-    no = int(name[: -len(SUFFIX)], 16)
-    return no if no < _NUMBER_END else None
-
-
-def is_spare_name(name: str) -> bool:
-    """True if `name` is one that the log gives to a file for a segment to come."""
-    return _SPARE_NAME.fullmatch(name) is not None
-
-
 class Expected(NamedTuple):
-    """What is known of a log from elsewhere: older files, and another log's, are as whole."""
+    """Facts of a log known from elsewhere: older files, or those of another log, look whole."""
 
     wal_id: int = 0  # 0: nothing
-    segment: int = 0  # one that was begun: the newest is this one, or came later
+    segment: int = 0  # a segment that was begun: the newest is this one or a later one
 
 
 NOTHING = Expected()
@@ -95,17 +68,16 @@ def recover(
     tolerate_damage: bool = False,
     expected: Expected = NOTHING,
 ) -> Recovered:
-    """Read the whole log. Writes nothing. A log of which there is nothing at all is a new one,
-    whatever was expected.
+    """Read the whole log. Writes nothing. An empty directory is a new log, whatever was expected.
 
     Raises CorruptionError if something durable is damaged or missing, unless that is tolerated:
-    then `groups` hold what is proven, and `damaged_groups` says who may have lost something.
+    then `groups` hold what is proven, and `damaged_groups` the groups that may have lost something.
     """
     return _Recovery(disk, directory, tolerate_damage, expected).run()
 
 
 class _Recovery:
-    """One reading of one directory."""
+    """State of one reading of one directory."""
 
     def __init__(self, disk: Disk, directory: str, is_tolerant: bool, expected: Expected) -> None:
         self.disk = disk
@@ -173,19 +145,19 @@ class _Recovery:
         )
 
     def found(self, text: str) -> None:
-        """Something is damaged or missing."""
+        """Note damage; raise it unless damage is tolerated."""
         if not self.is_tolerant:
             raise CorruptionError(text)
         self.damage.texts.append(text)
 
     def _is_tolerated(self, err: OSError) -> bool:
-        """True if what can't be read is to count as damaged. Who may not read a file, or can't for
-        now, must not take it for lost."""
+        """Return True if the unreadable bytes count as damaged. A lack of permission, file handles
+        or memory says nothing of the bytes."""
         return self.is_tolerant and not is_refused(err)
 
     def _manifest(self) -> tuple[bool, wf.Manifest | None]:
         try:
-            return read_manifest(self.disk, self.directory)
+            return read_current(self.disk, self.directory)
         except OSError as err:
             if not self._is_tolerated(err):
                 raise
@@ -216,7 +188,7 @@ class _Recovery:
         self.disk.close(fd)
 
     def _missing(self, no: int) -> str:
-        """Note that segment `no` is missing, unless it was noted as damaged; return the text."""
+        """Note segment `no` as missing, unless it was noted as damaged; return the text."""
         text = self._bad.get(no)
         if text is None:
             text = f"{self.directory}: log segment {segment_name(no)} is missing"
@@ -254,11 +226,11 @@ class _Recovery:
         return segments, next_batch, dropped_bytes, dropped_at
 
     def pread(self, path: str, fd: int, size: int, offset: int) -> bytes:
-        """Read; what cannot be read is zeros, if damage is tolerated."""
+        """Read bytes; unreadable ones are zeros, if damage is tolerated."""
         try:
             return self.disk.pread(fd, size, offset)
         except OSError:
-            parts: list[bytes] = []  # page by page: which one is it?
+            parts: list[bytes] = []  # page by page, to find the bad one
         end = min(offset + size, self.disk.size(fd))
         while offset < end:
             wanted = min(_PAGE, end - offset)
@@ -274,7 +246,7 @@ class _Recovery:
 
 
 class _SegmentScan:
-    """Reads one segment, batch by batch."""
+    """State of the reading of one segment, batch by batch."""
 
     def __init__(self, log: _Recovery, fd: int, header: wf.SegmentHeader) -> None:
         self._log = log
@@ -286,7 +258,7 @@ class _SegmentScan:
         self._is_closed = False
         self.end = wf.SEGMENT_HEADER_BYTES
         self.unproven = wf.SEGMENT_HEADER_BYTES
-        self._proofless: deque[tuple[int, int]] = deque()  # (batch, offset) no witness speaks of
+        self._proofless: deque[tuple[int, int]] = deque()  # (batch, offset) without witness
         self.dropped_bytes = 0
 
     def read(self, following: wf.SegmentHeader | None) -> int:
@@ -342,14 +314,16 @@ class _SegmentScan:
         return offset, expected
 
     def _is_written_since(self, offset: int, expected: int) -> bool:
-        """True if batch `expected` is whole now: a log that is read beside its writer had it half
-        written, and the witness came after that."""
+        """Return True if batch `expected` is whole now.
+
+        A log that is read beside its writer had the batch half written, and the witness came later.
+        """
         self._reader.forget()
         found = self._reader.batch_at(offset)
         return found is not None and found[0].batch_no == expected
 
     def _problem(self, offset: int, expected: int, following: wf.SegmentHeader | None) -> str:
-        """Say what is wrong with batch `expected`, if it was durable and is not at `offset`."""
+        """Return the fault of batch `expected` if it was durable and is not at `offset`, or ""."""
         if following is not None:
             if offset != following.prev_end or expected != following.first_batch:
                 return (
@@ -367,7 +341,7 @@ class _SegmentScan:
         return text
 
     def _next_whole_batch(self, offset: int, expected: int, stop: int) -> tuple[int, int] | None:
-        """Where the first whole batch after a damaged one is, and its number."""
+        """Return the offset and number of the first whole batch after a damaged one."""
         for at, header in self._batch_headers(offset, stop):
             if (
                 header.batch_no >= expected
@@ -378,7 +352,7 @@ class _SegmentScan:
         return None
 
     def _witness(self, offset: int, expected: int) -> str:
-        """Say which batch after `offset` proves that batch `expected` had been durable, or ""."""
+        """Return a text naming the later batch that proves `expected` was durable, or ""."""
         last_byte = 0
         for at, header in self._batch_headers(offset, self._size):
             last_byte = at + wf.BATCH_HEADER_BYTES + header.length
@@ -391,7 +365,7 @@ class _SegmentScan:
         return ""
 
     def _batch_headers(self, offset: int, stop: int) -> Iterator[tuple[int, wf.BatchHeader]]:
-        """All valid batch headers from `offset` on, wherever they are."""
+        """Yield all valid batch headers from `offset` on, at any place."""
         needle = wf.batch_needle(self._header.wal_id, self._header.segment_no)
         at = offset
         while at < stop:
@@ -409,3 +383,49 @@ class _SegmentScan:
                     yield at + pos, header
                 pos = blob.find(needle, pos + 1)
             at += _WINDOW_BYTES
+
+
+def check(disk: Disk, directory: str, segments: range, *, wal_id: int, least: int) -> Iterator[int]:
+    """Read `segments`, numbers up to the newest; yield how many bytes each piece had.
+
+    Batches up to `least` are known to be written. Finds what a start would refuse while all the
+    log says is still in memory (see `Wal.renew`). For any thread, beside the writer. Raises
+    CorruptionError or DiskError, naming segment and offset; the verdict on a segment that is taken
+    out of use meanwhile means nothing.
+    """
+    if not segments:
+        return
+    try:
+        _, manifest = read_current(disk, directory)
+    except OSError as err:
+        raise read_error("reading the log's manifest", directory, err) from err
+    if manifest is None or manifest.newest < segments[-1]:
+        raise CorruptionError(f"{os.path.join(directory, NAME)}: damaged or missing")
+    path, end, expected = "", 0, 0
+    for no in segments:
+        before, path = path, os.path.join(directory, segment_name(no))
+        pread = partial(_pread, disk, path)
+        header = wf.decode_segment_header(pread(wf.SEGMENT_HEADER_BYTES, 0))
+        if header is None or (header.segment_no, header.wal_id) != (no, wal_id):
+            raise CorruptionError(f"{path}: offset 0: the segment's header is damaged")
+        if before and (header.prev_end, header.first_batch) != (end, expected):
+            raise CorruptionError(f"{before}: offset {end}: batch {expected} is damaged")
+        reader = BatchReader(pread, header, window_bytes=_PIECE_BYTES)
+        end, expected, told = wf.SEGMENT_HEADER_BYTES, header.first_batch, 0
+        while (found := reader.batch_at(end)) is not None and found[0].batch_no == expected:
+            end += wf.padded(wf.BATCH_HEADER_BYTES + found[0].length)
+            expected += 1
+            if reader.read_bytes > told:
+                yield reader.read_bytes - told
+                told = reader.read_bytes
+    if expected <= least:
+        raise CorruptionError(f"{path}: offset {end}: batch {expected} is damaged")
+
+
+def _pread(disk: Disk, path: str, size: int, offset: int) -> bytes:
+    # Opened anew each time: the event loop may close the segment's file meanwhile.
+    try:
+        with opened(disk, path) as fd:
+            return disk.pread(fd, size, offset)
+    except OSError as err:
+        raise read_error("reading the log", path, err) from err

@@ -1,7 +1,7 @@
-"""A damaged log goes on: what is proven is written anew, the old files are set aside.
+"""Repair of a damaged log: proven entries are written anew, the old files are set aside.
 
-The new segment has none before it, so from its rename on the log is what it says; a crash before
-that finds the old files and the same damage again, one after it only files to be set aside.
+The new segment has no predecessor, so from its rename on it is the log. A crash before the rename
+finds the old files and the same damage again; a crash after it finds only files to set aside.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.store.disk import Disk
 from streamd.store.wal import wal_format as wf
 from streamd.store.wal.checkpoint import Checkpoint
-from streamd.store.wal.pinned_segments import SegmentsInUse
+from streamd.store.wal.entry_index import PinnedSegments
 from streamd.store.wal.segment import CurrentSegment
-from streamd.store.wal.wal_recovery import Recovered, segment_number
+from streamd.store.wal.wal_format import ASIDE_PREFIX, segment_number
+from streamd.store.wal.wal_recovery import Recovered
 from streamd.types import Buffer, Entry, Index, Uid
 
 BATCH_BYTES = 1024 * 1024  # of entries that are written anew at once
-ASIDE_PREFIX = "damaged-"
 
 
 def carry_over(
-    recovered: Recovered, in_use: SegmentsInUse, segment: CurrentSegment, checkpoint: Checkpoint
+    recovered: Recovered, segments: PinnedSegments, segment: CurrentSegment, checkpoint: Checkpoint
 ) -> None:
-    """Write one segment with all that `recovered` proves, and go on in it.
+    """Write one segment with everything that `recovered` proves, and continue in it.
 
-    Damaged groups get a hard state that says so, in the same durable step: a second start, that
+    Damaged groups get a hard state that says so in the same durable step: a second start, which
     finds no damage, must still know (I12).
     """
     batches: list[tuple[Uid, Index, Index]] = []  # (group, first, end)
@@ -35,7 +35,7 @@ def carry_over(
         at = group.first
         while at <= group.last:
             try:
-                entries = in_use.read(uid, group, at, group.last + 1, BATCH_BYTES)
+                entries = segments.read(uid, group, at, group.last + 1, BATCH_BYTES)
             except (CorruptionError, DiskError) as err:
                 if is_passing(err):
                     raise
@@ -54,19 +54,19 @@ def carry_over(
     name = segment.begin_alone(recovered.newest + 1, bytes_to_come=size)
     moved: list[tuple[Uid, Index, list[int]]] = []
     for uid, at, end in batches:
-        entries = in_use.read(uid, recovered.groups[uid], at, end, 1 << 62)
+        entries = segments.read(uid, recovered.groups[uid], at, end, 1 << 62)
         moved.append((uid, at, _write(segment, uid, entries)))
         last = entries[-1]
         checkpoint.set_tip(uid, index=last.index, term=last.term, chain=last.chain)
     segment.sync()
     segment.name_it(name)
-    in_use.replace_all()
+    segments.replace_all()
     for uid, at, places in moved:
         group = recovered.groups[uid]
         for number, place in enumerate(places, at - group.first):
             group.places[number] = place
     for group in recovered.groups.values():
-        in_use.pin(group, 1)
+        segments.pin(group, 1)
 
 
 def _size_of(entries: list[Entry]) -> int:
@@ -75,7 +75,7 @@ def _size_of(entries: list[Entry]) -> int:
 
 
 def _write(segment: CurrentSegment, uid: Uid, entries: list[Entry]) -> list[int]:
-    """Put one batch of entries; return where they are now."""
+    """Put one batch of entries; return their new places."""
     buffers: list[Buffer] = [b""]
     heads: list[bytes] = []
     places: list[int] = []
@@ -91,7 +91,7 @@ def _write(segment: CurrentSegment, uid: Uid, entries: list[Entry]) -> list[int]
 
 
 def set_aside(disk: Disk, directory: str, recovered: Recovered) -> None:
-    """Move what is no part of the log any more to `damaged-<n>/`, whole."""
+    """Move segments that are no part of the log any more to `damaged-<n>/`, unchanged."""
     names = list(recovered.leftovers)
     if recovered.damage:
         for name in disk.listdir(directory):

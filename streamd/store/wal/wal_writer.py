@@ -1,37 +1,63 @@
-"""Who writes the log: what waits becomes a batch, its sync, and word of it for the event loop.
+"""`Writer`: waiting appends become one batch, one write and one sync, then a report to the loop.
 
-That is the loop itself, when its round is over, or, if the disk is slow, the log thread; while a
-sync runs, the next batch gathers. No timer, no window.
+The event loop itself writes when its round is over, or, if the disk is slow, the log thread does
+(docs/adr/0021). While a sync runs, the next batch gathers: there is no timer and no window.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from streamd.errors import DiskError
 from streamd.store.disk import Thread, disk_error
 from streamd.store.wal import wal_format as wf
 from streamd.store.wal.checkpoint import Checkpoint
 from streamd.store.wal.segment import CurrentSegment
-from streamd.store.wal.segment_pool import Spares
-from streamd.store.wal.wal_recovery import segment_name
-from streamd.store.wal.write_batch import Append, Batch
-from streamd.store.wal.write_pace import BatchSize, Pace
-from streamd.types import Index, Uid
+from streamd.store.wal.segment_pool import SegmentPool
+from streamd.store.wal.wal_format import Hints, Lazy, WalWrite, segment_name
+from streamd.types import Buffer, HardState, Index, Uid
 
 WITNESS_IDLE_S = 1.0  # after so long without an append the last one gets its witness
 LATE_HINTS_MAX = 4096  # with one witness: of so many groups it says how far they are committed
 
+# Pace.
+QUICK_S = 0.001  # a write and its sync may take that long, on average
+WEIGHT = 1 / 32  # of the latest write in the average: one that is slow now and then is forgiven
+HICCUP_S = 0.004  # longer ones weigh no more than that: they say little of the next
+HUNG_S = 0.1  # but whoever holds the loop that long does not get another chance at once
+TRIAL_S = 0.0008  # the average after a rest: few slow writes are enough then
+REST_S = 0.05  # the thread writes that long; then the loop tries again
+REST_MAX_S = 5.0
+TRIAL_WRITES = 64  # the disk that fails the loop sooner after a rest is as slow as before it
+
+# Batch size.
+BATCH_BYTES_MIN = 1024 * 1024  # what one write may always have
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+BATCH_S = 0.008  # those who come later wait so long, and not much longer
+
+Append: TypeAlias = tuple[list[WalWrite], Callable[[], None] | None, list[Lazy], Hints]
+"""Waiting append: (writes, done, lazy records, which come first, hints)."""
+
+Placed: TypeAlias = tuple[Uid, HardState | None, Index, Index, "array[int]", "array[int]", Index]
+
+RESET_MARK = -1  # as the first index of what was placed: here the group was reset
+DESTROY_MARK = -2  # or destroyed
+_MARKS = {wf.RESET: RESET_MARK, wf.DESTROY: DESTROY_MARK}
+_NO_PLACES = array("Q")
+_NO_LENGTHS = array("I")
+
 
 class Writer:
-    """Writes appends in order. `add` and `free` are for the event loop, and wait for nothing.
+    """The one writer of a log: writes appends in order and reports each batch once it is safe.
 
-    `complete` gets each batch once it is safe, or what went wrong, on the loop. After the first
-    failed write or sync, `failure`, nothing is written any more (I10).
+    `add` and `free` are called on the event loop and wait for nothing. `complete` is called on the
+    loop with each batch that is safe, or with the error. After the first failed write or sync,
+    `failure`, nothing is written any more (I10).
     """
 
     def __init__(
@@ -39,7 +65,7 @@ class Writer:
         thread: Thread,
         directory: str,
         segment: CurrentSegment,
-        spares: Spares,
+        pool: SegmentPool,
         checkpoint: Checkpoint,
         *,
         sync_s: float,
@@ -55,37 +81,37 @@ class Writer:
         self._commit_of = commit_of
         self._pace = Pace()
         self._batch_size = BatchSize()
-        # Between the two: appended by the loop, taken by the thread.
+        # Shared: appended by the loop, taken by the thread.
         self._waiting: deque[Append] = deque()
         self._is_held = False
         self._is_scheduled = False
-        # Who writes': the log thread's, or the loop's while the thread has nothing to do.
+        # Of the thread that writes: the log thread, or the loop while that has nothing to do.
         self._segment = segment
-        self._spares = spares
+        self._pool = pool
         self._checkpoint = checkpoint
         self._is_sync_due = False
         self._is_witness_due = False
         self._idle_batch = 0  # the next batch's number when the idle timer last looked
-        self._witness_batch = 0  # that has nothing to lose; a witness
+        self._witness_batch = 0  # the newest batch of witnesses alone, which nothing need witness
 
     # --- on the event loop ------------------------------------------------------------------
 
     def add(self, append: Append) -> None:
-        """Have `append` written after all that came before."""
+        """Queue `append` behind all that came before."""
         self._waiting.append(append)
-        self._look()
+        self._schedule_if_due()
 
     def hold(self) -> None:
         """Begin no batch until `resume`."""
         self._is_held = True
 
     def resume(self) -> None:
-        """Have written what waits."""
+        """Go on after `hold`."""
         self._is_held = False
-        self._look()
+        self._schedule_if_due()
 
     def free(self, no: int, *, fd: int) -> None:
-        """Take segment `no`, which nobody reads any more, out of use."""
+        """Recycle segment `no`, which nothing reads any more."""
         self._thread.submit(lambda: self._free(no, fd=fd), None)
 
     # --- on the log thread, or on the loop instead ---------------------------------------------
@@ -93,7 +119,7 @@ class Writer:
     def close(self) -> bool:
         """Write what waits, then an empty batch: its header says that all before is durable.
 
-        False: it failed or was closed before.
+        Returns False if the log failed or was closed before.
         """
         segment = self._segment
         if self.failure is not None or segment.fd < 0:
@@ -118,30 +144,31 @@ class Writer:
         if not self._is_held:
             try:
                 batch = self._write_batch()
-            except Exception as err:  # noqa: BLE001 - what it took is not in the log, be it for want
-                # of memory: what comes after it must not get there either
+            except Exception as err:  # noqa: BLE001 - the batch is not in the log, be it for want of
+                # memory: nothing that comes after it may get there either
                 self._fail("writing the log", err)
         if self._waiting and not self._is_held:
             self._schedule()
         else:
             self._is_scheduled = False
-            self._look()  # something may have come, or `resume`, between the lines above
+            self._schedule_if_due()  # something may have come, or `resume`, between the lines above
         return batch
 
-    def _look(self) -> None:
-        """Have what waits written, unless that is about to be done, or must wait."""
+    def _schedule_if_due(self) -> None:
+        """Schedule a write if something waits, no write is scheduled and none is held back."""
         if self._waiting and not self._is_held and not self._is_scheduled:
             self._is_scheduled = True
             self._schedule()
 
     def _schedule(self) -> None:
-        """Have `_write` run: by the event loop while the disk is quick, else by the thread."""
+        """Schedule `_write`: on the event loop while the disk is quick, else on the log thread."""
         if self._pace.is_quick(time.monotonic()):
             self._thread.submit_soon(self._write, self._complete)
         else:
             self._thread.submit(self._write, self._complete)
 
     def _write_batch(self) -> Batch | None:
+        """Write and sync one batch of what waits; None if nothing does."""
         if not self._waiting:
             return None
         segment = self._segment
@@ -173,7 +200,7 @@ class Writer:
         batch.batch_no = segment.next_batch - 1
         batch.segment_no, batch.fd = segment.no, segment.fd
         batch.buffers, batch.heads, batch.taken = [], [], []  # the loop needs none of them
-        self._spares.note_batch(size, is_next_near=segment.position * 16 > segment.capacity)
+        self._pool.note_batch(size, is_next_near=segment.position * 16 > segment.capacity)
         return batch
 
     def _sync_later(self) -> None:
@@ -221,8 +248,7 @@ class Writer:
         self._witness_batch = segment.next_batch - 1
 
     def _write_hints(self, records: list[bytes]) -> None:
-        """Put a batch of `records`, which have room, and of what the last entries of groups could
-        not say yet: that they are committed. Not synced."""
+        """Put a batch of `records`, which have room, and of late commit hints. Not synced."""
         segment = self._segment
         if not self._waiting:
             room = segment.capacity - segment.position - 2 * wf.ALIGN  # an empty batch follows
@@ -239,7 +265,7 @@ class Writer:
         try:
             if segment.durable_batch != segment.next_batch - 1:
                 segment.sync()  # the records that released it (I11)
-            self._spares.recycle(no, fd=fd)
+            self._pool.recycle(no, fd=fd)
         except OSError as err:
             path = os.path.join(self._directory, segment_name(no))
             self._report("freeing a log segment", err, path)
@@ -253,10 +279,139 @@ class Writer:
         raise self.failure from err
 
     def _report(self, what: str, err: OSError, path: str = "") -> None:
-        """`_fail` in a job of which nobody hears: another one tells."""
+        """Record a failure of a job without callback, and report it by a job of its own."""
         failure = self.failure = disk_error(what, path or self._directory, err)
 
         def fail() -> NoReturn:
             raise failure
 
         self._thread.submit(fail, self._complete)
+
+
+class Batch:
+    """Records of one write, and the result for the event loop. Construction takes what waits, up
+    to `bytes_max` bytes or little more."""
+
+    __slots__ = (
+        "batch_no",
+        "buffers",
+        "dones",
+        "fd",
+        "heads",
+        "lazy_count",
+        "placed",
+        "segment_no",
+        "size",
+        "start",
+        "taken",
+    )
+
+    def __init__(self, waiting: deque[Append], bytes_max: int) -> None:
+        # For the writer.
+        self.buffers: list[Buffer] = [b""]  # the batch header's place
+        self.heads: list[bytes] = []  # of the records: their headers, or all of them
+        self.taken: list[tuple[list[WalWrite], list[Lazy], Hints]] = []
+        # For the event loop.
+        self.batch_no = 0  # 0: nothing was written
+        self.segment_no = 0
+        self.fd = -1
+        self.start = 0  # where the batch starts; places are relative to it
+        self.placed: list[Placed] = []  # (group, hard state, truncate_from, first index, ...)
+        self.dones: list[Callable[[], None]] = []
+        self.lazy_count = 0
+        buffers, heads, placed = self.buffers, self.heads, self.placed
+        size = wf.BATCH_HEADER_BYTES
+        encode = wf.encode_entry_header
+        while waiting and size < bytes_max:
+            writes, done, lazy, hints = waiting.popleft()
+            self.taken.append((writes, lazy, hints))
+            if done is not None:
+                self.dones.append(done)
+            for kind, group, index, term, chain in lazy:
+                record = wf.encode_record(kind, group, term=term, index=index, chain=chain)
+                buffers.append(record)
+                heads.append(record)
+                size += wf.RECORD_HEADER_BYTES
+                mark = _MARKS.get(kind)
+                if mark is not None:
+                    placed.append((group, None, 0, mark, _NO_PLACES, _NO_LENGTHS, 0))
+            self.lazy_count += len(lazy)
+            for (group, entries, hard_state, truncate_from), hint in zip(
+                writes, hints, strict=True
+            ):
+                if hard_state is not None:
+                    record = wf.encode_hard_state(group, hard_state)
+                    buffers.append(record)
+                    heads.append(record)
+                    size += len(record)
+                if truncate_from:
+                    record = wf.encode_record(wf.TRUNCATE, group, term=0, index=truncate_from)
+                    buffers.append(record)
+                    heads.append(record)
+                    size += len(record)
+                offsets = array("Q")
+                lengths = array("I")
+                lag, last = 0, entries[-1] if hint and entries else None
+                for entry in entries:
+                    payload = entry.data
+                    if entry is last:
+                        lag = wf.lag_of(entry.index, hint)
+                    head = encode(group, entry.term, entry.index, entry.chain, payload, lag)
+                    buffers.append(head)
+                    heads.append(head)
+                    if payload:
+                        buffers.append(payload)
+                    offsets.append(size)
+                    lengths.append(len(payload))
+                    size += wf.RECORD_HEADER_BYTES + len(payload)
+                first = entries[0].index if entries else 0
+                placed.append((group, hard_state, truncate_from, first, offsets, lengths, hint))
+        self.size = size
+
+
+class Pace:
+    """Decides whether the loop writes the log itself, by how long its own writes take.
+
+    After slow writes, of a slow disk or of large batches alike, the log thread writes for a while,
+    a rest. Rests grow while writes stay slow, so that trying costs next to nothing; a quick disk
+    with a slow spell now and then gets a short rest each time. Times are monotonic, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._average_s = 0.0  # what a write took
+        self._rest_s = REST_S
+        self._rest_until = 0.0
+        self._count = 0  # writes of the loop since its last rest
+
+    def is_quick(self, now: float) -> bool:
+        """Return True if the loop may write at `now`."""
+        return now >= self._rest_until
+
+    def note(self, began: float, ended: float) -> None:
+        """Count a batch that the loop wrote and synced."""
+        self._count += 1
+        took_s = ended - began
+        self._average_s += WEIGHT * (min(took_s, HICCUP_S) - self._average_s)
+        if self._average_s > QUICK_S or took_s > HUNG_S:
+            is_slow_still = self._count <= TRIAL_WRITES
+            self._rest_s = min(2 * self._rest_s, REST_MAX_S) if is_slow_still else REST_S
+            self._rest_until = ended + self._rest_s
+            self._average_s = TRIAL_S
+            self._count = 0
+
+
+class BatchSize:
+    """Bound for the bytes of one write, `bytes_max`: as many as the disk takes in `BATCH_S`.
+
+    Each write costs a sync and two wake-ups, however large it is.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_max = BATCH_BYTES_MIN
+
+    def note(self, size: int, took_s: float) -> None:
+        """Count a batch of `size` bytes that was written and synced."""
+        if took_s > BATCH_S:
+            self.bytes_max = max(BATCH_BYTES_MIN, self.bytes_max // 2)
+        elif size >= self.bytes_max and took_s < BATCH_S / 2:
+            self.bytes_max = min(BATCH_BYTES_MAX, self.bytes_max * 2)

@@ -30,7 +30,7 @@ from streamd.store.blocks.snapshots import SnapshotFile
 from streamd.store.blocks.tail_cache import ChunkCache, HotBudget, HotTail
 from streamd.store.disk import OsDisk
 from streamd.store.wal import wal_writer
-from streamd.store.wal.write_pace import Pace
+from streamd.store.wal.wal_writer import Pace
 from tests.sim.crash import SimWires
 
 

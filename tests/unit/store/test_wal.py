@@ -14,10 +14,10 @@ import pytest
 
 from streamd.errors import DiskError
 from streamd.store.disk import DiskThread, OsDisk
-from streamd.store.wal.pinned_segments import SEGMENTS_MAX
+from streamd.store.wal.entry_index import SEGMENTS_MAX
 from streamd.store.wal.segment import BULKY_BYTES
+from streamd.store.wal.wal_writer import BATCH_BYTES_MIN
 from streamd.store.wal.write_ahead_log import Wal
-from streamd.store.wal.write_pace import BATCH_BYTES_MIN
 from streamd.types import Buffer, Entry, HardState, LogState
 from tests.sim.disk import SimDisk, SimThread
 
@@ -183,10 +183,10 @@ def test_a_group_that_pins_old_segments_is_a_straggler_until_it_is_released() ->
     bed.wal.release(5, 399, 1, 0)
     bed.append(400)
     bed.thread.run()
-    assert bed.wal.stragglers() == [6]
+    assert bed.wal.pinning_groups() == [6]
     bed.wal.release(6, 1, 1, 0)
     bed.thread.run()
-    assert bed.wal.stragglers() == []
+    assert bed.wal.pinning_groups() == []
     assert len(bed.segments()) == 1
 
 
@@ -201,8 +201,8 @@ def test_entries_that_nobody_will_release_are_written_again() -> None:
         bed.thread.run()
         bed.wal.release(5, index, 1, index)
         if index % 100 == 0:
-            assert bed.wal.stragglers() in ([], [6])
-            bed.wal.carry(6)
+            assert bed.wal.pinning_groups() in ([], [6])
+            bed.wal.rewrite_entries(6)
             if index % 300 == 0:  # before it is written, or after
                 bed.thread.run()
             bed.disk.crash(keep=0.0)

@@ -114,15 +114,15 @@ def test_a_damaged_log_is_begun_anew(which: int) -> None:
     bed.thread.run()
     assert bed.wal.is_renewing
     assert is_whole(bed), "what is given up is not looked at again"
-    assert bed.wal.stragglers() == [5, 6]
+    assert bed.wal.pinning_groups() == [5, 6]
     bed.wal.release(5, 60, 1, 60)
     bed.append(61)
     bed.thread.run()
-    assert bed.wal.stragglers() == [6]
+    assert bed.wal.pinning_groups() == [6]
     bed.wal.release(6, 1, 1, 1)
     bed.thread.run()
     assert not bed.wal.is_renewing
-    assert bed.wal.stragglers() == []
+    assert bed.wal.pinning_groups() == []
     assert not set(old) & set(bed.segments())
     assert is_whole(bed)
     assert not refuses(bed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.store.wal.write_pace import (
+from streamd.store.wal.wal_writer import (
     BATCH_BYTES_MAX,
     BATCH_BYTES_MIN,
     BATCH_S,

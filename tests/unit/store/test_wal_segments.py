@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from streamd.store.wal import segment_pool
-from streamd.store.wal.pinned_segments import SEGMENTS_UNHURRIED
+from streamd.store.wal.entry_index import SEGMENTS_UNHURRIED
 from streamd.store.wal.segment_pool import SPARES_MAX
 from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry
