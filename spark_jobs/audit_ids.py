@@ -85,7 +85,7 @@ def _remembered(views: Mapping[str, View]) -> pa.Table:
     for cohort, view in views.items():
         if not _is_changed(view) or view.machine is None:
             continue
-        arrivals, _, seqs = view.machine.dedupe.to_state()
+        arrivals, _, seqs = view.machine.content.dedupe.to_state()
         cohorts += [cohort] * len(arrivals)
         ids += arrivals
         firsts += memoryview(seqs).cast("Q").tolist()

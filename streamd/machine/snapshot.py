@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgpack
 
 from streamd.errors import CorruptionError
 from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.consumers.consumer_position import StreamView
 from streamd.machine.indexes.columns import Columns
 from streamd.machine.streams.dedupe import columns_of
 from streamd.machine.streams.publish import flags_from
+from streamd.machine.streams.stream_content import StreamContent
 from streamd.types import Index, Seq, Uid
-
-if TYPE_CHECKING:
-    from streamd.machine.streams.stream import StreamMachine
 
 _STATE_VERSION: Final = 1
 _INDEX_VERSION: Final = 1
@@ -30,10 +29,10 @@ _MSG_RECORD: Final = 1  # type of a block record that is a message: see store/RE
 
 
 class Left(Protocol):
-    """What is left of the messages of a state."""
+    """The messages of a state that are left after a loss."""
 
     def messages(self) -> list[Any]:
-        """As a snapshot would have it, but for how many bytes they are."""
+        """Return them as a snapshot holds them, but for how many bytes they are."""
 
 
 class StreamState(NamedTuple):
@@ -58,19 +57,21 @@ class FrozenStream:
 
     __slots__ = ("_arrivals", "_before", "_consumers", "_due", "_last_msg_id")
 
-    def __init__(self, machine: StreamMachine) -> None:
+    def __init__(
+        self, content: StreamContent, applied: Index, consumers: Iterable[Consumer]
+    ) -> None:
         self._before = [
-            machine.uid,
-            machine.config,
-            machine.created_ns,
-            machine.applied,
-            machine.config_meta_index,
-            machine.index.to_state(),
+            content.uid,
+            content.config,
+            content.created_ns,
+            applied,
+            content.config_meta_index,
+            content.index.to_state(),
         ]
-        self._arrivals = machine.dedupe.arrivals()
-        self._last_msg_id = machine.last_msg_id
-        self._due = machine.expiry.freeze()
-        self._consumers = [consumer.to_state() for consumer in machine.consumers.values()]
+        self._arrivals = content.dedupe.arrivals()
+        self._last_msg_id = content.last_msg_id
+        self._due = content.expiry.freeze()
+        self._consumers = [consumer.to_state() for consumer in consumers]
 
     def __call__(self) -> bytes:
         """The state, equal on all replicas."""
@@ -93,10 +94,11 @@ class FrozenStream:
         return b"".join(parts)
 
 
-def freeze_index(machine: StreamMachine) -> Callable[[], bytes]:
-    """The machine's `index.db`, likewise."""
-    stamp = _stamp(machine)
-    names, *rest = machine.index.to_cache()
+def freeze_index(content: StreamContent, applied: Index) -> Callable[[], bytes]:
+    """Copy what `index.db` holds of a stream at `applied`; the result makes its bytes."""
+    active = content.index.active
+    stamp = [content.uid, applied, active.block_no, active.end_offset]
+    names, *rest = content.index.to_cache()
 
     def encode() -> bytes:
         parts = [_list_head(len(stamp) + 2), _pack(_INDEX_VERSION), *map(_pack, stamp)]
@@ -121,10 +123,6 @@ def _pack_list(values: list[Any]) -> Iterator[bytes]:
         yield _pack(part)[len(_list_head(len(part))) :]
 
 
-def _stamp(machine: StreamMachine) -> list[int]:
-    return [machine.uid, machine.applied, *machine.tail]
-
-
 def _pack(value: Any) -> bytes:
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
@@ -143,32 +141,36 @@ def decode_stream(state: bytes) -> StreamState:
 
 
 def fill(
-    machine: StreamMachine, state: StreamState, index_db: bytes | None, loss: Left | None
+    content: StreamContent, state: StreamState, index_db: bytes | None, loss: Left | None
 ) -> None:
-    """Give a new machine the rest of `state`, less what is lost of it."""
-    machine.applied = state.applied
-    machine.config_meta_index = state.config_meta_index
+    """Give a new stream's content the rest of `state`, less the messages that are lost."""
+    content.config_meta_index = state.config_meta_index
+    index = content.index
     tail = state.messages[-1][-1]  # the last block's row
     stamp = [state.uid, state.applied, tail[0], tail[8]]
     if loss is None:
-        machine.index.load(state.messages, _cache_of(index_db, stamp))
+        index.load(state.messages, _cache_of(index_db, stamp))
     else:
-        machine.index.load(loss.messages(), None)
-        machine.index.bytes = sum(size for _, size in machine.index.live_sizes())
-    machine.index.track_seqs(False)
-    machine.index.track_seqs(machine.limits.tracks_seqs)
-    machine.expiry.load(state.ttl)
-    machine.dedupe.load(state.dedupe)
-    machine.last_msg_id = state.last_msg_id
+        index.load(loss.messages(), None)
+        index.bytes = sum(size for _, size in index.live_sizes())
+    index.track_seqs(False)
+    index.track_seqs(content.limits.tracks_seqs)
+    content.expiry.load(state.ttl)
+    content.dedupe.load(state.dedupe)
+    content.last_msg_id = state.last_msg_id
+
+
+def consumers_from(state: StreamState, stream: StreamView, loss: Left | None) -> Iterator[Consumer]:
+    """Make the consumers of `state`, once the content is there. After a loss each counts anew."""
     for each in state.consumers:
-        consumer = Consumer.from_state(each, machine)
-        machine.consumers[consumer.name] = machine.consumers_by_uid[consumer.uid] = consumer
+        consumer = Consumer.from_state(each, stream)
         if loss is not None:
             consumer.on_purged()
+        yield consumer
 
 
 def _cache_of(index_db: bytes | None, stamp: list[int]) -> list[Any] | None:
-    """What `index_db` holds, if it was written at `stamp`."""
+    """Return the values of `index_db`, if it was written at `stamp`."""
     if not index_db:
         return None
     values = _unpack(index_db)

@@ -66,7 +66,7 @@ class InterestModel(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.filters)))
         assert self.box.do(commands.DELETE_CONSUMER, name, 0, "", in_steps) is True
         if in_steps and not self.is_workqueue:
-            search = Unwanted(self.box.machine.index, self.box.machine.audience())
+            search = Unwanted(self.box.machine.index, self.box.machine.interest())
             most, rows = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
             while not search.is_done:
                 ranges = [seq for pair in as_ranges(search.step(most, rows)) for seq in pair]
@@ -121,7 +121,7 @@ class InterestModel(RuleBasedStateMachine):
         assert self.box.live() == sorted(self.needs)
         if not self.is_workqueue:
             machine = self.box.machine
-            assert Unwanted(machine.index, machine.audience()).step() == []
+            assert Unwanted(machine.index, machine.interest()).step() == []
         for consumer in self.box.machine.consumers.values():
             assert consumer.floor_sseq <= consumer.delivered_sseq
             assert set(consumer.pending) <= set(self.needs)

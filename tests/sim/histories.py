@@ -468,7 +468,7 @@ class History:
         self._check_pulls()
         self._compare()
         if self.config["retention"] == "interest":
-            assert not Unwanted(self.machine.index, self.machine.audience()).step()
+            assert not Unwanted(self.machine.index, self.machine.interest()).step()
 
 
 _ACTIONS: dict[Any, float] = {

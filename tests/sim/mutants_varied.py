@@ -16,15 +16,15 @@ Replace = Callable[[Any, str, Any], None]
 def one_ack_is_enough(replace: Replace) -> None:
     """What one consumer has acked leaves, whoever else wants it."""
 
-    def greedy(machine: StreamConsumers, consumer: Any, sseqs: Sequence[int]) -> None:
-        machine._remove([seq for seq in sseqs if machine.index.is_live(seq)])
+    def greedy(consumers: StreamConsumers, consumer: Any, sseqs: Sequence[int]) -> None:
+        consumers._changes.remove([seq for seq in sseqs if consumers.index.is_live(seq)])
 
     replace(StreamConsumers, "on_acked", greedy)
 
 
 def acked_and_kept(replace: Replace) -> None:
     """Acks take nothing out of a stream."""
-    replace(StreamConsumers, "on_acked", lambda machine, consumer, sseqs: None)
+    replace(StreamConsumers, "on_acked", lambda consumers, consumer, sseqs: None)
 
 
 def given_up_and_gone(replace: Replace) -> None:

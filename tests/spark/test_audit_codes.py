@@ -438,7 +438,7 @@ def removed_stream_directory(directory: Path, stream: str) -> Found:
 def more_messages_than_the_limit(directory: Path, stream: str) -> Found:
     replica = Replica(directory / "n1", name=stream)
     replica.fill(50)
-    replica.machine.config = {**replica.machine.config, "max_msgs": 10}
+    replica.machine.content.config = {**replica.machine.config, "max_msgs": 10}
     replica.snapshot()
     replica.close()
     return {("limit-exceeded", "n1", None, None)}
@@ -449,7 +449,7 @@ def more_per_subject_than_the_limit(directory: Path, stream: str) -> Found:
     replica = Replica(directory / "n1", name=stream)
     replica.fill(10)
     replica.publish((b"s.9", b"", b"alone"))
-    replica.machine.config = {**replica.machine.config, "max_msgs_per_subject": 1}
+    replica.machine.content.config = {**replica.machine.config, "max_msgs_per_subject": 1}
     replica.machine.index.track_seqs(False)
     replica.snapshot()
     replica.close()
@@ -730,8 +730,8 @@ def an_id_twice_in_one_window(directory: Path, stream: str) -> Found:
     headers = b"NATS/1.0\r\nNats-Msg-Id: once\r\n\r\n"
     replica.publish((b"x", headers, b"1"))
     replica.fill(150, first=2)
-    replica.machine.dedupe.resize(0)
-    replica.machine.dedupe.resize(120_000_000_000)
+    replica.machine.content.dedupe.resize(0)
+    replica.machine.content.dedupe.resize(120_000_000_000)
     replica.publish((b"x", headers, b"2"))
     replica.tick(200)
     replica.publish((b"x", headers, b"later: no duplicate"))
@@ -747,8 +747,8 @@ def an_id_twice_behind_a_damaged_record(directory: Path, stream: str) -> Found:
     headers = b"NATS/1.0\r\nNats-Msg-Id: once\r\n\r\n"
     replica.publish((b"x", b"", b"1"))
     replica.publish((b"x", headers, b"2"))
-    replica.machine.dedupe.resize(0)
-    replica.machine.dedupe.resize(120_000_000_000)
+    replica.machine.content.dedupe.resize(0)
+    replica.machine.content.dedupe.resize(120_000_000_000)
     replica.publish((b"x", headers, b"3"))
     replica.snapshot()
     replica.close()

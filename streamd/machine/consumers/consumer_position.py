@@ -18,10 +18,12 @@ from streamd.types import Seq, Uid
 
 
 class StreamView(Protocol):
-    """What a consumer knows of its stream (machine/streams/stream.py)."""
+    """What a consumer knows of its stream (machine/streams/stream_consumers.py)."""
 
     name: str
-    config: dict[str, Any]
+
+    @property
+    def config(self) -> dict[str, Any]: ...
 
     @property
     def index(self) -> IndexLookup: ...

@@ -1,7 +1,7 @@
-"""Who of very many wants a message: consumers by their filters.
+"""`InterestIndex`: finds, among very many consumers, those whose filter matches a subject.
 
-Kept up when one comes, goes or changes: with ten thousand consumers, each for a subject of its own,
-a message should cost what one of them costs.
+Updated when a consumer comes, goes or changes: with ten thousand consumers, each for a subject of
+its own, a message costs what one consumer costs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from streamd.subjects import Matcher, is_literal
 Member = TypeVar("Member")
 
 
-class Audience(Generic[Member]):
-    """Of (member, what it wants: None for everything)."""
+class InterestIndex(Generic[Member]):
+    """Members by their filters; a member without a filter wants every message."""
 
     def __init__(self, members: Iterable[tuple[Member, Matcher | None]]) -> None:
         self.of_all: dict[Member, None] = {}
@@ -26,7 +26,7 @@ class Audience(Generic[Member]):
             self.put(member, matcher)
 
     def put(self, member: Member, matcher: Matcher | None) -> None:
-        """`member` is there, and wants this from now on."""
+        """Add `member`, or replace its filter; None: no filter."""
         self.drop(member)
         if matcher is None:
             self.of_all[member] = None
@@ -36,7 +36,7 @@ class Audience(Generic[Member]):
             self._filtered.add(pattern, member)
 
     def drop(self, member: Member) -> None:
-        """`member` is gone, if it was there."""
+        """Remove `member`, if present."""
         self.of_all.pop(member, None)
         matcher = self._matchers.pop(member, None)
         if matcher is not None:
@@ -44,15 +44,15 @@ class Audience(Generic[Member]):
                 self._filtered.remove(pattern, member)
 
     def filtered(self, subjects: Iterable[bytes]) -> Iterable[Member]:
-        """Those with a filter that matches one of `subjects`, each once. Of a subject that reads
-        like a pattern: that may."""
+        """Return the members with a filter that matches one of `subjects`, each once. For a subject
+        with wildcards: the members whose filter overlaps it."""
         overlapping = self._filtered.overlapping
         return dict.fromkeys(
             member for each in dict.fromkeys(subjects) for member in overlapping(each)
         )
 
     def takers(self, subject: bytes) -> list[Member]:
-        """All who want a message on `subject`, each once."""
+        """Return the members that want a message on `subject`, each once."""
         found = self.filtered((subject,))
         if not is_literal(subject):
             found = [each for each in found if self._matchers[each].matches(subject)]

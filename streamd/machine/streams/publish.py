@@ -140,7 +140,7 @@ def needs_state(fields: Fields) -> bool:
 
 
 def check(
-    machine: StreamContent,
+    content: StreamContent,
     msg: Msg,
     fields: Fields,
     *,
@@ -151,7 +151,7 @@ def check(
 ) -> Admitted | JsError | tuple[int, Seq]:
     """Decide about one publish. `last_seq` and `last_msg_id` are what they will be once all
     before it is stored. It needs no room if it will only use up its seq."""
-    limits = machine.limits
+    limits = content.limits
     subject, headers, payload = msg
     size = len(headers) + len(payload)
     if size + len(subject) > RECORD_BYTES_MAX:
@@ -164,47 +164,47 @@ def check(
         return errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
     admitted = Admitted(msg)
     if fields:
-        refused = _check_expectations(machine, subject, fields, last_seq, rules)
+        refused = _check_expectations(content, subject, fields, last_seq, rules)
         if refused is not None:
             return refused
         msg_id = fields.get(MSG_ID, b"")
-        if msg_id and machine.dedupe.window_ns > 0:
-            seen = machine.dedupe.find(msg_id)
+        if msg_id and content.dedupe.window_ns > 0:
+            seen = content.dedupe.find(msg_id)
             if seen:
                 return DUPLICATE, seen
         admitted.msg_id = msg_id
         expected_id = fields.get(EXPECTED_MSG_ID)
         if expected_id and expected_id != last_msg_id:
             return errors.STREAM_WRONG_LAST_MSG_ID(id=last_msg_id.decode("utf-8", "replace"))
-        refused = _check_rollup(machine, fields, admitted)
+        refused = _check_rollup(content, fields, admitted)
         if refused is not None:
             return refused
     if TTL in fields and needs_room:
-        refused = _check_ttl(machine, fields, admitted)
+        refused = _check_ttl(content, fields, admitted)
         if refused is not None:
             return refused
     if headers:
         admitted.flags |= marker_flags(headers)
     if needs_room and limits.checks_room:
-        refused = check_room(machine, msg, is_rollup=bool(admitted.rollup))
+        refused = check_room(content, msg, is_rollup=bool(admitted.rollup))
         if refused is not None:
             return refused
     return admitted
 
 
 def _check_expectations(
-    machine: StreamContent, subject: bytes, fields: Fields, last_seq: Seq, rules: int
+    content: StreamContent, subject: bytes, fields: Fields, last_seq: Seq, rules: int
 ) -> JsError | None:
     refused = _check_incr(fields)
     if refused is not None:
         return refused
     expected = fields.get(EXPECTED_STREAM)
-    if expected and expected != machine.name_bytes:
+    if expected and expected != content.name_bytes:
         return errors.STREAM_NOT_MATCH()
     ttl = fields.get(TTL)
-    if ttl and not machine.limits.allows_ttl and message_headers.parse_ttl(ttl) is not None:
+    if ttl and not content.limits.allows_ttl and message_headers.parse_ttl(ttl) is not None:
         return errors.MESSAGE_TTL_DISABLED()  # one that makes no sense is refused behind the rest
-    refused = check_subject_seq(machine, subject, fields)
+    refused = check_subject_seq(content, subject, fields)
     if refused is not None:
         return refused
     expected = fields.get(EXPECTED_LAST_SEQ)
@@ -244,15 +244,15 @@ def _check_incr(fields: Fields) -> JsError | None:
     return errors.MESSAGE_INCR_DISABLED()
 
 
-def check_subject_seq(machine: StreamContent, subject: bytes, fields: Fields) -> JsError | None:
+def check_subject_seq(content: StreamContent, subject: bytes, fields: Fields) -> JsError | None:
     """`Nats-Expected-Last-Subject-Sequence`, for the message's own subject or a given filter."""
     expected = fields.get(EXPECTED_SUBJECT_SEQ)
     pattern = fields.get(EXPECTED_SUBJECT)
     if expected:
         if pattern and pattern != subject:
-            found = machine.index.last_match(Matcher([pattern]))
+            found = content.index.last_match(Matcher([pattern]))
         else:
-            found = machine.index.last_of(subject)
+            found = content.index.last_of(subject)
         if message_headers.parse_number(expected) != found:
             return errors.STREAM_WRONG_LAST_SEQUENCE(seq=found)
     elif pattern:
@@ -260,11 +260,11 @@ def check_subject_seq(machine: StreamContent, subject: bytes, fields: Fields) ->
     return None
 
 
-def _check_rollup(machine: StreamContent, fields: Fields, admitted: Admitted) -> JsError | None:
+def _check_rollup(content: StreamContent, fields: Fields, admitted: Admitted) -> JsError | None:
     rollup = fields.get(ROLLUP)
     if not rollup:
         return None
-    limits = machine.limits
+    limits = content.limits
     if not limits.allows_rollup or limits.denies_purge:
         return errors.STREAM_ROLLUP_FAILED(err="rollup not permitted")
     value = rollup.lower()
@@ -275,7 +275,7 @@ def _check_rollup(machine: StreamContent, fields: Fields, admitted: Admitted) ->
     return None
 
 
-def _check_ttl(machine: StreamContent, fields: Fields, admitted: Admitted) -> JsError | None:
+def _check_ttl(content: StreamContent, fields: Fields, admitted: Admitted) -> JsError | None:
     value = fields[TTL]
     if not value:
         return None
@@ -285,8 +285,8 @@ def _check_ttl(machine: StreamContent, fields: Fields, admitted: Admitted) -> Js
     if ttl_ns == message_headers.NEVER:
         admitted.flags |= IS_NEVER
         return None
-    floor_ns = machine.limits.marker_ttl_ns
-    if ttl_ns < floor_ns and machine.limits.max_per_subject != 1:
+    floor_ns = content.limits.marker_ttl_ns
+    if ttl_ns < floor_ns and content.limits.max_per_subject != 1:
         # Else the message would leave before its marker could, and an older one show again.
         ttl_ns = floor_ns
         subject, headers, payload = admitted.msg
@@ -324,7 +324,7 @@ def flags_from(headers: bytes) -> int:
 
 
 def check_room(
-    machine: StreamContent,
+    content: StreamContent,
     msg: Msg,
     *,
     count: int = 0,
@@ -336,7 +336,7 @@ def check_room(
     already promised theirs, `same` of them on its subject? What is stored here never pushes out
     another subject's message; one that replaces an older one of its own subject needs no more
     room than that has. One that takes the place of all of them is none too many of its subject."""
-    limits, index = machine.limits, machine.index
+    limits, index = content.limits, content.index
     subject = msg[0]
     size = index.size_as_stored(msg)
     stored = index.count_of(subject)
@@ -353,55 +353,55 @@ def check_room(
 
 
 def check_batch(
-    machine: StreamContent, msgs: Sequence[Msg], rules: int = PUBLISH_RULES
+    content: StreamContent, msgs: Sequence[Msg], rules: int = PUBLISH_RULES
 ) -> tuple[list[bytes], list[Admitted], JsError | None]:
     """Decide about an atomic batch as a whole, against the state before it.
 
     Returns the ids of its first messages, which need no more than these (`simple_batch_ids`), what
     is to be stored of each behind them, and why the batch is refused.
     """
-    index = machine.index
+    index = content.index
     admitted: list[Admitted] = []
     simple: list[bytes] = []
     ids: set[bytes] = set()
     written: Counter[bytes] = Counter()  # messages by subject
     more_bytes = 0
-    if machine.limits.is_plain:
-        simple = simple_batch_ids(msgs, machine.limits.size_max)
+    if content.limits.is_plain:
+        simple = simple_batch_ids(msgs, content.limits.size_max)
         if not rules:
             simple = [msg_id.strip() for msg_id in simple]
         given = [msg_id for msg_id in simple if msg_id]
         ids.update(given)
-        if len(ids) < len(given) or any(map(machine.dedupe.find, given)):
+        if len(ids) < len(given) or any(map(content.dedupe.find, given)):
             return [], [], errors.ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE()
         written.update([msg[0] for msg in msgs[: len(simple)]])
     for position in range(len(simple), len(msgs)):
         msg = msgs[position]
         subject, headers, payload = msg
         fields = fields_of(headers, rules) if headers else {}
-        refused = _check_in_batch(machine, msg, fields, position, ids, written, rules)
+        refused = _check_in_batch(content, msg, fields, position, ids, written, rules)
         if refused is not None:
             return [], [], refused
         one = Admitted(msg)
         one.msg_id = fields.get(MSG_ID, b"")
         if one.msg_id:
             ids.add(one.msg_id)
-        refused = _check_rollup(machine, fields, one)
+        refused = _check_rollup(content, fields, one)
         if refused is None and one.rollup == b"all" and position:
             refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup all invalid")
         if refused is None and one.rollup == b"sub" and subject in written:
             refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup sub invalid")
         if refused is None and TTL in fields:
-            refused = _check_ttl(machine, fields, one)
+            refused = _check_ttl(content, fields, one)
         size = len(headers) + len(payload)
-        if refused is None and 0 <= machine.limits.max_msg_size < size:
+        if refused is None and 0 <= content.limits.max_msg_size < size:
             refused = errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
         if refused is None and len(headers) > HEADERS_BYTES_MAX:
             refused = errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
-        if refused is None and machine.limits.checks_room:
+        if refused is None and content.limits.checks_room:
             same = written[subject]
             refused = check_room(
-                machine,
+                content,
                 msg,
                 count=position,
                 more_bytes=more_bytes,
@@ -419,7 +419,7 @@ def check_batch(
 
 
 def _check_in_batch(
-    machine: StreamContent,
+    content: StreamContent,
     msg: Msg,
     fields: Fields,
     position: int,
@@ -431,7 +431,7 @@ def _check_in_batch(
     subject = msg[0]
     if sum(map(len, msg)) > RECORD_BYTES_MAX:
         return errors.STREAM_STORE_FAILED(err="message too large")
-    if machine.limits.is_sealed:
+    if content.limits.is_sealed:
         return errors.STREAM_SEALED()
     if fields.get(EXPECTED_MSG_ID):
         return errors.ATOMIC_PUBLISH_UNSUPPORTED_HEADER_BATCH(header=EXPECTED_MSG_ID.decode())
@@ -439,21 +439,21 @@ def _check_in_batch(
     if refused is not None:
         return refused
     expected = fields.get(EXPECTED_STREAM)
-    if expected and expected != machine.name_bytes:
+    if expected and expected != content.name_bytes:
         return errors.STREAM_NOT_MATCH()
     ttl = fields.get(TTL)
-    if ttl and not machine.limits.allows_ttl:
+    if ttl and not content.limits.allows_ttl:
         return errors.MESSAGE_TTL_DISABLED()
     if ttl and message_headers.parse_ttl(ttl) is None:
         return errors.MESSAGE_TTL_INVALID()
     msg_id = fields.get(MSG_ID)
-    if msg_id and (msg_id in ids or machine.dedupe.find(msg_id)):
+    if msg_id and (msg_id in ids or content.dedupe.find(msg_id)):
         return errors.ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE()
     if _has(fields, SOURCE, rules):
         return errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
     expected = fields.get(EXPECTED_LAST_SEQ)
     if expected:
-        last_seq = machine.index.last_seq + position
+        last_seq = content.index.last_seq + position
         if message_headers.parse_number(expected) != last_seq:
             return errors.STREAM_WRONG_LAST_SEQUENCE(seq=last_seq)
         if position:  # true, but only of the batch itself
@@ -466,7 +466,7 @@ def _check_in_batch(
             was_written = any(map(Matcher([named]).test, written))
         if was_written:
             return errors.STREAM_WRONG_LAST_SEQUENCE_CONSTANT()
-    refused = check_subject_seq(machine, subject, fields)
+    refused = check_subject_seq(content, subject, fields)
     if refused is not None:
         return refused
     return _check_schedule(subject, fields, rules)

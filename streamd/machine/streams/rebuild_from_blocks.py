@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from streamd.machine import command_shapes, commands, message_headers
 from streamd.machine.base import REWRITTEN, Effects
-from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.digest import MASK64, mix_all
 from streamd.machine.indexes.columns import Block, Columns
 from streamd.machine.indexes.seqset import SeqSet
@@ -297,10 +296,7 @@ def hold(machine: StreamMachine, now_ns: int) -> bool:
     if machine.config.get("retention") != "interest" or not machine.index.count:
         return False
     if HOLDER not in machine.consumers:
-        consumer = Consumer.create(
-            uid=_HOLDER_UID, name=HOLDER, config=_HOLDS_ALL, created_ns=now_ns, stream=machine
-        )
-        machine.consumers[HOLDER] = machine.consumers_by_uid[_HOLDER_UID] = consumer
+        machine.add_consumer(uid=_HOLDER_UID, name=HOLDER, config=_HOLDS_ALL, created_ns=now_ns)
     return True
 
 

@@ -3,8 +3,23 @@
 `apply` turns committed entries into stored messages, deletions and consumer changes, and lays out
 the blocks. It reads nothing but its state and the entry (I4); what follows goes to `Effects`.
 
-Here are the frame of every entry, the commands about the stream as a whole, and the machine as
-bytes. The other commands are where the table of handlers says, the fields in `stream_content`.
+Parts, each with the state that it owns:
+
+    StreamContent      identity, configuration, index, dedupe window, expiry
+    EntryChanges       the messages stored and removed by the entry that is applied
+    StreamConsumers    the consumers and their interest
+    StreamRemoval      no state: removes messages by limit, request, age
+    StreamStoring      no state: checks and stores messages
+
+An entry's way, always in this order:
+
+    apply -> EntryChanges.begin -> one handler of a part, by the command's kind
+          -> StreamConsumers.notify_stored, notify_gone -> EntryChanges.finish (one APPEND, DROPs)
+
+Parts may be called only from a handler, that is: inside `apply`, `follow` or `trim`. Readers (API,
+cursors, monitoring) use `index`, `consumers` and the other attributes between two entries. Two
+replicas that applied the same entries have equal states, equal blocks and equal snapshots: no part
+reads a clock, a random source or the order of a set.
 """
 
 from __future__ import annotations
@@ -25,22 +40,27 @@ from streamd.machine.base import (
     RecordCodec,
 )
 from streamd.machine.commands import Command
+from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.digest import MASK64, chain64
 from streamd.machine.indexes.columns import Columns
 from streamd.machine.snapshot import FrozenStream, Left, StreamState
 from streamd.machine.streams import trimming
+from streamd.machine.streams.entry_changes import EntryChanges
+from streamd.machine.streams.interest_index import InterestIndex
 from streamd.machine.streams.retention import Limits
+from streamd.machine.streams.stream_consumers import StreamConsumers
+from streamd.machine.streams.stream_content import StreamContent
+from streamd.machine.streams.stream_removal import StreamRemoval
 from streamd.machine.streams.stream_storing import StreamStoring
-from streamd.types import Entry, Index, Pieces, Uid
+from streamd.types import Entry, Index, Uid
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
-_ROLL_DEAD_BYTES: Final = 1024 * 1024  # an all-dead active block this big is worth a new file
-_BULKY_PIECE_BYTES: Final = 4096  # on average: they are not copied together before they are read
 
 Scan = Callable[[int, int], Iterable[Any]]
 """(block_no, end_offset) -> the block's records (store.blocks.record_format.Record)."""
 
 
-class StreamMachine(StreamStoring):
+class StreamMachine:
     """Implements machine.base.Machine for a stream group."""
 
     def __init__(
@@ -53,7 +73,7 @@ class StreamMachine(StreamStoring):
         columns: ColumnSource,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        super().__init__(
+        content = StreamContent(
             uid=uid,
             config=config,
             created_ns=created_ns,
@@ -61,30 +81,42 @@ class StreamMachine(StreamStoring):
             columns=columns,
             block_bytes=block_bytes,
         )
+        self.applied: Index = 0
+        self.content = content
+        self.uid = uid
+        self.name = content.name
+        self.created_ns = created_ns
+        self.index = content.index
+        self._changes = EntryChanges(content.index, codec)
+        self._consumers = StreamConsumers(content, self._changes, codec)
+        self.consumers: dict[str, Consumer] = self._consumers.by_name
+        self.consumers_by_uid: dict[Uid, Consumer] = self._consumers.by_uid
         self._scan: Scan | None = None
         self.index.rescan = self._rescan
-        self._handlers: dict[int, Callable[[Entry, Command, Effects], Any]] = {
-            # stream_storing.py
-            commands.STORE: self._apply_store,
-            commands.STORE_BATCH: self._apply_store_batch,
-            # stream_removal.py
-            commands.PURGE: self._apply_purge,
-            commands.DELETE_MSG: self._apply_delete_msg,
-            commands.REMOVE: self._apply_remove,
-            commands.EXPIRE: self._apply_expire,
-            # stream_consumers.py
-            commands.CREATE_CONSUMER: self._apply_create_consumer,
-            commands.DELETE_CONSUMER: self._apply_delete_consumer,
-            commands.PAUSE_CONSUMER: self._apply_pause_consumer,
-            commands.RESET_CONSUMER: self._apply_reset_consumer,
-            commands.DELIVERED: self._apply_to_consumer,
-            commands.ACKED: self._apply_to_consumer,
-            commands.NAKED: self._apply_to_consumer,
-            commands.TERMED: self._apply_to_consumer,
-            commands.PROGRESS: self._apply_to_consumer,
-            commands.DEAD: self._apply_to_consumer,
-            commands.POSITION: self._apply_to_consumer,
-            # here
+        self._handlers = self._handlers_of_parts()
+
+    def _handlers_of_parts(self) -> dict[int, Callable[[Entry, Command, Effects], Any]]:
+        consumers = self._consumers
+        removal = StreamRemoval(self.content, self._changes)
+        storing = StreamStoring(self.content, self._changes, consumers, removal)
+        return {
+            commands.STORE: storing.apply_store,
+            commands.STORE_BATCH: storing.apply_store_batch,
+            commands.PURGE: removal.apply_purge,
+            commands.DELETE_MSG: removal.apply_delete_msg,
+            commands.REMOVE: removal.apply_remove,
+            commands.EXPIRE: removal.apply_expire,
+            commands.CREATE_CONSUMER: consumers.apply_create,
+            commands.DELETE_CONSUMER: consumers.apply_delete,
+            commands.PAUSE_CONSUMER: consumers.apply_pause,
+            commands.RESET_CONSUMER: consumers.apply_reset,
+            commands.DELIVERED: consumers.apply_to_consumer,
+            commands.ACKED: consumers.apply_to_consumer,
+            commands.NAKED: consumers.apply_to_consumer,
+            commands.TERMED: consumers.apply_to_consumer,
+            commands.PROGRESS: consumers.apply_to_consumer,
+            commands.DEAD: consumers.apply_to_consumer,
+            commands.POSITION: consumers.apply_to_consumer,
             commands.CONFIGURE: self._apply_configure,
             commands.CHECKPOINT: self._apply_checkpoint,
             commands.REWRITE: self._apply_rewrite,
@@ -97,63 +129,135 @@ class StreamMachine(StreamStoring):
         assert entry.index == self.applied + 1, (entry.index, self.applied)  # no gaps, no repeats
         command = command_shapes.admit(entry, self._handlers, out)
         if command is not None:
-            self._out = out
-            self.index.settle()
-            self._blob_offset = self.index.active.end_offset
+            changes = self._changes
+            changes.begin(out)
             outcome = self._handlers[command[0]](entry, command, out)
-            self._finish(entry.index, command[1], out)
+            if changes.stored:
+                self._consumers.notify_stored(out)
+            tombstone = b""
+            if changes.has_gone:
+                tombstone = self._consumers.notify_gone(entry.index, out)
+            changes.finish(tombstone, entry.index, command[1])
             if entry.tag is not None:
                 out.outcomes.append((entry.tag, outcome))
         self.applied = entry.index
 
     def follow(self, entry: Entry, command: Command, out: Effects) -> None:
         """Apply an entry about a consumer to a stream that has its messages, of later entries too,
-        from elsewhere. What leaves because of it leaves no record."""
+        from elsewhere. Messages that leave because of it leave no record."""
         self._handlers[command[0]](entry, command, out)
-        if self._gone_seqs:
-            self._tell_gone(entry.index, out)
-            self._gone_seqs, self._gone_subjects = [], []
-        self.index.take_dead_blocks()
+        self._finish_unrecorded(entry.index, out)
+
+    def add_consumer(self, *, uid: Uid, name: str, config: dict[str, Any], created_ns: int) -> None:
+        """Add a consumer of which no entry tells, to a stream that was made anew."""
+        consumers = self._consumers
+        consumers.add(
+            Consumer.create(
+                uid=uid, name=name, config=config, created_ns=created_ns, stream=consumers
+            )
+        )
 
     def trim(self) -> None:
-        """Take out what the limits do not allow, of messages that came from elsewhere."""
+        """Remove messages that came from elsewhere and that the limits do not allow."""
         for search in trimming.over(self.index, self.limits):
-            self._remove(search.step())
-        if self._gone_seqs:
-            self._tell_gone(self.applied, Effects())
-            self._gone_seqs, self._gone_subjects = [], []
+            self._changes.remove(search.step())
+        self._finish_unrecorded(self.applied, Effects())
+
+    def _finish_unrecorded(self, index: Index, out: Effects) -> None:
+        if self._changes.gone_seqs:
+            self._consumers.notify_gone(index, out)
+            self._changes.forget_gone()
         self.index.take_dead_blocks()
 
-    def _finish(self, index: Index, ts: int, out: Effects) -> None:
-        """Close the entry: tell consumers, write what it wrote as one blob, drop dead blocks."""
-        if self._stored:
-            self._tell_stored(out)
-        tombstone = b""
-        if self._gone_seqs or self._is_purged:
-            tombstone = self._tell_gone(index, out)
-        if self._blob or tombstone:
-            active = self.index.active
-            tail = tombstone + self._codec.encode_frame(index, ts)
-            self.index.reserve(len(tail))
-            self._blob.append(tail)
-            pieces, self._blob = self._blob, []
-            size = active.end_offset - self._blob_offset
-            is_bulky = size >= len(pieces) * _BULKY_PIECE_BYTES
-            blob = Pieces(pieces, size) if is_bulky else b"".join(pieces)
-            assert self._blob_offset + len(blob) == active.end_offset, active.end_offset
-            out.block_ops.append((APPEND, active.block_no, self._blob_offset, blob))
-        if self._gone_seqs or self._is_purged or self.index.has_dead_blocks:
-            self._drop_dead(out)
-            self._gone_seqs = []
-            self._gone_subjects = []
-            self._is_purged = False
+    # --- state for readers ----------------------------------------------------------------------
 
-    def _drop_dead(self, out: Effects) -> None:
-        active = self.index.active
-        if active.count and not active.live and active.end_offset >= _ROLL_DEAD_BYTES:
-            self._roll(out)
-        for block_no in self.index.take_dead_blocks():
-            out.block_ops.append((DROP, block_no))
+    @property
+    def config(self) -> dict[str, Any]:
+        """The stream's configuration."""
+        return self.content.config
+
+    @property
+    def config_meta_index(self) -> Index:
+        """The entry of the meta log that has set the configuration."""
+        return self.content.config_meta_index
+
+    @property
+    def limits(self) -> Limits:
+        """The parts of the configuration that `apply` asks for."""
+        return self.content.limits
+
+    @property
+    def last_msg_id(self) -> bytes:
+        """The id of the newest message, if it had one."""
+        return self.content.last_msg_id
+
+    @property
+    def digest(self) -> int:
+        """64-bit content digest of the live messages (machine/digest.py)."""
+        return self.index.digest
+
+    @property
+    def tail(self) -> tuple[int, int]:
+        """(block_no, offset) where the next record goes: all before it belongs to `applied`."""
+        return self.index.active.block_no, self.index.active.end_offset
+
+    def fingerprint(self) -> int:
+        """See machine.base.Machine. Costs a little per consumer, nothing per message."""
+        index = self.index
+        consumers = 0
+        for consumer in self.consumers.values():
+            consumers += chain64(
+                (
+                    consumer.uid,
+                    consumer.delivered_cseq,
+                    consumer.delivered_sseq,
+                    consumer.floor_cseq,
+                    consumer.floor_sseq,
+                    len(consumer.pending),
+                    len(consumer.redelivered),
+                )
+            )
+        return chain64(
+            (
+                self.digest,
+                index.first_seq,
+                index.last_seq,
+                index.count,
+                index.bytes,
+                len(index.deleted),
+                self.config_meta_index,
+                len(self.consumers),
+                consumers & MASK64,
+            )
+        )
+
+    def state(self) -> dict[str, Any]:
+        """The numbers of a StreamInfo's `state`; times in ns, 0 for none."""
+        index = self.index
+        is_new = not index.last_seq
+        return {
+            "messages": index.count,
+            "bytes": index.bytes,
+            "first_seq": 0 if is_new else index.first_seq,
+            "first_ts": index.first_ts(),
+            "last_seq": index.last_seq,
+            "last_ts": index.last_ts,
+            "num_subjects": len(index.subjects),
+            "num_deleted": len(index.deleted),
+            "consumer_count": len(self.consumers),
+        }
+
+    def interest(self) -> InterestIndex[Consumer]:
+        """Return the consumers by their filters. The index is kept up to date."""
+        return self._consumers.interest()
+
+    def next_expiry_ns(self) -> int:
+        """When the next message must leave by age or TTL; 0: none will."""
+        return self.content.expiry.next_due_ns(self.limits)
+
+    def plan_expiry(self, now_ns: int) -> Command | None:
+        """The EXPIRE to propose at `now_ns`, or None. Bounded: ask again after it is applied."""
+        return self.content.expiry.plan(now_ns, self.limits)
 
     # --- commands about the stream as a whole ---------------------------------------------------
 
@@ -162,14 +266,9 @@ class StreamMachine(StreamStoring):
         if meta_index <= self.config_meta_index:
             return True  # told again after a restart of the meta group's leader
         before = self.limits
-        self.config = config
-        self.config_meta_index = meta_index
-        limits = self.limits = Limits(config)
-        self.dedupe.resize(int(config.get("duplicate_window") or 0))
-        self.expiry.forget_hint()
-        self.index.track_seqs(limits.tracks_seqs)
-        for search in trimming.reconfigured(self.index, before, limits, self.audience):
-            self._remove(search.step())
+        self.content.configure(config, meta_index)
+        for search in trimming.reconfigured(self.index, before, self.limits, self.interest):
+            self._changes.remove(search.step())
         return True
 
     def _apply_checkpoint(self, entry: Entry, command: Command, out: Effects) -> Any:
@@ -197,16 +296,17 @@ class StreamMachine(StreamStoring):
         return self.freeze()()
 
     def freeze(self) -> FrozenStream:
-        """What `snapshot` would return now; to be called later, in any thread."""
-        return FrozenStream(self)
+        """Copy the state; the result makes the bytes of `snapshot` later, in any thread."""
+        return FrozenStream(self.content, self.applied, self.consumers.values())
 
     def index_db(self) -> bytes:
-        """What `restore` can do without, but faster with: subjects and the newest columns."""
+        """Return subjects and the newest columns, with which `restore` is faster."""
         return self.freeze_index()()
 
     def freeze_index(self) -> Callable[[], bytes]:
-        """`index_db` likewise. What it copies is proportional to the number of subjects."""
-        return snapshot.freeze_index(self)
+        """Copy what `index_db` needs, in proportion to the number of subjects; the result makes the
+        bytes."""
+        return snapshot.freeze_index(self.content, self.applied)
 
     @classmethod
     def restore(
@@ -220,8 +320,8 @@ class StreamMachine(StreamStoring):
         block_bytes: int = BLOCK_BYTES,
         loss: Left | None = None,
     ) -> StreamMachine:
-        """The machine as `snapshot` saw it. `index_db` that is missing or of another moment is
-        replaced by reading the blocks. With `loss` it is what that leaves of it."""
+        """Make the machine that `snapshot` saw. `index_db` that is missing or of another moment is
+        replaced by reading the blocks. With `loss`, only the messages that it leaves."""
         return cls.of_state(
             snapshot.decode_stream(state),
             index_db,
@@ -254,15 +354,18 @@ class StreamMachine(StreamStoring):
             block_bytes=block_bytes,
         )
         machine._scan = scan
-        snapshot.fill(machine, found, index_db, loss)
+        machine.applied = found.applied
+        snapshot.fill(machine.content, found, index_db, loss)
+        for consumer in snapshot.consumers_from(found, machine._consumers, loss):
+            machine._consumers.add(consumer)
         return machine
 
     def use_scan(self, scan: Scan) -> None:
-        """Where to read a block's records if its footer turns out bad."""
+        """Set how to read a block's records if its footer turns out bad."""
         self._scan = scan
 
     def let_go(self) -> None:
-        """Nothing is applied any more: nothing that this holds leads back to it."""
+        """Drop the references that lead back to this object: nothing is applied any more."""
         self._handlers = {}
         self.index.rescan = _no_way
 

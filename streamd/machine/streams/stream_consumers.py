@@ -1,8 +1,8 @@
-"""A stream's consumers: commands that name one, and what each of them is told.
+"""`StreamConsumers`: the consumers of one stream, the commands that name one, their notifications.
 
-Which of them wants a message decides under interest and workqueue retention whether the stream
-keeps it, so a consumer that comes, goes or acks may take messages with it. What a consumer makes
-of what it is told: `consumer.Consumer`.
+Under interest and workqueue retention the consumers' interest decides whether the stream keeps a
+message, so a consumer that comes, goes or acks may remove messages. What a consumer does with a
+notification: `consumer.Consumer`.
 """
 
 from __future__ import annotations
@@ -13,52 +13,77 @@ from operator import attrgetter
 from typing import Any, Final
 
 from streamd import errors
-from streamd.machine.base import Effects
+from streamd.machine.base import Effects, RecordCodec
 from streamd.machine.commands import Command
 from streamd.machine.consumers import consumer_checks
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.consumers.consumer_position import ConsumerPosition
 from streamd.machine.indexes.seqset import as_ranges
-from streamd.machine.streams.interest_index import Audience
+from streamd.machine.streams.entry_changes import EntryChanges
+from streamd.machine.streams.interest_index import InterestIndex
 from streamd.machine.streams.stream_content import StreamContent
 from streamd.machine.streams.trimming import Unwanted
-from streamd.types import Entry, Index, Seq
+from streamd.types import Entry, Index, Seq, Uid
 
 _FEW_CONSUMERS: Final = 16  # are asked one by one
 
 
-class StreamConsumers(StreamContent):
-    """The part of `StreamMachine` that has to do with consumers."""
+class StreamConsumers:
+    """The consumers by name and by uid, and an index of their interest.
+
+    Implements `consumer_position.StreamView`: it is what a consumer knows of its stream.
+    """
+
+    def __init__(self, content: StreamContent, changes: EntryChanges, codec: RecordCodec) -> None:
+        self._content = content
+        self._changes = changes
+        self._codec = codec
+        self.name = content.name
+        self.index = content.index
+        self.by_name: dict[str, Consumer] = {}
+        self.by_uid: dict[Uid, Consumer] = {}
+        self._interest: InterestIndex[Consumer] | None = None  # of `by_name`
+        # With it: consumers that had another filter before, and may hold what matches that.
+        self._refiltered: dict[Consumer, None] = {}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The stream's configuration."""
+        return self._content.config
+
+    def add(self, consumer: Consumer) -> None:
+        """Enter a consumer that is new or comes from a snapshot."""
+        self.by_name[consumer.name] = self.by_uid[consumer.uid] = consumer
 
     # --- commands -------------------------------------------------------------------------------
 
-    def _apply_to_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
-        consumer = self.consumers_by_uid.get(command[2])
+    def apply_to_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+        consumer = self.by_uid.get(command[2])
         if consumer is None:
             return False  # deleted before this was applied
         consumer.apply(command, out)
         return True
 
-    def _apply_create_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_create(self, entry: Entry, command: Command, out: Effects) -> Any:
         _, ts, name, config, action, _ = command
         refused = consumer_checks.check_create(
-            name, config, action, stream_config=self.config, consumers=self.consumers
+            name, config, action, stream_config=self.config, consumers=self.by_name
         )
         if refused is not None:
             return refused
-        existing = self.consumers.get(name)
+        existing = self.by_name.get(name)
         if existing is not None:
             refilters = existing.refilters
             existing.update(config)
             if existing.refilters > refilters:
                 self._note_consumer(existing)
-                if self.limits.is_interest:
-                    self._remove(Unwanted(self.index, self.audience()).step())
+                if self._content.limits.is_interest:
+                    self._changes.remove(Unwanted(self.index, self.interest()).step())
             return existing
         consumer = Consumer.create(
             uid=entry.index, name=name, config=config, created_ns=ts, stream=self
         )
-        self.consumers[name] = self.consumers_by_uid[entry.index] = consumer
+        self.add(consumer)
         self._note_consumer(consumer)
         fields = {"stream": self.name, "consumer": name}
         out.events.append(("consumer_created", fields))
@@ -67,18 +92,18 @@ class StreamConsumers(StreamContent):
             out.events.append(("consumer_paused", fields | until))
         return consumer
 
-    def _apply_delete_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_delete(self, entry: Entry, command: Command, out: Effects) -> Any:
         _, _, name, uid, reason, *later = command
-        consumer = self.consumers.get(name)
+        consumer = self.by_name.get(name)
         if consumer is None or uid not in (0, consumer.uid):
             return errors.CONSUMER_NOT_FOUND()
-        del self.consumers[name]
-        del self.consumers_by_uid[consumer.uid]
+        del self.by_name[name]
+        del self.by_uid[consumer.uid]
         self._refiltered.pop(consumer, None)
-        if self._audience is not None:
-            self._audience.drop(consumer)
-        if self.limits.is_interest and later != [True]:
-            self._remove(Unwanted(self.index, self.audience()).step())
+        if self._interest is not None:
+            self._interest.drop(consumer)
+        if self._content.limits.is_interest and later != [True]:
+            self._changes.remove(Unwanted(self.index, self.interest()).step())
         fields = {
             "stream": self.name,
             "consumer": name,
@@ -88,9 +113,9 @@ class StreamConsumers(StreamContent):
         out.events.append(("consumer_deleted", fields))
         return True
 
-    def _apply_pause_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_pause(self, entry: Entry, command: Command, out: Effects) -> Any:
         _, now_ns, name, until_ns = command
-        consumer = self.consumers.get(name)
+        consumer = self.by_name.get(name)
         if consumer is None:
             return errors.CONSUMER_NOT_FOUND()
         if consumer.pause(until_ns, now_ns=now_ns):
@@ -98,9 +123,9 @@ class StreamConsumers(StreamContent):
             out.events.append(("consumer_paused", fields))
         return consumer
 
-    def _apply_reset_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_reset(self, entry: Entry, command: Command, out: Effects) -> Any:
         _, _, name, seq = command
-        consumer = self.consumers.get(name)
+        consumer = self.by_name.get(name)
         if consumer is None:
             return errors.CONSUMER_NOT_FOUND()
         refused = consumer_checks.check_reset(consumer, seq)
@@ -109,54 +134,57 @@ class StreamConsumers(StreamContent):
         consumer.reset(seq)
         return consumer
 
-    # --- what a consumer tells ------------------------------------------------------------------
+    # --- acks ----------------------------------------------------------------------------------
 
     def on_acked(self, consumer: ConsumerPosition, sseqs: Sequence[Seq]) -> None:
-        """See consumer_position.StreamView: remove what nobody needs any longer."""
+        """See consumer_position.StreamView: remove messages that no consumer needs any longer."""
         index = self.index
         done: list[Seq] = []
         for seq in sseqs:
             if not index.is_live(seq):
                 continue
             # A work queue gave it to nobody else, whatever the consumer's filter is by now.
-            if self.limits.is_workqueue or not any(
+            if self._content.limits.is_workqueue or not any(
                 each is not consumer and each.awaits(seq)
-                for each in self._takers(index.subject_at(seq))
+                for each in self.takers(index.subject_at(seq))
             ):
                 done.append(seq)
         if done:
-            self._remove(done)
+            self._changes.remove(done)
 
-    # --- what consumers are told when an entry ends ---------------------------------------------
+    # --- notifications when an entry ends ---------------------------------------------------------
 
-    def _tell_stored(self, out: Effects) -> None:
-        if len(self.consumers) <= _FEW_CONSUMERS:
-            for consumer in self.consumers.values():
+    def notify_stored(self, out: Effects) -> None:
+        """Notify the consumers of the messages that the entry has stored."""
+        stored = self._changes.take_stored()
+        if len(self.by_name) <= _FEW_CONSUMERS:
+            for consumer in self.by_name.values():
                 if consumer.needs_store_hook:
-                    for first, msgs in self._stored:
+                    for first, msgs in stored:
                         consumer.on_stored_batch(first, [msg[0] for msg in msgs])
         else:
-            audience = self.audience()
-            for first, msgs in self._stored:
+            audience = self.interest()
+            for first, msgs in stored:
                 subjects = [msg[0] for msg in msgs]
                 for consumer in audience.of_all:
                     if consumer.needs_store_hook:
                         consumer.on_stored_batch(first, subjects)
                 for consumer in audience.filtered(subjects):
                     consumer.on_stored_batch(first, subjects)
-        first, msgs = self._stored[-1]
+        first, msgs = stored[-1]
         out.stored_last = first + len(msgs) - 1
-        self._stored = []
 
-    def _tell_gone(self, index: Index, out: Effects) -> bytes:
-        """Tell consumers what left; return the tombstone for what left from the middle."""
-        seqs, subjects = self._gone_seqs, self._gone_subjects
-        if self._is_purged:
+    def notify_gone(self, index: Index, out: Effects) -> bytes:
+        """Notify the consumers of the messages that left; return the tombstone for those that left
+        from the middle of the stream."""
+        changes = self._changes
+        seqs, subjects = changes.gone_seqs, changes.gone_subjects
+        if changes.is_purged:
             is_front = not seqs or max(seqs) < self.index.first_seq
-            for consumer in self.consumers.values():
+            for consumer in self.by_name.values():
                 consumer.on_purged(is_front=is_front)
                 out.bereft[consumer] = None
-        elif self.consumers:
+        elif self.by_name:
             if any(a > b for a, b in pairwise(seqs)):
                 order = sorted(range(len(seqs)), key=seqs.__getitem__)
                 seqs = [seqs[at] for at in order]
@@ -164,42 +192,43 @@ class StreamConsumers(StreamContent):
             for consumer in self._concerned(subjects):
                 consumer.on_removed(seqs, subjects, out)
                 out.bereft[consumer] = None
-        # What left from the front is told by first_seq alone.
+        # first_seq alone says what left from the front.
         first_seq = self.index.first_seq
         middle = sorted(seq for seq in seqs if seq > first_seq)
         return self._codec.encode_tombstone(as_ranges(middle), index) if middle else b""
 
     def _concerned(self, subjects: Sequence[bytes]) -> Collection[Consumer]:
-        """Who has to know that messages with these subjects left, in the order they came."""
-        if len(self.consumers) <= _FEW_CONSUMERS:
-            return self.consumers.values()
-        audience = self.audience()
+        """Return the consumers that have to know that messages with these subjects left, in the
+        order of their uids."""
+        if len(self.by_name) <= _FEW_CONSUMERS:
+            return self.by_name.values()
+        audience = self.interest()
         found = {*audience.of_all, *audience.filtered(subjects), *self._refiltered}
         return sorted(found, key=attrgetter("uid"))
 
-    # --- who wants what -------------------------------------------------------------------------
+    # --- interest -------------------------------------------------------------------------------
 
-    def audience(self) -> Audience[Consumer]:
-        """The consumers by what they want. It is kept up."""
-        if self._audience is None:
-            consumers = self.consumers.values()
-            self._audience = Audience((each, each.matcher) for each in consumers)
+    def interest(self) -> InterestIndex[Consumer]:
+        """Return the consumers by their filters. The index is kept up to date."""
+        if self._interest is None:
+            consumers = self.by_name.values()
+            self._interest = InterestIndex((each, each.matcher) for each in consumers)
             self._refiltered = dict.fromkeys(each for each in consumers if each.refilters)
-        return self._audience
+        return self._interest
 
     def _note_consumer(self, consumer: Consumer) -> None:
-        """It is new, or has another filter."""
-        if self._audience is not None:
-            self._audience.put(consumer, consumer.matcher)
+        """Enter a consumer that is new, or has another filter, into the interest index."""
+        if self._interest is not None:
+            self._interest.put(consumer, consumer.matcher)
             if consumer.refilters:
                 self._refiltered[consumer] = None
 
-    def _takers(self, subject: bytes) -> Collection[Consumer]:
-        """Those whose filter lets `subject` through."""
-        if len(self.consumers) <= _FEW_CONSUMERS:
+    def takers(self, subject: bytes) -> Collection[Consumer]:
+        """Return the consumers whose filter lets `subject` through."""
+        if len(self.by_name) <= _FEW_CONSUMERS:
             return [
                 each
-                for each in self.consumers.values()
+                for each in self.by_name.values()
                 if each.matcher is None or each.matcher.matches(subject)
             ]
-        return self.audience().takers(subject)
+        return self.interest().takers(subject)

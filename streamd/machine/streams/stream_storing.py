@@ -1,6 +1,6 @@
-"""How messages come into a stream: of a STORE each for itself, of a STORE_BATCH all or none.
+"""`StreamStoring`: stores the messages of a STORE one by one, of a STORE_BATCH all or none.
 
-The hot way is `_apply_store`: messages without headers, in a stream that has nothing to check, cost
+The hot path is `apply_store`: messages without headers, in a stream that has nothing to check, cost
 a few C loops for all of them. Others are checked (`publish`), and stored in runs.
 """
 
@@ -13,46 +13,62 @@ from streamd.machine import commands
 from streamd.machine.base import HAS_HEADERS, Effects
 from streamd.machine.commands import Command
 from streamd.machine.streams import publish
+from streamd.machine.streams.entry_changes import EntryChanges
+from streamd.machine.streams.stream_consumers import StreamConsumers
+from streamd.machine.streams.stream_content import StreamContent
 from streamd.machine.streams.stream_removal import StreamRemoval
 from streamd.types import Entry, Index, Msg, Seq
 
 
-class StreamStoring(StreamRemoval):
-    """The part of `StreamMachine` that stores."""
+class StreamStoring:
+    """Stores messages in a stream. Has no state of its own."""
 
-    # --- each for itself ------------------------------------------------------------------------
+    def __init__(
+        self,
+        content: StreamContent,
+        changes: EntryChanges,
+        consumers: StreamConsumers,
+        removal: StreamRemoval,
+    ) -> None:
+        self._content = content
+        self._index = content.index
+        self._dedupe = content.dedupe
+        self._changes = changes
+        self._consumers = consumers
+        self._removal = removal
 
-    def _apply_store(self, entry: Entry, command: Command, out: Effects) -> Any:
+    # --- one by one -----------------------------------------------------------------------------
+
+    def apply_store(self, entry: Entry, command: Command, out: Effects) -> Any:
         msgs: list[Msg] = command[2]
-        if not self._has_seqs_for(len(msgs)):
+        if not self._content.has_seqs_for(len(msgs)):
             return [_no_seq_left()] * len(msgs)
-        if self.index.is_block_full():
-            self._roll(out)
-        limits = self.limits
-        ts = max(command[1], self.index.last_ts + 1)
+        self._changes.make_room()
+        limits = self._content.limits
+        ts = max(command[1], self._index.last_ts + 1)
         if limits.is_plain:
             size_max = limits.size_max
             for _, headers, payload in msgs:
                 if headers or len(payload) > size_max:
                     break
             else:
-                self.dedupe.forget_before(ts)  # there may be no other messages any more
-                first = self._write(ts, msgs, None)
-                self.last_msg_id = b""
-                self._enforce(msgs)
+                self._dedupe.forget_before(ts)  # there may be no other messages any more
+                first = self._changes.write(ts, msgs, None)
+                self._content.last_msg_id = b""
+                self._removal.enforce(msgs)
                 return range(first, first + len(msgs))
         rules = command[3] if len(command) > 3 else 0
         return self._store_checked(ts, msgs, entry.index, rules)
 
     def _store_checked(self, ts: int, msgs: list[Msg], index: Index, rules: int) -> list[Any]:
         """Store what passes the checks, in runs as long as no check needs to see them stored."""
-        self.dedupe.forget_before(ts)
+        self._dedupe.forget_before(ts)
         outcomes: list[Any] = []
-        run = _Run(self, ts)
-        limits = self.limits
+        run = _Run(self._content, ts)
+        limits = self._content.limits
         is_plain = limits.is_plain
         size_max = limits.size_max
-        find = self.dedupe.find
+        find = self._dedupe.find
         simple_id = publish.simple_id if rules else publish.simple_id_trimmed
         for msg in msgs:
             _, headers, payload = msg
@@ -73,11 +89,11 @@ class StreamStoring(StreamRemoval):
                 self._store_run(run)
             is_wanted = not self._is_uninteresting(msg[0])
             verdict = publish.check(
-                self,
+                self._content,
                 msg,
                 fields,
                 last_seq=run.last_seq,
-                last_msg_id=self.last_msg_id,
+                last_msg_id=self._content.last_msg_id,
                 needs_room=is_wanted,
                 rules=rules,
             )
@@ -92,53 +108,49 @@ class StreamStoring(StreamRemoval):
             outcomes.append(seq)
             if verdict.rollup:
                 self._store_run(run)
-                self._roll_up(verdict.rollup, msg[0], seq)
+                self._removal.roll_up(verdict.rollup, msg[0], seq)
         self._store_run(run)
         return outcomes
 
     def _store_run(self, run: _Run) -> None:
         msgs = run.msgs
         if msgs:
-            lasts = self._last_seqs_before(msgs) if self.limits.republish else []
-            first = self._write(run.first_ts, msgs, run.flags if any(run.flags) else None)
+            lasts = self._last_seqs_before(msgs) if self._content.limits.republish else []
+            first = self._changes.write(run.first_ts, msgs, run.flags if any(run.flags) else None)
             assert first + len(msgs) - 1 == run.last_seq, (first, run.last_seq)
-            if lasts and self._out is not None:
-                self._republish(first, run.first_ts, msgs, lasts, self._out)
-            self._enforce(msgs)
+            if lasts:
+                self._republish(first, run.first_ts, msgs, lasts)
+            self._removal.enforce(msgs)
         run.restart()
 
     def _is_uninteresting(self, subject: bytes) -> bool:
-        return self.limits.is_interest and not self._takers(subject)
+        return self._content.limits.is_interest and not self._consumers.takers(subject)
 
     def _skip_one(self, run: _Run, verdict: publish.Admitted, index: Index) -> Seq:
         """Interest retention without interest: the seq is used up, nothing is stored."""
-        seq = self.index.last_seq + 1
-        record = self._codec.encode_skip(seq, seq, index)
-        self.index.reserve(len(record))
-        self._blob.append(record)
-        self.index.skip(seq, seq)
-        self.index.last_ts = run.first_ts
-        self.last_msg_id = verdict.msg_id
+        seq = self._index.last_seq + 1
+        self._changes.skip(seq, seq, index)
+        self._index.last_ts = run.first_ts
+        self._content.last_msg_id = verdict.msg_id
         if verdict.msg_id:
-            self.dedupe.remember(verdict.msg_id, seq=seq, ts=run.first_ts)
+            self._dedupe.remember(verdict.msg_id, seq=seq, ts=run.first_ts)
         run.restart()
         return seq
 
     # --- all or none ----------------------------------------------------------------------------
 
-    def _apply_store_batch(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_store_batch(self, entry: Entry, command: Command, out: Effects) -> Any:
         msgs: list[Msg] = [tuple(msg) for msg in command[3]]
-        if not self._has_seqs_for(len(msgs)):
+        if not self._content.has_seqs_for(len(msgs)):
             return _no_seq_left()
-        if self.index.is_block_full():
-            self._roll(out)
-        ts = max(command[1], self.index.last_ts + 1)
-        self.dedupe.forget_before(ts)
+        self._changes.make_room()
+        ts = max(command[1], self._index.last_ts + 1)
+        self._dedupe.forget_before(ts)
         rules = command[4] if len(command) > 4 else 0
-        simple, admitted, refused = publish.check_batch(self, msgs, rules)
+        simple, admitted, refused = publish.check_batch(self._content, msgs, rules)
         if refused is not None:
             return refused
-        run = _Run(self, ts)
+        run = _Run(self._content, ts)
         seqs: list[Seq] = []
         if simple:
             run.add_all_simple(msgs[: len(simple)], simple)
@@ -151,8 +163,8 @@ class StreamStoring(StreamRemoval):
         self._store_run(run)
         for one, seq in zip(admitted, seqs, strict=True):
             if one.rollup:
-                self._roll_up(one.rollup, one.msg[0], seq)
-        return (seqs[-1] if seqs else self.index.last_seq), len(msgs)
+                self._removal.roll_up(one.rollup, one.msg[0], seq)
+        return (seqs[-1] if seqs else self._index.last_seq), len(msgs)
 
     # --- passing on what was stored -------------------------------------------------------------
 
@@ -161,17 +173,16 @@ class StreamStoring(StreamRemoval):
         now; once they are stored it would have to be looked for."""
         lasts: dict[bytes, Seq] = {}
         found: list[Seq] = []
-        for seq, (subject, _, _) in enumerate(msgs, self.index.last_seq + 1):
-            found.append(lasts[subject] if subject in lasts else self.index.last_of(subject))
+        for seq, (subject, _, _) in enumerate(msgs, self._index.last_seq + 1):
+            found.append(lasts[subject] if subject in lasts else self._index.last_of(subject))
             lasts[subject] = seq
         return found
 
-    def _republish(
-        self, first: Seq, ts: int, msgs: list[Msg], lasts: list[Seq], out: Effects
-    ) -> None:
+    def _republish(self, first: Seq, ts: int, msgs: list[Msg], lasts: list[Seq]) -> None:
+        events = self._changes.out.events
         for at, (subject, headers, payload) in enumerate(msgs):
             fields = {
-                "stream": self.name,
+                "stream": self._content.name,
                 "subject": subject,
                 "seq": first + at,
                 "ts": ts + at,
@@ -179,7 +190,7 @@ class StreamStoring(StreamRemoval):
                 "headers": headers,
                 "payload": payload,
             }
-            out.events.append(("republish", fields))
+            events.append(("republish", fields))
 
 
 def _no_seq_left() -> errors.JsError:
@@ -189,59 +200,59 @@ def _no_seq_left() -> errors.JsError:
 class _Run:
     """Admitted messages with consecutive seqs, not yet written."""
 
-    __slots__ = ("_machine", "first_ts", "flags", "last_seq", "msgs")
+    __slots__ = ("_content", "first_ts", "flags", "last_seq", "msgs")
 
-    def __init__(self, machine: StreamStoring, ts: int) -> None:
-        self._machine = machine
+    def __init__(self, content: StreamContent, ts: int) -> None:
+        self._content = content
         self.first_ts = ts
-        self.last_seq = machine.index.last_seq
+        self.last_seq = content.index.last_seq
         self.msgs: list[Msg] = []
         self.flags: list[int] = []
 
     def add(self, admitted: publish.Admitted) -> Seq:
         """Give the next seq to a message."""
-        machine = self._machine
+        content = self._content
         ts = self.first_ts + len(self.msgs)
         seq = self.last_seq = self.last_seq + 1
         self.msgs.append(admitted.msg)
         self.flags.append(admitted.flags)
-        machine.last_msg_id = admitted.msg_id
+        content.last_msg_id = admitted.msg_id
         if admitted.msg_id:
-            machine.dedupe.remember(admitted.msg_id, seq=seq, ts=ts)
+            content.dedupe.remember(admitted.msg_id, seq=seq, ts=ts)
         if admitted.ttl_ns:
-            machine.expiry.watch(seq, ts + admitted.ttl_ns)
+            content.expiry.watch(seq, ts + admitted.ttl_ns)
         return seq
 
     def add_simple(self, msg: Msg, msg_id: bytes) -> Seq:
         """As `add`, for a message with at most an id and headers of its own."""
-        machine = self._machine
+        content = self._content
         msgs = self.msgs
         seq = self.last_seq = self.last_seq + 1
         if msg_id:
-            machine.dedupe.remember(msg_id, seq=seq, ts=self.first_ts + len(msgs))
-        machine.last_msg_id = msg_id
+            content.dedupe.remember(msg_id, seq=seq, ts=self.first_ts + len(msgs))
+        content.last_msg_id = msg_id
         msgs.append(msg)
         self.flags.append(HAS_HEADERS if msg[1] else 0)
         return seq
 
     def add_all_simple(self, msgs: list[Msg], msg_ids: list[bytes]) -> None:
         """As `add_simple` of each message, all of them with headers."""
-        machine = self._machine
+        content = self._content
         ts = self.first_ts + len(self.msgs)
         seq = self.last_seq + 1
-        if machine.dedupe.window_ns > 0:
-            remember = machine.dedupe.remember
+        if content.dedupe.window_ns > 0:
+            remember = content.dedupe.remember
             for at, msg_id in enumerate(msg_ids):
                 if msg_id:
                     remember(msg_id, seq=seq + at, ts=ts + at)
-        machine.last_msg_id = msg_ids[-1]
+        content.last_msg_id = msg_ids[-1]
         self.msgs += msgs
         self.flags += [HAS_HEADERS] * len(msgs)
         self.last_seq += len(msgs)
 
     def restart(self) -> None:
         """Begin anew after what was stored."""
-        index = self._machine.index
+        index = self._content.index
         self.first_ts = max(self.first_ts, index.last_ts + 1)
         self.last_seq = index.last_seq
         self.msgs = []

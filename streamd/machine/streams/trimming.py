@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.indexes.lookup import IndexLookup
 from streamd.machine.indexes.message_locations import COUNT, FIRST
-from streamd.machine.streams.interest_index import Audience
+from streamd.machine.streams.interest_index import InterestIndex
 from streamd.machine.streams.retention import Limits, is_over_limits, over_limits
 from streamd.subjects import Matcher
 from streamd.types import Seq
@@ -127,7 +127,7 @@ class Unwanted:
     consumer without a filter has yet to get it."""
 
     def __init__(
-        self, index: IndexLookup, audience: Audience[Consumer], but: Consumer | None = None
+        self, index: IndexLookup, audience: InterestIndex[Consumer], but: Consumer | None = None
     ) -> None:
         self._index = index
         self._audience = audience  # as it is at each step
@@ -200,7 +200,7 @@ def reconfigured(
     index: IndexLookup,
     before: Limits,
     after: Limits,
-    audience: Callable[[], Audience[Consumer]],
+    audience: Callable[[], InterestIndex[Consumer]],
 ) -> Iterator[Search]:
     """What a new config takes out, if anything, one search after another."""
     allowed = after.max_per_subject

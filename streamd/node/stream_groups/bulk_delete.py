@@ -104,7 +104,7 @@ class Trimmer:
         consumer = machine.consumers.get(command[2])
         if consumer is None or not machine.limits.is_interest or not self._may_remove():
             return command
-        search = trimming.Unwanted(machine.index, machine.audience(), consumer)
+        search = trimming.Unwanted(machine.index, machine.interest(), consumer)
         if now_ms != self._looked_ms:
             self._looked_ms, self._rows_left = now_ms, limits.TRIM_ROWS
         search.step(limits.TRIM_MSGS, self._rows_left)
@@ -158,13 +158,13 @@ class Trimmer:
         machine = self._machine
         index = machine.index
         if command is None:
-            return trimming.Unwanted(index, machine.audience())
+            return trimming.Unwanted(index, machine.interest())
         if command[0] == commands.PURGE:
             _, _, pattern, seq, keep = command
             return trimming.Purged(index, pattern, seq, keep)
         after = Limits(command[2])
         return trimming.OneAfterAnother(
-            trimming.reconfigured(index, machine.limits, after, machine.audience)
+            trimming.reconfigured(index, machine.limits, after, machine.interest)
         )
 
     def _is_void(self, command: Command | None) -> bool:

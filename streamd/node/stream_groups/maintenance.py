@@ -109,8 +109,8 @@ class StreamMaintenance(Group):
             return
         if self._expiry_at_ns == 0:
             self._expiry_at_ns = self.machine.next_expiry_ns()
-        elif 0 < self.machine.expiry.fresh_ns < self._expiry_at_ns:
-            self._expiry_at_ns = self.machine.expiry.fresh_ns
+        elif 0 < self.machine.content.expiry.fresh_ns < self._expiry_at_ns:
+            self._expiry_at_ns = self.machine.content.expiry.fresh_ns
         if self._expiry_at_ns and self._expiry_at_ns <= self.at_ns:
             command = self.machine.plan_expiry(self.at_ns)
             # Without one: what was to expire has left already, or is behind many that have.

@@ -217,8 +217,8 @@ class StreamGroup(StreamPublishes):
         if wakes_all and (effects.stored_last or is_removed or bereft):
             self._dirty |= dict.fromkeys(cursors.values())
         elif subjects and effects.stored_last:
-            audience = self.machine.audience()
-            for wanting in (audience.of_all, audience.filtered(subjects)):
+            interest = self.machine.interest()
+            for wanting in (interest.of_all, interest.filtered(subjects)):
                 for consumer in wanting:
                     cursor = cursors.get(consumer.uid)
                     if cursor is not None:

@@ -10,7 +10,7 @@ import pytest
 from streamd.machine import commands
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.streams import stream_consumers
-from streamd.machine.streams.interest_index import Audience
+from streamd.machine.streams.interest_index import InterestIndex
 from streamd.subjects import Matcher, matches
 from tests.unit.machine.box import Box
 
@@ -24,7 +24,7 @@ def test_filters_are_those_of_the_matchers() -> None:
         for number, pattern in enumerate(PATTERNS)
     ]
     members.append((99, Matcher([b"a.b", b"a.c"])))
-    audience = Audience(members)
+    audience = InterestIndex(members)
     assert list(audience.of_all) == [5]
     for subject in SUBJECTS:
         wanted = {number for number, each in members if each is not None and each.matches(subject)}
@@ -156,7 +156,7 @@ def test_who_comes_and_goes_changes_nothing_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     box = crowd(retention="interest")
-    made = counted(monkeypatch, Audience, "__init__")
+    made = counted(monkeypatch, InterestIndex, "__init__")
     box.consumer("late", filter_subject="a.5.x")
     box.put(b"a.5.x")
     box.consumer("late", filter_subject="a.6.x")
@@ -170,7 +170,7 @@ def test_who_comes_and_goes_changes_nothing_for_the_others(
 
 def test_a_subject_that_reads_like_a_pattern_has_its_own_takers() -> None:
     members = list(enumerate([Matcher([b"a.b"]), Matcher([b"a.*"]), Matcher([b"x.>"]), None]))
-    audience = Audience(members)
+    audience = InterestIndex(members)
     assert audience.takers(b"a.*") == [3, 1]
     assert audience.takers(b"a.b") == [3, 0, 1]
     audience.put(1, Matcher([b"b.*"]))

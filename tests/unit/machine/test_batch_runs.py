@@ -98,5 +98,5 @@ def test_the_short_way_decides_as_the_long_one(lines: list[tuple[str, ...]]) -> 
         machine = box.machine
         state = machine.state()
         state.pop("bytes")
-        outcomes.append((outcome, state, machine.last_msg_id, machine.dedupe.to_state()))
+        outcomes.append((outcome, state, machine.last_msg_id, machine.content.dedupe.to_state()))
     assert outcomes[0] == outcomes[1]

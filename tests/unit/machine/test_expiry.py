@@ -69,7 +69,7 @@ def test_all_leave_in_their_time_whatever_order_they_came_in(
 
 def test_a_snapshot_says_what_was_so_when_it_was_frozen() -> None:
     box = Box()
-    times = box.machine.expiry
+    times = box.machine.content.expiry
     for number in range(6):
         times.watch(int(box.put(b"a.x")), START_NS + (6 - number) * SECOND)
     frozen = times.freeze()
@@ -128,7 +128,7 @@ def test_what_left_before_its_time_is_not_kept_until_then(first_life: str) -> No
     for number in range(3000):
         last = int(box.put(b"a.%d" % (number % 5), seconds=number % 2, TTL="720h"))
         if number % 50 == 0:
-            held = sizes(machine.expiry)
+            held = sizes(machine.content.expiry)
             most = max(most, sum(held[name] for name in held if name.startswith("Expiry._")))
     assert most < 600, held
     box.do(commands.PURGE, b"", last, 0)
@@ -172,4 +172,4 @@ def test_those_of_one_entry_are_kept_while_others_are_forgotten() -> None:
     for _ in range(10):
         box.store(*[(b"a.%d" % number, headers, b"") for number in range(100)])
     assert box.machine.index.count == 100
-    assert len(joined(box.machine.expiry)) == 100
+    assert len(joined(box.machine.content.expiry)) == 100

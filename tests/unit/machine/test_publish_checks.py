@@ -127,9 +127,9 @@ def test_ids_are_forgotten_when_no_message_has_one_any_more() -> None:
     for number in range(50):
         box.put(b"a.1", Msg_Id=f"m{number}")
     box.put(b"a.1", seconds=110)
-    assert len(box.machine.dedupe) == 50
+    assert len(box.machine.content.dedupe) == 50
     box.put(b"a.1", seconds=11)
-    assert len(box.machine.dedupe) == 0
+    assert len(box.machine.content.dedupe) == 0
 
 
 def test_sizes() -> None:

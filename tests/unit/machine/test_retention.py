@@ -12,6 +12,7 @@ from streamd.machine.base import DROP, SEAL, Effects
 from streamd.machine.indexes.lookup import IndexLookup
 from streamd.machine.indexes.message_locations import FIRST, LAST, SEQS
 from streamd.machine.streams.stream import StreamMachine
+from streamd.store.blocks.block_codec import BlockCodec
 from streamd.types import Entry
 from tests.unit.machine.box import SECOND, Box
 
@@ -519,7 +520,7 @@ def test_index_of_another_moment_is_not_used() -> None:
     again = StreamMachine.restore(
         box.machine.snapshot(),
         stale,
-        codec=box.machine._codec,
+        codec=BlockCodec(),
         columns=box.blocks,
         scan=box.blocks.scan,
     )

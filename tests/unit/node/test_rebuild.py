@@ -119,7 +119,7 @@ def picture(node: Node, name: str = "S") -> dict[str, Any]:
             each.name: (each.info(), sorted(each.pending), each.config)
             for each in machine.consumers.values()
         },
-        "dedupe": sorted(arrival[1:] for arrival in machine.dedupe.arrivals()),
+        "dedupe": sorted(arrival[1:] for arrival in machine.content.dedupe.arrivals()),
         "config": machine.config,
     }
 
