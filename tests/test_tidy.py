@@ -47,6 +47,7 @@ ALLOWED_LINKS = {
 PURE = ("raft", "machine", "protocol")
 PURE_FILES = (
     "node/groups/group.py", "node/groups/block_port.py", "node/catchup/fetch.py",
+    "net/client/session.py", "net/client/profile.py",
     "store/blocks/record_format.py", "store/blocks/footer.py", "store/blocks/block_codec.py",
 )  # fmt: skip
 IMPURE = {

@@ -45,7 +45,7 @@ class RemoteClient(NamedTuple):
         return self.is_administrator
 
     def forbid_publish(self, subject: bytes) -> None:
-        """See ClientSession. Its connection is elsewhere; the answer says it."""
+        """See `Output` in `net/client`. Its connection is elsewhere; the answer says it."""
 
 
 class Forwarding:

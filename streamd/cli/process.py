@@ -21,7 +21,6 @@ from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError, describe
 from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S, UNSERVED_AT_STOP_S
 from streamd.net.client.client_registry import ClientRegistry
-from streamd.net.client.connection import ClientConn
 from streamd.net.client.listener import Listener
 from streamd.net.client.user_info import SystemAnswers, UserInfo
 from streamd.net.monitoring.account_pings import AccountPings
@@ -152,7 +151,7 @@ class ServerProcess:
     async def _start(self) -> None:
         options, log = self._options, self._log
         self._router = router = MessageRouter(domain=options.jetstream.domain)
-        clients: ClientRegistry[ClientConn] = ClientRegistry(options.max_closed_clients)
+        clients = ClientRegistry(options.max_closed_clients)
         answers = SystemAnswers(
             router.publish,
             options,
@@ -190,9 +189,9 @@ class ServerProcess:
             options,
             router,
             clients,
-            self._node,
             server_id=self._server_id,
             server_name=self._server_name,
+            has_jetstream=self._node is not None,
             log=log,
             connections_max=process_resources.connections_max(),
         )

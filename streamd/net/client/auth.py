@@ -1,4 +1,4 @@
-"""Who may connect, and what they may publish and subscribe to.
+"""Authentication of clients, and the permissions that follow: publish, subscribe, administer.
 
 `Authenticator` judges a CONNECT; `UserRights` is what a user with permissions may do, with its
 verdicts cached, since the same subjects come over and over. A connection without permissions has
@@ -26,8 +26,29 @@ _BCRYPT: Final = re.compile(r"^\$2[abxy]\$\d{2}\$")
 
 
 @dataclass(slots=True)
+class ClientPolicy:
+    """The configuration that holds for clients now.
+
+    One object for the life of a server, shared by all its connections: a reload replaces the
+    fields, so everybody who looks later sees the new ones.
+    """
+
+    options: Options
+    auth: Authenticator
+
+    @classmethod
+    def of(cls, options: Options) -> ClientPolicy:
+        return cls(options, Authenticator(options))
+
+    def reload(self, options: Options) -> None:
+        """Use another configuration from here on."""
+        self.options = options
+        self.auth = Authenticator(options, self.auth)
+
+
+@dataclass(slots=True)
 class Identity:
-    """Whom a connection turned out to be."""
+    """User behind a connection, with the account and the permissions that follow."""
 
     user: str = ""
     account: str = ACCOUNT
@@ -40,7 +61,7 @@ class Identity:
 
 
 class Administrators:
-    """Who may ask for what concerns the whole cluster: docs/adr/0034.
+    """Users who may make requests that concern the whole cluster: docs/adr/0034.
 
     Without users everybody may, as ever. A server with one identity, a user with its password or a
     token, has that one as its administrator; so is each user of the system account. Among several
@@ -99,7 +120,7 @@ class Check:
         return self._hash, self._secret
 
     def run(self) -> Identity | None:
-        """Return who it is; None if the secret is wrong."""
+        """Return the identity that the secret proves; None if it is wrong."""
         if self._auth.knows(self._hash, self._secret):  # many come at once with one password
             return self._identity
         try:
@@ -136,7 +157,7 @@ class Authenticator:
 
     @property
     def no_auth_identity(self) -> Identity | None:
-        """Who a connection is that says nothing at all; None: it must say something."""
+        """Identity of a connection that sends no CONNECT; None: it must log in."""
         if not self.is_required:
             return self._administrators.admit(Identity())
         if self._is_open_besides_system:
@@ -145,7 +166,7 @@ class Authenticator:
         return self._identity(user) if user is not None else None
 
     def judge(self, connect: dict[str, Any]) -> Identity | Check | None:
-        """Return who it is, None for a refusal, or a `Check` that still has to run."""
+        """Return the identity, None for a refusal, or a `Check` that still has to run."""
         if not self.is_required:
             return self._administrators.admit(Identity())
         name = _text(connect, "user")
@@ -215,7 +236,7 @@ def _text(connect: dict[str, Any], key: str) -> str:
 
 
 class UserRights:
-    """What one connection may do, from its user's permissions."""
+    """Permissions of one connection: those of its user, and the replies it was granted."""
 
     __slots__ = (
         "_deny_cache",

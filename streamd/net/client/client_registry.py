@@ -6,19 +6,38 @@ The server has one. The listener enters connections, monitoring reads.
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Protocol
 
+from streamd.net.client.profile import ClientProfile
+from streamd.net.client.reauthentication import Judged
 from streamd.net.monitoring.stats import Connection, ConnectionStats, last_stats
 
-Conn = TypeVar("Conn", bound=Connection)
+
+class ClientConnection(Connection, Judged, Protocol):
+    """A connection as the server sees it that counts, informs, judges and ends it."""
+
+    @property
+    def profile(self) -> ClientProfile: ...
+
+    def close(self, reason: str, text: bytes = b"") -> None:
+        """End the connection when its buffered output has gone."""
+
+    def cut_off(self) -> None:
+        """Drop the socket, buffered output and all."""
+
+    def send_info(self, *, is_lame_duck: bool = False) -> None:
+        """Tell the client how the server is now."""
+
+    def apply_options(self) -> None:
+        """Use the limits of a configuration that was read again."""
 
 
-class ClientRegistry(Generic[Conn]):
+class ClientRegistry:
     """Open connections by cid, in the order they came, and counters of all since the start."""
 
     def __init__(self, closed_max: int) -> None:
         """`closed_max`: how many closed connections are remembered."""
-        self.open: dict[int, Conn] = {}
+        self.open: dict[int, ClientConnection] = {}
         self.closed: deque[ConnectionStats] = deque(maxlen=max(0, closed_max))
         # Totals of closed connections; those of open ones are added when somebody asks.
         self.closed_in_msgs = self.closed_in_bytes = 0
@@ -27,7 +46,7 @@ class ClientRegistry(Generic[Conn]):
         self.stale_connections_count = 0
         self.connections_total = 0
 
-    def close(self, conn: Conn) -> None:
+    def close(self, conn: ClientConnection) -> None:
         """Move a connection that ends to the closed ones; its counters join the totals."""
         if self.open.pop(conn.cid, None) is None:
             return

@@ -1,99 +1,246 @@
-"""One client connection: its socket from beginning to end, and what the client asks for.
+"""Client connection: a socket, its timers, and the parts that serve the client behind it.
 
-The parser turns chunks into events, `MessageRouter` routes what is published; publishes and
-subscriptions are checked here in between. The rest is in the classes it is built on:
-`client_session` knows who the client is, `client_output` sends.
+The parser turns chunks into events, the session turns events into actions, the router carries
+messages, and the output sends. The connection owns these parts and moves values between them; it
+also decides when to read: not while a password is tried, not beyond the client's share of the loop,
+and not while a receiver of its publishes is far behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from streamd.limits import CLIENT_SHARE_S, CONGESTED_BYTES
-from streamd.net.client.output import Discard
-from streamd.net.client.session import ClientSession
-from streamd.net.pubsub.message_router import RESERVED_REPLIES
+from streamd.net.client import session as actions
+from streamd.net.client.auth import Check, ClientPolicy, Identity
+from streamd.net.client.busy_poll import BusyPoll
+from streamd.net.client.keep_alive import KeepAlive
+from streamd.net.client.open_connections import OpenConnections
+from streamd.net.client.output import Output
+from streamd.net.client.password_checks import PasswordChecks
+from streamd.net.client.profile import ClientProfile
+from streamd.net.client.server_info import ServerInfo
+from streamd.net.client.session import Action, Session, State, last_of
+from streamd.net.client.slow_consumer import SlowConsumerGuard
+from streamd.net.client.tracing import Tracer
+from streamd.net.pubsub.message_router import RESERVED_REPLIES, MessageRouter
 from streamd.net.pubsub.sublist import Subscription
 from streamd.net.sockets import peer_address
 from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import ClientParser, Event
-from streamd.subjects import is_valid, is_valid_literal
 
-if TYPE_CHECKING:
-    from streamd.net.client.listener import Listener
+_STRANGER: Final = State.STRANGER
 
 
-class ClientConn(ClientSession):
+class Connection(asyncio.Protocol):
     """The server's end of one client connection."""
 
-    __slots__ = ("_parser", "reason", "stop_ns")
+    __slots__ = (
+        "_auth_timer",
+        "_busy_poll",
+        "_connections",
+        "_guard",
+        "_held",
+        "_info",
+        "_is_stalled",
+        "_keep_alive",
+        "_linger_timer",
+        "_loop",
+        "_parser",
+        "_passwords",
+        "_policy",
+        "_router",
+        "_tracer",
+        "_transport",
+        "last_read_ns",
+        "output",
+        "profile",
+        "reason",
+        "session",
+        "stop_ns",
+    )
 
-    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        super().__init__(listener, loop)
-        options = listener.options
+    def __init__(
+        self,
+        policy: ClientPolicy,
+        router: MessageRouter,
+        connections: OpenConnections,
+        passwords: PasswordChecks,
+        info: ServerInfo,
+        busy_poll: BusyPoll,
+        loop: asyncio.AbstractEventLoop,
+        tracer: Tracer | None,
+    ) -> None:
+        """`tracer`: of the log's protocol trace; None: this connection is not traced."""
+        self._policy = policy
+        self._router = router
+        self._connections = connections
+        self._passwords = passwords
+        self._info = info
+        self._busy_poll = busy_poll
+        self._loop = loop
+        self._tracer = tracer
+        options = policy.options
         self._parser = ClientParser(
             max_payload=options.max_payload, max_control_line=options.max_control_line
         )
-        self.stop_ns = 0
+        self._guard = SlowConsumerGuard(policy, loop, self._on_slow)
+        self.last_read_ns = time.time_ns()  # when anything came
+        profile = ClientProfile(policy.auth.no_auth_identity, start_ns=self.last_read_ns)
+        self.profile = profile
+        self.output = Output(
+            router,
+            self._guard,
+            busy_poll,
+            profile,
+            call_soon=loop.call_soon,
+            drop_subscription=self._drop_subscription,
+            stall=self._stall,
+        )
+        self.session = Session(policy, profile, self.output, router.output_queue, time.monotonic_ns)
+        self._keep_alive = KeepAlive(
+            policy,
+            profile,
+            loop,
+            heard_ns=lambda: self.last_read_ns,
+            send_ping=self._send_ping,
+            on_stale=self._on_stale,
+        )
+        self._transport: asyncio.Transport
+        self._auth_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+        # Events that wait: behind a CONNECT whose password is being tried, or for their turn.
+        self._held: list[Event] | None = None
+        self._is_stalled = False
         self.reason = ""
+        self.stop_ns = 0  # 0: still open
 
     # --- the socket -----------------------------------------------------------------------------
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register the connection, and introduce the server to the client."""
+        assert isinstance(transport, asyncio.Transport), transport
         self._transport = transport
         transport.set_write_buffer_limits(high=CONGESTED_BYTES, low=CONGESTED_BYTES // 4)
-        self.ip, self.port = peer_address(transport)
-        refusal = self._listener.register(self)
+        profile = self.profile
+        profile.ip, profile.port = peer_address(transport)
+        refusal = self._connections.admit(self)
+        self._guard.open(transport)
+        write: Callable[[bytes], None] = transport.write
+        if self._tracer is not None:
+            write = self._tracer.begin(write, profile)
+        self.output.open(write)
         if refusal:
             self.close("Maximum Connections Exceeded", refusal)
             return
-        self.out.append(self._listener.info_line(self))
-        self.flush()
-        options = self._listener.options
-        if self._listener.auth.is_required and options.auth_timeout_s > 0:
+        self.output.out.append(self._info.line(cid=self.cid, ip=self.ip))
+        self.output.flush()
+        options = self._policy.options
+        if self._policy.auth.is_required and options.auth_timeout_s > 0:
             self._auth_timer = self._loop.call_later(options.auth_timeout_s, self._on_auth_timeout)
-        self._arm_ping(options.ping_interval_ns / 1e9)
+        self._keep_alive.start()
 
     def data_received(self, data: bytes) -> None:
-        if self.is_closed:
+        """Parse a chunk and handle its events, or hold them."""
+        if self.output.is_closed:
             return
-        attention = self._listener.attention
-        if attention.is_looking:
-            attention.came()
+        busy_poll = self._busy_poll
+        if busy_poll.is_polling:
+            busy_poll.on_input()
         self.last_read_ns = time.time_ns()
-        # What a stranger begins with is seen by its first byte; CONNECT may come in pieces.
-        is_unknown = self._identity is None and self._connect is None
-        if is_unknown and not self._parser.buffered_bytes and data[0] not in b"cC":
-            self._refuse()
-            return
+        session = self.session
+        if session.state is _STRANGER and data[0] not in b"cC":
+            # The first byte tells that a login was not given; CONNECT itself may come in pieces.
+            if self.profile.connect is None and not self._parser.buffered_bytes:
+                self._refuse()
+                return
         events = self._parser.feed(data)
         if self._held is not None:
             # Not before: while nothing is read, nobody notices that a client is gone.
             self._transport.pause_reading()
             self._held += events
-        elif events and not (len(events) == 1 and self._publish_lone(events[0])):
+        elif events:
+            if len(events) == 1 and session.is_plain and self._publish_lone(events[0]):
+                return
             self._handle(events)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.is_closed:
-            self._forget("Read Error" if exc is not None else "Client Closed")
+        """Release everything: the socket is closed."""
+        if not self.output.is_closed:
+            self._end("Read Error" if exc is not None else "Client Closed")
         if self._linger_timer is not None:
             self._linger_timer.cancel()
-        self._listener.gone(self)
+        self._connections.release(self)
 
-    def _forget(self, reason: str) -> None:
+    def pause_writing(self) -> None:
+        """Note that the client is behind (called by the transport)."""
+        self.output.congest()
+
+    def resume_writing(self) -> None:
+        """Note that the client has caught up (called by the transport)."""
+        self.output.relax()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def close(self, reason: str, text: bytes = b"") -> None:
+        """End the connection: buffered output still goes out, with an `-ERR` if there is one."""
+        if self.output.is_closed:
+            return
+        if text:
+            self.output.out.append(b"-ERR '%b'" % text)
+        self.output.write_last()
+        self._end(reason)
+        self._transport.close()
+        # A client that reads no more must not keep its buffer alive.
+        linger_s = self._policy.options.write_deadline_ns / 1e9
+        self._linger_timer = self._loop.call_later(linger_s, self._transport.abort)
+
+    def cut_off(self) -> None:
+        """Drop the socket, buffered output and all."""
+        self._transport.abort()
+
+    def _fail(self, reason: str, text: bytes = b"") -> None:
+        # Publishes of the chunk before the fault count; they are only posted at the chunk's end.
+        self._router.post_collected(self.output)
+        self.close(reason, text)
+
+    def _refuse(self) -> None:
+        self._connections.report_refused(cid=self.cid, ip=self.ip, user=self.user)
+        self._fail("Authentication Failure", b"Authorization Violation")
+
+    def _on_auth_timeout(self) -> None:
+        # A client that is served without a login (`no_auth_user`) has to say something, too.
+        is_silent = self.last_read_ns == self.start_ns
+        if not self.is_closed and (self.profile.identity is None or is_silent):
+            self.close("Authentication Timeout", b"Authentication Timeout")
+
+    def _on_slow(self, reason: str) -> None:
+        self._connections.report_slow(
+            reason, cid=self.cid, ip=self.ip, name=self.name, pending=self.pending_bytes
+        )
+        self._end(reason)
+        self._transport.abort()
+
+    def _on_stale(self) -> None:
+        self._connections.count_stale()
+        self.close("Stale Connection", b"Stale Connection")
+
+    def _end(self, reason: str) -> None:
+        """Release all that this connection holds: it has ended, if not its socket."""
         self.reason = reason
         self.stop_ns = time.time_ns()
-        self._listener.closing(self)  # while its subscriptions can still be seen
-        self.is_closed = True
-        self.out = Discard()
-        for timer in (self._auth_timer, self._ping_timer, self._deadline_timer):
-            if timer is not None:
-                timer.cancel()
-        subs = list(self.subs.values())
-        self.subs.clear()
+        if self._tracer is not None:
+            self._tracer.dropped(self.session.subs)
+        self._connections.close(self)  # while its subscriptions can still be seen
+        self.output.close()
+        self._guard.close()
+        self._keep_alive.stop()
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
+        subs = self.session.end()
         for sub in subs:
             sub.is_open = False
         # From the end: members of groups first, whose messages others would get.
@@ -103,7 +250,7 @@ class ClientConn(ClientSession):
     def _unsubscribe(self, subs: list[Subscription]) -> None:
         """Take out subscriptions that are not open any more: as many as the client's share of the
         loop allows, for it may have had a million, and the rest when others had theirs."""
-        unsubscribe, clock = self._router.subscriptions.unsubscribe, self._output_queue.clock
+        unsubscribe, clock = self._router.subscriptions.unsubscribe, self._router.output_queue.clock
         until = clock() + CLIENT_SHARE_S
         while subs:
             unsubscribe(subs.pop())
@@ -112,198 +259,307 @@ class ClientConn(ClientSession):
         if subs:
             self._loop.call_later(0, self._unsubscribe, subs)
 
-    def options_changed(self) -> None:
-        """The configuration was read again: what a message may have is as it says now."""
-        options = self._listener.options
-        self._parser.limit(
-            max_payload=options.max_payload, max_control_line=options.max_control_line
-        )
-
-    # --- events ---------------------------------------------------------------------------------
+    # --- events and actions ---------------------------------------------------------------------
 
     def _handle(self, events: list[Event]) -> None:
-        router, output_queue = self._router, self._output_queue
+        """Handle events in order; those that must wait are held."""
+        if self._tracer is None:
+            self._handle_chunk(events)
+            return
+        for at, event in enumerate(events):
+            for each in self._tracer.one_by_one(event):
+                self._handle_chunk([each])
+                if self.is_closed:
+                    return
+            if self._held is not None:  # behind a CONNECT whose password is being tried
+                self._held += events[at + 1 :]
+                return
+
+    def _handle_chunk(self, events: list[Event]) -> None:
+        router, output, receive = self._router, self.output, self.session.receive
+        turn = router.output_queue
         router.begin_chunk()
         try:
             for at, event in enumerate(events):
-                kind = event[0]
-                if kind == protocol.PUBS:
-                    left = self._on_publishes(event[1], event[2], event[3], event[4])
-                    if left and not self.is_closed:
-                        self._go_on_later([_last_of(event, left), *events[at + 1 :]])
-                        break
-                elif kind == protocol.PING:
-                    self._on_ping()
-                elif kind == protocol.SUB:
-                    self._on_sub(event[1], event[2], event[3])
-                elif kind == protocol.UNSUB:
-                    self._on_unsub(event[1], event[2])
-                elif kind == protocol.PONG:
-                    self._on_pong()
-                elif kind == protocol.CONNECT:
-                    self._on_connect(event[1])
-                    if self._held is not None:
-                        self._held = list(events[at + 1 :])
-                        break
-                elif kind == protocol.ERROR:
-                    self._fail(event[2], event[1])
-                else:
-                    self._fail("Client Closed")
-                if self.is_closed:
+                rest = self._carry_out(receive(event, self.last_read_ns))
+                if output.is_closed:
                     break
-                if at + 1 < len(events) and output_queue.clock() >= output_queue.until:
+                if rest is not None:
+                    self._go_on_later([rest, *events[at + 1 :]])
+                    break
+                if self._held is not None:
+                    self._held = events[at + 1 :]
+                    break
+                if at + 1 < len(events) and turn.clock() >= turn.until:
                     self._go_on_later(events[at + 1 :])
                     break
         finally:
-            self._touch()
-            router.end_chunk(self)
+            output.touch()
+            router.end_chunk(output)
 
-    # --- publishes ------------------------------------------------------------------------------
+    def _carry_out(self, todo: Iterable[Action]) -> Event | None:
+        """Carry out actions of the session, in order, until the connection is closed.
+
+        Returns the event that is to be received again when others had their turn, if there is one.
+        """
+        output = self.output
+        for action in todo:
+            kind = action[0]
+            if kind == actions.PUBLISH:
+                _, subjects, replies, headers, payloads = action
+                done = self._router.publish_batch(output, subjects, replies, headers, payloads)
+                if done < len(payloads):
+                    rest = last_of(action, len(payloads) - done)
+                    self.session.take_back(rest)
+                    return rest
+            elif kind == actions.SEND:
+                output.out.append(action[1])
+            elif kind == actions.LATER:
+                later: Event = action[1]
+                return later
+            else:
+                self._ACTIONS[kind](self, *action[1:])
+            if output.is_closed:
+                return None
+        return None
+
+    def _send_error(self, text: bytes) -> None:
+        self.output.send_error(text)
+
+    def _subscribe(self, sub: Subscription) -> None:
+        self._router.subscriptions.subscribe(sub)
+
+    def _drop_subscription(self, sub: Subscription) -> None:
+        """End a subscription: UNSUB, or its last message was delivered."""
+        if not sub.is_open:
+            return
+        if self._tracer is not None:
+            self._tracer.dropped((sub.sid,))
+        self.session.subs.pop(sub.sid, None)
+        self._router.subscriptions.unsubscribe(sub)
+
+    def _reroute(self, pattern: bytes) -> None:
+        self._router.subscriptions.table.on_interest_changed(pattern)
+
+    def _on_identified(self) -> None:
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
+            self._auth_timer = None
+        if self._tracer is not None:
+            self._tracer.identified(self.profile)
+        self._keep_alive.on_identified()
+
+    def _note_pong(self) -> None:
+        self._keep_alive.on_pong()
 
     def _publish_lone(self, event: Event) -> bool:
         """Publish the only message of a chunk if that goes to a stream here and to nobody else;
-        False: nothing was done. Clients that wait for each ack send nothing but such chunks."""
-        if event[0] != protocol.PUBS or len(event[4]) != 1 or self._identity is None:
-            return False
-        if self.is_verbose or self.is_pedantic or self.rights is not None:
+        False: nothing was done. Clients that wait for each ack send nothing but such chunks.
+
+        Only for a plain session, whose publishes need no check but these.
+        """
+        if event[0] != protocol.PUBS or len(event[4]) != 1 or self._tracer is not None:
             return False
         _, (subject,), replies, headers, (payload,) = event
         reply = replies[0] if replies is not None else b""
         header = headers[0] if headers is not None else b""
-        if reply.startswith(RESERVED_REPLIES) or (header and not self.has_headers):
+        output = self.output
+        if reply.startswith(RESERVED_REPLIES) or (header and not output.has_headers):
             return False
-        if not self._router.publish_lone(self, subject, reply, header, payload):
+        if not self._router.publish_lone(output, subject, reply, header, payload):
             return False
-        self.last_activity_ns = self.last_read_ns
-        self.in_msgs += 1
-        self.in_bytes += len(header) + len(payload)
+        session = self.session
+        session.last_activity_ns = self.last_read_ns
+        session.in_msgs += 1
+        session.in_bytes += len(header) + len(payload)
         return True
 
-    def _on_publishes(
-        self,
-        subjects: list[bytes],
-        replies: list[bytes] | None,
-        headers: list[bytes] | None,
-        payloads: list[bytes],
-    ) -> int:
-        """Returns how many of them are left for later."""
-        if self._identity is None:
-            self._refuse()
-            return 0
-        self.last_activity_ns = self.last_read_ns
-        self.in_msgs += len(payloads)
-        self.in_bytes += sum(map(len, payloads))
-        if headers is not None:
-            self.in_bytes += sum(map(len, headers))
-            if not self.has_headers:
-                self._fail("Protocol Violation")
-                return 0
-        is_checked = self.is_verbose or self.is_pedantic or self.rights is not None
-        if replies is not None and not is_checked:
-            # All between these two begin with `_I` to `_Q`, so none is reserved: one look at the
-            # extremes instead of one at each.
-            if min(replies) < b"_H" or max(replies) >= b"_R":
-                is_checked = any(reply.startswith(RESERVED_REPLIES) for reply in replies)
-        publish = self._publish_checked if is_checked else self._publish_all
-        left = len(payloads) - publish(subjects, replies, headers, payloads)
-        if left:  # counted when they come again
-            self.in_msgs -= left
-            self.in_bytes -= sum(map(len, payloads[-left:]))
-            if headers is not None:
-                self.in_bytes -= sum(map(len, headers[-left:]))
-        return left
+    # --- passwords ------------------------------------------------------------------------------
 
-    def _publish_all(
-        self,
-        subjects: list[bytes],
-        replies: list[bytes] | None,
-        headers: list[bytes] | None,
-        payloads: list[bytes],
-    ) -> int:
-        return self._router.publish_batch(self, subjects, replies, headers, payloads)
-
-    def _publish_checked(
-        self,
-        subjects: list[bytes],
-        replies: list[bytes] | None,
-        headers: list[bytes] | None,
-        payloads: list[bytes],
-    ) -> int:
-        """Publish one by one, each with its own checks and its own `+OK` or `-ERR`. Returns how
-        many were dealt with."""
-        now_ns = time.monotonic_ns()
-        router, output_queue = self._router, self._output_queue
-        for at, subject in enumerate(subjects):
-            if at and output_queue.clock() >= output_queue.until:
-                return at
-            reply = replies[at] if replies is not None else b""
-            if self.is_pedantic and not is_valid_literal(subject):
-                self._error(b"Invalid Publish Subject")
-            if self.rights is not None and not self.rights.may_publish(subject, now_ns=now_ns):
-                self._error(b'Permissions Violation for Publish to "%b"' % subject)
-                continue
-            if reply.startswith(RESERVED_REPLIES):
-                self._error(b'Permissions Violation for Publish with Reply of "%b"' % reply)
-                continue
-            if self.is_verbose:
-                self.out.append(b"+OK")
-            router.publish_batch(
-                self,
-                [subject],
-                [reply] if reply else None,
-                [headers[at]] if headers is not None and headers[at] else None,
-                [payloads[at]],
-            )
-            if self.is_closed:
-                break
-        return len(payloads)
-
-    # --- subscriptions --------------------------------------------------------------------------
-
-    def _on_sub(self, subject: bytes, queue: bytes, sid: bytes) -> None:
-        if self._identity is None:
-            self._refuse()
+    def _try_connect(self, check: Check) -> None:
+        if not self._passwords.has_room():
+            # Not "violation": nobody has looked, and clients come again after a timeout.
+            self._fail("Authentication Timeout", b"Authentication Timeout")
             return
-        self.last_activity_ns = self.last_read_ns
-        options = self._listener.options
-        if not self._may_subscribe(subject, queue):
-            self._forbid_subscription(subject, queue)
-            return
-        if options.max_sub_tokens and subject.count(b".") >= options.max_sub_tokens:
-            self._error(
-                b'Permissions Violation for Subscription to "%b", too many tokens' % subject
-            )
-            return
-        if sid not in self.subs:
-            if options.max_subscriptions > 0 and len(self.subs) >= options.max_subscriptions:
-                self._error(b"maximum subscriptions exceeded")
-                return
-            if not is_valid(subject):
-                self._error(b"Invalid Subject")
-                return
-            sub = Subscription(subject, queue, sid, self)
-            sub.is_filtered = self._is_filtered(subject)
-            self.subs[sid] = sub
-            self._router.subscriptions.subscribe(sub)
-        if self.is_verbose:
-            self.out.append(b"+OK")
+        self._held = []
+        self.try_password(check, self._on_checked)
 
-    def _on_unsub(self, sid: bytes, max_msgs: int) -> None:
-        if self._identity is None:
-            self._refuse()
+    def try_password(self, check: Check, done: Callable[[Identity | None], None]) -> None:
+        """Run `check` on another thread; `done` is called on the loop, with None for a connection
+        that was closed before it began."""
+        self._passwords.submit(
+            self._loop, self.ip, check, is_gone=lambda: self.output.is_closed, done=done
+        )
+
+    def _on_checked(self, identity: Identity | None) -> None:
+        """Go on with the events behind CONNECT: its password was tried."""
+        if self.is_closed:
             return
-        self.last_activity_ns = self.last_read_ns
-        sub = self.subs.get(sid)
-        if sub is not None:
-            if max_msgs > sub.delivered_count:
-                sub.max_msgs = max_msgs
-            else:
-                self.drop_subscription(sub)
-        if self.is_verbose:
-            self.out.append(b"+OK")
+        self._router.begin_chunk()
+        try:
+            self._carry_out(self.session.password_checked(identity))
+        finally:
+            self.output.touch()
+            self._router.end_chunk(self.output)
+        self._go_on()
+        if self.session.is_judged_by_old_policy:
+            self._connections.reauthenticate([self])
 
+    def judge_again(self, identity: Identity | None) -> None:
+        """Go on as `identity` after a reload, or end (None)."""
+        self._carry_out(self.session.judge_again(identity))
+        self.output.flush()
 
-def _last_of(event: Event, count: int) -> Event:
-    """The last `count` publishes of a batch, as an event of their own."""
-    columns = [column and column[-count:] for column in event[1:]]
-    return (protocol.PUBS, *columns)
+    # --- others first ---------------------------------------------------------------------------
+
+    def after_others(self, action: Callable[[], None]) -> None:
+        """Call `action` when others had their turn of the loop."""
+        self._loop.call_later(0, action)
+
+    def _go_on_later(self, events: list[Event]) -> None:
+        """Hold events until others had their turn: the client's share of the loop is used up."""
+        self._held = events
+        self._transport.pause_reading()
+        self.after_others(self._go_on)
+
+    def _go_on(self) -> None:
+        """Handle the events that were held, unless there is still a reason to hold them; then read
+        again."""
+        if self.is_closed or self.is_being_checked or self._is_stalled:
+            return
+        events, self._held = self._held, None
+        self._transport.resume_reading()
+        if events:
+            self._handle(events)
+
+    def _stall(self, rest_s: float) -> None:
+        """Read no more for a moment: a receiver of this client's publishes is far behind."""
+        if not self._is_stalled and not self.is_closed and not self.is_being_checked:
+            self._is_stalled = True
+            self._transport.pause_reading()
+            self._loop.call_later(rest_s, self._unstall)
+
+    def _unstall(self) -> None:
+        self._is_stalled = False
+        self._go_on()
+
+    # --- for the server -------------------------------------------------------------------------
+
+    def apply_options(self) -> None:
+        """Use the limits of a configuration that was read again."""
+        options = self._policy.options
+        self._parser.limit(
+            max_payload=options.max_payload, max_control_line=options.max_control_line
+        )
+
+    def send_info(self, *, is_lame_duck: bool = False) -> None:
+        """Tell the client how the server is now; not a client that would not understand."""
+        if self.session.is_told_infos and not self.is_closed:
+            line = self._info.line(cid=self.cid, ip=self.ip, is_lame_duck=is_lame_duck)
+            self.output.out.append(line)
+            if not self._router.output_queue.is_in_chunk:
+                self.output.flush()
+
+    def _send_connect_info(self) -> None:
+        line = self._info.line(cid=self.cid, ip=self.ip, is_connect_info=True)
+        self.output.out.append(line)
+
+    def _send_ping(self) -> None:
+        self.output.out.append(b"PING")
+        self.output.flush()
+
+    # --- for monitoring -------------------------------------------------------------------------
+
+    @property
+    def cid(self) -> int:
+        return self.profile.cid
+
+    @property
+    def ip(self) -> str:
+        return self.profile.ip
+
+    @property
+    def port(self) -> int:
+        return self.profile.port
+
+    @property
+    def is_closed(self) -> bool:
+        return self.output.is_closed
+
+    @property
+    def is_being_checked(self) -> bool:
+        """True while the password of a CONNECT is tried."""
+        return self.session.state is State.CHECKING
+
+    @property
+    def connect(self) -> dict[str, Any] | None:
+        """Options of the client's CONNECTs; None: there was none yet."""
+        return self.profile.connect
+
+    @property
+    def start_ns(self) -> int:
+        return self.profile.start_ns
+
+    @property
+    def last_activity_ns(self) -> int:
+        """When messages last came or went, or subscriptions changed; a PING is no activity."""
+        return max(self.session.last_activity_ns, self.output.last_sent_ns)
+
+    @property
+    def rtt_ns(self) -> int:
+        return self.profile.rtt_ns
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that wait for the client to read them."""
+        return self._guard.waiting_bytes
+
+    @property
+    def in_msgs(self) -> int:
+        return self.session.in_msgs
+
+    @property
+    def in_bytes(self) -> int:
+        return self.session.in_bytes
+
+    @property
+    def out_msgs(self) -> int:
+        return self.output.out_msgs
+
+    @property
+    def out_bytes(self) -> int:
+        return self.output.out_bytes
+
+    @property
+    def subs(self) -> dict[bytes, Subscription]:
+        """Open subscriptions by sid."""
+        return self.session.subs
+
+    @property
+    def user(self) -> str:
+        return self.profile.user
+
+    @property
+    def name(self) -> str:
+        return self.profile.name
+
+    @property
+    def lang(self) -> str:
+        return self.profile.lang
+
+    @property
+    def version(self) -> str:
+        return self.profile.version
+
+    _ACTIONS: Final[dict[int, Callable[..., None]]] = {
+        actions.SUBSCRIBE: _subscribe,
+        actions.UNSUBSCRIBE: _drop_subscription,
+        actions.REROUTE: _reroute,
+        actions.SEND_ERROR: _send_error,
+        actions.SEND_INFO: _send_connect_info,
+        actions.IDENTIFIED: _on_identified,
+        actions.TRY_PASSWORD: _try_connect,
+        actions.NOTE_PONG: _note_pong,
+        actions.REFUSE: _refuse,
+        actions.FAIL: _fail,
+    }

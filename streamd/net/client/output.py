@@ -1,174 +1,217 @@
-"""What a client connection sends: lines and blobs, acks of its publishes, and errors.
+"""Output of one client connection: lines that wait to be written, and acks of its publishes.
 
-Output is collected in `out` as lines without CRLF and written once per chunk or turn (`flush`). A
-client that reads too slowly is cut off, so what waits for it stays bounded. An object of this class
-is also where the acks of a client's publishes come back (`node.ports.PublishSink`).
+Lines are collected in `out` without their CRLF and written once per chunk or turn (`flush`): one
+`join`, one call of the transport. A client that reads too slowly is cut off by the guard, so what
+waits for it stays bounded.
+
+`Output` is also the client as message routing knows it (`pubsub`: the receiver of deliveries, the
+publisher of what the client sends), so that a delivery finds all it needs in one object: the lines,
+the counters, and what the client may be sent. Those settings are the session's; it alone changes
+them. Streams send the acks of publishes here (`node.ports.PublishSink`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from streamd.net.client.auth import UserRights
+from streamd.net.client.busy_poll import BusyPoll
+from streamd.net.client.profile import ClientProfile
+from streamd.net.client.slow_consumer import SlowConsumerGuard
+from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.pubacks import ack_body, ack_line, ack_run, shared_prefix
 from streamd.net.pubsub.sublist import Subscription
 
-if TYPE_CHECKING:
-    from streamd.net.client.listener import Listener
 
-
-class ClientOutput(asyncio.Protocol):
-    """The part of `ClientConn` that sends."""
+class Output:
+    """Lines on their way to one client. Nothing is sent before `open` or after `close`."""
 
     __slots__ = (
-        "_deadline_timer",
-        "_given_bytes",
-        "_linger_timer",
-        "_listener",
-        "_loop",
-        "_output_queue",
+        "_busy_poll",
+        "_call_soon",
+        "_guard",
+        "_queue",
         "_router",
         "_sent_msgs",
-        "_transport",
-        "cid",
-        "ip",
+        "_table",
+        "_write_bytes",
+        "drop_subscription",
+        "has_echo",
+        "has_headers",
         "is_closed",
         "is_congested",
         "is_dirty",
-        "last_activity_ns",
-        "name",
+        "is_granting_replies",
+        "is_told_no_responders",
+        "last_sent_ns",
         "out",
         "out_bytes",
         "out_msgs",
-        "port",
+        "profile",
+        "rights",
+        "stall",
     )
 
-    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._listener = listener
-        self._router = listener.router
-        self._output_queue = listener.router.output_queue
-        self._loop = loop or asyncio.get_running_loop()
-        self._transport: Any = None
-        self._deadline_timer: asyncio.TimerHandle | None = None
-        self._given_bytes = 0  # to the transport, since that timer runs
-        self._linger_timer: asyncio.TimerHandle | None = None
-        self.cid = 0
-        self.ip = ""
-        self.port = 0
-        self.name = ""
-        self.out_msgs = self.out_bytes = 0
+    def __init__(
+        self,
+        router: MessageRouter,
+        guard: SlowConsumerGuard,
+        busy_poll: BusyPoll,
+        profile: ClientProfile,
+        *,
+        call_soon: Callable[..., Any],
+        drop_subscription: Callable[[Subscription], None],
+        stall: Callable[[float], None],
+    ) -> None:
+        """`drop_subscription` ends a subscription that had its last message; `stall` has the client
+        read no more for some seconds, since a receiver of its publishes is far behind."""
+        self._router = router
+        self._queue = router.output_queue
+        self._table = router.subscriptions.table
+        self._guard = guard
+        self._busy_poll = busy_poll
+        self._call_soon = call_soon
+        self._write_bytes: Callable[[bytes], None] = _not_open
         self._sent_msgs = 0  # `out_msgs` at the last flush
-        # When messages came or went, or subscriptions changed; signs of life are no activity.
-        self.last_activity_ns = time.time_ns()
+        self.profile = profile
+        self.drop_subscription = drop_subscription
+        self.stall = stall
         self.out: list[bytes] = []
-        self.is_dirty = False  # in PubSub's list of those to flush
+        self.out_msgs = self.out_bytes = 0
+        self.last_sent_ns = 0  # when messages were last sent; signs of life are no activity
+        self.is_dirty = False  # in the router's list of outputs to flush
         self.is_congested = False
         self.is_closed = False
+        # Settings of deliveries: those of a client that sends no CONNECT.
+        self.has_echo = True
+        self.has_headers = False
+        self.is_told_no_responders = False
+        self.rights: UserRights | None = None
+        self.is_granting_replies = False
+
+    def open(self, write_bytes: Callable[[bytes], None]) -> None:
+        """Write by `write_bytes` from here on."""
+        self._write_bytes = write_bytes
+
+    def close(self) -> None:
+        """Take no more lines; those that were collected are lost if they were not written."""
+        self.is_closed = True
+        self.out = Discard()
 
     # --- lines and blobs ------------------------------------------------------------------------
 
     def flush(self) -> bool:
-        """Write what was collected. True if so much waits that whoever fills it should rest."""
+        """Write the collected lines; True if so much waits that their source should rest."""
         out = self.out
         if not out:
             return False
         if self._sent_msgs != self.out_msgs:
             self._sent_msgs = self.out_msgs
-            self.last_activity_ns = time.time_ns()
+            self.last_sent_ns = time.time_ns()
         out.append(b"")
         data = b"\r\n".join(out)
         out.clear()
         return self._write(data)
 
+    def write_last(self) -> None:
+        """Write the collected lines of a connection that ends: nothing follows from how many
+        bytes wait."""
+        if self.out:
+            self.out.append(b"")
+            self._write_bytes(b"\r\n".join(self.out))
+
     def send_blob(self, blob: bytes) -> None:
-        """Send whole messages, CRLFs and all, behind what was collected before."""
+        """Send whole messages, CRLFs and all, behind the lines that were collected before."""
         if self.is_closed or not blob:
             return
-        if self.out or self._output_queue.is_in_chunk:
+        if self.out or self._queue.is_in_chunk:
             self.out.append(blob[:-2])
-            if not self._output_queue.is_in_chunk:
+            if not self._queue.is_in_chunk:
                 self.flush()
             elif not self.is_dirty:
                 self.is_dirty = True
-                self._output_queue.dirty.append(self)
+                self._queue.dirty.append(self)
             return
-        self.last_activity_ns = time.time_ns()
+        self.last_sent_ns = time.time_ns()
         self._write(blob)
 
-    def _write(self, data: bytes) -> bool:
-        """True if so much waits that whoever fills it should rest."""
-        if self.is_congested:
-            self._given_bytes += len(data)
-        self._transport.write(data)
-        return self.is_congested and self._is_near_limit()
-
-    def _touch(self) -> None:
-        if self.out and not self.is_dirty:
-            self.is_dirty = True
-            self._output_queue.dirty.append(self)
-
-    def _error(self, text: bytes) -> None:
+    def send_error(self, text: bytes) -> None:
+        """Tell the client of a fault that does not end the connection."""
         self.out.append(b"-ERR '%b'" % text)
-        self._touch()
+        self.touch()
 
     def forbid_publish(self, subject: bytes) -> None:
         """Tell the client that nobody may publish to `subject`."""
-        self._error(b'Permissions Violation for Publish to "%b"' % subject)
+        self.send_error(b'Permissions Violation for Publish to "%b"' % subject)
 
-    # --- slow consumers -------------------------------------------------------------------------
+    def touch(self) -> None:
+        """Schedule the collected lines for the end of the chunk."""
+        if self.out and not self.is_dirty:
+            self.is_dirty = True
+            self._queue.dirty.append(self)
 
-    def pause_writing(self) -> None:
+    def _write(self, data: bytes) -> bool:
+        """Write; True if so much waits that the source of it should rest."""
+        if self.is_congested:
+            self._guard.count(len(data))
+        self._write_bytes(data)
+        return self.is_congested and self._guard.is_near_limit()
+
+    # --- congestion -----------------------------------------------------------------------------
+
+    def congest(self) -> None:
+        """Note that the transport holds more than it should."""
         self.is_congested = True
-        if self._deadline_timer is None:
-            self._start_deadline()
+        self._guard.begin_deadline()
 
-    def _start_deadline(self) -> None:
-        """From now on what waits has until the deadline to be gone."""
-        self._given_bytes = 0
-        deadline_s = self._listener.options.write_deadline_ns / 1e9
-        if deadline_s > 0:
-            self._deadline_timer = self._loop.call_later(deadline_s, self._on_write_deadline)
-
-    def resume_writing(self) -> None:
+    def relax(self) -> None:
+        """Note that the transport has room again, and have waiting deliveries go on."""
         self.is_congested = False
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
+        self._guard.relax()
         self._router.on_drained()
 
-    def _is_near_limit(self) -> bool:
-        waiting = self._transport.get_write_buffer_size()
-        limit = self._listener.options.max_pending
-        if waiting > limit and not self.is_closed:
-            self._drop_slow("Slow Consumer (Pending Bytes)")
-            return False
-        return bool(waiting * 4 > limit * 3)
+    # --- the client, as requests and advisories name it ----------------------------------------
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes that wait for the client to read them."""
-        if self._transport is None or self.is_closed:
-            return 0
-        return int(self._transport.get_write_buffer_size())
+    def cid(self) -> int:
+        return self.profile.cid
 
-    def _on_write_deadline(self) -> None:
-        self._deadline_timer = None
-        if self.is_closed:
-            return
-        if self.pending_bytes > self._given_bytes:
-            self._drop_slow("Slow Consumer (Write Deadline)")
-        else:  # all that waits came later: it reads as fast as it is sent messages, a bit behind
-            self._start_deadline()
+    @property
+    def ip(self) -> str:
+        return self.profile.ip
 
-    def _drop_slow(self, reason: str) -> None:
-        self._listener.registry.slow_consumers_count += 1
-        self._listener.on_slow_consumer(self, reason)
-        self._forget(reason)
-        self._transport.abort()
+    @property
+    def start_ns(self) -> int:
+        return self.profile.start_ns
 
-    # --- acks of what it published --------------------------------------------------------------
+    @property
+    def rtt_ns(self) -> int:
+        return self.profile.rtt_ns
+
+    @property
+    def user(self) -> str:
+        return self.profile.user
+
+    @property
+    def name(self) -> str:
+        return self.profile.name
+
+    @property
+    def lang(self) -> str:
+        return self.profile.lang
+
+    @property
+    def version(self) -> str:
+        return self.profile.version
+
+    def may_administer(self, subject: bytes) -> bool:
+        """Return True if this client may make requests that concern the whole cluster."""
+        identity = self.profile.identity
+        return identity is not None and identity.may_administer(subject)
+
+    # --- acks of publishes ----------------------------------------------------------------------
 
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
         """Answer publishes: one write for all of them where the replies allow it."""
@@ -189,7 +232,7 @@ class ClientOutput(asyncio.Protocol):
         self.out_bytes += body_bytes
         sub.delivered_count += 1
         self.send_blob(blob)
-        self._listener.attention.acked(self._loop.call_soon)
+        self._busy_poll.on_ack(self._call_soon)
         return True
 
     def _answer_run(self, stream: bytes, replies: list[bytes], seqs: range) -> bool:
@@ -206,7 +249,7 @@ class ClientOutput(asyncio.Protocol):
 
     def _sole_receiver(self, prefix: bytes | None) -> Subscription | None:
         """Return this connection's subscription if it alone receives all replies of `prefix`."""
-        route = self._router.subscriptions.table.find_under(prefix) if prefix else None
+        route = self._table.find_under(prefix) if prefix else None
         if route is None or len(route.plain) != 1:
             return None
         if route.queues or route.streams or route.remote is not None:
@@ -221,7 +264,7 @@ class ClientOutput(asyncio.Protocol):
         self, stream: bytes, replies: list[bytes], outcomes: Sequence[Any]
     ) -> None:
         router = self._router
-        find = router.subscriptions.table.find
+        find = self._table.find
         for reply, outcome in zip(replies, outcomes, strict=True):
             if reply:
                 body = ack_body(stream, outcome, router.domain_field)
@@ -232,40 +275,15 @@ class ClientOutput(asyncio.Protocol):
                     router.fanout.route_one(None, route, reply, b"", b"", body)
         router.fanout.flush_if_idle()
 
-    # --- the end --------------------------------------------------------------------------------
-
-    def close(self, reason: str, text: bytes = b"") -> None:
-        """End the connection: what is buffered still goes out, with an `-ERR` if there is one."""
-        if self.is_closed:
-            return
-        if text:
-            self.out.append(b"-ERR '%b'" % text)
-        if self.out:
-            self.out.append(b"")
-            self._transport.write(b"\r\n".join(self.out))
-        self._forget(reason)
-        self._transport.close()
-        # A client that reads no more must not keep its buffer alive.
-        linger_s = self._listener.options.write_deadline_ns / 1e9
-        self._linger_timer = self._loop.call_later(linger_s, self._transport.abort)
-
-    def _fail(self, reason: str, text: bytes = b"") -> None:
-        # What the chunk published before the fault counts; it is only posted at the chunk's end.
-        self._router.post_collected(self)
-        self.close(reason, text)
-
-    def cut_off(self) -> None:
-        """Drop the socket with whatever is still buffered."""
-        self._transport.abort()
-
-    def _forget(self, reason: str) -> None:
-        """Subclasses let go of all they hold: this connection has ended, if not its socket."""
-
 
 class Discard(list[bytes]):
-    """Takes the place of a closed connection's output: nothing stays in it."""
+    """Output of a closed connection: keeps nothing that is appended."""
 
     def append(self, item: bytes) -> None: ...
 
     def __iadd__(self, items: Any) -> Discard:  # type: ignore[override, misc]
         return self
+
+
+def _not_open(data: bytes) -> None:
+    raise AssertionError(f"{len(data)} bytes written before the connection was made")

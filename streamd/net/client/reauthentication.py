@@ -1,28 +1,49 @@
-"""After a reload: who is still welcome, and as whom.
+"""Reauthentication after a reload: connections are judged by the new configuration.
 
-A connection whose user is gone, or has another password, ends; one whose permissions changed goes
+A connection ends if its user is gone, or has another password; one whose permissions changed goes
 on with the new ones, without the subscriptions that they no longer allow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from streamd.limits import CLIENT_SHARE_S
 from streamd.net.client.auth import Authenticator, Check, Identity
 
-if TYPE_CHECKING:
-    from streamd.net.client.session import ClientSession
+
+class Judged(Protocol):
+    """A connection that may be judged again."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def is_being_checked(self) -> bool:
+        """True while its password is tried; it is judged again by itself afterwards."""
+
+    @property
+    def connect(self) -> dict[str, Any] | None:
+        """The options of its CONNECTs; None: there was none yet."""
+
+    def judge_again(self, identity: Identity | None) -> None:
+        """Go on as `identity`, or end (None)."""
+
+    def try_password(self, check: Check, done: Callable[[Identity | None], None]) -> None:
+        """Run `check` on another thread; call `done` on the loop."""
+
+    def after_others(self, action: Callable[[], None]) -> None:
+        """Call `action` when others had their turn of the loop."""
 
 
-class Recheck:
-    """Judges connections again, one after the other: a changed bcrypt hash costs a check on
-    another thread, and many connections may share it."""
+class Reauthentication:
+    """Judges connections one after the other: a changed bcrypt hash costs a check on another
+    thread, and many connections may share it."""
 
     def __init__(
         self,
-        conns: list[ClientSession],
+        conns: list[Judged],
         auth: Authenticator,
         is_current: Callable[[], bool],
         clock: Callable[[], float],
@@ -44,28 +65,28 @@ class Recheck:
                 return
             conn = self._conns.pop()
             if conn.is_closed or conn.is_being_checked:
-                continue  # what is checked just now is judged again afterwards
+                continue
             if conn.connect is None:
-                conn.judged_again(self._auth.no_auth_identity)
+                conn.judge_again(self._auth.no_auth_identity)
                 continue
             verdict = self._auth.judge(conn.connect)
             if not isinstance(verdict, Check):
-                conn.judged_again(verdict)
+                conn.judge_again(verdict)
             elif verdict.key in self._refused:
-                conn.judged_again(None)
+                conn.judge_again(None)
             else:
                 self._try(conn, verdict)
                 return
 
-    def _try(self, conn: ClientSession, check: Check) -> None:
+    def _try(self, conn: Judged, check: Check) -> None:
         connect = conn.connect
 
         def tried(identity: Identity | None) -> None:
             if identity is None and not conn.is_closed:
                 self._refused.add(check.key)
             if self._is_current():
-                if conn.connect is connect:  # else it was judged by what it has said since
-                    conn.judged_again(identity)
+                if conn.connect is connect:  # else it was judged by a later CONNECT
+                    conn.judge_again(identity)
                 self.go_on()
 
         conn.try_password(check, tried)

@@ -1,29 +1,91 @@
-"""A client's session: who it is, what it may do, and whether it is still there.
+"""Session of one client: a state machine without I/O. Events of the parser in, actions out.
 
-CONNECT and the check of its password, the rights that follow, INFO, and pings both ways. Passwords
-are checked on another thread; what a client sends behind CONNECT waits until that is done.
+The session knows who the client is, what it may do and which subscriptions it has. It decides; the
+connection acts. It reads no clock, opens no socket and starts no thread: time comes with each
+event, and a password that takes long to check leaves as an action and comes back as a call.
+
+States::
+
+                        CONNECT: judged at once
+                  +-------------------------------------+
+                  |                                     v
+    start --> STRANGER <----------------------------- SERVED <-- start, if no login is required
+                  |     reload: a login is required,    |  ^
+                  |     and nothing was asked yet       |  |
+          CONNECT:|                             CONNECT:|  | password_checked: good
+         bcrypt   |                             bcrypt  |  |
+                  +------------> CHECKING <-------------+  |
+                                    |   +------------------+
+                                    |
+      end (from any state) ---------+----> CLOSED
+
+- STRANGER: a login is required and the client has not given one.
+- CHECKING: another thread tries the password of the last CONNECT.
+- SERVED: the identity of the client is known; for most servers from the first byte on.
+- CLOSED: the connection has ended. Nothing is received, nobody is judged.
+
+Operations by state (`_OPERATIONS` below is this table)::
+
+                 STRANGER    CHECKING    SERVED         CLOSED
+    PUBS         refuse      (held)      publish        -
+    SUB          refuse      (held)      subscribe      -
+    UNSUB        refuse      (held)      unsubscribe    -
+    PING         refuse      (held)      pong           -
+    PONG         note        (held)      note           -
+    CONNECT      connect     (held)      connect        -
+    CLIENT_ERROR leave       (held)      leave          -
+    ERROR        violate     (held)      violate        -
+
+Callers: the connection alone. It passes one event at a time to `receive`, and carries out all
+actions of that event before it passes the next one: a publish may end a subscription of its own
+client, so an action must not be put off. In CHECKING it holds the events; in CLOSED it drops them.
+`password_checked` answers the action TRY_PASSWORD, `judge_again` follows a reload, `end` the end of
+the socket.
+
+Invariants:
+
+- `profile.identity` is None in STRANGER and never None in SERVED.
+- A publish or subscription leaves as an action only if the permissions of that moment allow it.
+- Each open subscription of the client is in `subs`, and nothing else is.
+- Lines (`SEND`) and messages reach the client in the order of the events that caused them.
+- `is_plain` implies SERVED: such a client's publishes need no check but that of their replies.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import Any, Final, Protocol, TypeAlias
 
 from streamd.api.decoding import Shape, decode_one
 from streamd.errors import JsError
-from streamd.net.client.auth import Check, Identity, UserRights
-from streamd.net.client.output import ClientOutput
-from streamd.net.pubsub.sublist import Subscription
+from streamd.net.client.auth import Check, ClientPolicy, Identity, UserRights
+from streamd.net.client.profile import ClientProfile
+from streamd.net.pubsub.message_router import RESERVED_REPLIES
+from streamd.net.pubsub.sublist import Receiver, Subscription
+from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import Event
-from streamd.subjects import is_literal
+from streamd.subjects import is_literal, is_valid, is_valid_literal
 
-if TYPE_CHECKING:
-    from streamd.net.client.listener import Listener
+Action: TypeAlias = tuple[Any, ...]
+"""A kind and its arguments. Kinds:"""
 
-_CONNECT = Shape(
+PUBLISH: Final = protocol.PUBS
+"""(PUBLISH, subjects, replies, headers, payloads): route these; the columns of an event PUBS."""
+SUBSCRIBE: Final = 11  # (SUBSCRIBE, sub)
+UNSUBSCRIBE: Final = 12  # (UNSUBSCRIBE, sub): end it; the connection takes it out of `subs`
+REROUTE: Final = 13  # (REROUTE, pattern): routes of its subscriptions are to be made again
+SEND: Final = 14  # (SEND, line)
+SEND_ERROR: Final = 15  # (SEND_ERROR, text): tell of a fault; the connection goes on
+SEND_INFO: Final = 16  # (SEND_INFO,): the INFO that answers a client's first PING
+IDENTIFIED: Final = 17  # (IDENTIFIED,): a CONNECT was accepted
+TRY_PASSWORD: Final = 18  # (TRY_PASSWORD, check): hold events, run it, call `password_checked`
+NOTE_PONG: Final = 19  # (NOTE_PONG,): the client answered a PING
+LATER: Final = 20  # (LATER, event): the turn is over; receive this when others had theirs
+REFUSE: Final = 21  # (REFUSE,): the client is not let in; end the connection
+FAIL: Final = 22  # (FAIL, reason, text): end the connection, with an `-ERR` if there is a text
+
+_CONNECT: Final = Shape(
     "ClientOpts",
     {
         **dict.fromkeys(("verbose", "pedantic", "echo", "headers", "no_responders"), "bool"),
@@ -34,319 +96,380 @@ _CONNECT = Shape(
         "protocol": "int",
     },
 )
-_FIRST_PING_S = 2.0  # after CONNECT, so that the round trip time is known soon
+_OK: Final[Action] = (SEND, b"+OK")
+_PONG: Final[Action] = (SEND, b"PONG")
+_REFUSED: Final = ((REFUSE,),)
+_VIOLATION: Final[Action] = (FAIL, "Protocol Violation", b"")
 
 
-class ClientSession(ClientOutput):
-    """The part of `ClientConn` that knows whom it serves."""
+class State(Enum):
+    """States of a session; see the page above."""
+
+    STRANGER = "stranger"
+    CHECKING = "checking"
+    SERVED = "served"
+    CLOSED = "closed"
+
+
+class Deliveries(Receiver, Protocol):
+    """The client as deliveries see it; the session alone changes these settings of it."""
+
+    has_echo: bool
+    has_headers: bool
+    is_told_no_responders: bool
+    rights: UserRights | None
+    is_granting_replies: bool
+
+
+class Turn(Protocol):
+    """The client's share of the loop: over when `clock()` has reached `until`."""
+
+    until: float
+    clock: Callable[[], float]
+
+
+class Session:
+    """Everything that one client is and has, apart from its socket."""
 
     __slots__ = (
-        "_auth_timer",
-        "_connect",
-        "_first_ping_is_due",
-        "_has_rtt",
-        "_held",
-        "_identity",
-        "_is_stalled",
+        "_deliveries",
+        "_is_first_ping_due",
+        "_is_pedantic",
+        "_is_verbose",
         "_judge",
-        "_ping_sent",
-        "_ping_timer",
-        "_pings_out",
-        "has_echo",
-        "has_headers",
+        "_monotonic_ns",
+        "_operations",
+        "_policy",
+        "_turn",
         "in_bytes",
         "in_msgs",
-        "is_being_checked",
-        "is_granting_replies",
-        "is_pedantic",
-        "is_told_no_responders",
-        "is_verbose",
-        "lang",
-        "last_read_ns",
+        "is_plain",
+        "last_activity_ns",
+        "profile",
         "protocol_level",
-        "rights",
-        "rtt_ns",
-        "start_ns",
+        "state",
         "subs",
-        "user",
-        "version",
     )
 
-    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        super().__init__(listener, loop)
-        # None until it is known who this is; a server without authentication knows at once.
-        self._identity: Identity | None = listener.auth.no_auth_identity
-        self._connect: dict[str, Any] | None = None
-        self._judge = listener.auth  # of the last CONNECT
-        # Events that wait: behind a CONNECT whose password is being checked, or for their turn.
-        self._held: list[Event] | None = None
-        self.is_being_checked = False  # another thread tries the password
-        self._first_ping_is_due = False  # the client's first PING is answered with an INFO too
-        self._auth_timer: asyncio.TimerHandle | None = None
-        self._ping_timer: asyncio.TimerHandle | None = None
-        self._ping_sent = 0.0
-        self._pings_out = 0
-        self._is_stalled = False
-        self.lang = self.version = self.user = ""
-        self.start_ns = self.last_read_ns = self.last_activity_ns  # when anything came
-        self.rtt_ns = 0
-        self._has_rtt = False  # by a PING; before that it is what CONNECT took to come
-        self.in_msgs = self.in_bytes = 0
-        self.subs: dict[bytes, Subscription] = {}
-        self.rights: UserRights | None = None
-        self.is_granting_replies = False
-        # What a client gets that sends no CONNECT.
-        self.is_verbose = self.is_pedantic = self.has_echo = True
-        self.has_headers = self.is_told_no_responders = False
+    def __init__(
+        self,
+        policy: ClientPolicy,
+        profile: ClientProfile,
+        deliveries: Deliveries,
+        turn: Turn,
+        monotonic_ns: Callable[[], int],
+    ) -> None:
+        """`deliveries` stands for the client in its subscriptions (`Subscription.conn`)."""
+        self._policy = policy
+        self._judge = policy.auth  # of the last CONNECT
+        self._deliveries = deliveries
+        self._turn = turn
+        self._monotonic_ns = monotonic_ns
+        self._is_verbose = self._is_pedantic = True  # as of a client that sends no CONNECT
+        self._is_first_ping_due = False  # the client's first PING is answered with an INFO too
+        self.profile = profile
         self.protocol_level = 0
+        self.last_activity_ns = profile.start_ns
+        self.in_msgs = self.in_bytes = 0
+        self.subs: dict[bytes, Subscription] = {}  # by sid
+        self.is_plain = False
+        self._enter(State.STRANGER if profile.identity is None else State.SERVED)
 
-    def _handle(self, events: list[Event]) -> None:
-        """Subclasses take what the client sent."""
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._operations = _OPERATIONS[state]
+        is_checked = self._is_verbose or self._is_pedantic or self._deliveries.rights is not None
+        self.is_plain = state is State.SERVED and not is_checked
+
+    def receive(self, event: Event, now_ns: int) -> Iterable[Action]:
+        """Take the next event, which came at `now_ns`, and return the actions that follow."""
+        return self._operations[event[0]](self, event, now_ns)
+
+    def end(self) -> list[Subscription]:
+        """Close the session; returns the subscriptions that it had."""
+        subs = list(self.subs.values())
+        self.subs.clear()
+        self._enter(State.CLOSED)
+        return subs
+
+    @property
+    def is_told_infos(self) -> bool:
+        """True if the client understands an INFO that it did not ask for."""
+        return self.protocol_level >= 1 and not self._is_first_ping_due
+
+    @property
+    def is_judged_by_old_policy(self) -> bool:
+        """True if the configuration was read again since the last CONNECT was judged."""
+        return self._judge is not self._policy.auth
 
     # --- handshake ------------------------------------------------------------------------------
 
-    def _on_connect(self, text: bytes) -> None:
-        self.last_activity_ns = self.last_read_ns
+    def _connect(self, event: Event, now_ns: int) -> Iterable[Action]:
+        self.last_activity_ns = now_ns
         try:
-            connect = decode_one(text, _CONNECT)
+            connect = decode_one(event[1], _CONNECT)
         except JsError:
-            self._fail("Protocol Violation")
-            return
-        if self._connect is not None:
-            connect = {**self._connect, **connect}  # what it does not say again still holds
-            for sub in list(self.subs.values()):
-                self.drop_subscription(sub)
+            return (_VIOLATION,)
+        profile = self.profile
+        actions: list[Action] = []
+        if profile.connect is not None:
+            connect = {**profile.connect, **connect}  # options that are not named again still hold
+            actions += [(UNSUBSCRIBE, sub) for sub in self.subs.values()]
         else:
-            self.rtt_ns = max(1, self.last_read_ns - self.start_ns)
-        self._connect = connect
-        self._judge = self._listener.auth
+            profile.rtt_ns = max(1, now_ns - profile.start_ns)
+        profile.connect = connect
+        self._judge = self._policy.auth
         verdict = self._judge.judge(connect)
         if connect.get("account") or connect.get("new_account"):
             verdict = None
         if isinstance(verdict, Check):
-            if not self._listener.passwords.has_room():
-                # Not "violation": nobody has looked, and clients come again after a timeout.
-                self._fail("Authentication Timeout", b"Authentication Timeout")
-                return
-            self._held = []
-            self.is_being_checked = True
-            self.try_password(verdict, self._on_checked)
-            return
-        self._welcome(verdict)
+            self._enter(State.CHECKING)
+            actions.append((TRY_PASSWORD, verdict))
+        else:
+            actions += self._welcome(verdict)
+        return actions
 
-    def try_password(self, check: Check, done: Callable[[Identity | None], None]) -> None:
-        """Run `check` on another thread; `done` is called on the loop, with None for who is gone
-        before it began."""
-        self._listener.passwords.submit(
-            self._loop, self.ip, check, is_gone=lambda: self.is_closed, done=done
-        )
+    def password_checked(self, identity: Identity | None) -> Iterable[Action]:
+        """Go on with the CONNECT behind TRY_PASSWORD: as `identity`, or refused (None)."""
+        assert self.state is State.CHECKING, self.state
+        return self._welcome(identity)
 
-    def _on_checked(self, identity: Identity | None) -> None:
-        """The password was checked on another thread; go on with what came behind CONNECT."""
-        self.is_being_checked = False
-        if self.is_closed:
-            return
-        self._router.begin_chunk()
-        try:
-            self._welcome(identity)
-        finally:
-            self._touch()
-            self._router.end_chunk(self)
-        self._go_on()
-        if self._judge is not self._listener.auth:  # a reload in between
-            self._listener.recheck([self])
-
-    def _welcome(self, identity: Identity | None) -> None:
-        connect = self._connect
+    def _welcome(self, identity: Identity | None) -> Iterable[Action]:
+        profile, deliveries = self.profile, self._deliveries
+        connect = profile.connect
         assert connect is not None
         if identity is None:
-            self.user = connect.get("user", "")  # whom the log names
-            self._refuse()
-            return
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
-            self._auth_timer = None
-        self._take(identity)
+            profile.user = connect.get("user", "")  # for the log
+            return _REFUSED
+        self._set_identity(identity)
+        actions: list[Action] = [(IDENTIFIED,)]
         self.protocol_level = connect.get("protocol", 0)
         if self.protocol_level not in (0, 1):
-            self._fail("Bad Client Protocol Version", b"invalid client protocol")
-            return
-        self.is_verbose = connect.get("verbose", True)
-        self.is_pedantic = connect.get("pedantic", True)
-        self.has_echo = connect.get("echo", True)
-        self.has_headers = (
-            connect.get("headers", False) and self._listener.options.has_header_support
+            actions.append((FAIL, "Bad Client Protocol Version", b"invalid client protocol"))
+            return actions
+        self._is_verbose = connect.get("verbose", True)
+        self._is_pedantic = connect.get("pedantic", True)
+        deliveries.has_echo = connect.get("echo", True)
+        deliveries.has_headers = (
+            connect.get("headers", False) and self._policy.options.has_header_support
         )
-        self.is_told_no_responders = connect.get("no_responders", False)
-        self.name = connect.get("name", "")
-        self.lang = connect.get("lang", "")
-        self.version = connect.get("version", "")
-        if self.is_told_no_responders and not self.has_headers:
-            self._fail("No Responders Requires Headers", b"no responders requires headers support")
-            return
-        if self.is_verbose:
-            self.out.append(b"+OK")
-        self._first_ping_is_due = True
-        interval = min(_FIRST_PING_S, self._listener.options.ping_interval_ns / 1e9)
-        self._arm_ping(interval * (1 + 0.2 * random.random()))
+        deliveries.is_told_no_responders = connect.get("no_responders", False)
+        profile.name = connect.get("name", "")
+        profile.lang = connect.get("lang", "")
+        profile.version = connect.get("version", "")
+        self._is_first_ping_due = True
+        self._enter(State.SERVED)
+        if deliveries.is_told_no_responders and not deliveries.has_headers:
+            text = b"no responders requires headers support"
+            actions.append((FAIL, "No Responders Requires Headers", text))
+        elif self._is_verbose:
+            actions.append(_OK)
+        return actions
 
-    def _take(self, identity: Identity) -> None:
-        """Be `identity` from now on."""
-        self._identity = identity
-        self.user = identity.user
-        self.rights = None if identity.permissions is None else UserRights(identity.permissions)
-        self.is_granting_replies = self.rights is not None and self.rights.is_granting_replies
+    def _set_identity(self, identity: Identity) -> None:
+        profile, deliveries = self.profile, self._deliveries
+        profile.identity = identity
+        profile.user = identity.user
+        rights = None if identity.permissions is None else UserRights(identity.permissions)
+        deliveries.rights = rights
+        deliveries.is_granting_replies = rights is not None and rights.is_granting_replies
+        self._enter(State.SERVED)
 
-    def _refuse(self) -> None:
-        self._listener.on_auth_refused(self)
-        self._fail("Authentication Failure", b"Authorization Violation")
+    def judge_again(self, identity: Identity | None) -> Iterable[Action]:
+        """Go on as `identity`, the verdict of a configuration that was read again; None: end.
 
-    def _on_auth_timeout(self) -> None:
-        # Who is served without a login (`no_auth_user`) has to say something nevertheless.
-        is_silent = self.last_read_ns == self.start_ns
-        if not self.is_closed and (self._identity is None or is_silent):
-            self.close("Authentication Timeout", b"Authentication Timeout")
-
-    def send_info(self, *, is_lame_duck: bool = False) -> None:
-        """Tell the client how the server is now; not to clients that would not understand."""
-        if self.protocol_level >= 1 and not self._first_ping_is_due and not self.is_closed:
-            self.out.append(self._listener.info_line(self, is_lame_duck=is_lame_duck))
-            if not self._output_queue.is_in_chunk:
-                self.flush()
-
-    @property
-    def identity(self) -> Identity | None:
-        """Who this is; None: not known yet."""
-        return self._identity
-
-    def may_administer(self, subject: bytes) -> bool:
-        """True if this client may ask for what concerns the whole cluster."""
-        return self._identity is not None and self._identity.may_administer(subject)
-
-    @property
-    def connect(self) -> dict[str, Any] | None:
-        """What CONNECT said; None: there was none yet."""
-        return self._connect
-
-    # --- subscriptions and rights ---------------------------------------------------------------
-
-    def judged_again(self, identity: Identity | None) -> None:
-        """The configuration was read again: go on as who this is by it, or end (None)."""
-        before = self._identity
-        if self.is_closed or before is None:
-            return
+        The subscriptions that it no longer allows end.
+        """
+        if self.state is not State.SERVED:
+            return ()
         if identity is None:
-            if self._connect is None and not (self.subs or self.in_msgs):
-                self._identity = None  # nothing was asked yet: whoever it is must say so
-            else:
-                self._refuse()
-            return
-        if identity == before:
-            return
-        self._take(identity)
-        for sub in list(self.subs.values()):
+            if self.profile.connect is None and not (self.subs or self.in_msgs):
+                self.profile.identity = None  # nothing was asked yet: the client may still log in
+                self._enter(State.STRANGER)
+                return ()
+            return _REFUSED
+        if identity == self.profile.identity:
+            return ()
+        self._set_identity(identity)
+        actions: list[Action] = []
+        for sub in self.subs.values():
             if not self._may_subscribe(sub.pattern, sub.queue):
-                self._forbid_subscription(sub.pattern, sub.queue, b' (sid "%b")' % sub.sid)
-                self.drop_subscription(sub)
+                which = b' (sid "%b")' % sub.sid
+                actions.append((SEND_ERROR, _forbidden(sub.pattern, sub.queue, which)))
+                actions.append((UNSUBSCRIBE, sub))
                 continue
             is_filtered = self._is_filtered(sub.pattern)
             if sub.is_filtered != is_filtered:
                 sub.is_filtered = is_filtered
-                self._router.subscriptions.table.on_interest_changed(sub.pattern)
-        self.flush()
+                actions.append((REROUTE, sub.pattern))
+        return actions
+
+    # --- publishes ------------------------------------------------------------------------------
+
+    def _publish(self, event: Event, now_ns: int) -> Iterable[Action]:
+        _, _, replies, headers, payloads = event
+        self.last_activity_ns = now_ns
+        self.in_msgs += len(payloads)
+        self.in_bytes += sum(map(len, payloads))
+        if headers is not None:
+            self.in_bytes += sum(map(len, headers))
+            if not self._deliveries.has_headers:
+                return (_VIOLATION,)
+        if not self.is_plain:
+            return self._publish_checked(event)
+        # All between these two begin with `_I` to `_Q`, so none is reserved: one look at the
+        # extremes instead of one at each.
+        if replies is not None and (min(replies) < b"_H" or max(replies) >= b"_R"):
+            if any(reply.startswith(RESERVED_REPLIES) for reply in replies):
+                return self._publish_checked(event)
+        return (event,)
+
+    def _publish_checked(self, event: Event) -> Iterator[Action]:
+        """Publish one by one, each with its own checks and its own `+OK` or `-ERR`."""
+        _, subjects, replies, headers, payloads = event
+        now_ns = self._monotonic_ns()
+        turn = self._turn
+        rights = self._deliveries.rights
+        for at, subject in enumerate(subjects):
+            if at and turn.clock() >= turn.until:
+                rest = last_of(event, len(payloads) - at)
+                self.take_back(rest)
+                yield (LATER, rest)
+                return
+            reply = replies[at] if replies is not None else b""
+            if self._is_pedantic and not is_valid_literal(subject):
+                yield (SEND_ERROR, b"Invalid Publish Subject")
+            if rights is not None and not rights.may_publish(subject, now_ns=now_ns):
+                yield (SEND_ERROR, b'Permissions Violation for Publish to "%b"' % subject)
+                continue
+            if reply.startswith(RESERVED_REPLIES):
+                text = b'Permissions Violation for Publish with Reply of "%b"' % reply
+                yield (SEND_ERROR, text)
+                continue
+            if self._is_verbose:
+                yield _OK
+            yield (
+                PUBLISH,
+                [subject],
+                [reply] if reply else None,
+                [headers[at]] if headers is not None and headers[at] else None,
+                [payloads[at]],
+            )
+
+    def take_back(self, event: Event) -> None:
+        """Count publishes as not received yet: they will be received again."""
+        _, _, _, headers, payloads = event
+        self.in_msgs -= len(payloads)
+        self.in_bytes -= sum(map(len, payloads))
+        if headers is not None:
+            self.in_bytes -= sum(map(len, headers))
+
+    # --- subscriptions --------------------------------------------------------------------------
+
+    def _subscribe(self, event: Event, now_ns: int) -> Iterable[Action]:
+        _, subject, queue, sid = event
+        self.last_activity_ns = now_ns
+        options = self._policy.options
+        if not self._may_subscribe(subject, queue):
+            return ((SEND_ERROR, _forbidden(subject, queue)),)
+        if options.max_sub_tokens and subject.count(b".") >= options.max_sub_tokens:
+            text = b'Permissions Violation for Subscription to "%b", too many tokens' % subject
+            return ((SEND_ERROR, text),)
+        actions: list[Action] = []
+        if sid not in self.subs:
+            if options.max_subscriptions > 0 and len(self.subs) >= options.max_subscriptions:
+                return ((SEND_ERROR, b"maximum subscriptions exceeded"),)
+            if not is_valid(subject):
+                return ((SEND_ERROR, b"Invalid Subject"),)
+            sub = Subscription(subject, queue, sid, self._deliveries)
+            sub.is_filtered = self._is_filtered(subject)
+            self.subs[sid] = sub
+            actions.append((SUBSCRIBE, sub))
+        if self._is_verbose:
+            actions.append(_OK)
+        return actions
+
+    def _unsubscribe(self, event: Event, now_ns: int) -> Iterable[Action]:
+        _, sid, max_msgs = event
+        self.last_activity_ns = now_ns
+        actions: list[Action] = []
+        sub = self.subs.get(sid)
+        if sub is not None:
+            if max_msgs > sub.delivered_count:
+                sub.max_msgs = max_msgs
+            else:
+                actions.append((UNSUBSCRIBE, sub))
+        if self._is_verbose:
+            actions.append(_OK)
+        return actions
 
     def _may_subscribe(self, subject: bytes, queue: bytes) -> bool:
-        return queue != b"_sys_" and (
-            self.rights is None or self.rights.may_subscribe(subject, queue)
-        )
+        rights = self._deliveries.rights
+        return queue != b"_sys_" and (rights is None or rights.may_subscribe(subject, queue))
 
     def _is_filtered(self, pattern: bytes) -> bool:
-        """True if some of what `pattern` matches must not be delivered."""
-        rights = self.rights
+        """Return True if some subjects that `pattern` matches must not be delivered."""
+        rights = self._deliveries.rights
         return rights is not None and rights.has_subscribe_deny and not is_literal(pattern)
 
-    def _forbid_subscription(self, subject: bytes, queue: bytes, which: bytes = b"") -> None:
-        text = b'Permissions Violation for Subscription to "%b"' % subject
-        self._error(text + (b' using queue "%b"' % queue if queue else b"") + which)
+    # --- the rest -------------------------------------------------------------------------------
 
-    def drop_subscription(self, sub: Subscription) -> None:
-        """End a subscription: UNSUB, or its last message was delivered."""
-        if sub.is_open:
-            self.subs.pop(sub.sid, None)
-            self._router.subscriptions.unsubscribe(sub)
-
-    # --- keep-alive -----------------------------------------------------------------------------
-
-    def _on_ping(self) -> None:
-        if self._identity is None:
-            self._refuse()
-            return
-        self.out.append(b"PONG")
-        if self._first_ping_is_due:
-            self._first_ping_is_due = False
+    def _ping(self, _event: Event, _now_ns: int) -> Iterable[Action]:
+        if self._is_first_ping_due:
+            self._is_first_ping_due = False
             if self.protocol_level >= 1:
-                self.out.append(self._listener.info_line(self, is_connect_info=True))
+                return (_PONG, (SEND_INFO,))
+        return (_PONG,)
 
-    def _on_pong(self) -> None:
-        self._pings_out = 0
-        if self._ping_sent:
-            self.rtt_ns = int((self._loop.time() - self._ping_sent) * 1e9)
-            self._ping_sent = 0.0
-            self._has_rtt = True
+    def _note_pong(self, _event: Event, _now_ns: int) -> Iterable[Action]:
+        return ((NOTE_PONG,),)
 
-    def _arm_ping(self, after_s: float) -> None:
-        if self._ping_timer is not None:
-            self._ping_timer.cancel()
-            self._ping_timer = None
-        if self._listener.options.ping_interval_ns > 0:
-            self._ping_timer = self._loop.call_later(after_s, self._on_ping_due)
+    def _refuse(self, _event: Event, _now_ns: int) -> Iterable[Action]:
+        return _REFUSED
 
-    def _on_ping_due(self) -> None:
-        self._ping_timer = None
-        if self.is_closed:
-            return
-        options = self._listener.options
-        interval_s = options.ping_interval_ns / 1e9
-        silent_ns = time.time_ns() - self.last_read_ns
-        if not self._has_rtt or silent_ns >= options.ping_interval_ns:
-            if self._pings_out + 1 > options.ping_max:
-                self._listener.registry.stale_connections_count += 1
-                self.close("Stale Connection", b"Stale Connection")
-                return
-            self._pings_out += 1
-            self._ping_sent = self._loop.time()
-            self.out.append(b"PING")
-            self.flush()
-        self._arm_ping(interval_s)
+    def _leave(self, _event: Event, _now_ns: int) -> Iterable[Action]:
+        return ((FAIL, "Client Closed", b""),)
 
-    # --- others first ---------------------------------------------------------------------------
+    def _violate(self, event: Event, _now_ns: int) -> Iterable[Action]:
+        _, text, reason = event
+        return ((FAIL, reason, text),)
 
-    def after_others(self, action: Callable[[], None]) -> None:
-        """Do it when others had their turn of the loop."""
-        self._loop.call_later(0, action)
 
-    def _go_on_later(self, events: list[Event]) -> None:
-        """Its share of the loop is used up: handle these when others had theirs."""
-        self._held = events
-        self._transport.pause_reading()
-        self.after_others(self._go_on)
+def last_of(event: Event, count: int) -> Event:
+    """Return the last `count` publishes of a batch, as an event of their own."""
+    columns = [column and column[-count:] for column in event[1:]]
+    return (protocol.PUBS, *columns)
 
-    def _go_on(self) -> None:
-        """Handle what was held, unless there is still a reason to hold it; then read again."""
-        if self.is_closed or self.is_being_checked or self._is_stalled:
-            return
-        events, self._held = self._held, None
-        self._transport.resume_reading()
-        if events:
-            self._handle(events)
 
-    def stall(self, rest_s: float) -> None:
-        """Read no more for a moment: a receiver of what this client publishes is far behind."""
-        if not self._is_stalled and not self.is_closed and not self.is_being_checked:
-            self._is_stalled = True
-            self._transport.pause_reading()
-            self._loop.call_later(rest_s, self._unstall)
+def _forbidden(subject: bytes, queue: bytes, which: bytes = b"") -> bytes:
+    text = b'Permissions Violation for Subscription to "%b"' % subject
+    return text + (b' using queue "%b"' % queue if queue else b"") + which
 
-    def _unstall(self) -> None:
-        self._is_stalled = False
-        self._go_on()
+
+_Operation: TypeAlias = Callable[[Session, Event, int], Iterable[Action]]
+
+_ANYBODY: Final[dict[int, _Operation]] = {
+    protocol.CONNECT: Session._connect,
+    protocol.PONG: Session._note_pong,
+    protocol.CLIENT_ERROR: Session._leave,
+    protocol.ERROR: Session._violate,
+}
+_OPERATIONS: Final[dict[State, dict[int, _Operation]]] = {
+    State.STRANGER: {
+        **_ANYBODY,
+        protocol.PUBS: Session._refuse,
+        protocol.SUB: Session._refuse,
+        protocol.UNSUB: Session._refuse,
+        protocol.PING: Session._refuse,
+    },
+    State.CHECKING: {},  # the connection holds all events
+    State.SERVED: {
+        **_ANYBODY,
+        protocol.PUBS: Session._publish,
+        protocol.SUB: Session._subscribe,
+        protocol.UNSUB: Session._unsubscribe,
+        protocol.PING: Session._ping,
+    },
+    State.CLOSED: {},  # the connection drops all events
+}
+"""Operations that are legal in each state: an event without one is a fault of the connection."""

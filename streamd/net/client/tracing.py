@@ -1,28 +1,24 @@
-"""What a client and the server say to each other, as lines of the log (`trace`), in nats-server's
+"""Protocol trace: the lines between a client and the server, in the log (`trace`), in nats-server's
 words: `<<- [PUB a.b 5]`, `->> [MSG a.b 1 5]`, `<-> [DELSUB 1]`.
 
-A connection is traced or not from its beginning: `TracedConn` takes the place of `ClientConn`, so
-that nobody pays for this who does not ask for it. What comes in is told message by message, and
-each is dealt with before the next; what goes out is read from the bytes that go to the socket.
+A connection is traced or not from its beginning: one that is has a `Tracer`, so others pay nothing.
+Input is traced message by message, and each is handled before the next; output is read from the
+bytes that go to the socket.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 from streamd.config.cluster_options import join_address
-from streamd.net.client.connection import ClientConn
+from streamd.config.options import Options
+from streamd.net.client.profile import ClientProfile
+from streamd.obs.server_log import Log
 from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import Event
 from streamd.types import ACCOUNT
-
-if TYPE_CHECKING:
-    from streamd.net.client.listener import Listener
-    from streamd.net.pubsub.sublist import Subscription
-    from streamd.obs.server_log import Log
 
 _SECRETS: Final = ("pass", "auth_token", "sig", "nkey")
 _ESCAPES: Final = {
@@ -31,58 +27,47 @@ _ESCAPES: Final = {
 _WORDS: Final = {protocol.PING: "PING", protocol.PONG: "PONG"}
 
 
-class TracedConn(ClientConn):
-    """A client connection that tells the log what passes."""
+class Tracer:
+    """Writes the trace of one client connection to the log."""
 
-    __slots__ = ("_client", "_has_headers_only", "_log", "_payload_max")
-
-    def __init__(
-        self, listener: Listener, log: Log, loop: asyncio.AbstractEventLoop | None = None
-    ) -> None:
-        super().__init__(listener, loop)
+    def __init__(self, log: Log, options: Options) -> None:
         self._log = log
-        self._payload_max = listener.options.max_traced_msg_len  # 0: whole
-        self._has_headers_only = listener.options.is_trace_headers
-        self._client = ""  # what it says of itself
+        self._payload_max = options.max_traced_msg_len  # 0: whole
+        self._has_headers_only = options.is_trace_headers
+        self._address = ""
+        self._client = ""  # the client's description of itself
 
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(_Transport(transport, self))
+    def begin(
+        self, write: Callable[[bytes], None], profile: ClientProfile
+    ) -> Callable[[bytes], None]:
+        """Name the connection, and return a `write` that traces all it is given."""
+        self._address = f"{join_address(profile.ip, profile.port)} - cid:{profile.cid}"
 
-    def _publish_lone(self, event: Event) -> bool:
-        return False  # `_handle` gets every event
+        def write_traced(data: bytes) -> None:
+            self._trace_output(data)
+            write(data)
 
-    def _handle(self, events: list[Event]) -> None:
-        for at, event in enumerate(events):
-            for each in _one_by_one(event):
-                self._trace_event(each)
-                super()._handle([each])
-                if self.is_closed:
-                    return
-            if self._held is not None:  # behind a CONNECT whose password is being checked
-                self._held += events[at + 1 :]
-                return
+        return write_traced
 
-    def _welcome(self, identity: Any) -> None:
-        connect = self._connect or {}
-        if identity is not None:
-            self._client = _client_of(connect, identity.user)
-        super()._welcome(identity)
+    def identified(self, profile: ClientProfile) -> None:
+        """Name the client in all lines from here on."""
+        self._client = _client_of(profile.connect or {}, profile.user)
 
-    def drop_subscription(self, sub: Subscription) -> None:
-        if sub.is_open:
-            self._trace("<->", f"[DELSUB {_plain(sub.sid)}]")
-        super().drop_subscription(sub)
+    def one_by_one(self, event: Event) -> Iterator[Event]:
+        """Yield an event, or one event for each of several publishes; trace each before it."""
+        for each in _one_by_one(event):
+            self._trace_event(each)
+            yield each
 
-    def _forget(self, reason: str) -> None:
-        for sid in self.subs:
+    def dropped(self, sids: Iterable[bytes]) -> None:
+        """Trace the end of subscriptions."""
+        for sid in sids:
             self._trace("<->", f"[DELSUB {_plain(sid)}]")
-        super()._forget(reason)
 
     # --- lines ----------------------------------------------------------------------------------
 
     def _trace(self, arrow: str, text: str) -> None:
-        who = f"{join_address(self.ip, self.port)} - cid:{self.cid}{self._client}"
-        self._log.trace(f"{who} - {arrow} {text}")
+        self._log.trace(f"{self._address}{self._client} - {arrow} {text}")
 
     def _trace_event(self, event: Event) -> None:
         kind = event[0]
@@ -125,8 +110,8 @@ class TracedConn(ClientConn):
             shown, tail = shown[: self._payload_max], "..."
         self._trace(arrow, f'MSG_PAYLOAD: ["{_quoted(shown)}{tail}"]')
 
-    def trace_output(self, data: bytes) -> None:
-        """Tell what is about to be sent; whole lines and messages."""
+    def _trace_output(self, data: bytes) -> None:
+        """Trace whole lines and messages that are about to be sent."""
         at = 0
         while (end := data.find(b"\r\n", at)) >= 0:
             line = data[at:end]
@@ -148,25 +133,8 @@ class TracedConn(ClientConn):
                 self._trace("->>", f"[{_plain(word)}]")
 
 
-class _Transport:
-    """A transport whose writes are traced."""
-
-    __slots__ = ("_conn", "_transport")
-
-    def __init__(self, transport: Any, conn: TracedConn) -> None:
-        self._transport = transport
-        self._conn = conn
-
-    def write(self, data: bytes) -> None:
-        self._conn.trace_output(data)
-        self._transport.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
 def _one_by_one(event: Event) -> Iterator[Event]:
-    """An event, or for several publishes an event of each."""
+    """Yield an event, or one event for each of several publishes."""
     if event[0] != protocol.PUBS:
         yield event
         return
@@ -182,7 +150,7 @@ def _one_by_one(event: Event) -> Iterator[Event]:
 
 
 def _client_of(connect: dict[str, Any], user: str) -> str:
-    """How the lines of a client go on once it has said who it is."""
+    """Return the part of a line that describes a client, once it is identified."""
     version = connect.get("version", "")
     words = [f"v{version}" if version else "", connect.get("lang", ""), connect.get("name", "")]
     named = ":".join(word for word in words if word)

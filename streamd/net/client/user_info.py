@@ -1,26 +1,28 @@
-"""`$SYS.REQ.USER.INFO`: who a client is to the server. `nats account info` and nats.js ask it."""
+"""`$SYS.REQ.USER.INFO`: the user, account and permissions of the client that asks.
+
+`nats account info` and nats.js ask it.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from streamd import NATS_LEVEL
 from streamd.config.options import Options, Permissions
 from streamd.machine.rfc3339 import format_ns
+from streamd.net.client.output import Output
+from streamd.net.client.profile import ClientProfile
 from streamd.net.pubsub.subscriptions import Subscriptions
-
-if TYPE_CHECKING:
-    from streamd.net.client.connection import ClientConn
 
 SUBJECT: Final = b"$SYS.REQ.USER.INFO"
 _HAS_JETSTREAM: Final = 1  # the one of nats-server's capability flags that says something here
 
 
 class SystemAnswers:
-    """Answers to `$SYS.REQ`: with what this server is before what was asked for."""
+    """Answers to `$SYS.REQ`: a description of this server, then the data that was asked for."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class SystemAnswers:
 
 
 class UserInfo:
-    """Answers clients of this node; each node sees to its own."""
+    """Answers the clients of this node; each node answers its own."""
 
     def __init__(self, subscriptions: Subscriptions, answers: SystemAnswers) -> None:
         self._answers = answers
@@ -78,15 +80,15 @@ class UserInfo:
     def _on_request(
         self, _subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, conn: Any
     ) -> None:
-        if not reply or conn is None:  # None: the server itself, or another node's client
+        if not reply or not isinstance(conn, Output):  # the server itself, or another node's client
             return
-        self._answers.send(reply, {"data": user_facts(conn)})
+        self._answers.send(reply, {"data": user_facts(conn.profile)})
 
 
-def user_facts(conn: ClientConn) -> dict[str, Any]:
+def user_facts(profile: ClientProfile) -> dict[str, Any]:
     """Return the `data` of an answer: `user`, `account`, and `permissions` if there are some."""
-    connect, identity = conn.connect or {}, conn.identity
-    assert identity is not None  # who is not known yet can't publish
+    connect, identity = profile.connect or {}, profile.identity
+    assert identity is not None  # a stranger can't publish
     user = "[REDACTED]" if connect.get("auth_token") else identity.user or connect.get("user", "")
     facts = {"user": user, "account": identity.account, "account_name": identity.account}
     if identity.permissions is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from streamd.config.options import Options
 from streamd.net.client.client_registry import ClientRegistry
-from streamd.net.client.connection import ClientConn
 from streamd.net.client.listener import Listener
 from streamd.net.pubsub.message_router import MessageRouter
 
@@ -81,7 +81,7 @@ class Job:
         self._clock.done.append(lambda: callback(self))
 
 
-class Transport:
+class Transport(asyncio.Transport):
     """Collects what is written; `is_stuck` makes it hold everything, as a client that reads not."""
 
     def __init__(self) -> None:
@@ -91,6 +91,7 @@ class Transport:
         self.is_stuck = False
         self.conn: Any = None
         self.high = 0
+        self.on_write: Callable[[], None] | None = None
 
     def set_write_buffer_limits(self, *, high: int, low: int) -> None:
         self.high = high
@@ -105,8 +106,10 @@ class Transport:
         self.written.append(data)
         if self.is_stuck:
             self.waiting += len(data)
-            if self.waiting > self.high and not self.conn.is_congested:
+            if self.waiting > self.high and not self.conn.output.is_congested:
                 self.conn.pause_writing()
+        if self.on_write is not None:
+            self.on_write()
 
     def drain(self) -> None:
         self.is_stuck, self.waiting = False, 0
@@ -228,7 +231,7 @@ class Node:
 def make_listener(
     options: Options,
     router: MessageRouter | None = None,
-    registry: ClientRegistry[ClientConn] | None = None,
+    registry: ClientRegistry | None = None,
     node: Node | None = None,
     log: Any = None,
     *,
@@ -240,9 +243,9 @@ def make_listener(
         options,
         router or MessageRouter(),
         registry or ClientRegistry(options.max_closed_clients),
-        node,
         server_id="N" + "A" * 55,
         server_name=server_name,
+        has_jetstream=node is not None,
         log=log,
         connections_max=connections_max,
     )
@@ -258,7 +261,7 @@ class Bed:
         self.subscriptions = self.router.subscriptions
         self.router.output_queue.clock = self.clock.time
         self.router.fanout._dice = 1  # the same members are picked in every run
-        self.registry: ClientRegistry[ClientConn] = ClientRegistry(self.options.max_closed_clients)
+        self.registry = ClientRegistry(self.options.max_closed_clients)
         self.listener = make_listener(self.options, self.router, self.registry, node, log)
         if node is not None:
             self.router.attach(node)  # type: ignore[arg-type]

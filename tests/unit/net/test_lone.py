@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.net.client.connection import ClientConn
+from streamd.net.client.connection import Connection
 from tests.unit.net.bed import CONNECT, Bed, Node, Peer, Stream
 
 VERBOSE = CONNECT.replace(b'"verbose":false', b'"verbose":true')
@@ -40,7 +40,7 @@ class Side:
     def outcome(self) -> object:
         conn = self.peer.conn
         published = [
-            [(msgs, replies, sink is conn) for msgs, replies, sink in stream.published]
+            [(msgs, replies, sink is conn.output) for msgs, replies, sink in stream.published]
             for stream in self.streams
         ]
         counts = conn.in_msgs, conn.in_bytes, conn.out_msgs, conn.out_bytes, conn.is_closed
@@ -91,16 +91,16 @@ def test_the_way_is_short(form: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side(CONNECT)
     side.publish(form % b"s.1", is_alone=True)
 
-    def handle(conn: ClientConn, events: object) -> None:
+    def handle(conn: Connection, events: object) -> None:
         raise AssertionError(events)
 
-    monkeypatch.setattr(ClientConn, "_handle", handle)
+    monkeypatch.setattr(Connection, "_handle", handle)
     side.publish(form % b"s.1", is_alone=True)
     assert len(side.streams[0].published) == 2
 
 
 def acks_to(peer: Peer, reply: bytes, seq: int) -> bytes:
-    peer.conn.publish_acks(b"S", [reply], range(seq, seq + 1))
+    peer.conn.output.publish_acks(b"S", [reply], range(seq, seq + 1))
     return peer.take()
 
 
@@ -108,7 +108,7 @@ def test_an_ack_alone_is_one_write() -> None:
     side = Side(CONNECT)
     side.peer.send(b"SUB _INBOX.i.* 9\r\n")
     written = side.peer.transport.written
-    side.peer.conn.publish_acks(b"S", [b"_INBOX.i.5"], range(41, 42))
+    side.peer.conn.output.publish_acks(b"S", [b"_INBOX.i.5"], range(41, 42))
     assert written == [b'MSG _INBOX.i.5 9 23\r\n{"stream":"S","seq":41}\r\n']
     assert (side.peer.conn.out_msgs, side.peer.conn.out_bytes) == (1, 23)
     side.peer.take()

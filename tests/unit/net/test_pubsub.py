@@ -188,7 +188,7 @@ def test_publishes_of_a_chunk_are_posted_once(count):
     ((msgs, replies, sink),) = stream.published
     assert msgs == [(b"js.a", b"", payload)] * count
     assert replies == [b"_INBOX.i.%d" % i for i in range(count)]
-    assert sink is peer.conn
+    assert sink is peer.conn.output
 
 
 def test_mixed_subjects_keep_their_order_and_subscribers_see_them_too():
@@ -253,7 +253,7 @@ def test_api_requests_come_after_what_was_published_before():
 
     def on_request(subject, reply, headers, payload, conn):
         stream.log.append("api")
-        assert conn is peer.conn and (reply, payload) == (b"in.1", b"{}")
+        assert conn is peer.conn.output and (reply, payload) == (b"in.1", b"{}")
 
     bed.subscriptions.subscribe_internal(b"$JS.API.>", on_request)
     peer = bed.peer()
@@ -320,7 +320,7 @@ def test_a_run_of_acks_is_one_write(first):
     peer = bed.peer()
     peer.send(b"SUB _INBOX.i.* 1\r\n")
     replies = [b"_INBOX.i.%d" % i for i in range(12)]
-    peer.conn.publish_acks(b"S", replies, range(first, first + 12))
+    peer.conn.output.publish_acks(b"S", replies, range(first, first + 12))
     assert len(peer.transport.written) == 1
     assert acks_of(peer.take()) == [
         (reply, {"stream": "S", "seq": first + at}) for at, reply in enumerate(replies)
@@ -334,7 +334,7 @@ def test_acks_find_other_ways_when_replies_differ():
     peer.send(b"SUB _INBOX.i.* 1\r\nSUB lit 2\r\n")
     other.send(b"SUB far.* 3\r\n")
     replies = [b"_INBOX.i.1", b"", b"_INBOX.i.1.2", b"lit", b"far.1"]
-    peer.conn.publish_acks(b"S", replies, range(7, 12))
+    peer.conn.output.publish_acks(b"S", replies, range(7, 12))
     assert acks_of(peer.take()) == [
         (b"_INBOX.i.1", {"stream": "S", "seq": 7}),
         (b"lit", {"stream": "S", "seq": 10}),
@@ -352,7 +352,7 @@ def test_every_kind_of_outcome_has_its_body():
         errors.STREAM_WRONG_LAST_SEQUENCE(seq=5),
         (9, 4, "b1"),
     ]
-    peer.conn.publish_acks(b"S", [b"_INBOX.i.%d" % i for i in range(4)], outcomes)
+    peer.conn.output.publish_acks(b"S", [b"_INBOX.i.%d" % i for i in range(4)], outcomes)
     bodies = [body for _, body in acks_of(peer.take())]
     assert bodies == [
         {"stream": "S", "seq": 3},
@@ -371,7 +371,7 @@ def test_a_stream_gets_the_acks_whose_replies_it_captures():
     peer = bed.peer()
     peer.send(b"SUB acks.* 1\r\n")
     bodies = [b'{"stream":"S","seq":%d}' % seq for seq in (1, 2)]
-    peer.conn.publish_acks(b"S", [b"acks.1", b"acks.2"], range(1, 3))
+    peer.conn.output.publish_acks(b"S", [b"acks.1", b"acks.2"], range(1, 3))
     stored = [msgs[0] for msgs, replies, _ in stream.published if replies == [b""]]
     assert stored == [(b"acks.1", b"", bodies[0]), (b"acks.2", b"", bodies[1])]
     assert peer.take() == msg(b"acks.1", b"1", bodies[0]) + msg(b"acks.2", b"1", bodies[1])
@@ -382,7 +382,7 @@ def test_acks_to_a_connection_that_is_gone_are_dropped():
     peer = bed.peer()
     peer.send(b"SUB _INBOX.i.* 1\r\n")
     peer.leave()
-    peer.conn.publish_acks(b"S", [b"_INBOX.i.1", b"_INBOX.i.2"], range(1, 3))
+    peer.conn.output.publish_acks(b"S", [b"_INBOX.i.1", b"_INBOX.i.2"], range(1, 3))
     assert peer.take() == b""
 
 

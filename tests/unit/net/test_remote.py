@@ -328,7 +328,7 @@ def test_acks_of_publishes_are_also_shown_elsewhere():
     peer.send(b"SUB _INBOX.i.* 1\r\n")
     watcher.send(b"SUB _INBOX.> 2\r\n")
     mesh.settle()
-    peer.conn.publish_acks(b"S", [b"_INBOX.i.1", b"_INBOX.i.2"], range(4, 6))
+    peer.conn.output.publish_acks(b"S", [b"_INBOX.i.1", b"_INBOX.i.2"], range(4, 6))
     mesh.settle()
     assert peer.take().count(b"MSG") == watcher.take().count(b"MSG") == 2
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from streamd.net.route.remote_messages import connect
 from tests.unit.net.bed import Bed, Peer
@@ -18,14 +17,7 @@ class Client:
         self._handler = server.handler
         self._peer: Peer = nats.peer()
         self._got = b""
-        transport: Any = self._peer.transport
-        write = transport.write
-
-        def write_loudly(data: bytes) -> None:
-            write(data)
-            self._handler.changed.set()
-
-        transport.write = write_loudly
+        self._peer.transport.on_write = self._handler.changed.set
 
     def send(self, data: bytes) -> None:
         self._got += self._peer.send(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamd.net.client.busy_poll import LOOK_S, MISSES_MAX, REST_ACKS_MAX, REST_ACKS_MIN, Attention
+from streamd.net.client.busy_poll import MISSES_MAX, POLL_S, REST_ACKS_MAX, REST_ACKS_MIN, BusyPoll
 from tests.unit.net.bed import Bed, Node, Stream
 
 
@@ -15,7 +15,7 @@ class Loop:
         self.now = 0.0
         self.rounds = 0
         self.due: list[Callable[[], None]] = []
-        self.attention = Attention(lambda: self.now)
+        self.busy_poll = BusyPoll(lambda: self.now)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.due.append(callback)
@@ -29,13 +29,13 @@ class Loop:
 
     def ack(self, *, next_after_s: float) -> int:
         """Ack, and have something come so long after it. Returns in how many rounds it looked."""
-        self.attention.acked(self.call_soon)
+        self.busy_poll.on_ack(self.call_soon)
         came_at, before, has_come = self.now + next_after_s, self.rounds, False
         while self.due:
             if self.now >= came_at and not has_come:
                 has_come = True
-                if self.attention.is_looking:
-                    self.attention.came()
+                if self.busy_poll.is_polling:
+                    self.busy_poll.on_input()
             self.round()
         return self.rounds - before
 
@@ -44,19 +44,19 @@ def test_it_looks_until_something_comes_and_no_longer() -> None:
     loop = Loop()
     for _ in range(100):
         assert 10 <= loop.ack(next_after_s=30e-6) <= 12
-    assert not loop.attention.is_looking
+    assert not loop.busy_poll.is_polling
 
 
 def test_nobody_is_waited_for_longer_than_a_moment() -> None:
     loop = Loop()
-    assert loop.ack(next_after_s=1.0) <= LOOK_S / 3e-6 + 2
-    assert not loop.attention.is_looking
+    assert loop.ack(next_after_s=1.0) <= POLL_S / 3e-6 + 2
+    assert not loop.busy_poll.is_polling
 
 
 def test_an_ack_meanwhile_begins_no_second_look() -> None:
     loop = Loop()
-    loop.attention.acked(loop.call_soon)
-    loop.attention.acked(loop.call_soon)
+    loop.busy_poll.on_ack(loop.call_soon)
+    loop.busy_poll.on_ack(loop.call_soon)
     assert len(loop.due) == 1
 
 
@@ -84,13 +84,13 @@ def test_a_miss_now_and_then_changes_nothing() -> None:
 def test_the_ack_of_a_lone_publish_begins_a_look_and_any_chunk_ends_it() -> None:
     bed = Bed(node=Node(Stream("S", ["s"])))
     now = 0.0
-    bed.listener.attention = attention = Attention(lambda: now)
+    bed.listener.busy_poll = busy_poll = BusyPoll(lambda: now)
     peer, other = bed.peer(), bed.peer()
     peer.send(b"SUB _INBOX.i.* 1\r\n")
-    peer.conn.publish_acks(b"S", [b"_INBOX.i.1", b"_INBOX.i.2"], range(1, 3))
-    assert not attention.is_looking, "those of a batch are not waited for one by one"
-    peer.conn.publish_acks(b"S", [b"_INBOX.i.1"], range(1, 2))
-    assert attention.is_looking
-    assert attention._until_s > 0
+    peer.conn.output.publish_acks(b"S", [b"_INBOX.i.1", b"_INBOX.i.2"], range(1, 3))
+    assert not busy_poll.is_polling, "those of a batch are not waited for one by one"
+    peer.conn.output.publish_acks(b"S", [b"_INBOX.i.1"], range(1, 2))
+    assert busy_poll.is_polling
+    assert busy_poll._until_s > 0
     other.send(b"PING\r\n")
-    assert attention._until_s == 0
+    assert busy_poll._until_s == 0

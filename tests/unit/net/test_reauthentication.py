@@ -133,8 +133,8 @@ def test_who_leaves_while_it_is_judged_again_does_not_take_others_along() -> Non
     bed = Bed(Options(users=[User("a", "1")]))
     second, first = connect(bed, "a", "1"), connect(bed, "a", "1")
     now = Options(users=[User("a", hashed("1"))])
-    bed.listener.options, bed.listener.auth = now, Authenticator(now)
-    bed.listener.recheck([second.conn, first.conn])  # from the end
+    bed.listener.policy.options, bed.listener.policy.auth = now, Authenticator(now)
+    bed.listener.connections.reauthenticate([second.conn, first.conn])  # from the end
     first.leave()
     while bed.clock.done:
         bed.clock.finish_jobs()
@@ -213,12 +213,12 @@ def test_who_administers_is_read_anew() -> None:
     bed = Bed(Options(users=[User("a", "1"), User("b", "2")]))
     peer = connect(bed, "a", "1")
     subject = b"$JS.API.META.LEADER.STEPDOWN"
-    assert not peer.conn.may_administer(subject)
+    assert not peer.conn.output.may_administer(subject)
     reload(bed, users=[User("a", "1", named), User("b", "2")])
-    assert peer.conn.may_administer(subject)
+    assert peer.conn.output.may_administer(subject)
     reload(bed, users=[User("a", "1", named), User("b", "2")])
-    assert peer.conn.may_administer(subject)
+    assert peer.conn.output.may_administer(subject)
     reload(bed, users=[User("a", "1"), User("b", "2")])
-    assert not peer.conn.may_administer(subject)
+    assert not peer.conn.output.may_administer(subject)
     reload(bed, users=[])
-    assert peer.conn.may_administer(subject)
+    assert peer.conn.output.may_administer(subject)

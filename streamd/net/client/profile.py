@@ -1,0 +1,29 @@
+"""Profile of a client: facts about one connection that its parts learn and others may read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from streamd.net.client.auth import Identity
+
+
+@dataclass(slots=True)
+class ClientProfile:
+    """The client of one connection: address, identity, and its own words about itself.
+
+    Each fact is written by the part of the connection that learns it, and read by deliveries,
+    administrative requests, logs and monitoring.
+    """
+
+    identity: Identity | None  # None: not known yet
+    start_ns: int
+    cid: int = 0  # number of the connection, from 1
+    ip: str = ""
+    port: int = 0
+    connect: dict[str, Any] | None = None  # options of all CONNECTs so far; None: there was none
+    user: str = ""
+    name: str = ""
+    lang: str = ""
+    version: str = ""
+    rtt_ns: int = 0  # of the last PING; before the first one, the time that CONNECT took to come

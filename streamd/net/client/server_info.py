@@ -1,0 +1,85 @@
+"""INFO: the document by which the server introduces itself to clients."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from streamd import API_LEVEL, NATS_LEVEL, __version__
+from streamd.config.cluster_options import client_address
+from streamd.config.options import Options
+from streamd.types import ACCOUNT
+
+
+class ServerInfo:
+    """The INFO document that all client connections of a server share.
+
+    Methods that change the document return True if clients that are connected should be sent it.
+    """
+
+    def __init__(
+        self, options: Options, *, server_id: str, server_name: str, has_jetstream: bool
+    ) -> None:
+        self.is_lame_duck = False
+        self._shared: dict[str, Any] = {
+            "server_id": server_id,
+            "server_name": server_name,
+            "version": NATS_LEVEL,
+            "proto": 1,
+            "git_commit": f"streamd-{__version__}",
+            "go": f"python{sys.version.split()[0]}",
+            "host": options.host,
+            "port": options.port,
+            "headers": options.has_header_support,
+        }
+        if options.is_auth_required:
+            self._shared["auth_required"] = True
+        self._shared["max_payload"] = options.max_payload
+        if has_jetstream:
+            self._shared["jetstream"] = True
+            self._shared["api_lvl"] = API_LEVEL
+            if options.jetstream.domain:
+                self._shared["domain"] = options.jetstream.domain
+        if options.cluster.is_enabled and options.cluster.name:
+            self._shared["cluster"] = options.cluster.name
+
+    def set_address(self, options: Options, port: int) -> None:
+        """Name the address that clients are told; `port` is the one that the server listens on."""
+        self._shared["host"], self._shared["port"] = _shown_address(options, port)
+
+    def apply_options(self, options: Options, port: int) -> bool:
+        """Describe a configuration that was read again."""
+        self._shared.pop("auth_required", None)
+        if options.is_auth_required:
+            self._shared["auth_required"] = True
+        host, shown_port = _shown_address(options, port)
+        fresh = {"max_payload": options.max_payload, "host": host, "port": shown_port}
+        is_changed = any(self._shared[key] != value for key, value in fresh.items())
+        self._shared |= fresh
+        return is_changed
+
+    def set_connect_urls(self, urls: list[str]) -> bool:
+        """Name other servers to which clients could connect."""
+        if urls == self._shared.get("connect_urls", []):
+            return False
+        self._shared["connect_urls"] = urls
+        return True
+
+    def line(
+        self, *, cid: int, ip: str, is_connect_info: bool = False, is_lame_duck: bool = False
+    ) -> bytes:
+        """Return the INFO line for one client, without CRLF."""
+        info = {**self._shared, "client_id": cid, "client_ip": ip}
+        if is_connect_info:
+            info["connect_info"] = True
+            info["remote_account"] = ACCOUNT
+        if is_lame_duck or self.is_lame_duck:
+            info["ldm"] = True
+        return b"INFO %b " % json.dumps(info, separators=(",", ":")).encode()
+
+
+def _shown_address(options: Options, port: int) -> tuple[str, int]:
+    if options.client_advertise:
+        return client_address(options.client_advertise, port)
+    return options.host, port
