@@ -27,8 +27,8 @@ from streamd.limits import (
     RAFT_WINDOWS_BYTES,
 )
 from streamd.memory_share import MemoryShare
+from streamd.raft.history import POSITIONS_MAX, LogPosition, bounded, next_index
 from streamd.raft.membership import Membership, decode, is_membership
-from streamd.raft.terms import Run, joined, upto
 from streamd.types import Entry, Index, LogState, NodeId, Term
 
 pack_identity = Struct("<IQQ").pack  # previous chain, term, index
@@ -54,8 +54,9 @@ class RaftLog:
         "_first",
         "_first_prev",
         "_memory_bytes",
+        "_next_position",
         "_noted_bytes",
-        "_past_terms",
+        "_positions",
         "_reader",
         "_run_starts",
         "_run_terms",
@@ -88,7 +89,7 @@ class RaftLog:
         applied: Index,
         membership: Membership,
         windows: MemoryShare | None = None,
-        past_terms: Iterable[Run] = (),
+        history: Iterable[LogPosition] = (),
     ) -> None:
         self._reader = reader
         self._windows = windows or MemoryShare(RAFT_WINDOWS_BYTES)
@@ -114,8 +115,12 @@ class RaftLog:
         self._first: Index = base + 1
         self._first_prev = (state.prev_term, state.prev_chain)
         self._memory_bytes = 0
-        # Of what can't be had any more, as the snapshot said; see `terms`.
-        self._past_terms: list[Run] = joined(past_terms, [(base, self.base_term)] * (base > 0))
+        # As far back as the snapshot says them; see `history`.
+        self._positions: list[LogPosition] = bounded(history, last=base)
+        self._next_position: Index = 0  # of this entry as well; 0: none, if the term goes on
+        if base and (not self._positions or self._positions[-1].term < self.base_term):
+            self._positions.append(LogPosition(base, self.base_term, self.base_chain))
+        self._next_position = next_index(self._positions, base)
         # Runs of one term: run i holds _run_starts[i] and what follows, up to the next run.
         self._run_starts: list[Index] = []
         self._run_terms: list[Term] = []
@@ -169,11 +174,10 @@ class RaftLog:
             index = self._run_starts[run] - 1
         return max(index, self.base_index)
 
-    def terms(self, last: Index) -> list[Run]:
-        """Terms of this log's entries up to `last`, by runs, as far back as they are known: that
-        is also of what snapshots cover."""
-        runs = zip(self._run_starts, self._run_terms, strict=True)
-        return upto(joined(self._past_terms, runs), last)
+    def history(self, last: Index) -> list[LogPosition]:
+        """Positions of this log up to `last`, as far back as they are known: snapshots say those
+        of what they cover."""
+        return bounded(self._positions, last=last)
 
     def slice(self, lo: Index, *, last: Index, max_entries: int, max_bytes: int) -> list[Entry]:
         """Entries from `lo` to `last` inclusive, bounded; at least one if there is one."""
@@ -235,8 +239,12 @@ class RaftLog:
     def append(self, entry: Entry) -> None:
         """Add the next entry, whose term, index and chain are set."""
         assert entry.index == self.last_index + 1, (entry.index, self.last_index)
-        if entry.term != self.last_term or not self._run_terms:
-            self._start_run(entry.index, entry.term)
+        if (
+            entry.index == self._next_position
+            or entry.term != self.last_term
+            or not self._run_terms
+        ):
+            self._note_position(LogPosition(entry.index, entry.term, entry.chain))
         self.entries.append(entry)
         self._memory_bytes += len(entry.data)
         self.last_index = entry.index
@@ -263,6 +271,8 @@ class RaftLog:
         while self._run_starts and self._run_starts[-1] >= from_index:
             self._run_starts.pop()
             self._run_terms.pop()
+        self._positions = bounded(self._positions, last=self.last_index)
+        self._next_position = next_index(self._positions, self.last_index)
         while len(self.memberships) > 1 and self.memberships[-1][0] >= from_index:
             self.memberships.pop()
         if from_index <= self.written:
@@ -406,9 +416,9 @@ class RaftLog:
                         f"log entry {index}: term {entry.term} after {term}, chain "
                         f"{entry.chain:#010x}, expected {chain:#010x}"
                     )
-                if entry.term != term or not self._run_terms:
+                if index == self._next_position or entry.term != term or not self._run_terms:
                     term = entry.term
-                    self._start_run(index, term)
+                    self._note_position(LogPosition(index, term, chain))
                 if is_membership(entry.data) and index > applied:
                     self.memberships.append((index, decode(entry.data)))
                 if index <= applied:
@@ -428,9 +438,18 @@ class RaftLog:
             self._first = index + 1 - len(kept)
             self._first_prev = kept_prev
 
-    def _start_run(self, index: Index, term: Term) -> None:
-        self._run_starts.append(index)
-        self._run_terms.append(term)
+    def _note_position(self, position: LogPosition) -> None:
+        """Remember an entry that begins a run of one term here, or has its place in the history."""
+        index, term, _ = position
+        if not self._run_terms or term != self._run_terms[-1]:
+            self._run_starts.append(index)
+            self._run_terms.append(term)
+        positions = self._positions
+        if index == self._next_position or not positions or term != positions[-1].term:
+            positions.append(position)
+            self._next_position = next_index(positions, index)
+            if len(positions) > POSITIONS_MAX:
+                del positions[0]
 
     def _raise_base(self) -> None:
         """Entries up to the snapshot are to be had only as far as memory reaches back."""
@@ -447,8 +466,5 @@ class RaftLog:
         keep = max(bisect_right(self._run_starts, self.base_index + 1) - 1, 0)
         if self.base_index == self.last_index:
             keep = len(self._run_starts)
-        if keep:
-            gone = zip(self._run_starts[:keep], self._run_terms[:keep], strict=True)
-            self._past_terms = joined(self._past_terms, gone)
         del self._run_starts[:keep]
         del self._run_terms[:keep]

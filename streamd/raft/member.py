@@ -11,6 +11,7 @@ from typing import Any
 
 from streamd.raft import election, membership, recovering
 from streamd.raft.election import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
+from streamd.raft.history import term_at
 from streamd.raft.log import next_chain
 from streamd.raft.messages import (
     Append,
@@ -32,7 +33,6 @@ from streamd.raft.ready import ProposalRejected, ReadState
 from streamd.raft.replication import Leadership
 from streamd.raft.roles import LEADER_LOST_MS, Roles
 from streamd.raft.state import NEVER
-from streamd.raft.terms import term_at
 from streamd.types import Index, NodeId, Term
 
 
@@ -172,7 +172,7 @@ class Member(Roles):
     def _differs(self, index: Index, term: Term) -> bool:
         """True if the leader's entry `index` has another term than the one that was committed here,
         which a snapshot covers. (In memory a group may have begun anew.)"""
-        known = term_at(self.log.terms(index), index)
+        known = term_at(self.log.history(index), index)
         if known is None:  # but terms never fall
             is_other = index <= self.log.base_index and term > self.log.base_term
         else:

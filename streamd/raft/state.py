@@ -9,12 +9,12 @@ from streamd.errors import CorruptionError
 from streamd.memory_share import MemoryShare
 from streamd.raft import membership
 from streamd.raft.election import FOLLOWER, Ballot, Dice
+from streamd.raft.history import LogPosition
 from streamd.raft.log import LogReader, RaftLog
 from streamd.raft.membership import Membership
 from streamd.raft.messages import SnapshotOffer
 from streamd.raft.ready import Outgoing, ReadState, Token, Write
 from streamd.raft.replication import Leadership
-from streamd.raft.terms import Run
 from streamd.types import Entry, Index, LogState, NodeId, Term, Uid
 
 NEVER = 0
@@ -101,7 +101,7 @@ class State:
         named: frozenset[NodeId] = frozenset(),
         left_at: tuple[Term, Index] = (0, 0),
         windows: MemoryShare | None = None,
-        past_terms: Iterable[Run] = (),
+        history: Iterable[LogPosition] = (),
     ) -> None:
         """Start from what storage has: `log`, and a snapshot at `applied` whose members were
         `voters` and `learners` (or `members`, if it was taken amid a joint change).
@@ -116,7 +116,7 @@ class State:
         They must be among the voters for that, and are asked who leads. `left_at`:
         (term, index) of the last entry of an earlier member of this node, which was destroyed when
         it had left; nobody with less is granted a vote while there is a doubt. `windows`: shared by
-        the logs of the node. `past_terms`: of entries up to the snapshot.
+        the logs of the node. `history`: of entries up to the snapshot.
 
         Reads the durable log once, and raises CorruptionError if it does not fit together.
         """
@@ -136,7 +136,7 @@ class State:
             applied=max(applied, log.first_index - 1) if is_incomplete else applied,
             membership=members or membership.simple(voters, learners),
             windows=windows,
-            past_terms=past_terms,
+            history=history,
         )
         self.term: Term = log.hard_state.term
         self.vote: NodeId = log.hard_state.vote

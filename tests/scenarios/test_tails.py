@@ -255,3 +255,30 @@ def test_what_a_leader_could_not_commit_is_nobodys_loss(cluster: Cluster) -> Non
     assert not tails_of(cluster)
     assert type(cluster.outcome(replies[0])) is not int
     assert cluster.events(WORDS) == cluster.events(AS_LEADER) == 0
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_term_that_was_led_twice_is_told_by_its_entries(
+    cluster: Cluster, is_compacted: bool
+) -> None:
+    """n2 led a term with n1, and forgets that it did: with n3 it leads the same term again, or
+    n3 does. By their terms the two logs are one; n1 is sent entries, or a snapshot of more."""
+    uid = cluster.create()
+    cluster.publish(20)
+    cluster.lead("S", "n1")
+    cluster.until_whole()
+    backup = copy_of(cluster.hosts["n2"].disk, ROOT)
+    cluster.kill("n3")
+    cluster.lead("S", "n2")
+    term = cluster.group("n2", "S").raft.term  # type: ignore[union-attr]
+    cluster.publish(50, at="n2", chunk=1)
+    cluster.run_ms(2000)
+    stored = end_and_put_back(cluster, uid, backup)
+    assert cluster.group(cluster.leader_name(uid), "S").raft.term == term  # type: ignore[union-attr]
+    for _ in range(8 if is_compacted else 1):
+        cluster.publish(100, at=cluster.leader_name(uid), chunk=10)
+    if is_compacted:
+        cluster.save(uid)
+    come_back(cluster, uid)
+    assert cluster.events("caught up")
+    check_told(cluster, stored)

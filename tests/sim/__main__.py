@@ -121,6 +121,7 @@ SIZES_DEEDS = ("acked", "consumers drained", "peers removed", "resizes", "stream
 TAILS_DEEDS = (
     "acked",
     "acked and lost",
+    "a term led twice",
     "set aside: committed",
     "set aside: led",
     "logs let go",

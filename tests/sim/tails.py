@@ -73,15 +73,20 @@ class TailsWorld:
         is_copied = rng.random() < 0.7
         backup = copy_of(cluster.hosts["n2"].disk, ROOT)
         cluster.kill("n3")
-        self._publish(rng.choice((1, 5, 60, 200)), "n1")
+        leader = rng.choice(("n1", "n1", "n2"))
+        if leader == "n2":
+            # Its copy is of before it led this term, which is led twice then.
+            cluster.lead("S", "n2")
+            cluster.world.counts["a term led twice"] += 1
+        self._publish(rng.choice((1, 5, 60, 200)), leader)
         if rng.random() < 0.3:
             cluster.save(self._uid, "n1")
-            self._publish(rng.randint(0, 20), "n1")
+            self._publish(rng.randint(0, 20), leader)
         if rng.random() < 0.3:
             cluster.run_ms(3000)
         how = rng.choice(("kill", "power", "stop"))
         if how == "stop":
-            for name in ("n2", "n1"):  # n1 hands over to nobody: n2 would lead that term twice
+            for name in ("n2", "n1"):
                 cluster.stop(name, 10)
         cluster.kill("n2")
         if how == "power":

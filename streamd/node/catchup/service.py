@@ -18,8 +18,8 @@ from streamd.errors import StreamdError
 from streamd.node.catchup.fetch import CatchUp, CatchUpTurns, InstalledSnapshot
 from streamd.node.catchup.serve import CatchUpSource
 from streamd.node.groups.monitor import Monitor
-from streamd.node.groups.snapshot_state import terms_of
-from streamd.raft.terms import Run
+from streamd.node.groups.snapshot_state import history_of
+from streamd.raft.history import LogPosition
 from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.snapshots import Snapshot
 from streamd.store.transfer.install import FileInstall
@@ -182,11 +182,11 @@ class CatchUps:
 
     def _look(self, uid: Uid) -> Callable[[Snapshot], bool]:
         leads = self._node.tails.look_before_install(uid)
-        return lambda found: leads(found.index, terms_in(found))
+        return lambda found: leads(found.index, history_in(found))
 
     def _keep(self, uid: Uid, found: Snapshot, then: Callable[[], None]) -> None:
         """What a fetched snapshot does not have is set aside before it counts."""
-        self._node.tails.keep_before_install(uid, found.index, terms_in(found), then)
+        self._node.tails.keep_before_install(uid, found.index, history_in(found), then)
 
     def _keep_and_close(self, uid: Uid, found: Snapshot | None, done: Callable[[], None]) -> None:
         """The same of the meta group, whose fetched snapshot counts from the swap on."""
@@ -285,6 +285,7 @@ class CatchUps:
         return _Source(FileSource(disk, directory, uid, thread, flush=flush), group, monitor)
 
 
-def terms_in(found: Snapshot) -> tuple[Run, ...]:
-    """The terms of the entries that a snapshot covers, as far as it says them."""
-    return terms_of(found.state) or ((found.index, found.term),)
+def history_in(found: Snapshot) -> tuple[LogPosition, ...]:
+    """Return the history of the entries that a snapshot covers, as far as it says one."""
+    end = LogPosition(found.index, found.term, found.chain)
+    return history_of(found.state) or (end,)

@@ -14,8 +14,8 @@ from streamd import limits
 from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.memory_share import MemoryShare
 from streamd.raft.core import RaftCore
+from streamd.raft.history import LogPosition
 from streamd.raft.membership import Membership
-from streamd.raft.terms import Run
 from streamd.types import META_UID, Entry, HardState, Index, LogState, NodeId, Term, Uid
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class GroupStart(NamedTuple):
     is_memory: bool = False
     named: frozenset[NodeId] = frozenset()  # who belongs to it, or will, as the meta group says
     left_at: tuple[Term, Index] = (0, 0)  # where a member ended that was destroyed here
-    past_terms: tuple[Run, ...] = ()  # of entries up to the snapshot
+    history: tuple[LogPosition, ...] = ()  # of entries up to the snapshot
     is_alone: bool = False  # there is no other member to ask, and never was
 
 
@@ -171,7 +171,7 @@ class Rafts:
             named=start.named,
             left_at=start.left_at,
             windows=self._windows,
-            past_terms=start.past_terms,
+            history=start.history if applied == start.index else (),  # else there is a gap
         )
         if reader is not None:
             reader.is_begun = True

@@ -1,9 +1,9 @@
-"""The state part of a group's snapshot: who belonged to the group, the terms of its entries, and
+"""The state part of a group's snapshot: who belonged to the group, the history of its log, and
 the machine's bytes.
 
 A group's membership comes from its log; once a snapshot has replaced the log up to an index, the
 snapshot must say who belonged to the group at that index. And whoever is given the snapshot in the
-place of entries must see whether its own log led to it (`raft/terms.py`).
+place of entries must see whether its own log led to it (`raft/history.py`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import msgpack
 
 from streamd.errors import CorruptionError
 from streamd.raft import membership
+from streamd.raft.history import LogPosition
 from streamd.raft.membership import Membership
-from streamd.raft.terms import Run
 
 _LENGTH_BYTES = 4
 _MARK = membership.MARK  # no state of a machine begins so
 
 
-def wrap(members: Membership, state: bytes, terms: Iterable[Run] = ()) -> bytes:
-    """Return `state` with the membership before it, and the terms if there are any."""
+def wrap(members: Membership, state: bytes, history: Iterable[LogPosition] = ()) -> bytes:
+    """Return `state` with the membership before it, and the history if there is any."""
     head = _part(membership.encode(members)[1:])
-    runs = list(terms)
-    return head + (_part(msgpack.packb(runs)) if runs else b"") + state
+    rows = list(history)
+    return head + (_part(msgpack.packb(rows)) if rows else b"") + state
 
 
 def unwrap(blob: bytes) -> tuple[Membership | None, bytes]:
-    """Inverse of `wrap`, but for the terms. A state that was saved without a membership: (None,
+    """Inverse of `wrap`, but for the history. A state that was saved without a membership: (None,
     state)."""
     parts, start = _parts(blob)
     if not parts:
@@ -37,10 +37,10 @@ def unwrap(blob: bytes) -> tuple[Membership | None, bytes]:
     return membership.decode(_MARK + parts[0]), blob[start:]
 
 
-def terms_of(blob: bytes) -> tuple[Run, ...]:
-    """The terms that `wrap` was given; none in snapshots of before ADR 0036."""
+def history_of(blob: bytes) -> tuple[LogPosition, ...]:
+    """Return the history that `wrap` was given; a row without a chain has an unknown one."""
     parts, _ = _parts(blob)
-    return tuple((index, term) for index, term in msgpack.unpackb(parts[1])) if parts[1:] else ()
+    return tuple(LogPosition(*row) for row in msgpack.unpackb(parts[1])) if parts[1:] else ()
 
 
 def _part(body: bytes) -> bytes:

@@ -11,8 +11,8 @@ from streamd import limits
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups.group import Group
 from streamd.node.groups.snapshot_state import wrap
+from streamd.raft.history import LogPosition
 from streamd.raft.membership import Membership
-from streamd.raft.terms import Run
 from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
 from streamd.store.disk import Disk, Thread
 from streamd.types import META_UID, Index
@@ -42,7 +42,7 @@ class MetaSnapshots:
         state = group.machine.snapshot()
         if self._is_clustered:
             log = group.raft.log
-            state = wrap(log.membership_at(index), state, log.terms(index))
+            state = wrap(log.membership_at(index), state, log.history(index))
 
         def job() -> None:
             snapshot = Snapshot(META_UID, index, term, chain, state)
@@ -91,9 +91,9 @@ class StreamSnapshots:
         if self._is_clustered:
             # Of a group of one too: it may have begun with others, or elsewhere.
             log = group.raft.log
-            members, terms = log.membership_at(index), log.terms(index)
-            state = partial(_wrapped, members, state, terms)
-            outline = partial(_wrapped, members, outline, terms)
+            members, history = log.membership_at(index), log.history(index)
+            state = partial(_wrapped, members, state, history)
+            outline = partial(_wrapped, members, outline, history)
         self._store.save_snapshot(
             index=index,
             term=term,
@@ -106,8 +106,8 @@ class StreamSnapshots:
         )
 
 
-def _wrapped(members: Membership, state: Callable[[], bytes], terms: list[Run]) -> bytes:
-    return wrap(members, state(), terms)
+def _wrapped(members: Membership, state: Callable[[], bytes], history: list[LogPosition]) -> bytes:
+    return wrap(members, state(), history)
 
 
 def _raise(err: BaseException) -> None:

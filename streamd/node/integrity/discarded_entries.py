@@ -20,7 +20,7 @@ nothing that could be set aside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,8 +29,8 @@ from streamd.errors import DiskError, StreamdError
 from streamd.machine import commands
 from streamd.machine.rfc3339 import format_ns
 from streamd.node.groups import group as g
+from streamd.raft.history import Common, LogPosition, last_common
 from streamd.raft.membership import is_membership
-from streamd.raft.terms import Run, last_common
 from streamd.store.blocks.discarded_entries_file import (
     COMMITTED,
     LED,
@@ -214,7 +214,7 @@ class Tails:
             then(DiskError(f"group {uid} ended"))
             return
         # Not by what the core knows now: that is committed of the leader's entries.
-        self._keep(group, first, then, commit=0)
+        self._keep(group, Common(first - 1, is_exact=True), then, commit=0)
 
     def keep_conflict(self, uid: Uid, reason: str) -> None:
         """The log is not the leader's in what was committed: the member begins anew, in doubt, once
@@ -242,49 +242,49 @@ class Tails:
             if node.group_of(uid) is not group:
                 self._busy.discard(uid)
                 return
-            terms: list[Run] = []
+            history: list[LogPosition] = []
             last = 0
             if isinstance(result, dict):
-                terms = [(index, term) for index, term in result["terms"]]
-                last = result["last"]
-            common = self._common(group, terms, last)
+                # A server of before these have chains says only where each term begins.
+                rows = result.get("positions") or result["terms"]
+                history, last = [LogPosition(*row) for row in rows], result["last"]
             # Without an answer: all there is, of which the leader may have the most.
-            first = 1 if common is None else common + 1
-            self._keep(group, first, kept, commit=group.raft.commit, is_exact=common is not None)
+            common = self._common(group, history, last) or Common(0, is_exact=False)
+            self._keep(group, common, kept, commit=group.raft.commit)
 
         if leader and node.peers is not None:
             node.peers.call(leader, "terms", [uid], answered)
         else:
             answered(None)
 
-    def look_before_install(self, uid: Uid) -> Callable[[Index, tuple[Run, ...]], bool]:
+    def look_before_install(self, uid: Uid) -> Callable[[Index, tuple[LogPosition, ...]], bool]:
         """What says of a snapshot, for any thread: True if what this member has leads to it, or it
         is the newer one of two that nobody can tell apart."""
         group = self._node.group_of(uid)
         if group is None or not self._is_logged(uid):
             return lambda index, terms: True
         last = group.raft.last_index
-        ours = group.raft.log.terms(last)
+        ours = group.raft.log.history(last)
 
-        def leads(index: Index, terms: tuple[Run, ...]) -> bool:
-            common = last_common(ours, last, terms, index)
-            return common is None or common >= min(index, last)
+        def leads(index: Index, theirs: tuple[LogPosition, ...]) -> bool:
+            common = last_common(ours, last, theirs, index)
+            return common is None or common.index >= min(index, last)
 
         return leads
 
     def keep_before_install(
-        self, uid: Uid, index: Index, terms: tuple[Run, ...], then: Callable[[], None]
+        self, uid: Uid, index: Index, history: tuple[LogPosition, ...], then: Callable[[], None]
     ) -> None:
-        """A snapshot at `index`, whose entries have these terms, is about to take the place of the
+        """A snapshot at `index`, whose entries have this history, is about to take the place of the
         log and the state of a group; `then`, if what it does not have is set aside."""
         node = self._node
         group = node.group_of(uid)
         if group is None or not self._is_logged(uid):
             then()
             return
-        common = self._common(group, terms, index)
+        common = self._common(group, history, index)
         last = group.raft.last_index
-        if common is None or common >= min(index, last):
+        if common is None or common.index >= min(index, last):
             then()  # it leads to the snapshot, or the log to what is behind it; or nobody can tell
             return
 
@@ -295,7 +295,7 @@ class Tails:
                 node.replicas.catch_ups.stop(uid)
                 self._fail(uid, err)
 
-        self._keep(group, common + 1, kept, commit=group.raft.commit)
+        self._keep(group, common, kept, commit=group.raft.commit)
 
     def serve(self, args: list[Any], answer: Callable[[Any], None]) -> None:
         """The call `terms`, from a follower whose log differs: [uid]."""
@@ -304,7 +304,17 @@ class Tails:
             answer(errors.CLUSTER_NOT_AVAIL())
             return
         log = group.raft.log
-        answer({"terms": log.terms(log.last_index), "last": log.last_index})
+        positions = log.history(log.last_index)
+        terms: dict[Term, Index] = {}
+        for position in positions:
+            terms.setdefault(position.term, position.index)
+        answer(
+            {
+                "terms": [[index, term] for term, index in terms.items()],
+                "positions": positions,
+                "last": log.last_index,
+            }
+        )
 
     def serve_held(self, args: list[Any], answer: Callable[[Any], None]) -> None:
         """The call `held`: [uid, [[seq, time, crc], ...]]; for each, is that message here?"""
@@ -323,22 +333,18 @@ class Tails:
 
     # --- setting aside --------------------------------------------------------------------------
 
-    def _common(
-        self, group: Group, terms: list[Run] | tuple[Run, ...], last: Index
-    ) -> Index | None:
+    def _common(self, group: Group, theirs: Sequence[LogPosition], last: Index) -> Common | None:
         log = group.raft.log
-        return last_common(log.terms(log.last_index), log.last_index, terms, last)
+        return last_common(log.history(log.last_index), log.last_index, theirs, last)
 
     def _is_logged(self, uid: Uid) -> bool:
         replica = self._node.replicas.get(uid)
         return uid == META_UID or (replica is not None and replica.is_file)
 
-    def _keep(
-        self, group: Group, first: Index, then: Then, *, commit: Index, is_exact: bool = True
-    ) -> None:
-        """Set aside the log's entries from `first` on, if they were committed or may have been.
-        The member knows that they were up to `commit`, or what the log says."""
-        node, uid = self._node, group.uid
+    def _keep(self, group: Group, common: Common, then: Then, *, commit: Index) -> None:
+        """Set aside the log's entries after the `common` ones, if they were committed or may have
+        been. The member knows that they were up to `commit`, or what the log says."""
+        node, uid, first = self._node, group.uid, common.index + 1
         start = self._starts.get(uid, _Start(0, 0, is_uncertain=False))
         state = node.wal.group(uid)
         if state is None:
@@ -375,7 +381,7 @@ class Tails:
             committed_to=committed_to,
             applied_to=group.machine.applied,
             proof=COMMITTED if is_committed else proof,
-            is_exact=is_exact,
+            is_exact=common.is_exact,
             set_aside=format_ns(node.env.clock.now_ns()),
         )
         name = file_name(uid, first, last, end_chain)

@@ -20,7 +20,7 @@ from streamd.node.groups.block_port import NoBlocks
 from streamd.node.groups.group import Group
 from streamd.node.groups.monitor import Monitor
 from streamd.node.groups.raft_members import GroupStart
-from streamd.node.groups.snapshot_state import terms_of, unwrap
+from streamd.node.groups.snapshot_state import history_of, unwrap
 from streamd.node.groups.snapshot_writers import MetaSnapshots
 from streamd.node.ports import Done
 from streamd.raft.membership import Membership
@@ -81,7 +81,7 @@ class MetaMember:
                 snapshot.index,
                 snapshot.term,
                 snapshot.chain,
-                past_terms=terms_of(snapshot.state),
+                history=history_of(snapshot.state),
             )
         if self.group is None:
             self._tell_found(start.index, faults)

@@ -75,7 +75,7 @@ class ReplicaMaker:
                 named=frozenset(named_by(asset)),
                 left_at=amnesia.left_at(uid) if is_file else (0, 0),
                 is_alone=amnesia.is_alone(asset),
-                past_terms=found.past_terms,
+                history=found.history,
             )
         )
         if raft.last_index == 0 and voters[uid % len(voters)] == node.server_name:

@@ -18,12 +18,12 @@ from streamd.machine.streams.loss import Loss
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.catchup.service import CatchUps
 from streamd.node.groups.raft_members import check_end, log_from_snapshot
-from streamd.node.groups.snapshot_state import terms_of, unwrap
+from streamd.node.groups.snapshot_state import history_of, unwrap
 from streamd.node.integrity.scrub import check_installed
 from streamd.node.recovery.lost_blocks import LostBlocks
 from streamd.node.recovery.stream_rebuild import GroupLog, StreamRebuild
+from streamd.raft.history import LogPosition
 from streamd.raft.membership import Membership, simple
-from streamd.raft.terms import Run
 from streamd.store.blocks.block import OpenBlocks
 from streamd.store.blocks.block_codec import BlockCodec
 from streamd.store.blocks.memory_blocks import MemoryStreamStore
@@ -57,7 +57,7 @@ class Recovered:
         self.term = 0
         self.chain = 0
         self.members: Membership | None = None
-        self.past_terms: tuple[Run, ...] = ()
+        self.history: tuple[LogPosition, ...] = ()
         self.is_damaged = False
         self.conflict = ""  # what was there was another incarnation's
         self.marker: Manifest | None = None  # what the files were installed from, if just now
@@ -252,7 +252,7 @@ class ReplicaRecovery:
             store.disown(block.block_no for block in machine.index.blocks)
             found.lacking = store.lacking(machine.index.blocks)
         found.index, found.term, found.chain = snapshot.index, snapshot.term, snapshot.chain
-        found.members, found.past_terms = members, terms_of(snapshot.state)
+        found.members, found.history = members, history_of(snapshot.state)
         return found
 
     def _loss(self, asset: StreamAsset, store: Any, state: bytes) -> Loss | None:

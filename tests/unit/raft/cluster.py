@@ -11,6 +11,7 @@ from collections import deque
 
 from streamd.raft import membership
 from streamd.raft.core import RaftCore
+from streamd.raft.history import LogPosition
 from streamd.raft.membership import Membership
 from streamd.raft.messages import (
     Append,
@@ -22,7 +23,6 @@ from streamd.raft.messages import (
     VoteReply,
 )
 from streamd.raft.ready import Ready
-from streamd.raft.terms import Run
 from streamd.types import Entry, HardState, Index, LogState, NodeId, Term
 
 TAKE_ENTRIES = 64
@@ -42,7 +42,7 @@ class Disk:
         self.prev: tuple[Term, int] = (0, 0)
         self.writes: deque[Ready] = deque()
         self.snapshot: Snapshot | None = None
-        self.terms: list[Run] = []  # of what the snapshot covers, if it says them
+        self.history: list[LogPosition] = []  # of what the snapshot covers, if it says it
 
     def complete(self) -> int:
         ready = self.writes.popleft()
@@ -154,7 +154,7 @@ class Cluster:
             now_ms=self.now_ms,
             seed=self.seed + sum(node_id.encode()),
             applied=applied,
-            past_terms=disk.terms,
+            history=disk.history,
             is_uncertain=disk.is_wiped and disk.hard_state == HardState(),
             is_incomplete=is_damaged or applied < disk.first - 1,
         )
@@ -314,7 +314,7 @@ class Cluster:
         """A snapshot at `index` is saved: the disk forgets what it covers."""
         member = self.members[node_id]
         term, chain = member.core.log.entry_id(index)
-        member.disk.terms = member.core.log.terms(index)
+        member.disk.history = member.core.log.history(index)
         member.disk.release(index, term, chain, member.core.log.membership_at(index))
         member.core.snapshot_saved(index, term, chain)
 

@@ -110,7 +110,7 @@ def went_on_without_a(
     cluster.pass_time(500)
     cluster.compact("a", common + 8)
     if not has_terms:
-        cluster.members["a"].disk.terms = []
+        cluster.members["a"].disk.history = []
     disks["a"] = cluster.crash("a")
     cluster.crash("b")
     cluster.committed.clear()  # nobody promises any more that it stays
