@@ -11,7 +11,7 @@ from typing import Any
 
 from streamd.raft import election, membership, recovering
 from streamd.raft.election import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
-from streamd.raft.history import term_at
+from streamd.raft.history import LogPosition, term_at
 from streamd.raft.log import next_chain
 from streamd.raft.messages import (
     Append,
@@ -142,10 +142,7 @@ class Member(Roles):
             if at_base and (at_base[0].term, at_base[0].chain) != (log.base_term, log.base_chain):
                 self._deny(sender, log.base_index, at_base[0].chain)
                 return
-            index, term = previous, append.prev_term
-            for entry in append.entries[: log.base_index - previous][-1:]:
-                index, term = entry.index, entry.term
-            if self._differs(index, term):
+            if self._has_another_history(append):
                 # The leader lacks what was committed here, and a snapshot has.
                 self._diverge(sender, log.base_index, log.base_chain, append.prev_chain)
                 return
@@ -169,15 +166,37 @@ class Member(Roles):
         self.first_commit = self.first_commit or append.commit
         self._commit_to(min(append.commit, last))
 
-    def _differs(self, index: Index, term: Term) -> bool:
-        """True if the leader's entry `index` has another term than the one that was committed here,
-        which a snapshot covers. (In memory a group may have begun anew.)"""
-        known = term_at(self.log.history(index), index)
+    def _differs(self, position: LogPosition) -> bool:
+        """True if the leader's entry there is not the one that this log has, or that a snapshot
+        covers, as far as the history tells. (In memory a group may have begun anew.)"""
+        if self.may_begin_anew:
+            return False
+        log = self.log
+        index, term, chain = position
+        if log.base_index <= index <= log.last_index:
+            return log.entry_id(index) != (term, chain)
+        history = log.history(index)
+        if history and history[-1].index == index and history[-1].chain:
+            return history[-1] != position
+        known = term_at(history, index)
         if known is None:  # but terms never fall
-            is_other = index <= self.log.base_index and term > self.log.base_term
-        else:
-            is_other = known != term
-        return is_other and not self.may_begin_anew
+            return index <= log.base_index and term > log.base_term
+        return known != term
+
+    def _has_another_history(self, append: Append) -> bool:
+        """True if an entry of the leader's, all of which a snapshot covers here, is not the one
+        that was committed: by its term, or by its chain where the history knows one."""
+        index = append.prev_index
+        covered = append.entries[: self.log.base_index - index]
+        last = LogPosition(index, append.prev_term, append.prev_chain)
+        theirs = {index: last}
+        for entry in covered:
+            index += 1
+            last = theirs[index] = LogPosition(index, entry.term, entry.chain)
+        if self._differs(theirs[append.prev_index]) or self._differs(last):
+            return True
+        known = self.log.history(self.log.base_index)
+        return any(self._differs(theirs[at.index]) for at in known if at.index in theirs)
 
     def _refuse(self, sender: NodeId, index: Index, term: Term) -> None:
         """We lack the leader's entry; say from where on it should look for a common one."""
@@ -241,7 +260,7 @@ class Member(Roles):
         if reply.is_ok and reply.index > self.log.last_index:
             text = f"{sender} acks index {reply.index}, our log ends at {self.log.last_index}"
             self._alert(text)
-            leadership.probe_at_end(peer)  # it does not know that it differs: this shows it
+            leadership.probe_own_term(peer)  # it does not know that it differs: this shows it
             return
         has_put_back = not peer.is_uncertain and recovering.has_put_back(peer, reply)
         if has_put_back:
@@ -264,10 +283,13 @@ class Member(Roles):
         self._follow(sender)
         log = self.log
         is_whole = not (self.is_incomplete or self._has_diverged)
-        if is_whole and self._follows_leader_to(offer.index):
+        differs = is_whole and self._differs(
+            LogPosition(offer.index, offer.snapshot_term, offer.chain)
+        )
+        if is_whole and not differs and self._follows_leader_to(offer.index):
             self._held.append((sender, self._append_reply(True, log.last_index)))
         elif is_whole and offer.index <= log.commit:
-            if self._differs(offer.index, offer.snapshot_term):
+            if differs:
                 self._diverge(sender, log.base_index, log.base_chain, offer.chain)
             else:
                 self._held.append((sender, self._append_reply(True, log.commit)))

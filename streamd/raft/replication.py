@@ -275,14 +275,15 @@ class Leadership:
             self.advance_transfer()
         return has_grown
 
-    def probe_at_end(self, peer: Peer) -> None:
-        """Ask a peer that holds more than there is for our last entry, which is of our term. It may
-        have acked or skipped all below, as if that were its own; and once is enough until the next
+    def probe_own_term(self, peer: Peer) -> None:
+        """Send a peer that holds more than there is the entries of this term from its first on. It
+        may have acked or skipped all below as if that were its own, and may even have this term's
+        entries of another leader: those differ from the second on. Once is enough until the next
         round of heartbeats."""
-        last = self.log.last_index
-        if peer.state != REPLICATE and not (peer.state == PROBE and peer.next > last):
+        if peer.state != REPLICATE and not (peer.state == PROBE and peer.next == self.term_start):
+            peer.match = 0  # whatever it acked was of another log
             peer.probe()
-            peer.next = last + 1
+            peer.next = self.term_start
 
     def on_unreachable(self, node_id: NodeId) -> None:
         """The link broke: what was under way may be lost."""
