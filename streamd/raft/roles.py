@@ -166,6 +166,7 @@ class Roles(State):
     def _become_leader(self) -> None:
         self.role = LEADER
         self.is_leader = True
+        self.led_terms.append(self.term)
         self.leader_id = self.node_id
         self._role_changed = True
         self._uncommitted_bytes = 0

@@ -20,6 +20,8 @@ from streamd.types import Entry, Index, LogState, NodeId, Term, Uid
 NEVER = 0
 """`deadline_ms` of a core that no passing of time can move."""
 
+LED_TERMS_MAX = 64  # remembered of a member; entries of earlier ones count as another leader's
+
 
 class State:
     """Fields of one member of one group. Used only as the base of `Member`."""
@@ -68,6 +70,7 @@ class State:
         "is_quiescent",
         "is_uncertain",
         "leader_id",
+        "led_terms",
         "left_at",
         "log",
         "may_begin_anew",
@@ -153,6 +156,7 @@ class State:
         self.first_commit: Index = 0  # the first commit index that a leader told us; 0: none yet
         self.role = FOLLOWER
         self.is_leader = False
+        self.led_terms: deque[Term] = deque(maxlen=LED_TERMS_MAX)  # since it was made
         self.forgetful: set[NodeId] = set()  # who elected it, and not a majority that remembers
         self.is_leader_ready = False  # the no-op of this term was given out as committed
         self.now_ms = now_ms  # as last told; see the module

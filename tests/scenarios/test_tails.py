@@ -54,9 +54,10 @@ def end_and_put_back(
     return stored
 
 
-def come_back(cluster: Cluster, uid: int) -> None:
-    """n1 starts, and gets what the others have."""
-    cluster.boot("n1")
+def come_back(cluster: Cluster, uid: int, *, is_booted: bool = False) -> None:
+    """n1 starts (unless it runs), and gets what the others have."""
+    if not is_booted:
+        cluster.boot("n1")
 
     def is_same() -> bool:
         leader = cluster.leader_name(uid)
@@ -282,3 +283,51 @@ def test_a_term_that_was_led_twice_is_told_by_its_entries(
     come_back(cluster, uid)
     assert cluster.events("caught up")
     check_told(cluster, stored)
+
+
+MAY_BE = "entries that may have been committed are not in the leader's log: set aside"
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_what_a_follower_was_not_told_to_be_committed_is_set_aside(
+    cluster: Cluster, is_compacted: bool
+) -> None:
+    """n1 runs all the time. It acks n2's last entry and is cut off before n2 tells it that this is
+    committed; an older copy of n2 and n3 go on. Nothing at n1 says more than that it may have been
+    acknowledged."""
+    uid = cluster.create()
+    cluster.publish(20)
+    cluster.lead("S", "n2")
+    cluster.until_whole()
+    cluster.run_ms(1000)
+    backup = copy_of(cluster.hosts["n2"].disk, ROOT)
+    cluster.kill("n3")
+    group = cluster.group("n1", "S")
+    assert group is not None
+    last = group.raft.last_index
+    (reply,) = cluster.offer("S", [(b"S.x", b"", b"acked")], at="n2")
+    cluster.until("n1 has it", lambda: group.raft.last_index > last, 1)
+    cluster.net.block({("n2", "n1")})  # its ack still passes
+    cluster.until("acked", lambda: cluster.outcome(reply) == 21, 1)
+    stored = cluster.read("n2")
+    cluster.isolate("n1")
+    assert group.raft.commit == last
+    cluster.kill("n2")
+    cluster.checkers.forfeited |= {uid, META_UID}  # nobody promises any more that it stays
+    cluster.checkers.durability.copy_destroyed("n2")
+    put_all_back(cluster.hosts["n2"].disk, backup)
+    cluster.boot("n2", "n3")
+    cluster.until("a leader", lambda: cluster.leader_name(uid) not in ("", "n1"), 20)
+    for _ in range(8 if is_compacted else 1):
+        cluster.publish(100, at=cluster.leader_name(uid), chunk=10)
+    if is_compacted:
+        cluster.save(uid)
+    cluster.run_ms(3000)  # the links are given up, with what they held
+    assert group.raft.commit == last
+    cluster.net.heal()
+    come_back(cluster, uid, is_booted=True)
+    (tail,) = tails_of(cluster)
+    assert payloads_of(tail) == {21: stored[21]}
+    assert tail["proof"] == "open" and tail["is_exact"]
+    assert cluster.events(MAY_BE) == 1
+    assert cluster.node("n1").tails.open_count == 1

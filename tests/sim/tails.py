@@ -84,14 +84,19 @@ class TailsWorld:
             self._publish(rng.randint(0, 20), leader)
         if rng.random() < 0.3:
             cluster.run_ms(3000)
-        how = rng.choice(("kill", "power", "stop"))
+        how = rng.choice(("kill", "power", "stop", "cut off"))
         if how == "stop":
             for name in ("n2", "n1"):
                 cluster.stop(name, 10)
+        elif how == "cut off":
+            cluster.isolate("n1")  # and runs all the time; it may not know yet what is committed
         cluster.kill("n2")
         if how == "power":
             cluster.lose_power("n1")
-        cluster.kill("n1")
+        if how != "cut off":
+            cluster.kill("n1")
+        elif rng.random() < 0.5:
+            cluster.run_ms(3000)  # a link is given up, with what it held
         cluster.checkers.forfeited |= {self._uid, META_UID}  # nobody promises anything any more
         cluster.checkers.durability.copy_destroyed("n2")
         disk = cluster.hosts["n2"].disk
@@ -106,22 +111,25 @@ class TailsWorld:
         """n2 and n3 do so alone."""
         cluster, rng = self._cluster, self._rng
         cluster.boot("n2", "n3")
-        cluster.until("a leader", lambda: cluster.leader_name(self._uid), 30)
+        cluster.until("a leader", self._is_led_without_n1, 30)
         self._publish(rng.choice((0, 3, 60, 200)), cluster.leader_name(self._uid))
         if rng.random() < 0.4:
-            cluster.save(self._uid)
+            cluster.save(self._uid, "n2", "n3")
             cluster.world.counts["logs let go"] += 1
         if rng.random() < 0.3:
             cluster.kill("n2", "n3")
             cluster.boot("n2", "n3")
-            cluster.until("a leader", lambda: cluster.leader_name(self._uid), 30)
+            cluster.until("a leader", self._is_led_without_n1, 30)
+
+    def _is_led_without_n1(self) -> bool:
+        return self._cluster.leader_name(self._uid) not in ("", "n1")
 
     def _come_back(self) -> None:
         cluster, rng = self._cluster, self._rng
         disk = cluster.hosts["n1"].disk
         if rng.random() < 0.3:
             disk.crash_at_point = rng.choice(POINTS)
-        elif rng.random() < 0.2:
+        elif rng.random() < 0.2 and cluster.hosts["n1"].node is None:
             disk.fail("pwrite", 28, under=f"{ROOT}/trash")
             cluster.boot("n1")
             cluster.run_ms(3000)
@@ -141,7 +149,9 @@ class TailsWorld:
                 and group.machine.applied == cluster.machine(leader, "S").applied
             )
 
-        cluster.boot("n1")
+        cluster.net.heal()
+        if cluster.hosts["n1"].node is None:
+            cluster.boot("n1")
         cluster.until("n1 current", is_current, 60)
         # A group at rest may not have noticed yet: two logs may be of one length.
         self._publish(3, cluster.leader_name(self._uid))

@@ -9,8 +9,10 @@ tail` shows and publishes them.
 
 An entry is known to be committed if the member has been told so, or its log says so: each write
 says how far the group was committed when it was made (`Wal.hint`). What came after the last such
-hint of an earlier life may have been committed, and acknowledged by whoever led then. What this
-process itself has appended as leader, and not committed, was acknowledged to nobody.
+hint of an earlier life may have been committed, and acknowledged by whoever led then. So may what
+came from another leader since: that hears of an ack, and so commits, some milliseconds before the
+follower is told. What this process itself has appended as leader, and not committed, was
+acknowledged to nobody.
 
 A member lets go of entries in three places: where it truncates, since a leader has other ones
 (`TailLog`); where it begins anew, because its log differs in what was committed (`keep_conflict`);
@@ -203,9 +205,14 @@ class Tails:
 
     def concerns(self, uid: Uid, first: Index) -> bool:
         """False if the entries from `first` on, which are not committed as far as the member was
-        told, came in this process's life: then nobody was told that they are."""
-        start = self._starts.get(uid)
-        return start is not None and (first <= start.last or first <= self._node.wal.hint(uid))
+        told, are surely those that it appended as leader in this process's life: then nobody was
+        told that they are. `_keep` looks at the entries themselves."""
+        start, group = self._starts.get(uid), self._node.group_of(uid)
+        if start is None or group is None:
+            return False
+        if first <= start.last or first <= self._node.wal.hint(uid):
+            return True
+        return group.raft.members.is_voter(self._node.server_name)
 
     def keep_voided(self, uid: Uid, first: Index, then: Then) -> None:
         """A leader has other entries from `first` on."""
@@ -354,9 +361,6 @@ class Tails:
         hint = 0 if start.is_uncertain else node.wal.hint(uid)
         committed_to = max(hint, commit)
         is_committed = first <= committed_to
-        if not is_committed and first > start.last:
-            then(None)
-            return
         last, end_term, end_chain = state.first_index - 1, state.prev_term, state.prev_chain
         if state.last_index > last:
             try:
@@ -365,7 +369,14 @@ class Tails:
                 then(err)
                 return
             last, end_term, end_chain = end.index, end.term, end.chain
-        if last < first or not (is_committed or self._says_something(uid, first, last)):
+        try:
+            is_nothing = last < first or not (
+                is_committed or self._may_matter(group, start, first, last)
+            )
+        except StreamdError as err:
+            then(err)
+            return
+        if is_nothing:
             then(None)
             return
         proof = LED if end_term == start.led_in else OPEN
@@ -396,6 +407,22 @@ class Tails:
             then(None)
 
         _Keeping(node, group, writer, facts, written).begin()
+
+    def _may_matter(self, group: Group, start: _Start, first: Index, last: Index) -> bool:
+        """False if nobody can have been told that these entries are committed, or all that is in
+        them is that somebody began to lead."""
+        if first <= start.last:
+            return self._says_something(group.uid, first, last)
+        if not group.raft.members.is_voter(self._node.server_name):
+            return False  # its acks commit nothing
+        led = group.raft.led_terms
+        at = first
+        while at <= last:
+            for entry in self._node.wal.read(group.uid, at, last + 1, limits.TAIL_PIECE_BYTES):
+                if entry.term not in led and _is_news(entry):
+                    return True
+                at = entry.index + 1
+        return False
 
     def _says_something(self, uid: Uid, first: Index, last: Index) -> bool:
         """False if all that is in these few entries is that somebody began to lead."""
