@@ -148,3 +148,35 @@ def test_who_differs_notices_it_after_each_start(common: int, is_compacted: bool
     said = len(cluster.members["b"].alerts)
     cluster.pass_time(5000)
     assert len(cluster.members["b"].alerts) == said
+
+
+@pytest.mark.parametrize("is_leader_compacted", [False, True])
+def test_a_snapshot_of_a_term_that_was_led_again_is_noticed(is_leader_compacted: bool) -> None:
+    """b led term 2 with a, forgot it, and leads term 2 again with c. The snapshot of a covers more
+    of that term than b has: the terms are the same at every index that both have."""
+    cluster = led_by_a()
+    cluster.has_links = True
+    cluster.tell_links()
+    cluster.pass_time(500)
+    disks = {"b": deepcopy(cluster.members["b"].disk), "c": cluster.crash("c")}
+    cluster.core("a").transfer("b")
+    cluster.pass_time(500)
+    for number in range(8):
+        cluster.core("b").propose(b"lost %d" % number)
+    cluster.pass_time(500)
+    term = cluster.core("a").term
+    cluster.compact("a", cluster.core("a").last_index)
+    disks["a"] = cluster.crash("a")
+    cluster.crash("b")
+    cluster.committed.clear()  # nobody promises any more that it stays
+    for name in "cb":
+        cluster.boot(name, disks[name])
+    cluster.elect("b").propose(b"later")
+    cluster.pass_time(500)
+    assert cluster.core("b").term == term
+    if is_leader_compacted:
+        cluster.compact("b", cluster.core("b").last_index)
+    cluster.boot("a", disks["a"])
+    cluster.pass_time(1000)
+    assert "log chain at index" in cluster.members["a"].alerts[0]
+    assert cluster.core("b").status()["peers"]["a"]["state"] == "diverged"
