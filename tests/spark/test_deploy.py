@@ -15,6 +15,9 @@ from tests.spark.daemons import standalone, submit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
+COUNT = 26_000
+STATS_TASKS_MAX = 30
+
 PROGRAM = """
 import sys
 import spark_jobs
@@ -32,9 +35,27 @@ rows.write.format("streamd").mode("append").options(
 ).save()
 stream = ["--stream", "ORDERS", "--quiet", "--debug"]
 online = [*stream, "--servers", url]
+
+
+def tasks_of_stats():
+    # As Spark is set by itself: each shuffle would make 200 tasks.
+    parts = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.unset("spark.sql.shuffle.partitions")
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    status = stats.main(online)
+    jobs = map(tracker.getJobInfo, set(tracker.getJobIdsForGroup()) - before)
+    stages = map(tracker.getStageInfo, {stage for job in jobs for stage in job.stageIds})
+    count = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+    spark.conf.set("spark.sql.shuffle.partitions", parts)
+    return status, count
+
+
+status, task_count = tasks_of_stats()
+print("TASKS", task_count)
 statuses = [
     export.main([*online, "--to", target, "--partition-by", "subject:2", "--verify"]),
-    stats.main(online),
+    status,
     diff.main([*stream, "--left-servers", url, "--right-path", files]),
     audit.main(["--data", files, "--quiet", "--debug"]),
 ]
@@ -52,7 +73,7 @@ def test_jobs_run_on_a_cluster_from_the_zip_alone(
         pytest.skip("no Java: make spark")
     server = start_server()
     server.create_stream("ORDERS", allow_direct=True)
-    server.publish((f"orders.{n % 5}", b"payload %d" % n) for n in range(5000))
+    server.publish((f"orders.{n % 5}", b"payload %d" % n) for n in range(COUNT))
     server.create_stream("NEW", allow_direct=True)
     zipped = package(tmp_path / "dist")
     target = tmp_path / "out"
@@ -64,11 +85,13 @@ def test_jobs_run_on_a_cluster_from_the_zip_alone(
             *(str(zipped), server.url, str(server.store_dir), str(target)),
         )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "verified: 5,000 rows are equal" in done.stdout
+    assert f"verified: {COUNT:,} rows are equal" in done.stdout
     assert "STATUSES [0, 0, 0, 0]" in done.stdout
+    task_count = int(done.stdout.partition("TASKS ")[2].split()[0])
+    assert 0 < task_count <= STATS_TASKS_MAX
     ledger = Ledger.open(LocalFiles(target))
     ledger.check_files()
-    assert (ledger.rows, len(ledger.live)) == (5000, 5)
+    assert (ledger.rows, len(ledger.live)) == (COUNT, 5)
     for worker in ("w0", "w1"):
         assert list((tmp_path / worker).glob("app-*/*/stderr")), f"{worker} ran no executor"
     found = server.api("STREAM.INFO.NEW", {"subjects_filter": "new.*"})["state"]
