@@ -44,7 +44,7 @@ run: $(STAMP)
 
 # Three nodes and Spark: ingest, a streaming aggregate, export, damage, audit, repair, audit.
 pipeline: $(SPARK)
-	$(BIN)/python -m spark_jobs.pipeline $(ARGS)
+	$(BIN)/python -m examples.pipeline $(ARGS)
 
 # The same flights through one node, killed and started again.
 run-single: $(STAMP)

@@ -288,7 +288,7 @@ class SparkRows:
 
     def export(self, url: str) -> Result:
         """The job, into one Parquet directory."""
-        from spark_jobs import export
+        from spark_jobs.export import export_job as export
 
         target = str(self._directory / "parquet")
         argv = ["--servers", url, "--stream", STREAM, "--to", target, "--quiet"]
@@ -299,7 +299,7 @@ class SparkRows:
 
     def audit(self, replicas: dict[str, Path]) -> Result:
         """The job, over directories of servers that do not run."""
-        from spark_jobs import audit
+        from spark_jobs.audit import audit_job as audit
 
         argv = ["--quiet", *(f"--replica={label}={path}" for label, path in replicas.items())]
         count = len(replicas) * self._count

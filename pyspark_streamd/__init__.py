@@ -1,5 +1,5 @@
 """Spark looks into modules named `pyspark_*` for a `DefaultSource`: format "streamd" by itself."""
 
-from spark_jobs.source import StreamdDataSource as DefaultSource
+from spark_jobs.source.data_source import StreamdDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

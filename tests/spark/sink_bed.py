@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_jobs import ledger
-from spark_jobs.sink_exact import ExactWriter
-from spark_jobs.sink_options import Layout, SinkOptions
-from spark_jobs.sink_task import Task
-from spark_jobs.wire import Wire
-from spark_jobs.wire_parse import header
+from spark_jobs.client.wire import Wire
+from spark_jobs.client.wire_parser import header
+from spark_jobs.sink import ledger
+from spark_jobs.sink.exactly_once import ExactWriter
+from spark_jobs.sink.sink_options import Layout, SinkOptions
+from spark_jobs.sink.task import Task
 
 RECEIVED_WITHIN_S = 20.0
 PULLED = 10_000

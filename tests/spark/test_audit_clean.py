@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from spark_jobs import audit_run
-from spark_jobs.audit_block import DIGEST, FULL, QUICK
-from spark_jobs.replica import StoreDir, find_stores
+from spark_jobs.audit import run as audit_run
+from spark_jobs.audit.block_check import DIGEST, FULL, QUICK
+from spark_jobs.replica.stream_view import StoreDir, find_stores
 from tests.spark.audit_stores import CLUSTER, Replica, copy_of, random_work, small_blocks
 
 WORKLOADS = 200

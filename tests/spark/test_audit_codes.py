@@ -16,9 +16,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from spark_jobs import audit_run
-from spark_jobs.audit_findings import CODES, Finding
-from spark_jobs.replica import find_stores
+from spark_jobs.audit import run as audit_run
+from spark_jobs.audit.findings import CODES, Finding
+from spark_jobs.replica.stream_view import find_stores
 from streamd.machine import commands
 from streamd.store.node_file import NAMES
 from tests.spark import audit_damage as damage

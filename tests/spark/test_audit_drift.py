@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_jobs import audit_block_task
-from spark_jobs.audit_block import DIGEST, FULL, check_file
-from spark_jobs.audit_block_task import live_seqs
-from spark_jobs.audit_drift import Cohort, DriftedBucket, Held, align, compare, worth_a_look
-from spark_jobs.audit_findings import finding
-from spark_jobs.audit_open import Store, files_of, open_view
-from spark_jobs.audit_rows import BlockRows, buckets_of, mix, ranges_of, subject_sum
-from spark_jobs.audit_state import tasks_of
-from spark_jobs.replica import find_stores
+from spark_jobs.audit import block_task as audit_block_task
+from spark_jobs.audit.block_check import DIGEST, FULL, check_file
+from spark_jobs.audit.block_task import live_seqs
+from spark_jobs.audit.findings import finding
+from spark_jobs.audit.replica_drift import Cohort, DriftedBucket, Held, align, compare, worth_a_look
+from spark_jobs.audit.replica_files import Store, files_of, open_view
+from spark_jobs.audit.state_check import tasks_of
+from spark_jobs.replica.record_rows import BlockRows, buckets_of, mix, ranges_of, subject_sum
+from spark_jobs.replica.stream_view import find_stores
 from streamd.machine.digest import MASK64, mix64
 from streamd.store.blocks import record_format as fmt
 from tests.spark import audit_damage as damage

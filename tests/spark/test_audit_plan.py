@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_jobs.audit_findings import finding
-from spark_jobs.audit_plan import next_steps
+from spark_jobs.audit.findings import finding
+from spark_jobs.audit.next_steps import next_steps
 
 
 def document(*findings: Any, states: dict[str, str] | None = None) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
-from spark_jobs.audit_block_records import find_messages
-from spark_jobs.decode import Selection, batches_of
-from spark_jobs.replica import find_stores, open_stream
+from spark_jobs.audit.block_records import find_messages
+from spark_jobs.replica.decode import Selection, batches_of
+from spark_jobs.replica.stream_view import find_stores, open_stream
 from streamd.errors import CorruptionError
 from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import HEADER_BYTES

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.audit_findings import CODES, DAMAGE, exit_status, finding, joined, unexplained
-from spark_jobs.audit_plan import next_steps
-from spark_jobs.report import render
+from spark_jobs.audit.findings import CODES, DAMAGE, exit_status, finding, joined, unexplained
+from spark_jobs.audit.next_steps import next_steps
+from spark_jobs.audit.report import render
 from streamd.store.blocks import record_format as fmt
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "spark"

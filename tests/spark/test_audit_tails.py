@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.audit_findings import DAMAGE, WARNING
-from spark_jobs.audit_tails import tail_findings
+from spark_jobs.audit.discarded_entries import tail_findings
+from spark_jobs.audit.findings import DAMAGE, WARNING
 from streamd.store.blocks.discarded_entries_file import (
     COMMITTED,
     LED,

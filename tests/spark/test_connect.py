@@ -17,7 +17,9 @@ from tests.spark.conftest import StartServer
 THROUGH_CONNECT = """
 import sys
 from pyspark.sql import SparkSession
-from spark_jobs import export, replay, stats
+from spark_jobs.export import export_job as export
+from spark_jobs.jobs import replay
+from spark_jobs.jobs import stats
 
 url, files, target = sys.argv[1:]
 # What goes to orders.4 is refused, for the new stream does not take it.
@@ -90,7 +92,16 @@ def without_java(directory: Path) -> dict[str, str]:
     return {"PATH": str(directory), "HOME": str(directory), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-STATS = ("-m", "spark_jobs.jobs", "stats", "--stream", "S", "--master", "local[1]", "--quiet")
+STATS = (
+    "-m",
+    "spark_jobs.jobs",
+    "stats",
+    "--stream",
+    "S",
+    "--master",
+    "local[1]",
+    "--quiet",
+)
 
 
 def test_without_any_java_the_error_says_what_to_type(

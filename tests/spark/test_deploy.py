@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.export_files import LocalFiles
-from spark_jobs.export_ledger import Ledger
-from spark_jobs.package import package
+from spark_jobs.export.export_ledger import Ledger
+from spark_jobs.export.files import LocalFiles
+from spark_jobs.jobs.package import package
 from spark_jobs.session import java_home
 from tests.spark.conftest import StartServer
 from tests.spark.daemons import standalone, submit
@@ -21,8 +21,11 @@ STATS_TASKS_MAX = 30
 PROGRAM = """
 import sys
 import spark_jobs
-from spark_jobs import audit, diff, export, stats
-from spark_jobs.jobs import register
+from spark_jobs.audit import audit_job as audit
+from spark_jobs.jobs import diff
+from spark_jobs.export import export_job as export
+from spark_jobs.jobs import stats
+from spark_jobs.jobs.command import register
 from spark_jobs.session import session
 
 zipped, url, files, target = sys.argv[1:]

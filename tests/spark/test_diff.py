@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_jobs import diff
-from spark_jobs.jobs import EXIT_DIFFERENT, EXIT_FAILED, EXIT_OK
+from spark_jobs.jobs import diff
+from spark_jobs.jobs.command import EXIT_DIFFERENT, EXIT_FAILED, EXIT_OK
 from tests.parity.runner import peer_binary
 from tests.spark.conftest import StartServer
 from tests.spark.servers import SparkTestServer

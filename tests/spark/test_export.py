@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs import export
-from spark_jobs.export_files import LocalFiles
-from spark_jobs.export_ledger import Ledger
-from spark_jobs.jobs import EXIT_DIFFERENT, EXIT_FAILED, EXIT_OK, EXIT_WARNINGS
-from spark_jobs.options import parse_time
+from spark_jobs.client.options import parse_time
+from spark_jobs.export import export_job as export
+from spark_jobs.export.export_ledger import Ledger
+from spark_jobs.export.files import LocalFiles
+from spark_jobs.jobs.command import EXIT_DIFFERENT, EXIT_FAILED, EXIT_OK, EXIT_WARNINGS
 from streamd.machine import commands
 from tests.spark import audit_damage as damage
 from tests.spark.audit_stores import Replica, small_blocks

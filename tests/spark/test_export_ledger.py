@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.export_files import DirectoryBusy, LocalFiles
-from spark_jobs.export_ledger import (
+from spark_jobs.export.export_ledger import (
     COMPACT,
     EXPORT,
     STAGING,
@@ -20,6 +19,7 @@ from spark_jobs.export_ledger import (
     Source,
     committed_files,
 )
+from spark_jobs.export.files import DirectoryBusy, LocalFiles
 
 SOURCE = Source("ORDERS", "2026-01-01T00:00:00Z", (), ("date",), 1)
 

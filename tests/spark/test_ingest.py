@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_jobs import ingest
-from spark_jobs.jobs import JobError
+from spark_jobs.ingest import ingest_job as ingest
+from spark_jobs.jobs.command import JobError
 from tests.spark.servers import SparkTestServer
 from tests.spark.sink_bed import stored
 

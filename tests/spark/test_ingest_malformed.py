@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs import ingest
-from spark_jobs.ingest_malformed import Malformed, Record, directory_of
-from spark_jobs.ingest_read import Source, read_input
-from spark_jobs.ingest_whole import located
-from spark_jobs.jobs import JobError
+from spark_jobs.ingest import ingest_job as ingest
+from spark_jobs.ingest.malformed import Malformed, Record, directory_of
+from spark_jobs.ingest.read import Source, read_input
+from spark_jobs.ingest.whole_files import located
+from spark_jobs.jobs.command import JobError
 from tests.spark.servers import SparkTestServer
 from tests.spark.sink_bed import stored
 

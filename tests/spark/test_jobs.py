@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs import jobs
-from spark_jobs.jobs import JobError, connect_arguments, job_parser, one_line, run_job
-from spark_jobs.package import PACKAGES, package
-from spark_jobs.progress import Progress
+from spark_jobs.jobs import command as jobs
+from spark_jobs.jobs.command import JobError, connect_arguments, job_parser, one_line, run_job
+from spark_jobs.jobs.package import PACKAGES, package
+from spark_jobs.jobs.progress import Progress
 from streamd.installation import how_to_install
 
 
@@ -25,14 +25,14 @@ PythonException.__module__ = "pyspark.errors.exceptions.captured"
 
 WORKER_ERROR = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "/zip/spark_jobs/offline.py", line 9, in read
+  File "/zip/spark_jobs/source/offline.py", line 9, in read
     raise DataLoss(text)
-spark_jobs.offline.DataLoss: stream ORDERS: messages 1 to 9 are gone
+spark_jobs.source.offline.DataLoss: stream ORDERS: messages 1 to 9 are gone
 
 \tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:581)
 Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "/zip/spark_jobs/offline.py", line 9, in read
-spark_jobs.offline.DataLoss: stream ORDERS: messages 1 to 9 are gone
+  File "/zip/spark_jobs/source/offline.py", line 9, in read
+spark_jobs.source.offline.DataLoss: stream ORDERS: messages 1 to 9 are gone
 """
 
 

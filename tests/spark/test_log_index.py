@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.replica_log_index import LogIndex
+from spark_jobs.replica.log_index import LogIndex
 from streamd.errors import CorruptionError
 from streamd.store.wal import wal_format as wf
 from streamd.store.wal.entry_index import GroupLog

@@ -17,9 +17,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from spark_jobs.offline import DataLoss
-from spark_jobs.options import OptionError
-from spark_jobs.replica import StreamMissing
+from spark_jobs.client.options import OptionError
+from spark_jobs.replica.stream_view import StreamMissing
+from spark_jobs.source.offline import DataLoss
 from streamd.errors import CorruptionError
 from streamd.machine.base import REWRITTEN
 from streamd.store.blocks.record_format import block_name
@@ -273,8 +273,8 @@ def test_memory_is_bounded_by_blocks_not_by_the_stream(server: SparkTestServer) 
     server.stop()
     code = (
         "import resource, sys\n"
-        "from spark_jobs.offline import make_reader\n"
-        "from spark_jobs.options import ReadOptions\n"
+        "from spark_jobs.source.offline import make_reader\n"
+        "from spark_jobs.client.options import ReadOptions\n"
         "from spark_jobs.schema import SCHEMA\n"
         "options = ReadOptions.parse({'path': sys.argv[1], 'stream': 'S'})\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
@@ -411,7 +411,7 @@ def test_a_block_removed_after_planning_is_data_loss(server: SparkTestServer) ->
     server.publish((f"s.{at}", b"p" * 10_000) for at in range(1, 1201))
     server.stop()
     partitions = partitions_of(server.store_dir, "S")
-    from spark_jobs.offline import read_block
+    from spark_jobs.source.offline import read_block
 
     block_path(server).unlink()
     with pytest.raises(DataLoss, match="removed since this read was planned, with messages 1 to"):

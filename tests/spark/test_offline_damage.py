@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from spark_jobs.replica import StreamMissing
+from spark_jobs.replica.stream_view import StreamMissing
 from streamd.errors import CorruptionError
 from tests.spark.audit_damage import flip, record_of
 from tests.spark.audit_stores import Replica, small_blocks

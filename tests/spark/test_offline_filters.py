@@ -13,8 +13,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 import numpy as np
 
-from spark_jobs.decode import Selection, batches_of
-from spark_jobs.replica import BlockRoom
+from spark_jobs.replica.decode import Selection, batches_of
+from spark_jobs.replica.stream_view import BlockRoom
 from tests.parity.runner import ours_binary
 from tests.spark.reads import Row, partitions_of, read_rows
 from tests.spark.servers import SparkTestServer
@@ -227,8 +227,8 @@ def test_pushed_filters_leave_out_blocks(filled: SparkTestServer) -> None:
 
     from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, LessThan, LessThanOrEqual
 
-    from spark_jobs.offline import PushdownReader
-    from spark_jobs.options import ReadOptions
+    from spark_jobs.client.options import ReadOptions
+    from spark_jobs.source.offline import PushdownReader
 
     every = read_rows(filled.store_dir, "S")
 

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_jobs.options import ConnectOptions, OptionError, ReadOptions
+from spark_jobs.client.options import ConnectOptions, OptionError, ReadOptions
 from spark_jobs.schema import (
     ARROW_SCHEMA,
     COLUMNS,

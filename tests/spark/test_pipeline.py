@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.servers import free_port
-from spark_jobs import pipeline
+from examples import pipeline
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_jobs import replay
-from spark_jobs.jobs import JobError
+from spark_jobs.jobs import replay
+from spark_jobs.jobs.command import JobError
 from streamd.machine import rfc3339
 from tests.spark.conftest import StartServer
 from tests.spark.servers import SparkTestServer

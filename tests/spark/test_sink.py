@@ -16,16 +16,18 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.cluster import ClusterProcess
-from spark_jobs import ledger, sink_report, sink_rows
-from spark_jobs.ledger import LedgerError
-from spark_jobs.options import OptionError
-from spark_jobs.sink_exact import ExactWriter
-from spark_jobs.sink_options import Layout, SinkOptions
-from spark_jobs.sink_plain import PlainWriter
-from spark_jobs.sink_refused import SinkError
-from spark_jobs.sink_report import Listener, tell
-from spark_jobs.sink_task import Outcome, Task
-from spark_jobs.wire import Wire
+from spark_jobs.client.options import OptionError
+from spark_jobs.client.wire import Wire
+from spark_jobs.sink import ledger
+from spark_jobs.sink import rows as sink_rows
+from spark_jobs.sink import summary as sink_report
+from spark_jobs.sink.at_least_once import PlainWriter
+from spark_jobs.sink.exactly_once import ExactWriter
+from spark_jobs.sink.ledger import LedgerError
+from spark_jobs.sink.refused_rows import SinkError
+from spark_jobs.sink.sink_options import Layout, SinkOptions
+from spark_jobs.sink.summary import Listener, tell
+from spark_jobs.sink.task import Outcome, Task
 from tests.parity.runner import ours_binary
 from tests.spark.conftest import StartServer
 from tests.spark.servers import SparkTestServer

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_jobs import stats
-from spark_jobs.jobs import EXIT_FAILED, EXIT_OK
+from spark_jobs.jobs import stats
+from spark_jobs.jobs.command import EXIT_FAILED, EXIT_OK
 from tests.spark.servers import SparkTestServer
 
 NS = 1_000_000_000

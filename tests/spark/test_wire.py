@@ -17,9 +17,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: make spark")
 
-from spark_jobs import wire as wires
-from spark_jobs.options import ConnectOptions
-from spark_jobs.wire import (
+from spark_jobs.client import wire as wires
+from spark_jobs.client.dial import servers_of
+from spark_jobs.client.options import ConnectOptions
+from spark_jobs.client.wire import (
     ApiError,
     Msg,
     NoResponders,
@@ -31,8 +32,7 @@ from spark_jobs.wire import (
     lent,
     with_retries,
 )
-from spark_jobs.wire_dial import servers_of
-from spark_jobs.wire_parse import Address, header, parse_address, parse_frames
+from spark_jobs.client.wire_parser import Address, header, parse_address, parse_frames
 from tests.spark.conftest import StartServer
 from tests.spark.servers import SparkTestServer
 

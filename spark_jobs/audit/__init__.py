@@ -1,0 +1,1 @@
+"""The audit of data directories, backups and running nodes: damage, drift and loss."""

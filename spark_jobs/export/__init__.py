@@ -1,0 +1,1 @@
+"""The export of a stream to partitioned Parquet, with a ledger of what is committed."""

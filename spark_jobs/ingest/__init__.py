@@ -1,0 +1,1 @@
+"""The ingest of files into a stream, and of the records in them that do not parse."""

@@ -1,0 +1,1 @@
+"""The source of format "streamd": batch and streaming reads of servers and files."""
