@@ -35,7 +35,7 @@ from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
 
 if TYPE_CHECKING:
-    from streamd.net.route.links import Cluster
+    from streamd.net.route.links import ClusterLinks
 
 _NKEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _SIGNAL_WORDS = {  # as Go names them: tools read these lines
@@ -73,7 +73,7 @@ class ServerProcess:
         self._server_id = "N" + "".join(secrets.choice(_NKEY_ALPHABET) for _ in range(55))
         self._server_name = options.server_name or _default_name(options)
         self._node: Any = None
-        self._cluster: Cluster | None = None
+        self._cluster: ClusterLinks | None = None
         self._listener: Listener | None = None
         self._http: HttpServer | None = None
         self._ports_file = ""
@@ -171,9 +171,9 @@ class ServerProcess:
         if options.has_http:
             self._start_http()
         if options.cluster.is_enabled:
-            from streamd.net.route.links import Cluster
+            from streamd.net.route.links import ClusterLinks
 
-            self._cluster = Cluster(
+            self._cluster = ClusterLinks(
                 options,
                 server_name=self._server_name,
                 log=log,
@@ -231,7 +231,7 @@ class ServerProcess:
         self._monitoring.http_port = self._http.port
         self._log.info(f"Starting http monitor on {join_address(host, self._http.port)}")
 
-    async def _start_cluster(self, cluster: Cluster) -> None:
+    async def _start_cluster(self, cluster: ClusterLinks) -> None:
         """Listen for other servers and dial those that are configured."""
         from streamd.net.route import remote_messages
 
@@ -247,7 +247,7 @@ class ServerProcess:
         except ConfigError as err:
             raise StartError(str(err)) from err
 
-    def _open_gate(self, cluster: Cluster) -> None:
+    def _open_gate(self, cluster: ClusterLinks) -> None:
         """Serve clients of servers without JetStream by way of those that have it."""
         from streamd.net.route.jetstream_gateway import GatewayServer, GatewayStream
 
@@ -266,7 +266,7 @@ class ServerProcess:
             server = GatewayServer(router, stream_subjects, cluster, call_soon, domain)
             node.catalog.on_change = server.streams_changed
 
-    def _share_urls(self, cluster: Cluster) -> None:
+    def _share_urls(self, cluster: ClusterLinks) -> None:
         """Tell other servers where our clients connect, and our clients of theirs."""
         assert self._listener is not None
         listener = self._listener
@@ -318,7 +318,7 @@ class ServerProcess:
             on_fatal=self._on_fatal,
         )
         if self._cluster is not None and node.is_clustered:
-            self._cluster.handler = node
+            self._cluster.serve_node(node)
             links = self._cluster
             node.attach_peers(links, links.expected_size, links.unreached)
         try:

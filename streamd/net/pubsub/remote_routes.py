@@ -18,7 +18,7 @@ _starts = count()  # so that routes made anew for each message don't all begin w
 
 
 class OtherNodes(Protocol):
-    """All other nodes of the cluster, as the subject space of this one uses them."""
+    """The other nodes of the cluster together, as the subject space of this one uses them."""
 
     has_untold: bool
     """True while interest of clients here changed and the other nodes have not heard of it."""

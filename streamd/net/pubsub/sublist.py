@@ -73,7 +73,7 @@ class Receiver(Protocol):
 
 
 class Subscription:
-    """One `SUB` of a client, or one interest of the server itself (`callback`)."""
+    """A `SUB` of a client, or an interest of the server itself (`callback`)."""
 
     __slots__ = (
         "callback",

@@ -76,8 +76,8 @@ def connect(
     links: PeerLinks,
     call_soon: Callable[[Callable[[], None]], Any] | None = None,
 ) -> Remotes:
-    """Have `router` share interest and messages with other nodes; at most once. `call_soon` is the
-    event loop's; it may be left out where a loop is running."""
+    """Connect `router` to other nodes: interest and messages are shared. At most once. `call_soon`
+    is the event loop's; it may be left out where a loop is running."""
     remotes = Remotes(
         router.subscriptions,
         router.fanout,
@@ -351,7 +351,7 @@ class Remotes:
         self._check_room(node, to)
 
     def _check_room(self, node: RemoteNode, to: bytes) -> None:
-        """Have a node wait if a client here takes its deliveries too slowly."""
+        """Tell a node to wait if a client here takes its deliveries too slowly."""
         if to not in node.told_full and is_congested_here(self._fanout, to):
             node.told_full.add(to)
             self._has_told_full = True

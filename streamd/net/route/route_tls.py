@@ -9,16 +9,16 @@ from streamd.errors import ConfigError
 
 
 class PeerTls:
-    """What links are encrypted with: `server` for those that others dial, who must show a
-    certificate, `client` for those that this server dials. Making it raises ConfigError."""
+    """TLS contexts of the links: `server` for those that others dial, who must show a
+    certificate, `client` for those that this server dials. The constructor raises ConfigError."""
 
     def __init__(self, tls: ClusterTls) -> None:
         self._tls = tls
         self.server, self.client = _contexts(tls)
 
     def read_anew(self) -> None:
-        """Use what the files hold by now for links to come; those that are up stay as they are.
-        Raises ConfigError, and then nothing changes."""
+        """Read the files again, for links to come; those that are up stay as they are. Raises
+        ConfigError, and then nothing changes."""
         tls = self._tls
         _contexts(tls)  # a key that does not fit its certificate would spoil those in use
         for context in (self.server, self.client):

@@ -28,8 +28,9 @@ from streamd.errors import (
     ConfigError,
     RequestError,
 )
+from streamd.net.route import link_exchange, link_table
 from streamd.net.route import links as cluster_module
-from streamd.net.route.links import Cluster
+from streamd.net.route.links import ClusterLinks
 from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
 from streamd.protocol import peer_frames, route_proof
@@ -92,7 +93,7 @@ class Handler:
 
 
 class Server:
-    """One Cluster with its handler and log."""
+    """The links of one server with their handler and log."""
 
     def __init__(self, name: str, tasks: asyncio.TaskGroup, /, **settings: Any) -> None:
         settings = {"name": "c", "host": "127.0.0.1", "port": -1} | settings
@@ -100,7 +101,7 @@ class Server:
         self.tasks = tasks
         self.handler = Handler()
         self.log = _LoudLog(self.handler)
-        self.cluster = Cluster(
+        self.cluster = ClusterLinks(
             Options(server_name=name, cluster=ClusterOptions(**settings)),
             server_name=name,
             log=self.log,
@@ -108,7 +109,7 @@ class Server:
             loop=asyncio.get_running_loop(),
             server_id=f"N{name}",
         )
-        self.cluster.handler = self.handler
+        self.cluster.serve_node(self.handler)
 
     @property
     def url(self) -> RouteUrl:
@@ -123,13 +124,13 @@ class Server:
 
     def wake_at_each_hello(self) -> None:
         """Whoever waits looks again when another server has said who it is."""
-        judge = self.cluster.why_not
+        judge = self.cluster.table.why_not
 
         def why_not(*about: Any) -> str:
             self.handler.changed.set()
             return judge(*about)
 
-        self.cluster.why_not = why_not  # type: ignore[method-assign]
+        self.cluster.table.why_not = why_not  # type: ignore[method-assign]
 
     async def until_logged(self, words: str) -> None:
         await self.handler.until(lambda: words in self.log.text)
@@ -268,7 +269,7 @@ def test_what_cannot_be_decoded_still_ends_the_link() -> None:
         async with bed() as make:
             a, b = await pair(make)
             link = a.cluster._up["b"]
-            link._write(peer_frames.frame(peer_frames.RAFT, 4, [[99]]))
+            link.writer.write(peer_frames.frame(peer_frames.RAFT, 4, [[99]]))
             await b.handler.until(lambda: b.handler.of("down"))
             assert "Protocol Violation: raft message of unknown class 99" in b.log.text
 
@@ -371,7 +372,7 @@ def test_both_dial_and_one_link_is_kept(first: str, second: str) -> None:
         async with bed() as make:
             one = await make(first).start()
             two = await make(second, routes=(one.url,)).start()
-            one.cluster._routes.learn(second, two.url.address)  # type: ignore[union-attr]
+            one.cluster._dialer.learn(second, two.url.address)  # type: ignore[union-attr]
             await one.until_up(second)
             await two.until_up(first)
             one.cluster.call(second, "echo", [], lambda _: one.handler.add("done"))
@@ -480,7 +481,7 @@ def test_routes_may_be_changed() -> None:
             c.handler.refuses.add("b")  # lest it tell a of b
             a = await make("a", routes=(b.url,)).start()
             await a.until_up("b")
-            both = replace(a.cluster.options, routes=(b.url, c.url))
+            both = replace(a.cluster.local.options, routes=(b.url, c.url))
             a.cluster.change_routes(both)
             await a.until_up("b", "c")
             assert a.handler.of("down") == []
@@ -570,8 +571,8 @@ def test_who_does_not_belong_is_refused_and_both_say_why(
             await b.until_logged("route connection refused")
             if "'" not in words:
                 assert words in b.log.text
-            before = b.cluster._routes.explicit[0].tries  # type: ignore[union-attr]
-            while b.cluster._routes.explicit[0].tries < before + 2:  # type: ignore[union-attr]
+            before = b.cluster._dialer.explicit[0].tries  # type: ignore[union-attr]
+            while b.cluster._dialer.explicit[0].tries < before + 2:  # type: ignore[union-attr]
                 await asyncio.sleep(0.005)
             assert a.log.text.count("refused") == b.log.text.count("refused") == 1
             assert a.handler.events == b.handler.events == []
@@ -651,7 +652,7 @@ def test_garbage_is_refused_and_the_server_stays_up(data: bytes, words: str) -> 
                 assert words in await _read_close(reader)
                 writer.close()
             assert a.log.text.count("refused") == 1
-            a.cluster.auth_timeout_s = 2.0
+            a.cluster.local.auth_timeout_s = 2.0
             b = await make("b", routes=(a.url,)).start()
             await b.until_up("a")
 
@@ -670,7 +671,7 @@ async def _frames(reader: asyncio.StreamReader, count: int) -> list[list[Any]]:
 
 def _stranger(server: Server) -> dict[str, Any]:
     """What a stranger that does not know the password says of itself."""
-    return server.cluster.facts() | {"name": "b", "boot": "1", "nonce": b"n"}
+    return server.cluster.local.hello() | {"name": "b", "boot": "1", "nonce": b"n"}
 
 
 def test_a_stranger_that_dials_is_refused_whatever_it_sends() -> None:
@@ -763,13 +764,13 @@ def test_one_side_with_a_password_and_one_without_do_not_meet() -> None:
 
 def test_strangers_cannot_take_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that prove nothing are bounded, and do not keep other servers out."""
-    monkeypatch.setattr(cluster_module, "PEER_HANDSHAKES_MAX", 2)
+    monkeypatch.setattr(link_table, "PEER_HANDSHAKES_MAX", 2)
 
     async def main() -> None:
         async with bed() as make:
             a = await make("a").start()
             # They would be let go of for their silence in the end; nobody waits for that here.
-            a.cluster.auth_timeout_s = 60
+            a.cluster.local.auth_timeout_s = 60
             streams = [await asyncio.open_connection("127.0.0.1", a.cluster.port) for _ in "123"]
             with contextlib.suppress(ConnectionResetError):
                 assert await streams[0][0].read() == b""
@@ -796,7 +797,7 @@ def test_a_silent_link_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
             assert b.cluster._beat_timer is not None
             b.cluster._beat_timer.cancel()
             (theirs,) = b.cluster._up.values()
-            theirs._transport.pause_reading()  # type: ignore[union-attr]
+            theirs.writer._transport.pause_reading()  # type: ignore[union-attr]
             await a.handler.until(lambda: a.handler.of("down"))
             assert "Stale Connection" in a.log.text
 
@@ -814,7 +815,7 @@ def test_a_lost_link_is_told_at_once_and_comes_back() -> None:
             a.cluster.on_down(downs.append)
             a.cluster.on_up(ups.append)
             (link,) = b.cluster._up.values()
-            link._transport.abort()  # type: ignore[union-attr]
+            link.writer._transport.abort()  # type: ignore[union-attr]
             await a.handler.until(lambda: len(a.handler.of("up")) == 2)
             await b.handler.until(lambda: len(b.handler.of("up")) == 2)
             assert (downs, ups) == (["b"], ["b"])
@@ -837,7 +838,7 @@ def test_a_restarted_server_is_met_at_its_new_address() -> None:
             await again.until_up("a")
             (facts,) = a.cluster.routes()
             assert facts.remote_name == "b"
-            route = a.cluster._routes._implicit["b"]  # type: ignore[union-attr]
+            route = a.cluster._dialer._implicit["b"]  # type: ignore[union-attr]
             assert route.url.port == again.cluster.port
 
     asyncio.run(main())
@@ -860,10 +861,8 @@ def test_a_second_server_of_one_name_is_kept_out() -> None:
 
 def test_appends_are_lost_before_notes_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that is behind loses what Raft repeats; if notes don't fit either it is closed."""
-    from streamd.net.route import link
-
-    monkeypatch.setattr(link, "PEER_APPEND_BUFFER_BYTES_MAX", 1000)
-    monkeypatch.setattr(link, "PEER_BUFFER_BYTES_MAX", 5000)
+    monkeypatch.setattr(link_exchange, "PEER_APPEND_BUFFER_BYTES_MAX", 1000)
+    monkeypatch.setattr(link_exchange, "PEER_BUFFER_BYTES_MAX", 5000)
 
     async def main() -> None:
         async with bed() as make:
@@ -911,15 +910,15 @@ def test_a_drained_link_is_told() -> None:
             a.cluster.on_drained(lambda _: a.handler.changed.set())
             (link,) = a.cluster._up.values()
             (theirs,) = b.cluster._up.values()
-            assert link._transport is not None and theirs._transport is not None
-            theirs._transport.pause_reading()
+            assert link.writer._transport is not None and theirs.writer._transport is not None
+            theirs.writer._transport.pause_reading()
             count = 0
-            while link._transport.get_write_buffer_size() <= limits.REMOTE_CONGESTED_BYTES:
+            while link.writer._transport.get_write_buffer_size() <= limits.REMOTE_CONGESTED_BYTES:
                 a.cluster.note("b", "x", [bytes(limits.REMOTE_CONGESTED_BYTES // 2)])
                 count += 1
                 await asyncio.sleep(0)  # until the kernel takes no more
             assert drained == []
-            theirs._transport.resume_reading()
+            theirs.writer._transport.resume_reading()
             await a.handler.until(lambda: drained)
             await b.handler.until(lambda: len(b.handler.of("note")) == count)
             assert drained == ["b"] and a.cluster.buffered_bytes("b") == 0
@@ -962,9 +961,7 @@ def test_a_link_is_shown_with_what_went_over_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_whoever_asks_too_much_at_once_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamd.net.route import link
-
-    monkeypatch.setattr(link, "PEER_CALLS_MAX", 2)
+    monkeypatch.setattr(link_exchange, "PEER_CALLS_MAX", 2)
 
     async def main() -> None:
         async with bed() as make:
@@ -1032,7 +1029,7 @@ def test_clocks_that_differ_are_mentioned() -> None:
         async with bed() as make:
             a = await make("a").start()
             b = make("b", routes=(a.url,))
-            b.cluster.clock = Late()
+            b.cluster.local.clock = Late()
             await b.start()
             await b.until_up("a")
             await a.until_up("b")
