@@ -24,7 +24,7 @@ from streamd.node.cluster.peering import Peering
 from streamd.node.cluster.reconfiguration import Moves
 from streamd.node.cluster.server_removal import Removals
 from streamd.node.env import NodeEnv, SystemEnv, completion
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.group import Group
 from streamd.node.groups.group_info import group_info
 from streamd.node.groups.leadership_transfer import HandOver
@@ -446,7 +446,7 @@ class Node:
         if monitor is None:
             done(errors.CLUSTER_NOT_LEADER())
         else:
-            monitor.post((g.STEP_DOWN, preferred, done, None))
+            monitor.post(inbox.StepDown(preferred, done))
 
     def wait_configured(
         self, uid: Uid, meta_index: int, done: Done, timeout_ms: int = 5000
@@ -501,7 +501,7 @@ class Node:
         monitor = self.monitor_of(uid)
         if monitor is not None:
             for message in messages:
-                monitor.post((g.STEP, sender, message, None))
+                monitor.post(inbox.Step(sender, message))
         else:
             self.replicas.hold(sender, uid, messages)
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from streamd.api.router import Router
 from streamd.machine import commands
 from streamd.machine.streams.stream import StreamMachine
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.group import Group
 from streamd.node.groups.monitor import Monitor
 from streamd.node.local_node import Node
@@ -317,7 +317,7 @@ class Nodes:
         name = self.leader_name(uid)
         monitor = self.node(name).monitor_of(uid)
         assert monitor is not None
-        self.process(name).run(monitor.post, (g.PROPOSE, command, told.append, True))
+        self.process(name).run(monitor.post, inbox.Propose(command, told.append, True))
         self.until(f"an outcome of {command[0]}", lambda: told)
         return told[0]
 

@@ -9,7 +9,7 @@ import pytest
 from streamd import limits
 from streamd.errors import DiskError
 from streamd.machine import commands
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.store.wal import entry_index
 from streamd.types import META_UID, NodeId
 from tests.holdings import grown, sizes
@@ -135,7 +135,7 @@ def test_a_stopped_stream_does_not_keep_the_log(cluster: Cluster) -> None:
     node = cluster.node(name)
     monitor = node.monitor_of(uid)
     assert monitor is not None
-    monitor.post((g.FAILED, DiskError("the disk is gone"), None, None))
+    monitor.post(inbox.Failed(DiskError("the disk is gone")))
     cluster.until("stopped", lambda: "S" in node.failed)
     newest = 0
     for _ in range(10):
@@ -272,7 +272,7 @@ def test_two_may_wait_until_a_replica_is_closed(cluster: Cluster, then: str) -> 
     monitor = node.monitor_of(uid)
     assert monitor is not None
     cluster.process(name).threads["block"].hold()
-    cluster.process(name).run(monitor.post, (g.SNAPSHOT, None, None, None))
+    cluster.process(name).run(monitor.post, inbox.SnapshotWanted())
     cluster.run_ms(5)
     cluster.process(name).run(close_twice)
     if then == "deleted":
@@ -304,7 +304,7 @@ def test_a_stream_that_fails_while_it_is_deleted_leaves_no_failure(
     directory = cluster.directory("S")
     disk.fail("fdatasync", errno.ENOSPC, under=directory, count=0)
     cluster.process(name).threads["block"].hold()
-    cluster.process(name).run(monitor.post, (g.SNAPSHOT, None, None, None))
+    cluster.process(name).run(monitor.post, inbox.SnapshotWanted())
     cluster.run_ms(5)
     reply = cluster.send("STREAM.DELETE.S", at=name)
     cluster.until("deleted", lambda: node.meta.is_deleted(uid))

@@ -13,7 +13,7 @@ import pytest
 
 from streamd import errors
 from streamd.machine.snapshot import decode_stream
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.snapshot_state import unwrap
 from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
 from streamd.types import META_UID, Index, NodeId, Seq
@@ -295,7 +295,7 @@ def test_s0_7_a_snapshot_during_an_atomic_batch(cluster: Cluster, is_committed: 
     for name in cluster.names:
         monitor = cluster.node(name).monitor_of(cluster.uid("S"))
         assert monitor is not None
-        cluster.process(name).run(monitor.post, (g.SNAPSHOT, None, None, None))
+        cluster.process(name).run(monitor.post, inbox.SnapshotWanted())
     cluster.run_ms(50)
     for name in cluster.names:
         assert last_seq_of(newest(cluster, name)) == 20
@@ -325,7 +325,7 @@ def test_s0_8_dead_within_a_snapshot(cluster: Cluster, point: str, is_power_lost
     host.disk.crash_at_point = point
     monitor = cluster.node(name).monitor_of(cluster.uid("S"))
     assert monitor is not None
-    cluster.process(name).run(monitor.post, (g.SNAPSHOT, None, None, None))
+    cluster.process(name).run(monitor.post, inbox.SnapshotWanted())
     cluster.until("dead", lambda: host.node is None)
     tmps = [path for path in host.disk.paths if path.endswith(".snap.tmp")]
     assert is_power_lost or bool(tmps) == point.startswith("SNAPSHOT_TMP")

@@ -16,7 +16,7 @@ from streamd.errors import CorruptionError, ReadError
 from streamd.net.monitoring.healthz import judge
 from streamd.net.monitoring.sliced_pages import finish
 from streamd.node.catchup.service import CatchUps
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.integrity import scrub
 from streamd.node.replicas import replica_recovery
 from streamd.node.stream_groups.stream_group import StreamGroup
@@ -753,4 +753,4 @@ def fail(cluster: Cluster, name: NodeId) -> None:
     monitor = cluster.node(name).monitor_of(cluster.uid("S"))
     assert monitor is not None
     damage = CorruptionError("1.blk: a footer is damaged")
-    cluster.process(name).run(monitor.post, (g.FAILED, damage, None, None))
+    cluster.process(name).run(monitor.post, inbox.Failed(damage))

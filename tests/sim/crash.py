@@ -24,7 +24,8 @@ from streamd import limits
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import REWRITTEN
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
+from streamd.node.stream_groups import stream_inbox
 from streamd.types import Entry, Index
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 from tests.sim.node import SimClock, SimNode, fold
@@ -140,17 +141,17 @@ class Campaign:
             last = node.group.machine.index.last_seq
             seq = rng.randint(1, last + 2)
             command: list[Any] = [commands.DELETE_MSG, self.clock.now_ns(), seq, False]
-            post((g.PROPOSE, command, self._ignore, True))
+            post(inbox.Propose(command, self._ignore, True))
         elif choice < 0.66:
             keep = rng.randint(0, 5)
             command = [commands.PURGE, self.clock.now_ns(), rng.choice((b"", b"s.1")), 0, keep]
-            post((g.PROPOSE, command, self._ignore, True))
+            post(inbox.Propose(command, self._ignore, True))
         elif choice < 0.70:
-            post((g.SNAPSHOT, None, None, None))
+            post(inbox.SnapshotWanted())
         elif choice < 0.74 and "C" not in node.group.machine.consumers:
-            post((g.PROPOSE, self._consumer(), self._ignore, True))
+            post(inbox.Propose(self._consumer(), self._ignore, True))
         elif choice < 0.85:
-            post((g.PULL, b"C", b"inbox.pull", (b"", b'{"batch":10,"no_wait":true}')))
+            post(stream_inbox.Pull(b"C", b"inbox.pull", b"", b'{"batch":10,"no_wait":true}'))
         else:
             self._ack(node, wires)
 
@@ -185,7 +186,7 @@ class Campaign:
             reply = b"r.%d.%d" % (self.ties, at)
             self.publisher.waiting[reply] = message
             replies.append(reply)
-        node.monitor.post((g.PUBLISH, msgs, replies, self.publisher))
+        node.monitor.post(stream_inbox.Publish(msgs, replies, self.publisher))
 
     def _publish_batch(self, node: SimNode) -> None:
         count = self.rng.randint(1, 4)
@@ -199,7 +200,7 @@ class Campaign:
             if at == count:
                 headers += b"Nats-Batch-Commit: 1\r\n"
             msgs.append((b"s.b", headers + b"\r\n", b"batch-%d-%d" % (self.ties, at)))
-        node.monitor.post((g.PUBLISH, msgs, [b""] * count, self.publisher))
+        node.monitor.post(stream_inbox.Publish(msgs, [b""] * count, self.publisher))
         self.counts["batches"] += 1
 
     def _ack(self, node: SimNode, wires: SimWires) -> None:
@@ -210,7 +211,7 @@ class Campaign:
         answer = b"a.%d" % self.ties if self.rng.random() < 0.5 else b""
         if answer:
             self.ack_waiting[answer] = int(reply.split(b".")[5])
-        node.monitor.post((g.ACKS, [reply], [answer] if answer else None, [b"+ACK"]))
+        node.monitor.post(stream_inbox.Acks([reply], [answer] if answer else None, [b"+ACK"]))
 
     # --- lives ------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from streamd.machine import commands
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.streams import stream_consumers
 from streamd.machine.streams.trimming import Unwanted
-from streamd.node.groups import group as g
-from streamd.node.stream_groups import stream_group
+from streamd.node.groups import inbox
+from streamd.node.stream_groups import stream_group, stream_inbox
 from streamd.types import Entry, Index, Seq, Uid
 from tests.sim.crash import Campaign
 from tests.sim.disk import SimDisk, SimThread
@@ -258,7 +258,7 @@ class History:
 
     def _propose(self, kind: int, *fields: Any) -> None:
         command = [kind, self.clock.now_ns(), *fields]
-        self.node.monitor.post((g.PROPOSE, command, lambda outcome: None, True))
+        self.node.monitor.post(inbox.Propose(command, lambda outcome: None, True))
 
     def _some_consumer(self) -> Consumer | None:
         names = sorted(self.machine.consumers)
@@ -278,7 +278,7 @@ class History:
                 special = rng.choice((b"Nats-Rollup: sub", b"Nats-TTL: 2s", b"Nats-Rollup: all"))
             headers = b"NATS/1.0\r\n%b\r\n\r\n" % special if special else b""
             msgs.append((rng.choice(SUBJECTS), headers, b"x%06d" % self.ties))
-        self.node.monitor.post((g.PUBLISH, msgs, [b""] * count, Sink()))
+        self.node.monitor.post(stream_inbox.Publish(msgs, [b""] * count, Sink()))
 
     def _delete(self) -> None:
         seq = self.rng.randint(1, self.machine.index.last_seq + 1)
@@ -388,7 +388,7 @@ class History:
         # Who does not wait stays, as with other servers, while no more may be sent before an ack.
         box.is_sized = "max_bytes" in request or request["expires"] == 0
         payload = dumps(request).encode()
-        self.node.monitor.post((g.PULL, consumer.name.encode(), reply, (b"", payload)))
+        self.node.monitor.post(stream_inbox.Pull(consumer.name.encode(), reply, b"", payload))
 
     def _ack(self) -> None:
         rng = self.rng
@@ -403,7 +403,9 @@ class History:
                 reply = b"a.%d.%d" % (self.ties, rng.randrange(10**9))
                 if consumer.resets == resets:
                     self.asked[reply] = (uid, resets, sseq)
-            self.node.monitor.post((g.ACKS, [subject], [reply] if reply else None, [payload]))
+            self.node.monitor.post(
+                stream_inbox.Acks([subject], [reply] if reply else None, [payload])
+            )
 
     def _fill(self) -> None:
         if self.boxes:
@@ -413,11 +415,11 @@ class History:
                 self._make_room()
 
     def _save(self) -> None:
-        self.node.monitor.post((g.SNAPSHOT, None, None, None))
+        self.node.monitor.post(inbox.SnapshotWanted())
 
     def _wait(self) -> None:
         self.clock.ms += self.rng.choice((1, 11, 300, 1100, 2500))
-        self.node.monitor.post((g.TICK, None, None, None))
+        self.node.monitor.post(inbox.Tick())
 
     # --- from the beginning to the end ------------------------------------------------------
 
@@ -458,7 +460,7 @@ class History:
             self._pass_time(150)
             given, self.given = self.given, []
             for _, _, _, _, subject in given:
-                self.node.monitor.post((g.ACKS, [subject], None, [b"+ACK"]))
+                self.node.monitor.post(stream_inbox.Acks([subject], None, [b"+ACK"]))
             self._pass_time(200)
             consumers = self.machine.consumers.values()
             if not any(each.pending or each.num_pending for each in consumers):

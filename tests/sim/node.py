@@ -15,7 +15,7 @@ from typing import Any
 
 from streamd.machine.base import Effects
 from streamd.machine.streams.stream import StreamMachine
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.monitor import Monitor
 from streamd.node.groups.raft_members import log_from_snapshot
 from streamd.node.groups.snapshot_writers import StreamSnapshots
@@ -183,7 +183,7 @@ class SimNode:
         self.group.post = self.monitor.post
         self.is_ready = False
         self.group.on_ready.append(self._ready)
-        self.monitor.post((g.TICK, None, None, None))
+        self.monitor.post(inbox.Tick())
 
     def _ready(self) -> None:
         self.is_ready = True

@@ -12,6 +12,7 @@ from streamd import errors, limits
 from streamd.machine import commands
 from streamd.machine.command_shapes import why_malformed
 from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.monitor import Monitor
 from streamd.node.integrity.consistency_check import Comparisons
 from streamd.node.ports import Peers
@@ -87,11 +88,11 @@ class Peering:
         live = self._live()
         for node_id in self.peers.nodes():
             if node_id in members:
-                monitor.post((g.PEER_UP, node_id, live, None))
+                monitor.post(inbox.PeerUp(node_id, live))
 
     def introduce_to(self, node_id: NodeId) -> None:
         """Tell every group that has `node_id` as a member that it is here."""
-        self._post_to_members(node_id, g.PEER_UP)
+        self._post_to_members(node_id, inbox.PeerUp)
 
     def on_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
         """A link is up."""
@@ -104,7 +105,7 @@ class Peering:
         if own:
             self._told.update(own)
             self.peers.note(node_id, "leaders", [[uid, term, True] for uid, term in own])
-        self._post_to_members(node_id, g.PEER_UP)
+        self._post_to_members(node_id, inbox.PeerUp)
 
     def know(self, node_id: NodeId, hello: dict[str, Any]) -> None:
         """Remember what a node said of itself."""
@@ -116,7 +117,7 @@ class Peering:
         self._node.publish_routes.relay.on_down(node_id)
         self._node.leaders.on_down(node_id)
         self._node.catalog.changed()
-        self._post_to_members(node_id, g.PEER_DOWN)
+        self._post_to_members(node_id, inbox.PeerDown)
 
     def known_members(self) -> list[NodeId]:
         """Nodes of this cluster that are here now."""
@@ -128,14 +129,14 @@ class Peering:
         assert self.peers is not None
         return frozenset((self._node.server_name, *self.peers.nodes()))
 
-    def _post_to_members(self, node_id: NodeId, kind: int) -> None:
+    def _post_to_members(self, node_id: NodeId, kind: type[inbox.PeerUp | inbox.PeerDown]) -> None:
         live = self._live()
         node = self._node
         if node.meta_member.monitor is not None:
-            node.meta_member.monitor.post((kind, node_id, live, None))
+            node.meta_member.monitor.post(kind(node_id, live))
         for replica in node.replicas:
             if node_id in replica.group.raft.members.members():
-                replica.monitor.post((kind, node_id, live, None))
+                replica.monitor.post(kind(node_id, live))
 
     # --- leaders ----------------------------------------------------------------------------
 
@@ -255,8 +256,8 @@ class Peering:
             return
         if group.raft.leader_id == sender and group.raft.term <= term:
             live = self._live()
-            monitor.post((g.PEER_DOWN, sender, live, None))
-            monitor.post((g.PEER_UP, sender, live, None))
+            monitor.post(inbox.PeerDown(sender, live))
+            monitor.post(inbox.PeerUp(sender, live))
 
     def _on_digests(self, sender: NodeId, rows: list[Any]) -> None:
         self.comparisons.on_told(sender, rows)

@@ -21,7 +21,7 @@ from streamd.node.cluster.reconfiguration_steps import (
     next_roster,
     quorum_of,
 )
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.monitor import Monitor
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.raft.membership import Membership
@@ -173,7 +173,7 @@ def _move_on(
     """Take the next step towards `wanted`; True if there is none left."""
     roster = next_roster(raft, wanted, are_all_wanted=are_all_wanted)
     if roster is not None:
-        monitor.post((g.MEMBERS, list(roster[0]), list(roster[1]), None))
+        monitor.post(inbox.ChangeMembers(list(roster[0]), list(roster[1])))
     return set(raft.members.voters) == set(wanted)
 
 

@@ -13,37 +13,29 @@ from streamd import errors, limits
 from streamd.machine.base import Effects
 from streamd.machine.commands import ACCEPT_LOSS, CHECKPOINT, Command, encode
 from streamd.node.groups.block_port import BlockPort
+from streamd.node.groups.inbox import (
+    ChangeMembers,
+    Durable,
+    Failed,
+    ForceElection,
+    InboxMessage,
+    PeerDown,
+    PeerUp,
+    Propose,
+    ReadBarrier,
+    Saved,
+    SnapshotWanted,
+    Step,
+    StepDown,
+    Stop,
+    Tick,
+    WriterAt,
+)
 from streamd.node.groups.linearizable_reads import Reads
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.raft.messages import SnapshotOffer
 from streamd.raft.ready import Ready
 from streamd.types import Entry, HardState, Index, NodeId, Uid
-
-# Messages of the inbox: (kind, a, b, c).
-STOP = 0
-TICK = 1
-DURABLE = 2  # (token): the log has fsynced what the token covers
-SAVED = 3  # (index, term, chain): a snapshot is durable
-PROPOSE = 4  # (command, done | None, is_forced)
-BARRIER = 5  # (done, lost): call `done` when everything posted before is applied, or `lost`
-PUBLISH = 6  # (msgs, replies, sink)
-ACKS = 7  # (subjects, replies | None, payloads): all for one consumer
-PULL = 8  # (consumer name, reply, (headers, payload))
-FLOW = 9  # (consumer name, subject, headers)
-INTEREST = 10  # (cursor, has_interest)
-READ = 11  # a chunk asked for is in memory now: look at the cursors again
-SNAPSHOT = 12  # the log wants its old segments back
-STEP = 13  # (sender, message): from a peer
-DRAINED = 14  # a congested client has read what waited for it
-FAILED = 15  # (error): the block store can't go on, so neither can the group
-STEP_DOWN = 16  # (preferred node | "", done): hand leadership to another member
-PEER_UP = 17  # (node_id, live nodes): there is a link to a member
-PEER_DOWN = 18  # (node_id, live nodes): and now there is none
-MEMBERS = 19  # (voters, learners): change who belongs to the group
-WROTE = 20  # (node_id): a client there publishes, so it may read its own writes there
-UNREADABLE = 21  # (block, seqs, reason): not given by the disk; none: only what is dead
-READABLE = 22  # (block): it gave all of it
-STAND_IN = 23  # (nodes, used_to | 0): stand, and lead if all of them agree; see `heirs`
 
 
 class Turn:
@@ -70,7 +62,7 @@ class Turn:
         self.writes: list[tuple[tuple[Uid, list[Entry], HardState | None, Index], Any]] = []
         self.send_now: list[tuple[NodeId, Any]] = []
         self.effects = Effects()
-        self.ready_callbacks: list[Callable[[], None]] = []  # barriers that have been passed
+        self.ready_callbacks: list[Callable[[], object]] = []  # barriers that have been passed
         self.more = False
         self.is_stopping = False
         self.snapshot_wanted = False
@@ -114,20 +106,30 @@ class Group:
         self._checkpoint_at_ms = 0  # 0: nothing changed since the last one
         self._checkpoint_index: Index = 0  # of the last one applied here
         self._is_at_rest = False  # and has said what it holds
-        self._stepping_down: list[tuple[int, Callable[[Any], None]]] = []  # (deadline, done)
-        self._handlers: list[Callable[[Any, Any, Any], None]] = [
-            self._on_stop, self._on_tick, self._on_durable, self._on_saved, self._on_propose,
-            self._on_barrier, self._unexpected, self._unexpected, self._unexpected,
-            self._unexpected, self._unexpected, self._unexpected, self._on_snapshot_wanted,
-            self._on_step, self._unexpected, self._on_failed, self._on_step_down,
-            self._on_peer_up, self._on_peer_down, self._on_members, self._on_wrote,
-            self._unexpected, self._unexpected, self._on_stand_in,
-        ]  # fmt: skip
+        self._stepping_down: list[tuple[int, Callable[[Any], object]]] = []  # (deadline, done)
+        # Streams add theirs: any message without a handler is a bug of ours, and fails the group.
+        self._handlers: dict[type[InboxMessage], Callable[[Any], None]] = {
+            Stop: self._on_stop,
+            Tick: self._on_tick,
+            Durable: self._on_durable,
+            Saved: self._on_saved,
+            Propose: self._on_propose,
+            ReadBarrier: self._on_barrier,
+            SnapshotWanted: self._on_snapshot_wanted,
+            Step: self._on_step,
+            Failed: self._on_failed,
+            StepDown: self._on_step_down,
+            PeerUp: self._on_peer_up,
+            PeerDown: self._on_peer_down,
+            ChangeMembers: self._on_members,
+            WriterAt: self._on_wrote,
+            ForceElection: self._on_force_election,
+        }
         self._turn_out = Turn()
 
     # --- the turn ---------------------------------------------------------------------------
 
-    def turn(self, now_ms: int, now_ns: int, inbox: list[tuple[Any, ...]]) -> Turn:
+    def turn(self, now_ms: int, now_ns: int, inbox: list[InboxMessage]) -> Turn:
         """Take `inbox`, propose, apply what is committed; return what the shell must do."""
         self.at_ms = now_ms
         self.at_ns = now_ns
@@ -138,8 +140,8 @@ class Group:
             if raft.deadline_ms and now_ms - raft.deadline_ms >= limits.STOOD_STILL_MS:
                 raft.excuse_silence(now_ms)
             raft.tick(now_ms)  # with peers always: leases are measured by the latest time told
-        for kind, a, b, c in inbox:
-            handlers[kind](a, b, c)
+        for message in inbox:
+            handlers[message.__class__](message)
         self._propose_collected()
         self._drain(turn)
         if self._is_ready != raft.is_leader:
@@ -323,10 +325,11 @@ class Group:
                 waiting.append((deadline_ms, done))
         self._stepping_down = waiting
 
-    def _on_step_down(self, preferred: NodeId, done: Callable[[Any], None], c: Any) -> None:
+    def _on_step_down(self, message: StepDown) -> None:
         """Hand leadership over; `done(True)` when this node leads no more."""
         raft = self.raft
-        target = raft.transfer_target(preferred) if raft.is_leader else ""
+        done = message.done
+        target = raft.transfer_target(message.preferred) if raft.is_leader else ""
         if not target:
             self.call_soon(done, errors.CLUSTER_NOT_AVAIL() if raft.is_leader else True)
             return
@@ -337,31 +340,32 @@ class Group:
             return
         self._stepping_down.append((self.at_ms + limits.TRANSFER_MS, done))
 
-    def _on_peer_up(self, node_id: NodeId, live: frozenset[NodeId], c: Any) -> None:
-        self.raft.set_live(live)
-        self.raft.peer_up(node_id)
+    def _on_peer_up(self, message: PeerUp) -> None:
+        self.raft.set_live(message.live)
+        self.raft.peer_up(message.node_id)
         # Who came missed what this member holds. If it rests it says so again; a leader compares at
         # an entry, unless the group rests before.
         self._is_at_rest = False
         self._checkpoint_index = min(self._checkpoint_index, max(self.machine.applied - 1, 0))
 
-    def _on_peer_down(self, node_id: NodeId, live: frozenset[NodeId], c: Any) -> None:
-        self.raft.set_live(live)
-        self.raft.peer_down(node_id)
+    def _on_peer_down(self, message: PeerDown) -> None:
+        self.raft.set_live(message.live)
+        self.raft.peer_down(message.node_id)
 
-    def _on_members(self, voters: list[NodeId], learners: list[NodeId], c: Any) -> None:
+    def _on_members(self, message: ChangeMembers) -> None:
         """Change who belongs to the group; refusals are the caller's to see: it asks again."""
         try:
-            self.raft.propose_membership(voters, learners)
+            self.raft.propose_membership(message.voters, message.learners)
         except (NotLeader, ProposalRejected):
             return
 
-    def _on_stand_in(self, names: frozenset[NodeId], used_to: Index, c: Any) -> None:
+    def _on_force_election(self, message: ForceElection) -> None:
+        used_to = message.used_to
         loss = [ACCEPT_LOSS, self.at_ns, self.machine.applied, used_to]
-        self.raft.stand_in(names, encode(loss) if used_to else b"")
+        self.raft.stand_in(message.names, encode(loss) if used_to else b"")
 
-    def _on_wrote(self, node_id: NodeId, b: Any, c: Any) -> None:
-        self.raft.hasten_commit(node_id)
+    def _on_wrote(self, message: WriterAt) -> None:
+        self.raft.hasten_commit(message.node_id)
 
     def deliver(self) -> bool:
         """Let cursors send what is stored now; True if there is more to send at once."""
@@ -387,16 +391,16 @@ class Group:
         """Called once when a turn raised: this group does nothing more on this node."""
         self.failure = f"{type(error).__name__}: {error}"
 
-    def end(self, unread: list[tuple[Any, ...]]) -> None:
+    def end(self, unread: list[InboxMessage]) -> None:
         """No turn comes any more, neither for these messages nor for what is under way: who waits
         for an answer is told. Publishers are not: the client's timeout is the honest answer."""
-        for kind, _, waiting, _ in unread:
-            if kind == PROPOSE and waiting is not None:
-                self.call_soon(waiting, self._undone())
-            elif kind == BARRIER:
-                self.call_soon(waiting)
-            elif kind == STEP_DOWN:
-                self.call_soon(waiting, errors.CLUSTER_NOT_AVAIL())
+        for message in unread:
+            if isinstance(message, Propose) and message.done is not None:
+                self.call_soon(message.done, self._undone())
+            elif isinstance(message, ReadBarrier):
+                self.call_soon(message.lost)
+            elif isinstance(message, StepDown):
+                self.call_soon(message.done, errors.CLUSTER_NOT_AVAIL())
         for entry in self.raft.log.open_entries():
             if callable(entry.tag) and not self._is_publish(entry):
                 self.call_soon(entry.tag, self._in_doubt())
@@ -420,7 +424,7 @@ class Group:
         return errors.CLUSTER_NOT_AVAIL()
 
     def emit_outcomes(
-        self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], None]]
+        self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], object]]
     ) -> None:
         """Tell those who proposed what became of it."""
         for done, result in outcomes:
@@ -461,61 +465,58 @@ class Group:
 
     # --- messages ---------------------------------------------------------------------------
 
-    def _on_stop(self, a: Any, b: Any, c: Any) -> None:
+    def _on_stop(self, message: Stop) -> None:
         self._turn_out.is_stopping = True
 
-    def _on_tick(self, a: Any, b: Any, c: Any) -> None:
+    def _on_tick(self, message: Tick) -> None:
         """Nothing by itself: a turn looks at every deadline anyway."""
 
-    def _on_durable(self, token: Any, b: Any, c: Any) -> None:
-        self.raft.persisted(token)
+    def _on_durable(self, message: Durable) -> None:
+        self.raft.persisted(message.token)
 
-    def _on_saved(self, index: Index, term: int, chain: int) -> None:
-        self.raft.snapshot_saved(index, term, chain)
+    def _on_saved(self, message: Saved) -> None:
+        self.raft.snapshot_saved(message.index, message.term, message.chain)
 
-    def _on_propose(self, command: Command, done: Any, is_forced: Any) -> None:
-        if is_forced:
+    def _on_propose(self, message: Propose) -> None:
+        if message.is_forced:
             self.raft.hasten_commit()
-        self.propose_now(command, done)
+        self.propose_now(message.command, message.done)
 
-    def _on_barrier(self, done: Callable[[], None], lost: Callable[[], None], c: Any) -> None:
+    def _on_barrier(self, message: ReadBarrier) -> None:
         self._propose_collected()
-        self._begin_read(done, lost)
+        self._begin_read(message.done, message.lost)
 
-    def _begin_read(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
+    def _begin_read(self, done: Callable[[], object], lost: Callable[[], object]) -> None:
         """Call `done` when a read that starts now may be answered, or `lost` if that is unknown."""
         if not self._reads.add(done, lost, self.at_ms):
             self.call_soon(lost)
 
-    def _lose(self, readers: list[Callable[[], None]]) -> None:
+    def _lose(self, readers: list[Callable[[], object]]) -> None:
         for lost in readers:
             self.call_soon(lost)
 
-    def _on_snapshot_wanted(self, a: Any, b: Any, c: Any) -> None:
+    def _on_snapshot_wanted(self, message: SnapshotWanted) -> None:
         self._turn_out.snapshot_wanted = True
 
-    def _on_step(self, sender: NodeId, message: Any, c: Any) -> None:
-        self.raft.step(sender, message)
+    def _on_step(self, message: Step) -> None:
+        self.raft.step(message.sender, message.message)
 
     def turn_deaf(self) -> None:
         """Take nothing of what peers say any more: this member goes, and its promises with it."""
-        self._handlers[STEP] = self._ignored
+        self._handlers[Step] = self._ignored
 
     def let_go(self) -> None:
         """Nobody needs this group any more: cut what leads from its parts back to it. Such rings
         would stay in memory, for the garbage collector hardly ever looks at what is old."""
-        self._handlers = []
+        self._handlers = {}
         self.call_soon = _call
         self.on_events = None
 
-    def _ignored(self, a: Any, b: Any, c: Any) -> None:
+    def _ignored(self, message: InboxMessage) -> None:
         """As if it had been lost on its way."""
 
-    def _on_failed(self, error: BaseException, b: Any, c: Any) -> None:
-        raise error
-
-    def _unexpected(self, a: Any, b: Any, c: Any) -> None:
-        raise AssertionError(f"group {self.uid}: a message for streams reached another group")
+    def _on_failed(self, message: Failed) -> None:
+        raise message.error
 
 
 def _call(callback: Callable[..., object], *args: Any) -> object:

@@ -14,7 +14,7 @@ from streamd.raft.core import ProposalRejected, RaftCore
 from streamd.raft.ready import ReadState
 from streamd.types import Index
 
-Callback = Callable[[], None]
+Callback = Callable[[], object]
 
 
 class _Asked(NamedTuple):

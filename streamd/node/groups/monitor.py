@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamd import limits
 from streamd.node.groups import group as g
+from streamd.node.groups import inbox
+from streamd.node.groups.inbox import InboxMessage
 from streamd.node.groups.wakeup import DueTurns, Wakeup
 from streamd.raft.messages import Message
 from streamd.types import Entry, HardState, Index, NodeId, Uid
@@ -84,7 +86,7 @@ class Monitor:
         self._clock = clock
         self._snapshot_writer = snapshot_writer  # reached from _do_snapshot only (test_tidy)
         self._on_failed = on_failed
-        self._inbox: list[tuple[Any, ...]] = []
+        self._inbox: list[InboxMessage] = []
         self._wake = Wakeup()
         self._due = due if due is not None else DueTurns()  # with those of the other groups
         self._is_done = False
@@ -109,7 +111,7 @@ class Monitor:
         """Messages in the inbox."""
         return len(self._inbox)
 
-    def post(self, message: tuple[Any, ...]) -> None:
+    def post(self, message: InboxMessage) -> None:
         """Put a message in the inbox; the next turn takes it. After the last one nobody would: who
         waits for an answer is told so."""
         if self._is_done:
@@ -134,7 +136,7 @@ class Monitor:
 
     def stop(self) -> None:
         """Ask the loop to end; it takes a last snapshot itself, or none. Await `stopped`."""
-        self.post((g.STOP, None, None, None))
+        self.post(inbox.Stop())
 
     def when_stopped(self, done: Callable[[], None]) -> None:
         """Stop, if that has not happened yet; then call `done`."""
@@ -192,13 +194,13 @@ class Monitor:
             done()
             return
         self._saved_waiters.append((index, done))
-        self.post((g.SNAPSHOT, None, None, None))
+        self.post(inbox.SnapshotWanted())
 
     def save_anew(self, done: Callable[[], None]) -> None:
         """The newest snapshot can't be read: write one that can. Call `done` once it is durable."""
         self._is_save_void = True
         self._saved_waiters.append((0, done))
-        self.post((g.SNAPSHOT, None, None, None))
+        self.post(inbox.SnapshotWanted())
 
     def _turn(self) -> None:
         turn = self._pass()
@@ -266,7 +268,7 @@ class Monitor:
 
     def _durable(self, token: Any) -> Callable[[], None]:
         def done() -> None:
-            self.post((g.DURABLE, token, None, None))
+            self.post(inbox.Durable(token))
 
         return done
 
@@ -294,7 +296,7 @@ class Monitor:
             self.saved_ns = self._clock.now_ns()
             self.saving_ns = (self._clock.monotonic_ms() - began_ms) * 1_000_000
             group.snapshot_index = index
-            self.post((g.SAVED, index, term, chain))
+            self.post(inbox.Saved(index=index, term=term, chain=chain))
             self._log.release(group.uid, index, term, chain)
             waiting, self._saved_waiters = self._saved_waiters, []
             for wanted, callback in waiting:
@@ -325,4 +327,4 @@ class Monitor:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.post((g.TICK, None, None, None))
+        self.post(inbox.Tick())

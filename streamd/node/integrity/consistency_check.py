@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamd import limits
 from streamd.machine import commands
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.integrity.consistency_digests import Digests, Verdict
 from streamd.types import Index, NodeId, Uid
 
@@ -80,7 +80,7 @@ class Comparisons:
         if monitor is not None and now_ms >= self._disputes[uid]:
             self._disputes[uid] = now_ms + limits.CHECKPOINT_EVERY_MS
             command = [commands.CHECKPOINT, node.env.clock.now_ns(), 0, 0]
-            monitor.post((g.PROPOSE, command, None, False))
+            monitor.post(inbox.Propose(command, None, False))
         return False
 
     def _note_dispute(self, uid: Uid) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamd import limits
 from streamd.errors import StreamdError, is_passing
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.identity import store_directory
 from streamd.node.integrity.block_repair import DONE, NOWHERE, OTHER, VOID, BlockRepair
 from streamd.node.stream_groups.stream_handle import LocalStream
@@ -185,7 +185,7 @@ class Damages:
         given one that still names it."""
         uid = replica.uid
         if all(block.block_no != no for block in replica.machine.index.blocks):
-            replica.monitor.post((g.SNAPSHOT, None, None, None))
+            replica.monitor.post(inbox.SnapshotWanted())
         self._blocks[uid].pop(no, None)
         self._tries.pop((uid, no), None)
         replica.report_whole(no)

@@ -30,7 +30,7 @@ from streamd import errors, limits
 from streamd.errors import DiskError, StreamdError
 from streamd.machine import commands
 from streamd.machine.rfc3339 import format_ns
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.raft.history import Common, LogPosition, last_common
 from streamd.raft.membership import is_membership
 from streamd.store.blocks.discarded_entries_file import (
@@ -87,7 +87,7 @@ class TailLog:
         self._uid = uid
         self._waiting: list[tuple[list[Any], Callable[[], None]]] | None = None
         self._is_over = False
-        self._post: Callable[[tuple[Any, ...]], None] | None = None
+        self._post: Callable[[inbox.InboxMessage], None] | None = None
         self.flush = wal.flush
         self.release = wal.release
 
@@ -122,7 +122,7 @@ class TailLog:
         if err is not None:
             self._waiting = []  # and what comes is not written either: the log keeps its entries
             assert self._post is not None
-            self._post((g.FAILED, err, None, None))
+            self._post(inbox.Failed(err))
             return
         waiting, self._waiting = self._waiting or [], None
         for writes, done in waiting:
@@ -471,7 +471,7 @@ class Tails:
         monitor = self._node.monitor_of(uid)
         if monitor is not None:
             text = f"entries that the leader does not have can't be set aside: {err}"
-            monitor.post((g.FAILED, DiskError(text), None, None))
+            monitor.post(inbox.Failed(DiskError(text)))
 
 
 class _Keeping:

@@ -16,6 +16,7 @@ from streamd.errors import CorruptionError, StreamdError
 from streamd.machine import commands
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.block_port import NoBlocks
 from streamd.node.groups.group import Group
 from streamd.node.groups.monitor import Monitor
@@ -119,8 +120,8 @@ class MetaMember:
             tail_log.follow(monitor)
         self.monitor = monitor
         self.is_fresh = False
-        writer.on_error = lambda err: monitor.post((g.FAILED, err, None, None))
-        monitor.post((g.TICK, None, None, None))
+        writer.on_error = lambda err: monitor.post(inbox.Failed(err))
+        monitor.post(inbox.Tick())
         if node.is_clustered:
             # What is known to be committed is applied before any stream is opened: one of them may
             # be deleted, its log gone, and must not come back as a new and empty one.
@@ -173,7 +174,7 @@ class MetaMember:
         monitor = self.monitor
         if self.is_fresh or not self._node.is_running or monitor is None:
             return
-        monitor.post((g.BARRIER, self._is_fresh_now, _nothing, None))
+        monitor.post(inbox.ReadBarrier(self._is_fresh_now, _nothing))
         self._node.env.loop.call_later(limits.META_FRESH_RETRY_MS / 1000, self._freshen)
 
     def _is_fresh_now(self) -> None:
@@ -244,7 +245,7 @@ class MetaMember:
         if group.is_ready and self.monitor is not None:
             nothing = [commands.ACCEPT_LOSS, group.at_ns, used_to, used_to]
             for _ in range(used_to - group.raft.last_index):
-                self.monitor.post((g.PROPOSE, nothing, None, False))
+                self.monitor.post(inbox.Propose(nothing, None, False))
 
     def remember_commit(self) -> None:
         """Have the log say how far the group is committed, before what is appended next."""
@@ -284,13 +285,13 @@ class MetaMember:
             else:
                 done(result)
 
-        self.monitor.post((g.PROPOSE, command, applied, True))
+        self.monitor.post(inbox.Propose(command, applied, True))
 
     def propose_anywhere(self, command: list[Any]) -> None:
         """Propose a command of the node's own to whoever leads the group, if anybody."""
         node = self._node
         if node.is_meta_leader and self.monitor is not None:
-            self.monitor.post((g.PROPOSE, command, None, True))
+            self.monitor.post(inbox.Propose(command, None, True))
         elif node.meta_leader and node.peers is not None:
             node.peers.note(node.meta_leader, "meta", [command])
 
@@ -302,7 +303,7 @@ class MetaMember:
             self._node.leaders.note_own(META_UID, self.group.raft.term, is_ready=False)
             if self._node.is_clustered:
                 self._node.peering.announce(META_UID)
-            self.monitor.post((g.FAILED, err, None, None))
+            self.monitor.post(inbox.Failed(err))
 
     def stop(self, done: Callable[[], None]) -> None:
         """The node stops; call `done` when the group has."""

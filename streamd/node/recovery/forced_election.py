@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from streamd import errors, limits
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.reconfiguration_steps import named_by
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.recovery.meta_forced_election import MetaHeirs
 from streamd.raft.core import RaftCore
 from streamd.types import META_UID, NodeId, Uid
@@ -80,7 +80,7 @@ class Heirs:
                 )  # fmt: skip
         elif doubtful and monitor is not None:
             # Who may have more is known to the meta group alone, and here perhaps of long ago.
-            monitor.post((g.BARRIER, self._look_now, _nothing, None))
+            monitor.post(inbox.ReadBarrier(self._look_now, _nothing))
         for uid in list(self._turns):
             self._look_if_over(uid)
 
@@ -160,7 +160,7 @@ class Heirs:
         replica = self._node.replicas.get(asset.uid)
         if replica is not None and not replica.group.failure:
             everybody = frozenset((*names, *named_by(asset)))
-            replica.monitor.post((g.STAND_IN, everybody, None, None))
+            replica.monitor.post(inbox.ForceElection(everybody, 0))
 
 
 def _nothing() -> None:

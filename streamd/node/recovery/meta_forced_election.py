@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import errors, limits
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.types import META_UID, Index, NodeId
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class MetaHeirs:
         """Have this node's member stand."""
         monitor = self._node.meta_member.monitor
         if monitor is not None:
-            monitor.post((g.STAND_IN, frozenset(names), used_to, None))
+            monitor.post(inbox.ForceElection(frozenset(names), used_to))
 
     def recall(self) -> _Recalled | errors.JsError:
         """What this node knows of the group."""

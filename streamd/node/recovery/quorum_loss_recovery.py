@@ -17,7 +17,7 @@ from streamd import limits
 from streamd.errors import CorruptionError, JsError, StreamdError
 from streamd.machine import commands
 from streamd.machine.snapshot import StreamState, decode_stream
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.snapshot_state import unwrap
 from streamd.node.recovery.stream_rebuild import Report
 from streamd.store.blocks.outline import read_outline
@@ -245,7 +245,7 @@ class AcceptedLoss:
 
     def _propose(self, command: list[Any], done: Callable[[Any], None]) -> None:
         assert self._node.meta_member.monitor is not None
-        self._node.meta_member.monitor.post((g.PROPOSE, command, done, False))
+        self._node.meta_member.monitor.post(inbox.Propose(command, done, False))
 
     def _adopted(self, stream: _Found, outcome: Any) -> None:
         name = stream.config["name"]

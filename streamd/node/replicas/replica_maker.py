@@ -15,6 +15,7 @@ from streamd.machine.indexes.columns import ColumnsCache
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.reconfiguration_steps import forgotten_members, named_by
 from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.monitor import GroupLog, Monitor
 from streamd.node.groups.raft_members import GroupStart
 from streamd.node.groups.snapshot_writers import StreamSnapshots
@@ -125,7 +126,7 @@ class ReplicaMaker:
         if is_file:
             # A store may find out on its own thread; a simulated loop has but one.
             call = getattr(node.env.loop, "call_soon_threadsafe", node.env.loop.call_soon)
-            found.store.on_error = lambda err: call(monitor.post, (g.FAILED, err, None, None))
+            found.store.on_error = lambda err: call(monitor.post, inbox.Failed(err))
         handle = LocalStream(group, monitor, found.store, is_file=is_file)
         if node.is_clustered:
             group.pass_on = partial(node.publish_routes.publish, uid, group.name_bytes)

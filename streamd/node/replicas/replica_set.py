@@ -17,6 +17,7 @@ from streamd.errors import CorruptionError, DiskError, IncarnationError
 from streamd.machine.meta import StreamAsset
 from streamd.node.catchup.service import CatchUps
 from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.replicas.failed_replicas import Failures
 from streamd.node.replicas.orphans import Leftovers
 from streamd.node.replicas.replica_maker import ReplicaMaker
@@ -229,8 +230,8 @@ class Replicas:
         if node.is_clustered:
             node.peering.introduce(replica.monitor, raft.members.members())
             for sender, message in self._early.pop(uid, {}).items():
-                replica.monitor.post((g.STEP, sender, message, None))
-        replica.monitor.post((g.TICK, None, None, None))
+                replica.monitor.post(inbox.Step(sender, message))
+        replica.monitor.post(inbox.Tick())
         for block_no, text in found.lacking:
             tell = partial(node.scrubber.found_lacking, replica, block_no, CorruptionError(text))
             # A moment later where peers are to be asked for it: they may not be met yet.
@@ -332,7 +333,7 @@ class Replicas:
         self.reasons[uid] = reason
         replica = self._replicas.get(uid)
         if replica is not None:
-            replica.monitor.post((g.FAILED, CorruptionError(reason), None, None))
+            replica.monitor.post(inbox.Failed(CorruptionError(reason)))
 
     def reopen(self, uid: Uid, before: Callable[[], Any]) -> None:
         """Stop the replica, do `before` on the block thread, and open what is there then."""
@@ -566,7 +567,7 @@ class Replicas:
                 self.fail(uid, asset.name, err)
             else:
                 self._withdraw(replica)
-                replica.monitor.post((g.FAILED, err, None, None))
+                replica.monitor.post(inbox.Failed(err))
 
     def close_stores(self) -> None:
         for replica in self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamd.errors import StreamdError
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.types import Uid
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Stragglers:
                 continue
             index = group.snapshot_index
             if group.machine.applied > index:
-                monitor.post((g.SNAPSHOT, None, None, None))
+                monitor.post(inbox.SnapshotWanted())
             elif index and index >= group.raft.log.base_index:
                 # A restart came before the log had heard of that snapshot.
                 term, chain = group.raft.log.entry_id(index)

@@ -23,7 +23,7 @@ from streamd.machine.streams.stream import StreamMachine
 from streamd.machine.streams.trimming import Search
 from streamd.types import Seq
 
-Done = Callable[[Any], None]
+Done = Callable[[Any], object]
 
 
 class Trimmed:

@@ -18,9 +18,9 @@ from streamd.machine import commands
 from streamd.machine.commands import Command, encode
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.delivery.cursor import Cursor
-from streamd.node.groups import group as g
 from streamd.node.groups.block_port import BlockPort
 from streamd.node.ports import DeliverSink, Wires
+from streamd.node.stream_groups import stream_inbox
 from streamd.node.stream_groups.maintenance import StreamMaintenance
 from streamd.protocol import acks
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
@@ -87,12 +87,12 @@ class StreamCursors(StreamMaintenance):
         self._is_closed = False
         self._is_gone = False  # closed, because the stream is
         handlers = self._handlers
-        handlers[g.ACKS] = self._on_acks
-        handlers[g.PULL] = self._on_pull
-        handlers[g.FLOW] = self._on_flow
-        handlers[g.INTEREST] = self._on_interest
-        handlers[g.READ] = self._on_read
-        handlers[g.DRAINED] = self._on_drained
+        handlers[stream_inbox.Acks] = self._on_acks
+        handlers[stream_inbox.Pull] = self._on_pull
+        handlers[stream_inbox.FlowReply] = self._on_flow
+        handlers[stream_inbox.InterestChanged] = self._on_interest
+        handlers[stream_inbox.ChunkRead] = self._on_read
+        handlers[stream_inbox.Drained] = self._on_drained
 
     def deliver(self) -> bool:
         """Plan the cursors that something happened to, until much is sent. True: there is more."""
@@ -186,9 +186,8 @@ class StreamCursors(StreamMaintenance):
 
     # --- messages from clients --------------------------------------------------------------
 
-    def _on_acks(
-        self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
-    ) -> None:
+    def _on_acks(self, message: stream_inbox.Acks) -> None:
+        subjects, replies, payloads = message.subjects, message.replies, message.payloads
         first = acks.parse_target(subjects[0])
         cursor = self._by_name.get(first[0]) if first is not None else None
         if cursor is None:
@@ -207,30 +206,32 @@ class StreamCursors(StreamMaintenance):
                 reply = replies[at] if replies is not None else b""
                 cursor.on_ack(target[1], payloads[at], reply)
 
-    def _on_pull(self, name: bytes, reply: bytes, request: tuple[bytes, bytes]) -> None:
-        cursor = self._by_name.get(name)
+    def _on_pull(self, message: stream_inbox.Pull) -> None:
+        cursor = self._by_name.get(message.consumer)
         if cursor is not None:
-            cursor.on_pull(reply, request[0], request[1])
+            cursor.on_pull(message.reply, message.headers, message.payload)
             self._dirty[cursor] = None
 
-    def _on_drained(self, a: Any, b: Any, c: Any) -> None:
+    def _on_drained(self, message: stream_inbox.Drained) -> None:
         """Some client reads again: cursors that waited for theirs look whether it is."""
         self._dirty |= self._held_back
         self._held_back.clear()
 
-    def _on_flow(self, name: bytes, subject: bytes, headers: bytes) -> None:
-        cursor = self._by_name.get(name)
+    def _on_flow(self, message: stream_inbox.FlowReply) -> None:
+        cursor = self._by_name.get(message.consumer)
         if cursor is not None:
-            cursor.on_flow_reply(subject, headers)
+            cursor.on_flow_reply(message.subject, message.headers)
             self._dirty[cursor] = None
             self._acked[cursor] = None
 
-    def _on_interest(self, cursor: Cursor, has_interest: bool, c: Any) -> None:
+    def _on_interest(self, message: stream_inbox.InterestChanged) -> None:
+        cursor = message.cursor
         if cursor in self._watches:
-            cursor.on_interest(has_interest)
+            cursor.on_interest(message.has_interest)
             self._dirty[cursor] = None
 
-    def _on_read(self, cursor: Cursor, b: Any, c: Any) -> None:
+    def _on_read(self, message: stream_inbox.ChunkRead) -> None:
+        cursor = message.cursor
         if self._cursors.get(cursor.consumer.uid) is cursor:
             self._dirty[cursor] = None
 
@@ -245,15 +246,15 @@ class StreamCursors(StreamMaintenance):
     def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
         found, again_ms = self.unreadable.chunk(block_no, offset, self.at_ms)
         cursor = self._planning
+        assert cursor is not None
         if again_ms:
-            assert cursor is not None
             self.wake_at(again_ms, cursor)
         elif found is None:
             self.blocks.read_chunk(
                 block_no,
                 offset,
                 limits.READ_AHEAD_BYTES,
-                lambda: self.post((g.READ, cursor, None, None)),
+                lambda: self.post(stream_inbox.ChunkRead(cursor)),
             )
         return found
 
@@ -279,7 +280,7 @@ class StreamCursors(StreamMaintenance):
         def on_change(has_interest: bool) -> None:
             # Told at once, taken later: whoever creates a consumer is answered before it delivers.
             cursor.is_push_bound = has_interest
-            self.call_soon(self.post, (g.INTEREST, cursor, has_interest, None))
+            self.call_soon(self.post, stream_inbox.InterestChanged(cursor, has_interest))
 
         self._watches[cursor] = None
         self._watches[cursor] = self._wires.watch(subject, queue, on_change)
@@ -314,7 +315,7 @@ class StreamCursors(StreamMaintenance):
         self._held_back[cursor] = None
 
     def _tell_drained(self) -> None:
-        self.post((g.DRAINED, None, None, None))
+        self.post(stream_inbox.Drained())
 
     def wake_soon(self, cursor: Cursor) -> None:
         self._dirty[cursor] = None

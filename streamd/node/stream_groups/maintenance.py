@@ -13,10 +13,11 @@ from typing import Any
 from streamd import errors, limits
 from streamd.machine import commands
 from streamd.machine.streams.stream import StreamMachine
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.block_port import BlockPort
 from streamd.node.groups.group import Group, Turn
 from streamd.node.integrity.unreadable import Unreadable
+from streamd.node.stream_groups import stream_inbox
 from streamd.node.stream_groups.bulk_delete import Trimmer
 from streamd.node.stream_groups.compaction import Rewriter
 from streamd.raft.core import RaftCore
@@ -42,7 +43,7 @@ class StreamMaintenance(Group):
         super().__init__(
             uid=uid, raft=raft, machine=machine, blocks=blocks, snapshot_index=snapshot_index
         )
-        self.post: Callable[[tuple[Any, ...]], None] = lambda message: None
+        self.post: Callable[[inbox.InboxMessage], None] = lambda message: None
         self._has_room = has_room
         self.is_disk_short: Callable[[], bool] = lambda: False
         self._reclaim_at_ms = 0  # not before then: a snapshot, because the disk is full
@@ -56,7 +57,7 @@ class StreamMaintenance(Group):
         )
         self._trimmer = Trimmer(
             machine,
-            propose=lambda command, done: self.post((g.PROPOSE, command, done, False)),
+            propose=lambda command, done: self.post(inbox.Propose(command, done, False)),
             may_remove=lambda: all_know("removes"),
             wake=self._wake,
         )
@@ -75,8 +76,8 @@ class StreamMaintenance(Group):
         self._expiry_at_ns = 0  # 0: not looked up since something changed
         self._expiry_proposed = False
         handlers = self._handlers
-        handlers[g.UNREADABLE] = self.unreadable.note
-        handlers[g.READABLE] = self._on_readable
+        handlers[stream_inbox.UnreadableFound] = self._on_unreadable
+        handlers[stream_inbox.BlockReadable] = self._on_readable
 
     def let_go(self) -> None:
         super().let_go()
@@ -99,7 +100,7 @@ class StreamMaintenance(Group):
         return len(self.machine.consumers) <= limits.REST_CONSUMERS_MAX
 
     def _wake(self) -> None:
-        self.post((g.TICK, None, None, None))
+        self.post(inbox.Tick())
 
     # --- expiry -----------------------------------------------------------------------------
 
@@ -154,9 +155,9 @@ class StreamMaintenance(Group):
             if not turn.more:
                 self._dead_blocks_at_ms = self.at_ms + limits.RECLAIM_AFTER_MS
 
-    def _on_saved(self, index: Index, term: int, chain: int) -> None:
+    def _on_saved(self, message: inbox.Saved) -> None:
         self._dead_blocks_at_ms = self.at_ms + limits.RECLAIM_AFTER_MS
-        super()._on_saved(index, term, chain)
+        super()._on_saved(message)
 
     def _propose_checkpoint(self) -> bool:
         machine = self.machine
@@ -175,7 +176,10 @@ class StreamMaintenance(Group):
             self.call_soon(done, errors.INSUFFICIENT_RESOURCES())
             return
         command = [commands.REWRITE, self.at_ns, block_nos, ranges, records]
-        self.post((g.PROPOSE, command, done, False))
+        self.post(inbox.Propose(command, done, False))
 
-    def _on_readable(self, block_no: int, b: Any, c: Any) -> None:
-        self.unreadable.note_readable(block_no)
+    def _on_unreadable(self, message: stream_inbox.UnreadableFound) -> None:
+        self.unreadable.note(message.block_no, message.seqs, message.reason)
+
+    def _on_readable(self, message: stream_inbox.BlockReadable) -> None:
+        self.unreadable.note_readable(message.block_no)

@@ -15,16 +15,16 @@ from streamd import errors, limits
 from streamd.machine import commands
 from streamd.machine.commands import Command, encode, encode_store
 from streamd.machine.streams.stream import StreamMachine
-from streamd.node.groups import group as g
 from streamd.node.groups.block_port import BlockPort
+from streamd.node.groups.inbox import InboxMessage
 from streamd.node.ports import PublishSink, Wires
 from streamd.node.stream_groups.atomic_batches import BatchStager
 from streamd.node.stream_groups.delivery_hub import CursorTag, StreamCursors
+from streamd.node.stream_groups.stream_inbox import Publish
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.types import Entry, Index, Msg, Uid
 
 Waiter = tuple[PublishSink, list[bytes]]
-Publish = tuple[list[Msg], list[bytes], PublishSink]
 
 
 class Backlog:
@@ -81,7 +81,7 @@ class StreamPublishes(StreamCursors):
         self._uncommitted_bytes = 0
         self._backlog = backlog or Backlog()  # has those in it
         self._next_ts = 0
-        self._handlers[g.PUBLISH] = self._on_publish
+        self._handlers[Publish] = self._on_publish
 
     def _on_leader_ready(self) -> None:
         super()._on_leader_ready()
@@ -93,19 +93,20 @@ class StreamPublishes(StreamCursors):
         self._hold_collected()
         self._count_committed(self._uncommitted_bytes)
         for publish in self._take_held():
-            self.pass_on(*publish)
+            self.pass_on(publish.msgs, publish.replies, publish.sink)
 
     # --- publishes in -----------------------------------------------------------------------
 
-    def _on_publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
+    def _on_publish(self, publish: Publish) -> None:
         if self._is_closed:
             return  # nobody may ack; the client's timeout is the honest answer
+        msgs, replies, sink = publish.msgs, publish.replies, publish.sink
         raft = self.raft
         if not raft.is_leader:
             self.pass_on(msgs, replies, sink)
             return
         if self._held or raft.is_handing_over:
-            self._hold(msgs, replies, sink)
+            self._hold(publish)
             return
         if (
             self._uncommitted_bytes > limits.PUBLISH_BACKLOG_BYTES_MAX
@@ -187,15 +188,15 @@ class StreamPublishes(StreamCursors):
         """Take what was held, as if it came now, unless another member is still to lead."""
         if not self.raft.is_handing_over:
             for publish in self._take_held():
-                self._on_publish(*publish)
+                self._on_publish(publish)
 
-    def _hold(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
-        size = sum(map(_size, msgs))
+    def _hold(self, publish: Publish) -> None:
+        size = sum(map(_size, publish.msgs))
         if self._backlog.held_bytes + size > limits.PUBLISH_KEPT_BYTES_MAX:
-            refused = [errors.CLUSTER_NOT_AVAIL()] * len(msgs)
-            sink.publish_acks(self.name_bytes, replies, refused)
+            refused = [errors.CLUSTER_NOT_AVAIL()] * len(publish.msgs)
+            publish.sink.publish_acks(self.name_bytes, publish.replies, refused)
         else:
-            self._held.append((msgs, replies, sink))
+            self._held.append(publish)
             self._held_bytes += size
             self._backlog.held_bytes += size
 
@@ -213,7 +214,7 @@ class StreamPublishes(StreamCursors):
         held: list[Publish] = []
         at = 0
         for sink, replies in waiters:
-            held.append((msgs[at : at + len(replies)], replies, sink))
+            held.append(Publish(msgs[at : at + len(replies)], replies, sink))
             at += len(replies)
         self._held[:0] = held
 
@@ -249,7 +250,7 @@ class StreamPublishes(StreamCursors):
         self._uncommitted_bytes -= size
         self._backlog.byte_count -= size
 
-    def end(self, unread: list[tuple[Any, ...]]) -> None:
+    def end(self, unread: list[InboxMessage]) -> None:
         super().end(unread)
         self._count_committed(self._uncommitted_bytes)
         self._take_held()
@@ -275,7 +276,7 @@ class StreamPublishes(StreamCursors):
             tag(error)
 
     def emit_outcomes(
-        self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], None]]
+        self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], object]]
     ) -> None:
         """Acks of publishes to their connections; every other outcome to its callback."""
         name = self.name_bytes

@@ -9,18 +9,16 @@ in what is stored, and `group` is the Raft member.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from typing import Any
 
 from streamd import errors, limits
 from streamd.machine import commands
 from streamd.machine.base import Effects
-from streamd.machine.commands import Command
 from streamd.node.groups.group import Turn
+from streamd.node.groups.inbox import InboxMessage, Propose, ReadBarrier, StepDown
 from streamd.node.stream_groups.bulk_delete import Trimmed
 from streamd.node.stream_groups.delivery_hub import CursorTag
 from streamd.node.stream_groups.publish_intake import StreamPublishes
-from streamd.types import Entry, NodeId
+from streamd.types import Entry
 
 _CURSOR_KINDS = frozenset(
     (
@@ -40,7 +38,7 @@ class StreamGroup(StreamPublishes):
 
     # --- the turn ---------------------------------------------------------------------------
 
-    def turn(self, now_ms: int, now_ns: int, inbox: list[tuple[Any, ...]]) -> Turn:
+    def turn(self, now_ms: int, now_ns: int, inbox: list[InboxMessage]) -> Turn:
         """See Group.turn. Cursors are told what was applied; they deliver in `deliver`."""
         while self._wakes and self._wakes[0][0] <= now_ms:
             at, _, cursor = heapq.heappop(self._wakes)
@@ -128,32 +126,33 @@ class StreamGroup(StreamPublishes):
             and not (self._acked or self._positioned)
         )
 
-    def _on_barrier(self, done: Callable[[], None], lost: Callable[[], None], c: Any) -> None:
+    def _on_barrier(self, message: ReadBarrier) -> None:
         """A linearizable read: what cursors and clients have done so far is logged first."""
         self._propose_all()
-        self._begin_read(done, lost)
+        self._begin_read(message.done, message.lost)
 
-    def _on_propose(self, command: Command, done: Any, is_forced: Any) -> None:
+    def _on_propose(self, message: Propose) -> None:
+        command, done = message.command, message.done
         self._propose_all()  # what happened before comes before, and its answer shows it
         if self._is_closed:
             if done is not None:
                 done(self._undone())
             return
         if command[0] == commands.DELETE_CONSUMER:
-            command = self._trimmer.lightened(command, self.at_ms)
+            command = message.command = self._trimmer.lightened(command, self.at_ms)
         elif self._is_ready and type(done) is not Trimmed:
             if self._trimmer.takes(command, done, self.at_ns):
                 return
         last = self.raft.last_index
-        super()._on_propose(command, done, is_forced)
+        super()._on_propose(message)
         if command[0] == commands.PAUSE_CONSUMER and self.raft.last_index > last:
             cursor = self._by_name.get(command[2].encode())
             if cursor is not None:
                 cursor.note_pause_proposed()
 
-    def _on_step_down(self, preferred: NodeId, done: Callable[[Any], None], c: Any) -> None:
+    def _on_step_down(self, message: StepDown) -> None:
         self._propose_all()  # who leads next must not deliver it again
-        super()._on_step_down(preferred, done, c)
+        super()._on_step_down(message)
 
     # --- what was applied -------------------------------------------------------------------
 

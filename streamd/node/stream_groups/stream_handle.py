@@ -9,9 +9,10 @@ from streamd import limits
 from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.delivery.cursor import Cursor
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.monitor import Monitor
 from streamd.node.ports import Done, PublishSink
+from streamd.node.stream_groups import stream_inbox
 from streamd.node.stream_groups.forwarded_publishes import RelaySink
 from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.store.blocks.record_format import crc_of, decode_at
@@ -60,37 +61,37 @@ class LocalStream:
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         if self._raft.is_leader and not (self.is_gated and not isinstance(sink, RelaySink)):
-            self._post((g.PUBLISH, msgs, replies, sink))
+            self._post(stream_inbox.Publish(msgs, replies, sink))
         else:
             # At once: what follows may go to another node, and must not overtake this.
             self.group.pass_on(msgs, replies, sink)
 
     def propose(self, command: list[Any], done: Done | None) -> None:
-        self._post((g.PROPOSE, command, done, True))
+        self._post(inbox.Propose(command, done, True))
 
     def note_writer_at(self, node_id: NodeId) -> None:
         """A client of that node publishes: what it reads there, it wants with its own writes."""
-        self._post((g.WROTE, node_id, None, None))
+        self._post(inbox.WriterAt(node_id))
 
     def read_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
         if self.monitor.has_nothing_to_do and self.group.shows_all:
             done()
         else:
-            self._post((g.BARRIER, done, lost, None))
+            self._post(inbox.ReadBarrier(done, lost))
 
     def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
         if consumer not in self.machine.consumers:
             return False
-        self._post((g.PULL, consumer.encode(), reply, (headers, payload)))
+        self._post(stream_inbox.Pull(consumer.encode(), reply, headers, payload))
         return True
 
     def acks(
         self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
     ) -> None:
-        self._post((g.ACKS, subjects, replies, payloads))
+        self._post(stream_inbox.Acks(subjects, replies, payloads))
 
     def flow_reply(self, consumer: str, subject: bytes, headers: bytes = b"") -> None:
-        self._post((g.FLOW, consumer.encode(), subject, headers))
+        self._post(stream_inbox.FlowReply(consumer.encode(), subject, headers))
 
     def consumer_view(self, consumer: str) -> Cursor | None:
         return self.group.cursor(consumer)
@@ -109,11 +110,11 @@ class LocalStream:
 
     def report(self, block_no: int, seqs: list[Seq], reason: str) -> None:
         """The disk does not give these messages of a block; [] if only what is dead is damaged."""
-        self._post((g.UNREADABLE, block_no, seqs, reason))
+        self._post(stream_inbox.UnreadableFound(block_no, seqs, reason))
 
     def report_whole(self, block_no: int) -> None:
         """All of a block could be read."""
-        self._post((g.READABLE, block_no, None, None))
+        self._post(stream_inbox.BlockReadable(block_no))
 
 
 class _Read:

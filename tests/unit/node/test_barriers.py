@@ -8,6 +8,7 @@ from typing import Any
 
 from streamd.api.consumer_configs import normalise
 from streamd.machine import commands
+from streamd.node.groups import inbox
 from tests.unit.node.test_accepted_loss import create, make
 from tests.unit.node.test_scrubber import Sink
 
@@ -72,6 +73,6 @@ def test_a_read_waits_for_nothing_where_nothing_is_under_way(tmp_path: Path) -> 
 
 async def turn(stream: Any) -> None:
     """One turn of the group, with whatever it has to do."""
-    stream.monitor.post((1, None, None, None))
+    stream.monitor.post(inbox.Tick())
     while not stream.monitor.has_nothing_to_do:
         await asyncio.sleep(0)

@@ -10,8 +10,8 @@ import pytest
 
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
-from streamd.node.groups import group as g
 from streamd.node.local_node import Node
+from streamd.node.stream_groups import stream_inbox
 from tests.holdings import grown, sizes
 from tests.sim.crash import SimWires
 from tests.unit.node.test_many_cursors import create, publish, pull
@@ -68,7 +68,7 @@ def test_acked_messages_leave_no_timers() -> None:
                 pull(leader, name, 1)
             leader.pass_time(20)
             for _, ack, *_ in leader.wires.delivered[-2:]:
-                leader.post(g.ACKS, [ack], None, [b"+ACK"])
+                leader.post(stream_inbox.Acks([ack], None, [b"+ACK"]))
             leader.pass_time(20)
         return sizes(leader.node.group)
 
@@ -89,7 +89,7 @@ def test_messages_that_left_are_not_waited_for_to_be_delivered_again() -> None:
             pull(leader, "C", 1)
             leader.pass_time(20)
             ack = leader.wires.delivered[-1][1]
-            leader.post(g.ACKS, [ack], None, [b'-NAK {"delay": 86400000000000}'])
+            leader.post(stream_inbox.Acks([ack], None, [b'-NAK {"delay": 86400000000000}']))
             leader.pass_time(20)
         return sizes(leader.node.group)
 

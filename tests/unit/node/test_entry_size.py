@@ -11,7 +11,7 @@ import pytest
 
 from streamd import limits
 from streamd.machine import commands
-from streamd.node.groups import group as g
+from streamd.node.stream_groups import stream_inbox
 from streamd.types import Msg
 from tests.unit.node.test_refused_proposals import Leader
 
@@ -50,7 +50,7 @@ def msg(size: int, headers: bytes = b"") -> Msg:
 def test_a_round_of_many_connections(leader: Leader) -> None:
     acks = Acks()
     for number in range(10):
-        leader.node.monitor.post((g.PUBLISH, [msg(400)], [b"%d" % number], acks))
+        leader.node.monitor.post(stream_inbox.Publish([msg(400)], [b"%d" % number], acks))
     leader.node.settle()
     assert entry_sizes(leader) == [[400, 400]] * 5
     assert acks.got == [b"%d" % number for number in range(10)]
@@ -63,7 +63,7 @@ def test_a_long_run_of_one_connection(leader: Leader) -> None:
     header = b"NATS/1.0\r\nA: b\r\n\r\n"
     sizes = [300, 600, 200, 1500, 10, 20]
     run = [msg(size, header if size == 600 else b"") for size in sizes]
-    leader.post(g.PUBLISH, run, [b"%d" % size for size in sizes], acks)
+    leader.post(stream_inbox.Publish(run, [b"%d" % size for size in sizes], acks))
     assert entry_sizes(leader) == [[300, 600], [200], [1500], [10, 20]]
     assert acks.got == [b"%d" % size for size in sizes]
 
@@ -71,11 +71,11 @@ def test_a_long_run_of_one_connection(leader: Leader) -> None:
 def test_messages_between_those_of_batches_count(leader: Leader) -> None:
     acks = Acks()
     batch = msg(100, b"NATS/1.0\r\nNats-Batch-Id: b\r\nNats-Batch-Sequence: 1\r\n\r\n")
-    leader.post(g.PUBLISH, [msg(600), batch, msg(600)], [b"a", b"b", b"c"], acks)
+    leader.post(stream_inbox.Publish([msg(600), batch, msg(600)], [b"a", b"b", b"c"], acks))
     assert entry_sizes(leader) == [[600], [600]]
 
 
 def test_small_messages_share_an_entry() -> None:
     leader = Leader()
-    leader.post(g.PUBLISH, [msg(100)] * 3000, [b""] * 3000, Acks())
+    leader.post(stream_inbox.Publish([msg(100)] * 3000, [b""] * 3000, Acks()))
     assert entry_sizes(leader) == [[100] * 3000]

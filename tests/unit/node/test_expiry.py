@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamd.node.groups import group as g
+from streamd.node.stream_groups import stream_inbox
 from tests.unit.node.test_refused_proposals import Leader
 
 
@@ -15,7 +15,7 @@ class _Sink:
 
 def publish(leader: Leader, subject: bytes, ttl_s: int) -> None:
     headers = b"NATS/1.0\r\nNats-TTL: %ds\r\n\r\n" % ttl_s
-    leader.post(g.PUBLISH, [(subject, headers, b"x")], [b""], _Sink())
+    leader.post(stream_inbox.Publish([(subject, headers, b"x")], [b""], _Sink()))
 
 
 def test_a_short_life_does_not_wait_for_the_end_of_a_longer_one() -> None:

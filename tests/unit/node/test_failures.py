@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from streamd.errors import DiskError
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from tests.unit.node.test_accepted_loss import create, make, publish
 from tests.unit.node.test_leftovers import delete, idle
 
@@ -20,7 +20,7 @@ def test_a_stream_that_failed_is_not_served_whatever_the_meta_group_says(tmp_pat
         uid = await create(node, "S")
         await publish(node, "S", 1)
         handle = node.streams()[0]
-        handle.monitor.post((g.FAILED, DiskError("1.blk: Input/output error"), None, None))
+        handle.monitor.post(inbox.Failed(DiskError("1.blk: Input/output error")))
         await handle.monitor.stopped.wait()
         await idle(node)
         assert "Input/output error" in node.failed["S"] and node.stream("S") is None

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamd import limits
 from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.block_port import NoBlocks
 from streamd.raft.core import RaftCore
 from streamd.raft.log import next_chain
@@ -43,9 +44,9 @@ def test_reads_whose_question_is_lost_do_not_pile_up() -> None:
     for round_no in range(1000):
         now_ms += 250
         beat = Heartbeat(term=1, commit=1, round_no=round_no)
-        reads = (g.BARRIER, never, partial(lost.append, round_no), None)
-        inbox = [(g.STEP, "a", beat, None), reads]
-        turn = group.turn(now_ms, now_ms * 10**6, inbox)
+        reads = inbox.ReadBarrier(never, partial(lost.append, round_no))
+        messages = [inbox.Step("a", beat), reads]
+        turn = group.turn(now_ms, now_ms * 10**6, messages)
         assert any(isinstance(message, ReadQuery) for _, message in turn.send_now)
     waiting = limits.RAFT_READ_LOST_MS // 250
     assert lost == list(range(1000 - waiting))
@@ -57,21 +58,21 @@ def test_a_read_waits_until_what_it_must_see_is_applied() -> None:
     group = follower()
     core = group.raft
     before = group.machine.applied = core.applied
-    reads = (g.BARRIER, lambda: None, lambda: None, None)
+    reads = inbox.ReadBarrier(lambda: None, lambda: None)
     turn = group.turn(core.now_ms, 0, [reads])
     [query] = [message for _, message in turn.send_now if isinstance(message, ReadQuery)]
     chain = next_chain(core.log.last_chain, 1, before + 1, b"")
     entry = Entry(1, before + 1, b"", chain=chain)
     append = Append(1, before, 1, core.log.last_chain, [entry], before + 1)
     answer = ReadAnswer(1, query.context, before + 1)
-    inbox = [(g.STEP, "a", answer, None), (g.STEP, "a", append, None)]
-    turn = group.turn(core.now_ms, 0, inbox)
+    messages = [inbox.Step("a", answer), inbox.Step("a", append)]
+    turn = group.turn(core.now_ms, 0, messages)
     assert group.machine.applied == before
     assert turn.ready_callbacks == []
     [(_, token)] = turn.writes
-    turn = group.turn(core.now_ms, 0, [(g.DURABLE, token, None, None)])
+    turn = group.turn(core.now_ms, 0, [inbox.Durable(token)])
     assert group.machine.applied == before + 1
-    assert turn.ready_callbacks == [reads[1]]
+    assert turn.ready_callbacks == [reads.done]
 
 
 def test_a_read_of_a_group_that_just_became_alone_is_answered() -> None:
@@ -82,11 +83,11 @@ def test_a_read_of_a_group_that_just_became_alone_is_answered() -> None:
     group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
     group.machine.applied = core.applied
     lost: list[int] = []
-    reads = (g.BARRIER, lambda: None, partial(lost.append, 1), None)
-    turn = group.turn(core.now_ms, 0, [reads, (g.MEMBERS, ["a"], [], None)])
+    reads = inbox.ReadBarrier(lambda: None, partial(lost.append, 1))
+    turn = group.turn(core.now_ms, 0, [reads, inbox.ChangeMembers(["a"], [])])
     [(_, token)] = turn.writes
-    turn = group.turn(core.now_ms, 0, [(g.DURABLE, token, None, None)])
-    assert turn.ready_callbacks == [reads[1]]
+    turn = group.turn(core.now_ms, 0, [inbox.Durable(token)])
+    assert turn.ready_callbacks == [reads.done]
     assert group.deadline_ms() == 0 and not lost
 
 
@@ -99,9 +100,9 @@ def test_who_lost_its_snapshot_takes_one_though_it_knows_of_no_other_member() ->
         seed=1, is_incomplete=True,
     )  # fmt: skip
     group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
-    group.turn(0, 0, [(g.STEP, "a", Heartbeat(3, 0, 1), None)])
+    group.turn(0, 0, [inbox.Step("a", Heartbeat(3, 0, 1))])
     offer = SnapshotOffer(3, 56, 2, 5, simple("abc"))
-    turn = group.turn(0, 0, [(g.STEP, "a", offer, None)])
+    turn = group.turn(0, 0, [inbox.Step("a", offer)])
     assert turn.snapshot_offer == ("a", offer)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from streamd.machine import commands
 from streamd.node.delivery.cursor import Cursor
-from streamd.node.groups import group as g
-from streamd.node.stream_groups import delivery_hub, stream_group
+from streamd.node.groups import inbox
+from streamd.node.stream_groups import delivery_hub, stream_group, stream_inbox
 from tests.sim.crash import Inbox
 from tests.unit.node.test_refused_proposals import Leader
 
@@ -34,12 +34,12 @@ def publish(leader: Leader, *subjects: bytes, headers: bytes = b"") -> None:
             """Nobody looks."""
 
     msgs = [(subject, headers, b"x") for subject in subjects]
-    leader.post(g.PUBLISH, msgs, [b""] * len(msgs), Sink())
+    leader.post(stream_inbox.Publish(msgs, [b""] * len(msgs), Sink()))
 
 
 def pull(leader: Leader, name: str, batch: int = 1000) -> None:
     wanted = b'{"batch":%d,"expires":600000000000}' % batch
-    leader.post(g.PULL, name.encode(), b"inbox." + name.encode(), (b"", wanted))
+    leader.post(stream_inbox.Pull(name.encode(), b"inbox." + name.encode(), b"", wanted))
 
 
 def got(leader: Leader) -> dict[str, list[str]]:
@@ -92,7 +92,7 @@ def test_each_gets_what_it_would_get_if_all_were_woken(
                 if sent:
                     seq = rng.choice(sent).split("/")[0].encode()
                     subject = b"$JS.ACK.S.%b.1.%b.1.1.0" % (name.encode(), seq)
-                    leader.post(g.ACKS, [subject], None, [b"+ACK"])
+                    leader.post(stream_inbox.Acks([subject], None, [b"+ACK"]))
                     leader.pass_time(20)
         leader.pass_time(100)
         assert not leader.node.errors
@@ -111,7 +111,7 @@ def test_the_end_of_a_pause_does_not_end_the_next() -> None:
     leader.clock.ms += 1000
     until_ns = now_ns + 60 * 10**9
     again = [commands.PAUSE_CONSUMER, leader.clock.now_ns(), "c", until_ns]
-    leader.post(g.PROPOSE, again, lambda outcome: None, True)
+    leader.post(inbox.Propose(again, lambda outcome: None, True))
     leader.pass_time(20)
     assert leader.machine.consumers["c"].paused_until_ns == until_ns
     publish(leader, b"s.1")
@@ -169,7 +169,7 @@ def test_a_request_looks_at_the_consumers_that_have_something_for_the_log(
     def lost() -> None:
         """Nobody else leads."""
 
-    leader.post(g.BARRIER, asked, lost, None)
+    leader.post(inbox.ReadBarrier(asked, lost))
     assert infos[0]["delivered"]["stream_seq"] == 1
     assert flushed == ["c7"]
     create(leader, "late", filter_subject="s.1")

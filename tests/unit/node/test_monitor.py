@@ -11,7 +11,7 @@ import pytest
 from streamd import errors, limits
 from streamd.errors import DiskError, JsError
 from streamd.machine import commands
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.monitor import Monitor
 from streamd.node.groups.wakeup import DueTurns, Wakeup
 from streamd.raft.messages import Heartbeat
@@ -220,10 +220,10 @@ def test_who_has_stopped_keeps_nothing_of_what_still_comes(tmp_path: Path) -> No
         stream = node.stream("S")
         assert stream is not None
         monitor = stream.monitor
-        monitor.post((g.FAILED, DiskError("the disk is gone"), None, None))
+        monitor.post(inbox.Failed(DiskError("the disk is gone")))
         await monitor.stopped.wait()
         for _ in range(100):
-            monitor.post((g.STEP, "other", Heartbeat(1, 0, 1), None))
+            monitor.post(inbox.Step("other", Heartbeat(1, 0, 1)))
         assert not monitor._inbox
         await node.stopped()
 
@@ -248,20 +248,20 @@ def test_who_waits_for_what_a_group_does_not_do_any_more_is_told(
         purge = [commands.PURGE, 1, "", 0, 0]
         with monkeypatch.context() as slow:  # the log does not come to it
             slow.setattr(monitor, "_durable", lambda token: lambda: None)
-            monitor.post((g.PROPOSE, purge, told.append, True))
+            monitor.post(inbox.Propose(purge, told.append, True))
             # A batch: what may be stored is not refused. Its publisher hears nothing.
             batch = [commands.STORE_BATCH, 1, "b", [(b"S.x", b"", b"")]]
-            monitor.post((g.PROPOSE, batch, told.append, True))
+            monitor.post(inbox.Propose(batch, told.append, True))
             monitor.step()
         assert not told
         stream.group.delete(is_gone=is_deleted)
         monitor.stop()
-        monitor.post((g.BARRIER, lambda: told.append("read"), lambda: told.append("lost"), None))
+        monitor.post(inbox.ReadBarrier(lambda: told.append("read"), lambda: told.append("lost")))
         await monitor.stopped.wait()
-        monitor.post((g.PROPOSE, purge, told.append, True))
-        monitor.post((g.PROPOSE, purge, None, True))
-        monitor.post((g.BARRIER, lambda: told.append("read"), lambda: told.append("lost"), None))
-        monitor.post((g.STEP_DOWN, "", told.append, None))
+        monitor.post(inbox.Propose(purge, told.append, True))
+        monitor.post(inbox.Propose(purge, None, True))
+        monitor.post(inbox.ReadBarrier(lambda: told.append("read"), lambda: told.append("lost")))
+        monitor.post(inbox.StepDown("", told.append))
         await asyncio.sleep(0)  # a round of the loop: answers are given in the next
         kinds = [each if type(each) is str else (type(each), each.err_code) for each in told]
         gone, left = (JsError, 10059), (JsError, 10008)

@@ -20,7 +20,7 @@ from streamd.api.stream_configs import normalise
 from streamd.errors import DiskError
 from streamd.machine import commands
 from streamd.node.env import SystemEnv
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.groups.block_port import NoBlocks
 from streamd.node.groups.group import Group
 from streamd.node.groups.raft_members import GroupStart
@@ -232,7 +232,7 @@ def test_a_stream_that_stopped_holds_nothing_open(tmp_path: Path) -> None:
             handle.store.flush()
             await _idle(node)
             assert budget.used > 1000 and _open_in(directory)
-            handle.monitor.post((g.FAILED, DiskError("1.blk: Input/output error"), None, None))
+            handle.monitor.post(inbox.Failed(DiskError("1.blk: Input/output error")))
             await handle.monitor.stopped.wait()
             await _idle(node)
             assert "A" in node.failed

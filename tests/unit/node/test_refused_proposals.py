@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
+from streamd.node.stream_groups import stream_inbox
 from streamd.raft.core import ProposalRejected, RaftCore
 from streamd.types import Entry, Index
 from tests.sim.crash import BLOCK_BYTES, SEGMENT_BYTES, Campaign, SimThreadOf, SimWires
@@ -36,12 +37,12 @@ class Leader:
     def machine(self) -> Any:
         return self.node.group.machine
 
-    def post(self, *message: Any) -> None:
+    def post(self, message: inbox.InboxMessage) -> None:
         self.node.monitor.post(message)
         self.node.settle()
 
     def propose(self, command: list[Any]) -> None:
-        self.post(g.PROPOSE, command, lambda outcome: None, True)
+        self.post(inbox.Propose(command, lambda outcome: None, True))
 
     def publish(self, count: int) -> None:
         class Sink:
@@ -49,14 +50,14 @@ class Leader:
                 """Nobody looks."""
 
         msgs = [(b"s.1", b"", b"x")] * count
-        self.post(g.PUBLISH, msgs, [b""] * count, Sink())
+        self.post(stream_inbox.Publish(msgs, [b""] * count, Sink()))
 
     def pull(self, batch: int) -> None:
-        self.post(g.PULL, b"C", b"inbox", (b"", b'{"batch":%d,"no_wait":true}' % batch))
+        self.post(stream_inbox.Pull(b"C", b"inbox", b"", b'{"batch":%d,"no_wait":true}' % batch))
 
     def pass_time(self, ms: int) -> None:
         self.clock.ms += ms
-        self.post(g.TICK, None, None, None)
+        self.post(inbox.Tick())
 
 
 def _refuse(*args: Any, **kwargs: Any) -> Any:

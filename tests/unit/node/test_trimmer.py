@@ -10,7 +10,7 @@ import pytest
 
 from streamd import errors, limits
 from streamd.machine import commands
-from streamd.node.groups import group as g
+from streamd.node.groups import inbox
 from streamd.node.stream_groups.bulk_delete import Trimmed, Trimmer
 from tests.unit.machine.box import Box
 from tests.unit.node.test_refused_proposals import Leader
@@ -415,12 +415,12 @@ def test_a_group_removes_in_steps() -> None:
     leader = Leader()
     leader.publish(100)
     heard: list[Any] = []
-    leader.post(g.PROPOSE, [commands.PURGE, 1, b"", 0, 15], heard.append, True)
+    leader.post(inbox.Propose([commands.PURGE, 1, b"", 0, 15], heard.append, True))
     leader.pass_time(50)
     assert heard == [85]
     applied = leader.machine.applied
     config = leader.machine.config | {"max_msgs": 3}
-    leader.post(g.PROPOSE, [commands.CONFIGURE, 1, config, 10**6], heard.append, True)
+    leader.post(inbox.Propose([commands.CONFIGURE, 1, config, 10**6], heard.append, True))
     leader.pass_time(50)
     assert heard == [85, True]
     assert leader.machine.applied == applied + 2
@@ -435,7 +435,7 @@ def test_a_group_removes_what_a_deleted_consumer_wanted() -> None:
     leader.publish(100)
     assert leader.machine.state()["messages"] == 100
     heard: list[Any] = []
-    leader.post(g.PROPOSE, [commands.DELETE_CONSUMER, 1, "C", 0, ""], heard.append, True)
+    leader.post(inbox.Propose([commands.DELETE_CONSUMER, 1, "C", 0, ""], heard.append, True))
     leader.pass_time(50)
     assert heard == [True]
     assert leader.machine.state()["messages"] == 0
@@ -452,7 +452,7 @@ def test_a_group_removes_what_nobody_wants_once_all_its_members_know_how() -> No
     leader.pass_time(50)
     assert leader.machine.state()["messages"] == 100
     trimmer._may_remove = may_remove
-    leader.post(g.TICK, None, None, None)
+    leader.post(inbox.Tick())
     leader.pass_time(50)
     assert leader.machine.state()["messages"] == 0
 
