@@ -238,9 +238,10 @@ class History:
                 assert len(consumer.pending) <= most, (consumer.name, len(consumer.pending), most)
             cursor = group.cursor(consumer.name)
             if cursor is not None and is_at_end and not cursor.holds_position:
-                assert cursor.num_pending() == left, (consumer.name, cursor.num_pending(), left)
-                assert cursor.num_ack_pending() == len(consumer.pending)
-                assert not cursor._acking and not cursor._ahead_counts
+                counted = cursor.pending.num_pending()
+                assert counted == left, (consumer.name, counted, left)
+                assert cursor.pending.num_ack_pending() == len(consumer.pending)
+                assert not cursor.pending.acking and not cursor.pending.ahead_counts
 
     def _check_pulls(self) -> None:
         self._pass_time(EXPIRES_MS + 100)

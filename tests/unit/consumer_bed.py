@@ -256,12 +256,12 @@ class Bed:
 
     def pull(self, payload: bytes = b"", name: str = "C", reply: bytes = b"in") -> Inbox:
         box = self.inbox(reply)
-        self.cursors[name].on_pull(reply, b"", payload)
+        self.cursors[name].requests.on_pull(reply, b"", payload)
         self.turn()
         return box
 
     def ack(self, sseq: int, payload: bytes = b"", reply: bytes = b"", name: str = "C") -> None:
-        self.cursors[name].on_ack(sseq, payload, reply)
+        self.cursors[name].requests.on_ack(sseq, payload, reply)
         self.turn()
 
     def interest(self, has: bool = True, name: str = "C") -> Inbox:

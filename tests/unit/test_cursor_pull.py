@@ -364,7 +364,7 @@ def test_acks_of_what_was_given_up_make_no_room() -> None:
     bed.advance(1100)
     assert box.seqs() == [1, 2, 3, 4, 5, 6]  # 1 to 3 are given up
     bed.is_auto = False
-    bed.cursors["C"].on_acks([1, 2, 3])
+    bed.cursors["C"].requests.on_acks([1, 2, 3])
     bed.turn()
     bed.apply()
     assert list(bed.consumers["C"].pending) == [4, 5, 6]
@@ -378,7 +378,7 @@ def test_acks_of_what_has_left_make_no_room(is_purge: bool) -> None:
     bed.store(*[b"a"] * 12)
     box = bed.pull(b'{"batch":12,"expires":60000000000}')
     bed.is_auto = False
-    bed.cursors["C"].on_acks([1, 2])
+    bed.cursors["C"].requests.on_acks([1, 2])
     bed.turn()
     assert box.seqs() == [1, 2, 3, 4, 5]
     if is_purge:
@@ -395,12 +395,12 @@ def test_acks_of_what_left_before_its_delivery_was_applied_make_no_room() -> Non
     bed.is_auto = False
     bed.store(*[b"a"] * 12)
     bed.pull(b'{"batch":12,"expires":60000000000}')
-    bed.cursors["C"].on_acks([1, 2])
+    bed.cursors["C"].requests.on_acks([1, 2])
     bed.remove(1, 2)
     sent = len(bed.inbox(b"in").msgs)
     bed.apply_one(*bed.proposed.pop(0))  # the first delivery; the acks are under way still
     bed.turn()
-    assert bed.cursors["C"].num_ack_pending() == sent - 2 == 3
+    assert bed.cursors["C"].pending.num_ack_pending() == sent - 2 == 3
     bed.apply()
     assert list(bed.consumers["C"].pending) == [3, 4, 5]
 
@@ -647,7 +647,7 @@ def test_work_on_what_was_delivered_by_a_clock_ahead_sets_one_timer() -> None:
     bed.advance(200)
     assert box.seqs() == [1]
     bed.apply()
-    assert bed.cursors["C"]._redelivery.next_ms > bed.now_ms() + 9000
+    assert bed.cursors["C"].pending.redelivery.next_ms > bed.now_ms() + 9000
 
 
 def test_what_waits_to_be_sent_again_is_given_up_when_it_may_no_longer_be() -> None:
@@ -853,7 +853,7 @@ def test_numbers_no_client_can_mean_are_bad_requests_and_harmless() -> None:
     assert bed.pull(b"9" * 5000, reply=b"digits").seqs() == [1]  # as anything that is no number
     assert bed.pull(b"9223372036854775808", reply=b"more").seqs() == [2]
     level = b"NATS/1.0\r\nNats-Required-Api-Level: %b\r\n\r\n" % (b"9" * 5000)
-    bed.cursors["C"].on_pull(b"digits", level, b"")
+    bed.cursors["C"].requests.on_pull(b"digits", level, b"")
     assert bed.inbox(b"digits").log[-1] == b"412 Required Api Level"
 
 

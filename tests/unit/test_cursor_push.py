@@ -68,10 +68,10 @@ def test_flow_control_asks_at_half_a_window_stalls_and_goes_on() -> None:
     assert len(box.msgs) == 32  # a whole window
     bed.advance(1001)
     assert b"Nats-Consumer-Stalled: " + reply in box.statuses[-1]
-    bed.cursors["C"].on_flow_reply(b"$JS.FC.S.C.nope")
+    bed.cursors["C"].requests.on_flow_reply(b"$JS.FC.S.C.nope")
     bed.turn()
     assert len(box.msgs) == 32
-    bed.cursors["C"].on_flow_reply(reply)
+    bed.cursors["C"].requests.on_flow_reply(reply)
     bed.turn()
     assert len(box.msgs) == 40
 
@@ -89,7 +89,7 @@ def test_answers_to_flow_control_ack_where_the_consumer_says_so() -> None:
     assert box.log == [b"1", b"2", b"3", b"4", b"100 FlowControl Request"]
     bed.store(*[b"a"] * 5)
     assert box.log[5:] == []
-    bed.cursors["C"].on_flow_reply(box.replies[-1], last % (4, 4))
+    bed.cursors["C"].requests.on_flow_reply(box.replies[-1], last % (4, 4))
     bed.turn()
     assert bed.info().floor == (4, 4)
     assert box.log[5:] == [b"5", b"6", b"7", b"8", b"100 FlowControl Request"]
@@ -97,7 +97,9 @@ def test_answers_to_flow_control_ack_where_the_consumer_says_so() -> None:
     bed.lead()
     bed.interest()
     assert box.log[10:] == [b"100 FlowControl Request"]
-    bed.cursors["C"].on_flow_reply(box.replies[-1])  # acks nothing: it is not asked again at once
+    bed.cursors["C"].requests.on_flow_reply(
+        box.replies[-1]
+    )  # acks nothing: it is not asked again at once
     bed.turn()
     assert box.log[11:] == []
     bed.advance(1001)
@@ -108,7 +110,7 @@ def test_answers_to_flow_control_ack_where_the_consumer_says_so() -> None:
     bed.advance(60_000)
     assert len(box.msgs) == 8
     assert bed.info().ack_pending == 4
-    bed.cursors["C"].on_flow_reply(asked, last % (8, 8))
+    bed.cursors["C"].requests.on_flow_reply(asked, last % (8, 8))
     bed.turn()
     assert bed.info().floor == (8, 8)
 

@@ -1,270 +1,272 @@
-"""Delivery of one consumer's messages, on the leader: who gets what, when, and when again.
+"""Delivery of one consumer's messages, on the leader: which client gets what, when, and when again.
 
 One mechanism serves replay and live, pull and push: a cursor reads the stream's index from its
-position on, as far as somebody is there to take messages. A growing stream only rings its bell.
-What was sent is proposed to the log (DELIVERED) in the same turn, without waiting for the commit:
-delivery is at-least-once and promises nothing. So the cursor runs ahead of the replicated
-`Consumer` by what it proposed and has not seen applied; `_ahead_*` and `_acking` are that
-difference. Pure: no I/O, no clock but the host's.
+position on, as far as a target takes messages. A growing stream only has it plan again.
 
-Here is what moves a cursor; how it sends is in `cursor_sending`, and below that what clients say.
+                      requests                        targets
+    clients ---> ClientRequests                 PullTargets | PushTarget ---> clients
+                      |    \\                        ^
+                 acks |     \\ pulls                 | items
+                      v      `--> targets           |
+                 PendingState <----------------- Sender <--- index, blocks (DeliveryHost)
+                      |                             |
+                      `------> ConsumerCommands <---'
+                                     | DELIVERED, ACKED, NAKED, TERMED, PROGRESS, DEAD, POSITION
+                                     v
+                                  the log ---- on_applied ----> PendingState
+
+States. A cursor begins when its group leads and has applied its own first entry, and is stopped
+when it leads no more, when the consumer is deleted, or when the server stops. Between those it is
+*idle* (no target takes messages, or nothing is left), *held* (`Hold`: a rate limit, a congested
+client, original replay speed, a pause) or *sending* (`plan` returned True).
+
+Of a message: *new* (not sent) -> *pending* (sent, acked by nobody) -> *acking* (its ack is
+proposed) -> gone from the consumer once the ack is applied. A pending one whose ack is late, or
+that was refused (-NAK), is *due*, and sent again before anything new; after max_deliver times it
+is given up (DEAD) instead.
+
+Callers. The stream's group alone, inside its turn (`DeliveryHub`). After any `on_*` call, and after
+any call of `requests`, it calls `plan` once before that turn ends. Parts never call the cursor.
+
+Invariants.
+1. What was sent is proposed in the same turn (DELIVERED), without waiting for the commit: delivery
+   is at-least-once and promises nothing. A consumer without acks has a POSITION proposed later.
+2. So the cursor runs ahead of the replicated `Consumer` by what it proposed and has not seen
+   applied: `PendingState.ahead_*` and `acking` are that difference, and are empty when all is.
+3. `consumer.pending` + `ahead_new` - `acking` never exceeds max_ack_pending by a new message.
+4. Each proposal has a time stamp of its own (`ConsumerCommands`), by which timers recognise a
+   delivery.
+5. Items that share an inbox leave in the order in which they were assigned.
+
+Pure: no I/O, no clock but the host's.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from streamd.machine import commands
+from streamd.machine.commands import Command
 from streamd.machine.consumers.consumer import Consumer
-from streamd.node.delivery.cursor_sending import CursorSending
-from streamd.node.delivery.cursor_state import CursorHost
-from streamd.node.delivery.flow_control import FlowWindow, RateLimit, Replay, burst_bytes
-from streamd.types import Seq
-
-__all__ = ["Cursor", "CursorHost"]
+from streamd.node.delivery.client_requests import ClientRequests
+from streamd.node.delivery.consumer_commands import ConsumerCommands
+from streamd.node.delivery.cursor_settings import Activity, CursorSettings, Hold
+from streamd.node.delivery.delivery_host import DeliveryHost
+from streamd.node.delivery.delivery_targets import PullTargets, PushTarget
+from streamd.node.delivery.pending_state import PendingState
+from streamd.node.delivery.sender import Sender
 
 _MS = 1_000_000  # ns
 
 
-class Cursor(CursorSending):
-    """Made when the group leads and has applied its own no-op; `stop()`ped when it no longer does.
+class CursorHost(DeliveryHost, Protocol):
+    """The stream's group, as a cursor sees it: beside what its parts need, it is woken."""
 
-    After any `on_*` call the group calls `plan` once before its turn ends.
-    """
+    def watch_interest(self, subject: bytes, queue: bytes, cursor: Cursor) -> None:
+        """From now on call `cursor.on_interest(bool)` when interest changes, and once soon with the
+        present state (not from inside this call)."""
 
-    __slots__ = ()
+    def unwatch_interest(self, cursor: Cursor) -> None:
+        """Call `cursor.on_interest` no more."""
+
+    def wake_at(self, monotonic_ms: int, cursor: Cursor) -> None:
+        """Call `cursor.on_tick(now_ms)`, then `plan`, at or soon after that time. 0 clears it. An
+        earlier wake may stand: the cursor asks again for the later one."""
+
+    def wake_soon(self, cursor: Cursor) -> None:
+        """Call `cursor.plan` in this turn or the next."""
+
+
+class Cursor:
+    """Delivery of one consumer, from the moment its group leads until it is stopped."""
+
+    __slots__ = (
+        "_activity",
+        "_armed_ms",
+        "_commands",
+        "_hold",
+        "_host",
+        "_is_stopped",
+        "_pauses_under_way",
+        "_sender",
+        "_settings",
+        "_targets",
+        "consumer",
+        "is_push_bound",
+        "pending",
+        "requests",
+    )
 
     def __init__(self, consumer: Consumer, host: CursorHost) -> None:
-        super().__init__(consumer, host)
-        self._configure()
-        self._last_stamp = self._redelivery.restore(now_ns=host.now_ns(), now_ms=host.now_ms())
+        self.consumer = consumer
+        self._host = host
+        self._hold = Hold()
+        self._activity = Activity(consumer, host.now_ms())
+        self._commands = ConsumerCommands(consumer, host)
+        pending = self.pending = PendingState(consumer, host.machine.index, self._commands)
+        kind = PushTarget if consumer.is_push else PullTargets
+        targets = self._targets = kind(host, pending, self._hold)
+        self.requests = ClientRequests(host, pending, targets, self._commands, self._activity)
+        self._sender = Sender(host, pending, targets, self._commands, self._activity, self._hold)
+        self.is_push_bound = False
+        self._is_stopped = False
+        self._armed_ms = 0
+        self._pauses_under_way = 0  # in the log and not applied: the client's, and ends of one
+        self._settings = self._configure()
+        newest = pending.redelivery.restore(now_ns=host.now_ns(), now_ms=host.now_ms())
+        self._commands.begin_after(newest)
         if consumer.config.get("replay_policy") == "original":
-            self._replay = Replay(self._index.last_seq)
+            self._sender.replay_at_original_speed()
 
-    def _configure(self) -> None:
-        consumer = self.consumer
-        config = consumer.config
-        host = self._host
-        self.is_push = consumer.is_push
-        self._has_acks = not consumer.is_ack_none
-        most = config.get("max_ack_pending") or 0
-        self._ack_pending_max = most if self._has_acks and most > 0 else 0
-        self._max_deliver = config.get("max_deliver") or -1
-        self._is_acked_by_flow = config.get("ack_policy") == "flow_control"
-        self._is_headers_only = bool(config.get("headers_only"))
-        self._inactive_ms = (config.get("inactive_threshold") or 0) // _MS
-        self._heartbeat_ms = (config.get("idle_heartbeat") or 0) // _MS
-        is_beating = self._has_interest and self._heartbeat_ms
-        self._heartbeat_at_ms = host.now_ms() + self._heartbeat_ms if is_beating else 0
-        self._priority_policy = config.get("priority_policy") or "none"
-        self._waiting.is_by_priority = self._priority_policy == "prioritized"
-        self._pin.timeout_ms = (config.get("priority_timeout") or 0) // _MS
-        self._redelivery.configure()
-        if self._redelivery.has_due:  # how often it may be sent may be less by now
-            self._make_due(self._redelivery.take_due())
-        name = host.machine.name.encode()
-        if not self.is_push:
-            return
-        if config.get("flow_control"):
-            if self._window is None:
-                fc_prefix = b"$JS.FC.%b.%b." % (name, consumer.name.encode())
-                self._window = FlowWindow(fc_prefix)
-        else:
-            self._window = None
-        bps = config.get("rate_limit_bps") or 0
-        burst = burst_bytes(host.machine.config, host.max_payload)
-        self._rate = RateLimit(bps, burst, host.now_ms()) if bps > 0 else None
-        subject = config["deliver_subject"].encode()
-        queue = (config.get("deliver_group") or "").encode()
-        if subject != self._deliver_subject or queue != self._queue_group:
-            if self._deliver_subject:
-                host.unwatch_interest(self)
-                if subject != self._deliver_subject:
-                    # Whoever was there is gone with what it held: a client that comes back has a
-                    # new inbox, and is not to wait for the acks of the old one.
-                    self._make_due(self._redelivery.all_waiting(self._acking))
-            self._deliver_subject = subject
-            self._queue_group = queue
-            self._has_interest = self.is_push_bound = False
-            self._sink = None
-            host.watch_interest(subject, queue, self)
+    def _configure(self) -> CursorSettings:
+        settings = self._settings = CursorSettings.of(self.consumer)
+        pending, targets = self.pending, self._targets
+        self._sender.configure(settings)
+        self.requests.configure(settings)
+        pending.configure(settings)
+        if isinstance(targets, PullTargets):
+            targets.configure(settings)
+            return settings
+        before = targets.subject
+        if targets.configure(settings):
+            if before:
+                self._host.unwatch_interest(self)
+                if targets.subject != before:
+                    # The client there is gone with what it held: if it comes back it has a new
+                    # inbox, and is not to wait for the acks of the old one.
+                    pending.make_all_due()
+            self.is_push_bound = False
+            self._host.watch_interest(targets.subject, targets.queue_group, self)
+        return settings
+
+    # --- facts, for reports -----------------------------------------------------------------------
+
+    @property
+    def num_waiting(self) -> int:
+        """Pulls that wait and whose clients still listen."""
+        targets = self._targets
+        if not isinstance(targets, PullTargets):
+            return 0
+        targets.waiting.drop_closed()
+        return len(targets.waiting)
+
+    @property
+    def sent_count(self) -> int:
+        """Messages that went out so far, the same one again included."""
+        return self.pending.sent_cseq
+
+    @property
+    def last_delivered_ns(self) -> int:
+        return self._activity.last_delivered_ns
+
+    @property
+    def last_acked_ns(self) -> int:
+        return self._activity.last_acked_ns
+
+    @property
+    def pinned_id(self) -> str:
+        targets = self._targets
+        return targets.pin.pin_id if isinstance(targets, PullTargets) else ""
+
+    @property
+    def pinned_ns(self) -> int:
+        targets = self._targets
+        return targets.pin.since_ns if isinstance(targets, PullTargets) else 0
+
+    def unpin(self, reason: str) -> bool:
+        """Take the place of the pinned client, for which others get a chance; False if there was
+        none."""
+        targets = self._targets
+        if not isinstance(targets, PullTargets) or not targets.unpin(reason):
+            return False
+        self._host.wake_soon(self)
+        return True
+
+    @property
+    def holds_position(self) -> bool:
+        """True if it sent messages that no entry tells of before it is flushed, or time passes."""
+        return self._sender.position_due_ms > 0
 
     # --- from the group ---------------------------------------------------------------------------
 
-    def on_applied(self, command: list[Any], tag: Any = None) -> None:
+    def on_applied(self, command: Command, tag: Any = None) -> None:
         """An entry naming this consumer was applied, in log order: DELIVERED ... POSITION,
         and CREATE_CONSUMER (an update), PAUSE_CONSUMER, RESET_CONSUMER of this consumer."""
         kind = command[0]
-        if kind == commands.DELIVERED:
-            if command[4] != self._resets:
-                return
-            for first, last, _, is_redelivery in command[3]:
-                if is_redelivery:
-                    self._note_again_applied(first, last)
-                else:
-                    self._ahead_new -= last - first + 1
-                    self._forget_gone(last)
-                    if self._acking and self.consumer.may_lack(first):
-                        self._forget_void_acks()
-        elif kind == commands.ACKED or kind == commands.DEAD:
-            self._acking.difference_update(command[3])
-        elif kind == commands.TERMED:
-            self._acking.difference_update([sseq for sseq, _ in command[3]])
-        elif kind == commands.POSITION:
-            if command[5] == self._resets:
-                self._ahead_new = self._sent_cseq - max(command[4], self._purged_cseq)
-                self._forget_gone(command[3])
-        elif kind == commands.RESET_CONSUMER:
-            if self.consumer.resets != self._resets:
-                self._redelivery.clear()
-                self._ahead_counts.clear()
-                self._acking.clear()
-                self._position_due_ms = 0
-                self.last_delivered_ns = self.last_acked_ns = 0
-                self._take_position()
-        elif kind == commands.CREATE_CONSUMER:
+        if kind == commands.CREATE_CONSUMER:
             self._configure()
-            # The scan may have run past what the new filter wants.
-            self._next_sseq = max(self._sent_sseq + 1, self.consumer.next_sseq)
+            self.pending.rescan()
         elif kind == commands.PAUSE_CONSUMER:
             self._pauses_under_way = max(0, self._pauses_under_way - 1)
+        elif kind == commands.RESET_CONSUMER:
+            if self.pending.on_reset():
+                self._sender.position_due_ms = 0
+                self._activity.last_delivered_ns = self._activity.last_acked_ns = 0
+        else:
+            self.pending.on_applied(command)
         if tag:
             reply_empty = self._host.reply_empty
             for reply in tag:
                 reply_empty(reply)
 
-    def _note_again_applied(self, first: Seq, last: Seq) -> None:
-        """A redelivery was applied; of the same message another may be under way still."""
-        consumer, counts = self.consumer, self._ahead_counts
-        for sseq in range(first, last + 1):
-            applied = consumer.redelivered.get(sseq, 1)
-            if sseq not in consumer.pending or counts.get(sseq, 0) <= applied:
-                counts.pop(sseq, None)
-
-    def _forget_void_acks(self) -> None:
-        """What has left the stream holds no place, and its ack makes no room."""
-        applied, held = self.consumer.delivered_sseq, self.consumer.pending
-        self._acking = {each for each in self._acking if each in held or each > applied}
-
-    def _forget_gone(self, sseq: Seq) -> None:
-        """Messages up to `sseq` are no longer ahead of what is applied."""
-        gone = self.consumer.sent_gone
-        if gone:
-            self.consumer.sent_gone = [each for each in gone if each > sseq]
-
     def on_removed(self) -> bool:
-        """Messages left the stream (purge, expiry, limits, delete, acks). False: of what this
-        consumer waits for, or has sent, nothing has changed since this was asked last."""
-        consumer = self.consumer
-        seen = (consumer.next_sseq, consumer.delivered_sseq, consumer.num_pending)
-        pending = len(consumer.pending)
-        is_changed = seen != self._seen or pending < self._seen_pending
-        self._seen, self._seen_pending = seen, pending
-        if self._acking:
-            self._forget_void_acks()
-        if consumer.next_sseq > self._next_sseq:
-            self._next_sseq = consumer.next_sseq
-        if consumer.delivered_sseq >= self._sent_sseq:  # all that was sent is applied, or purged
-            self._sent_sseq = consumer.delivered_sseq
-            if consumer.is_ack_none:
-                self._purged_cseq = self._sent_cseq
-                self._ahead_new = 0
-                consumer.sent_gone = []
-        return is_changed
+        """Messages left the stream; False if that changes nothing for this consumer."""
+        return self.pending.on_removed()
 
     def on_interest(self, has_interest: bool) -> None:
         """Interest in the deliver subject appeared or ended."""
-        now_ms = self._host.now_ms()
-        self._has_interest = self.is_push_bound = has_interest
-        self._active_ms = now_ms
-        self._sink = None
-        self._heartbeat_at_ms = 0
-        if has_interest and self._heartbeat_ms:
-            self._heartbeat_at_ms = now_ms + self._heartbeat_ms
-        if not has_interest and self._window is not None:
-            # Whoever comes next starts with a window of its own.
-            self._window.reply = b""
-            self._window.unanswered_bytes = 0
-            self._window.asked_cseq = -1
+        self.is_push_bound = has_interest
+        self._activity.active_ms = self._host.now_ms()
+        targets = self._targets
+        if isinstance(targets, PushTarget):
+            targets.on_interest(has_interest)
 
     def on_tick(self, now_ms: int) -> None:
         """Time has passed: end pulls, send heartbeats, collect what is due again."""
         self._armed_ms = 0
         if self._is_stopped:
             return
-        cseq, sseq = self._sent_cseq, self._sent_sseq
-        most = self._ack_pending_max
-        is_held = bool(most) and self.num_ack_pending() >= most
-        if self._waiting.expire(now_ms, last_cseq=cseq, last_sseq=sseq, is_held=is_held):
-            self._active_ms = now_ms
-        self._ring(now_ms)
-        if self._heartbeat_at_ms and now_ms >= self._heartbeat_at_ms:
-            self._beat(now_ms)
-        if self._position_due_ms and now_ms >= self._position_due_ms:
-            self._propose_position()
-        if self._pin.is_over(now_ms):
-            self.unpin("timeout")
-        if self._inactive_ms:
-            self._look_at_activity(now_ms)
-
-    def _look_at_activity(self, now_ms: int) -> None:
-        if self._is_inactive_proposed or now_ms < self._active_ms + self._inactive_ms:
-            return
-        self._waiting.drop_closed()
-        if self._has_interest or self._waiting.queue:
-            self._active_ms = now_ms
-            return
-        if not self.is_push:
-            # Whoever was given a message may be at work on it until its ack is due.
-            due_ms = self._redelivery.ack_due_ms(now_ns=self._host.now_ns(), now_ms=now_ms)
-            if due_ms:
-                self._active_ms = due_ms
-                return
-        self._is_inactive_proposed = True
-        consumer = self.consumer
-        command = [
-            commands.DELETE_CONSUMER,
-            self._host.now_ns(),
-            consumer.name,
-            consumer.uid,
-            "inactive",
-        ]
-        self._host.propose(command, is_forced=True)
-
-    def unpin(self, reason: str) -> bool:
-        """See Receivers: and those who stood by get their chance."""
-        is_unpinned = super().unpin(reason)
-        if is_unpinned:
+        targets, sender = self._targets, self._sender
+        if targets.expire(now_ms):
+            self._activity.active_ms = now_ms
+        self.pending.poll_timers(now_ms)
+        is_place_free = targets.poll(now_ms)
+        if sender.position_due_ms and now_ms >= sender.position_due_ms:
+            sender.propose_position()
+        if is_place_free:
             self._host.wake_soon(self)
-        return is_unpinned
+        if self._settings.inactive_ms:
+            self._poll_activity(now_ms)
 
-    # --- proposing --------------------------------------------------------------------------------
+    def _poll_activity(self, now_ms: int) -> None:
+        """Propose to remove the consumer if it was not used for too long."""
+        activity = self._activity
+        inactive_ms = self._settings.inactive_ms
+        if activity.is_removal_proposed or now_ms < activity.active_ms + inactive_ms:
+            return
+        if self._targets.has_listeners():
+            activity.active_ms = now_ms
+            return
+        if not self._settings.is_push:
+            # A client that was given a message may be at work on it until its ack is due.
+            now_ns = self._host.now_ns()
+            due_ms = self.pending.redelivery.ack_due_ms(now_ns=now_ns, now_ms=now_ms)
+            if due_ms:
+                activity.active_ms = due_ms
+                return
+        activity.is_removal_proposed = True
+        name, uid = self.consumer.name, self.consumer.uid
+        command = [commands.DELETE_CONSUMER, self._host.now_ns(), name, uid, "inactive"]
+        self._host.propose(command, is_forced=True)
 
     def flush(self) -> None:
         """Propose what is collected (acks of all kinds, position), for a read barrier covers only
         what is in the log."""
         if self._is_stopped:
             return
-        self._flush_acks()
-        if self._position_due_ms:
-            self._propose_position()
-
-    @property
-    def holds_position(self) -> bool:
-        """True if it sent messages that no entry tells of before it is flushed, or time passes."""
-        return self._position_due_ms > 0
-
-    def _propose_position(self) -> None:
-        self._position_due_ms = 0
-        command = [
-            commands.POSITION,
-            self._stamp(),
-            self.consumer.uid,
-            self._sent_sseq,
-            self._sent_cseq,
-            self._resets,
-        ]
-        self._propose_sent(command)
+        self.requests.flush()
+        if self._sender.position_due_ms:
+            self._sender.propose_position()
 
     # --- planning ---------------------------------------------------------------------------------
 
@@ -272,52 +274,49 @@ class Cursor(CursorSending):
         """Flush collected acks, then deliver what can be. True: call again soon, more to do."""
         if self._is_stopped:
             return False
-        if self._acked or self._naks or self._terms or self._progress or self._ack_replies:
-            self._flush_acks()
+        self.requests.flush()
         is_more = False
-        self._hold_until_ms = 0  # also if nobody waits any more: a time that is over wakes for ever
-        if self._waiting.queue or self._has_interest:
-            if self.consumer.paused_until_ns and self.is_paused:
-                self._end_no_waits()
+        # Also if nobody waits any more: a time that is over would wake the cursor for ever.
+        self._hold.until_ms = 0
+        targets, consumer = self._targets, self.consumer
+        if targets.has_takers():
+            if consumer.paused_until_ns and consumer.paused_until_ns > self._host.now_ns():
+                targets.end_no_waits()
             else:
-                is_more = self._plan_deliveries(budget_msgs)
-                if self._has_sent:
-                    self._has_sent = False
-                    self._propose_delivered()
-        if self.consumer.paused_until_ns and not self._pauses_under_way:
-            self._look_at_pause()
+                is_more = self._sender.send(budget_msgs)
+        if consumer.paused_until_ns and not self._pauses_under_way:
+            self._poll_pause()
         self._arm()
         return is_more
 
-    def note_pause_proposed(self) -> None:
+    def record_pause_proposed(self) -> None:
         """A pause is to be set or ended. Until that is applied nobody says that one is over: it
         would be another one's end."""
         self._pauses_under_way += 1
 
-    def _look_at_pause(self) -> None:
+    def _poll_pause(self) -> None:
         until_ns = self.consumer.paused_until_ns
         now_ns = self._host.now_ns()
         if until_ns > now_ns:
-            self._hold((until_ns - now_ns + _MS - 1) // _MS)
+            self._hold.until_ms = self._host.now_ms() + (until_ns - now_ns + _MS - 1) // _MS
             return
-        self.note_pause_proposed()
+        self.record_pause_proposed()
         command = [commands.PAUSE_CONSUMER, now_ns, self.consumer.name, until_ns]
         self._host.propose(command, is_forced=True)
 
     def _arm(self) -> None:
         """Ask for the earliest wake any of the timers needs."""
-        soonest = self._redelivery.next_ms
+        soonest = self.pending.redelivery.next_ms
         for at_ms in (
-            self._waiting.next_event_ms,
-            self._heartbeat_at_ms,
-            self._position_due_ms,
-            self._hold_until_ms,
-            self._pin.until_ms,
+            self._targets.next_event_ms(),
+            self._sender.position_due_ms,
+            self._hold.until_ms,
         ):
             if at_ms and (soonest == 0 or at_ms < soonest):
                 soonest = at_ms
-        if self._inactive_ms and not self._is_inactive_proposed:
-            at_ms = self._active_ms + self._inactive_ms
+        inactive_ms = self._settings.inactive_ms
+        if inactive_ms and not self._activity.is_removal_proposed:
+            at_ms = self._activity.active_ms + inactive_ms
             if soonest == 0 or at_ms < soonest:
                 soonest = at_ms
         if soonest and (self._armed_ms == 0 or soonest < self._armed_ms):
@@ -332,6 +331,6 @@ class Cursor(CursorSending):
         if self._is_stopped:
             return
         self._is_stopped = True
-        self._waiting.end_all(status)
-        self._has_interest = self.is_push_bound = False
-        self._sink = None
+        self.requests.close()
+        self._targets.end(status)
+        self.is_push_bound = False

@@ -1,4 +1,4 @@
-"""What holds a push consumer back: flow control, a rate limit, original replay speed."""
+"""Limits of a push consumer: flow control, a rate limit, original replay speed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOW_REQUEST = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
 
 
 class FlowWindow:
-    """How many bytes may be under way to a client that answers flow-control requests.
+    """Bytes that may be under way to a client that answers flow-control requests.
 
     Starts small and doubles with each answer, as clients and nats-server expect.
     """
@@ -42,7 +42,7 @@ class FlowWindow:
         return self.unanswered_bytes > self.window_bytes
 
     def room_bytes(self) -> int:
-        """How much more may go before the client must answer."""
+        """Return how many bytes more may go before the client must answer."""
         return max(0, self.window_bytes - self.unanswered_bytes)
 
     def sent(self, size: int) -> bool:

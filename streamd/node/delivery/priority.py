@@ -39,7 +39,7 @@ def is_eligible(options: PullOptions, *, num_pending: int, num_ack_pending: int)
 
 
 class Pin:
-    """Which client has the consumer for itself."""
+    """Place of the client that has the consumer for itself, if any."""
 
     __slots__ = ("pin_id", "since_ns", "timeout_ms", "until_ms")
 
@@ -70,7 +70,7 @@ class Pin:
         """True for pulls of a client that was pinned, and no longer is."""
         return bool(request.pin_id) and request.pin_id != self.pin_id
 
-    def take(self, request: PullRequest, consumer: Consumer, now_ms: int, now_ns: int) -> str:
+    def assign(self, request: PullRequest, consumer: Consumer, now_ms: int, now_ns: int) -> str:
         """Pin the client of `request`; returns the new id."""
         value = now_ns * 1024 + consumer.uid % 1024
         text = ""

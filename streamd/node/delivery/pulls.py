@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamd import limits
 from streamd.durations import format_duration
-
-if TYPE_CHECKING:
-    from streamd.node.ports import DeliverSink
+from streamd.node.ports import DeliverSink
 
 _MS = 1_000_000  # ns
 _OPTIONS_CACHE_MAX = 256  # clients repeat their pull requests byte for byte
@@ -157,7 +155,7 @@ def _misfit(value: object, key: str) -> str:
 
 
 def _json_fault(err: json.JSONDecodeError) -> str:
-    """What Go's decoder says of such text, as clients show it to people."""
+    """Return the words of Go's decoder for such text, as clients show them to people."""
     if err.pos >= len(err.doc.rstrip()):
         return "unexpected end of JSON input"
     found = err.doc[err.pos]
@@ -173,7 +171,7 @@ def _json_fault(err: json.JSONDecodeError) -> str:
 
 
 class PullRequest:
-    """One waiting pull."""
+    """A pull that waits to be served."""
 
     __slots__ = (
         "bytes_left",
@@ -258,7 +256,7 @@ class Waiting:
         queue.insert(at, first)
 
     def total_left(self, enough: int) -> int:
-        """How many messages all pulls together still take, or `enough` if not less."""
+        """Return how many messages all pulls together still take, or `enough` if not less."""
         total = 0
         for request in self.queue:
             total += request.left
@@ -347,5 +345,5 @@ def bad_request(text: str) -> bytes:
 
 
 def waiting_max(config: Mapping[str, Any]) -> int:
-    """How many pulls the consumer lets wait."""
+    """Return how many pulls the consumer lets wait."""
     return config.get("max_waiting") or limits.MAX_WAITING

@@ -1,7 +1,7 @@
 """When delivered messages must be delivered again: ack timers, -NAKs, and what is due now.
 
 The leader's view, rebuilt from the consumer's replicated state by whoever leads next. A timer
-covers a whole run of messages and is checked against the consumer's pending table when it rings,
+covers a whole run of messages and is checked against the consumer's pending table when it expires,
 so an ack that arrives in time costs nothing here.
 """
 
@@ -16,7 +16,7 @@ from streamd.machine.consumers.consumer import Consumer
 from streamd.types import Seq
 
 _MS = 1_000_000  # ns
-_UNAPPLIED_RETRY_MS = 50  # a timer rang before its delivery was applied: the log is slow
+_UNAPPLIED_RETRY_MS = 50  # a timer expired before its delivery was applied: the log is slow
 _NAK = -1  # stamp of a timer that stands for a -NAK
 _FEW_TIMERS = 64  # so many may be there for nothing
 
@@ -117,7 +117,7 @@ class Redelivery:
             self._prune_at = _FEW_TIMERS + 2 * len(self._timers)
 
     def _is_needed(self, due_ms: int, first: Seq, last: Seq, stamp: int) -> bool:
-        """False if `ring` would find nothing to do for a timer, whenever it rings."""
+        """False if `pop_expired` would find nothing to do for a timer, whenever it expires."""
         consumer = self._consumer
         if stamp == _NAK:
             if self._nak_due_ms.get(first) != due_ms:
@@ -138,7 +138,7 @@ class Redelivery:
         return False
 
     def wait_ms(self, deliveries: int) -> int:
-        """How long the ack of a message may take that was delivered so many times."""
+        """Return the time that an ack may take, of a message that was delivered so many times."""
         return _wait_of(deliveries, self._wait_ms, self._backoff_ms)
 
     def delivered(self, first: Seq, last: Seq, *, stamp: int, now_ms: int, deliveries: int) -> None:
@@ -169,7 +169,7 @@ class Redelivery:
 
     @property
     def next_ms(self) -> int:
-        """When `ring` should be called next; 0: never."""
+        """When `pop_expired` should be called next; 0: never."""
         return self._timers[0][0] if self._timers else 0
 
     @property
@@ -180,7 +180,7 @@ class Redelivery:
     def due_count(self) -> int:
         return len(self._due)
 
-    def ring(self, now_ms: int, acking: Collection[Seq]) -> list[Seq]:
+    def pop_expired(self, now_ms: int, acking: Collection[Seq]) -> list[Seq]:
         """Return the messages whose time has come, ascending; they are not queued yet."""
         timers = self._timers
         pending = self._consumer.pending
@@ -224,8 +224,8 @@ class Redelivery:
             self._nak_due_ms.pop(sseq, None)
         return waiting
 
-    def queue(self, sseqs: Collection[Seq]) -> None:
-        """These are due: `pop_due` gives them out, after those that were due before."""
+    def schedule(self, sseqs: Collection[Seq]) -> None:
+        """Queue messages that are due, behind those that were due before."""
         for sseq in sseqs:
             if sseq not in self._queued:
                 self._queued.add(sseq)
@@ -237,12 +237,12 @@ class Redelivery:
     def pop_due(self) -> None:
         self._queued.discard(self._due.popleft())
 
-    def take_due(self) -> list[Seq]:
+    def clear_due(self) -> list[Seq]:
         """Return what is due, in its order; none is queued any more."""
-        taken = list(self._due)
+        due = list(self._due)
         self._due.clear()
         self._queued.clear()
-        return taken
+        return due
 
     def clear(self) -> None:
         """Forget everything (the consumer was reset)."""

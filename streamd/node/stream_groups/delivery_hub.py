@@ -196,20 +196,21 @@ class StreamCursors(StreamMaintenance):
         self._acked[cursor] = None
         if replies is None and acks.PLAIN.issuperset(payloads):
             try:
-                cursor.on_acks([int(subject.split(b".", 6)[5]) for subject in subjects])
+                cursor.requests.on_acks([int(subject.split(b".", 6)[5]) for subject in subjects])
                 return
             except (ValueError, IndexError):
                 pass  # an odd one among them, or the longer layout: one by one
+        on_ack = cursor.requests.on_ack
         for at, subject in enumerate(subjects):
             target = acks.parse_target(subject)
             if target is not None:
                 reply = replies[at] if replies is not None else b""
-                cursor.on_ack(target[1], payloads[at], reply)
+                on_ack(target[1], payloads[at], reply)
 
     def _on_pull(self, message: stream_inbox.Pull) -> None:
         cursor = self._by_name.get(message.consumer)
         if cursor is not None:
-            cursor.on_pull(message.reply, message.headers, message.payload)
+            cursor.requests.on_pull(message.reply, message.headers, message.payload)
             self._dirty[cursor] = None
 
     def _on_drained(self, message: stream_inbox.Drained) -> None:
@@ -220,7 +221,7 @@ class StreamCursors(StreamMaintenance):
     def _on_flow(self, message: stream_inbox.FlowReply) -> None:
         cursor = self._by_name.get(message.consumer)
         if cursor is not None:
-            cursor.on_flow_reply(message.subject, message.headers)
+            cursor.requests.on_flow_reply(message.subject, message.headers)
             self._dirty[cursor] = None
             self._acked[cursor] = None
 

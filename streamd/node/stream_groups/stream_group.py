@@ -148,7 +148,7 @@ class StreamGroup(StreamPublishes):
         if command[0] == commands.PAUSE_CONSUMER and self.raft.last_index > last:
             cursor = self._by_name.get(command[2].encode())
             if cursor is not None:
-                cursor.note_pause_proposed()
+                cursor.record_pause_proposed()
 
     def _on_step_down(self, message: StepDown) -> None:
         self._propose_all()  # who leads next must not deliver it again
