@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from streamd.api.shapes import CONSUMER_CONFIG_FIELDS, STREAM_CONFIG_FIELDS
+from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "streamd"
 
@@ -221,3 +224,24 @@ def test_a_reader_finds_the_purpose_of_every_file() -> None:
             missing.append(name_of(path))
     assert not missing, missing
     assert len(text.splitlines()) <= 250
+
+
+def test_keys_of_configurations_are_fields_of_them() -> None:
+    """A misspelt key of a stream's or consumer's configuration is no silent default: mypy refuses
+    `config["retentoin"]`, and here `config.get("retentoin")`, which it lets pass."""
+    known = StreamConfig.__annotations__.keys() | ConsumerConfig.__annotations__.keys()
+    unknown = []
+    for path in sources():
+        if name_of(path).split("/")[0] not in ("api", "machine", "node", "net"):
+            continue
+        for node in ast.walk(tree_of(path)):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            owner = ast.unparse(node.func.value).split(".")[-1]
+            is_read = node.func.attr in ("get", "pop", "setdefault") and node.args
+            if is_read and owner in ("config", "stream_config", "created_config"):
+                key = node.args[0]
+                if isinstance(key, ast.Constant) and key.value not in known:
+                    unknown.append(f"{name_of(path)}:{node.lineno}: {key.value}")
+    assert not unknown, unknown
+    assert known >= STREAM_CONFIG_FIELDS.keys() | CONSUMER_CONFIG_FIELDS.keys()

@@ -22,6 +22,7 @@ from spark_jobs.replica.log_reader import LogReader, last_frame_index
 from spark_jobs.replica.read_only_disk import ReadOnlyDisk
 from spark_jobs.replica.stream_view import StoreDir
 from streamd.errors import CorruptionError, StreamdError
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import APPEND, SEAL, Effects
 from streamd.machine.indexes.seqset import SeqSet
 from streamd.machine.meta import StreamAsset
@@ -246,7 +247,7 @@ class View:
         return list(self.state.messages[-1]) if self.state is not None else []
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> StreamConfig:
         if self.machine is not None:
             return self.machine.config
         return self.state.config if self.state is not None else self.files.asset.config

@@ -7,8 +7,6 @@ in the log, are there. Nothing is written and no lock is taken: the server may b
 
 from __future__ import annotations
 
-from typing import Any
-
 from spark_jobs.replica.blocks import (
     CUT,
     BlockRoom,
@@ -78,7 +76,7 @@ class StreamView:
         self.asset = files.asset
         self.directory = files.directory
         self.machine = machine
-        self.config: dict[str, Any] = machine.config
+        self.config = machine.config
         self.created_ns = machine.created_ns
         self.blocks = blocks
         self.torn = torn

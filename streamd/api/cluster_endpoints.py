@@ -7,7 +7,7 @@ stream's leader knows is asked for by a call (`serve_call` answers those).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from streamd import errors, limits, subjects
 from streamd.api import (
@@ -24,6 +24,7 @@ from streamd.api.paging import paged
 from streamd.api.request import ApiContext, Request
 from streamd.errors import JsError
 from streamd.machine import commands
+from streamd.machine.asset_configs import ConsumerLimits, Placement, StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster import placement
 from streamd.node.ports import NodeHandle, StreamHandle
@@ -32,7 +33,7 @@ from streamd.types import META_UID, NodeId
 # --- streams: made, changed, deleted, shown -----------------------------------------------------
 
 
-def create_stream(request: Request, config: Document) -> None:
+def create_stream(request: Request, config: StreamConfig) -> None:
     """Place and make a stream whose config is checked; answer once its leader runs it."""
     context = request.context
     meta = context.node.meta
@@ -59,7 +60,7 @@ def create_stream(request: Request, config: Document) -> None:
     request.propose_meta(command, lambda asset: _show_configured(request, asset, shown))
 
 
-def update_stream(request: Request, wanted: Document) -> None:
+def update_stream(request: Request, wanted: StreamConfig) -> None:
     """Replace a stream's config; place it anew if that says so."""
     context = request.context
     asset = request.asset()
@@ -85,7 +86,7 @@ def update_stream(request: Request, wanted: Document) -> None:
 
 
 def _check_consumers(
-    request: Request, asset: StreamAsset, config: Document, then: Callable[[], None]
+    request: Request, asset: StreamAsset, config: StreamConfig, then: Callable[[], None]
 ) -> None:
     """Refuse limits that consumers exceed already; their stream's leader knows."""
     consumer_limits = config["consumer_limits"]
@@ -114,7 +115,7 @@ def _check_consumers(
     peers.call(leader, "api.offenders", [asset.uid, consumer_limits], judged, limits.API_CALL_MS)
 
 
-def limit_offenders(handle: StreamHandle, consumer_limits: Document) -> list[str]:
+def limit_offenders(handle: StreamHandle, consumer_limits: ConsumerLimits) -> list[str]:
     """Return the names of consumers that exceed `consumer_limits`, sorted."""
     ack_pending_max = consumer_limits.get("max_ack_pending", 0)
     inactive_max = consumer_limits.get("inactive_threshold", 0)
@@ -413,7 +414,8 @@ def step_down_meta(request: Request) -> None:
 def _step_down(request: Request, uid: int) -> None:
     context = request.context
     node = context.node
-    wanted = decode_optional(request.payload, shapes.STEP_DOWN).get("placement") or {}
+    given = decode_optional(request.payload, shapes.STEP_DOWN)
+    wanted = cast(Placement, given.get("placement") or {})
     members = (node.group_info(uid) or {}).get("peers") or ()
     others = [peer for peer in members if peer["name"] != node.server_name]
     if not others:
@@ -432,8 +434,8 @@ def _step_down(request: Request, uid: int) -> None:
     node.step_down(uid, preferred, stepped)
 
 
-def _successor(context: ApiContext, wanted: Document, others: list[Document]) -> NodeId:
-    """Return whom a step-down's placement asks for; empty: whoever."""
+def _successor(context: ApiContext, wanted: Placement, others: list[Document]) -> NodeId:
+    """Return the node that a step-down's placement asks for; empty: any."""
     node = context.node
     name = wanted.get("preferred", "")
     cluster = _cluster(context)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from streamd import limits
 from streamd.api import times
 from streamd.api.request import ApiContext
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import StreamHandle
 from streamd.types import SYSTEM_ACCOUNT, NodeId, Uid
@@ -25,7 +26,7 @@ def short_hash(name: str) -> str:
     return bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in digest).decode()
 
 
-def raft_group(asset_uid: Uid, config: Document, *, consumer_uid: Uid = 0) -> str:
+def raft_group(asset_uid: Uid, config: StreamConfig, *, consumer_uid: Uid = 0) -> str:
     """Return the name of a stream's group as nats-server would write it; with `consumer_uid`, of a
     consumer, which here is part of its stream's."""
     letter = "M" if config.get("storage") == "memory" else "F"
@@ -36,7 +37,7 @@ def raft_group(asset_uid: Uid, config: Document, *, consumer_uid: Uid = 0) -> st
 
 
 def cluster_block(
-    context: ApiContext, uid: Uid, config: Document, consumer_uid: Uid = 0
+    context: ApiContext, uid: Uid, config: StreamConfig, consumer_uid: Uid = 0
 ) -> Document:
     """Return the `cluster` object of a StreamInfo or ConsumerInfo. Its replicas are the others."""
     node = context.node

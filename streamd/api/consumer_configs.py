@@ -10,17 +10,18 @@ from __future__ import annotations
 import re
 import secrets
 import string
-from typing import Any, Final
+from typing import Final, Literal, cast
 
 from streamd import errors, limits, subjects
 from streamd.api import times
 from streamd.api.shapes import CONSUMER_CONFIG_FIELDS
 from streamd.api.stream_configs import is_valid_name, metadata_bytes, static_metadata
 from streamd.errors import JsError
+from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.subject_tree import SubjectTree
 from streamd.types import AssetLimits
 
-Config = dict[str, Any]
+Config = ConsumerConfig
 
 _ALWAYS_SHOWN: Final[Config] = {
     "deliver_policy": "all",
@@ -29,7 +30,11 @@ _ALWAYS_SHOWN: Final[Config] = {
     "max_deliver": -1,
     "num_replicas": 0,
 }
-_FLOORS: Final = (
+_Bounded = Literal[
+    "max_deliver", "max_waiting", "max_ack_pending", "max_batch", "max_expires", "max_bytes",
+    "idle_heartbeat", "inactive_threshold", "priority_timeout",
+]  # fmt: skip
+_FLOORS: Final[tuple[tuple[_Bounded, int], ...]] = (
     ("max_deliver", -1),
     ("max_waiting", 0),
     ("max_ack_pending", -1),
@@ -54,7 +59,7 @@ def new_name() -> str:
 
 def normalise(
     given: Config,
-    stream: Config,
+    stream: StreamConfig,
     *,
     allowed: AssetLimits = _NO_LIMITS,
     is_pedantic: bool = False,
@@ -65,11 +70,12 @@ def normalise(
 
     The name must have been settled already. Raises JsError if the config makes no sense.
     """
-    config: Config = {
+    filled = {
         field: given.get(field, _ALWAYS_SHOWN.get(field))
         for field in CONSUMER_CONFIG_FIELDS
         if field in given or field in _ALWAYS_SHOWN
     }
+    config = cast(ConsumerConfig, filled)
     _apply_defaults(config, stream, allowed, is_pedantic, existing)
     _check_replicas(config, stream)
     _check_texts(config)
@@ -93,11 +99,12 @@ def normalise(
 
 def shown(config: Config) -> Config:
     """Return `config` as it is shown to clients."""
-    return {
-        field: config[field]
+    fields = {
+        field: config.get(field)
         for field in CONSUMER_CONFIG_FIELDS
-        if field in config and (field in _ALWAYS_SHOWN or config[field])
+        if field in config and (field in _ALWAYS_SHOWN or config.get(field))
     }
+    return cast(ConsumerConfig, fields)
 
 
 def required_level(config: Config) -> int:
@@ -131,7 +138,7 @@ def check_name(name: str) -> None:
 
 def _apply_defaults(
     config: Config,
-    stream: Config,
+    stream: StreamConfig,
     allowed: AssetLimits,
     is_pedantic: bool,
     existing: Config | None,
@@ -193,7 +200,7 @@ def _stays_unused(existing: Config | None) -> bool:
 
 
 def _apply_ack_pending(
-    config: Config, stream: Config, allowed: AssetLimits, is_pedantic: bool
+    config: Config, stream: StreamConfig, allowed: AssetLimits, is_pedantic: bool
 ) -> None:
     wanted = config.get("max_ack_pending", 0)
     if wanted == 0:
@@ -210,7 +217,7 @@ def _apply_ack_pending(
 # --- checks, in the order in which nats-server makes them ---------------------------------------
 
 
-def _check_replicas(config: Config, stream: Config) -> None:
+def _check_replicas(config: Config, stream: StreamConfig) -> None:
     replicas = config["num_replicas"]
     if replicas < 0:
         raise errors.REPLICAS_COUNT_CANNOT_BE_NEGATIVE()
@@ -234,7 +241,7 @@ def _check_texts(config: Config) -> None:
         raise errors.CONSUMER_DESCRIPTION_TOO_LONG(max=limits.DESCRIPTION_BYTES_MAX)
 
 
-def _check_push(config: Config, stream: Config) -> None:
+def _check_push(config: Config, stream: StreamConfig) -> None:
     deliver = config["deliver_subject"].encode()
     if not subjects.is_literal(deliver):
         raise errors.CONSUMER_DELIVER_TO_WILDCARDS()

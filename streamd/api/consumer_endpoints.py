@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from streamd import errors, limits
 from streamd.api import consumer_configs, decoding, infos, shapes, times
@@ -11,6 +11,7 @@ from streamd.api.paging import paged
 from streamd.api.request import Request
 from streamd.api.stream_configs import static_metadata
 from streamd.machine import commands
+from streamd.machine.asset_configs import ConsumerConfig, CreateConsumer
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.consumers.consumer_checks import check_limits
 from streamd.node.ports import StreamHandle
@@ -23,8 +24,8 @@ def create(request: Request) -> None:
 
     Without a name in the subject this is the old way of making an ephemeral one.
     """
-    given = decode(request.payload, shapes.CREATE_CONSUMER)
-    config = given.get("config", {})
+    given = cast(CreateConsumer, decode(request.payload, shapes.CREATE_CONSUMER))
+    config: ConsumerConfig = given.get("config", {})
     stream_name = request.names[0]
     if given.get("stream_name", "") != stream_name:
         raise errors.STREAM_MISMATCH()
@@ -49,8 +50,8 @@ def create(request: Request) -> None:
 
 def create_durable(request: Request) -> None:
     """`CONSUMER.DURABLE.CREATE.<stream>.<consumer>`: the old way of making a durable one."""
-    given = decode(request.payload, shapes.CREATE_CONSUMER)
-    config = given.get("config", {})
+    given = cast(CreateConsumer, decode(request.payload, shapes.CREATE_CONSUMER))
+    config: ConsumerConfig = given.get("config", {})
     stream_name, name = request.names
     if given.get("stream_name", "") != stream_name:
         raise errors.STREAM_MISMATCH()
@@ -64,7 +65,7 @@ def create_durable(request: Request) -> None:
     _create(request, given, config)
 
 
-def _create(request: Request, given: dict[str, Any], config: dict[str, Any]) -> None:
+def _create(request: Request, given: CreateConsumer, config: ConsumerConfig) -> None:
     handle = request.stream()
     is_pedantic = given.get("pedantic", False)
     action = given.get("action", "")
@@ -103,7 +104,7 @@ def _unused_name(handle: StreamHandle) -> str:
             return name
 
 
-def _keep_pause(config: dict[str, Any], existing: Consumer) -> None:
+def _keep_pause(config: ConsumerConfig, existing: Consumer) -> None:
     """An existing consumer is paused and resumed by its own endpoint only."""
     config.pop("pause_until", None)
     if existing.config.get("pause_until"):
@@ -112,14 +113,14 @@ def _keep_pause(config: dict[str, Any], existing: Consumer) -> None:
     config["metadata"] = static_metadata(config.get("metadata", {}), level)
 
 
-def _keep_start_time(config: dict[str, Any], existing: Consumer) -> None:
+def _keep_start_time(config: ConsumerConfig, existing: Consumer) -> None:
     """A start time stays as it was written: another zone does not make it another one."""
     given, kept = config.get("opt_start_time"), existing.config.get("opt_start_time")
     if given and kept and times.parse_ns(given) == times.parse_ns(kept):
         config["opt_start_time"] = kept
 
 
-def _check_name_in_use(handle: StreamHandle, config: dict[str, Any], existing: Consumer) -> None:
+def _check_name_in_use(handle: StreamHandle, config: ConsumerConfig, existing: Consumer) -> None:
     """A push consumer that somebody listens to cannot be pointed elsewhere."""
     old, new = existing.config.get("deliver_subject"), config.get("deliver_subject")
     if old and new and old != new:
@@ -129,7 +130,7 @@ def _check_name_in_use(handle: StreamHandle, config: dict[str, Any], existing: C
 
 
 def _check_threshold_given(
-    handle: StreamHandle, given: dict[str, Any], normal: dict[str, Any], existing: Consumer
+    handle: StreamHandle, given: ConsumerConfig, normal: ConsumerConfig, existing: Consumer
 ) -> None:
     """A single nats-server compares the threshold as it was given with the one that it filled in
     for an ephemeral consumer before: without one this is another consumer. One of a cluster fills

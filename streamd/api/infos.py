@@ -7,6 +7,7 @@ from typing import Any
 from streamd import limits
 from streamd.api import cluster_infos, consumer_configs, stream_configs, times
 from streamd.api.request import ApiContext
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.consumers.consumer import Consumer
 from streamd.node.ports import ConsumerView, StreamHandle
 
@@ -34,7 +35,7 @@ def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = 
     return info
 
 
-def stream_state(state: Document, config: Document) -> Document:
+def stream_state(state: Document, config: StreamConfig) -> Document:
     """Return the StreamState for a machine's numbers."""
     first_seq, last_seq = state["first_seq"], state["last_seq"]
     if not state["messages"] and not last_seq:

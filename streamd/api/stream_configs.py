@@ -7,16 +7,17 @@ of the refusals are nats-server's.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, Literal, cast, get_args
 
 from streamd import errors, limits, subjects
 from streamd.api import shapes
 from streamd.api.transforms import Transform
 from streamd.durations import format_duration
 from streamd.errors import JsError
+from streamd.machine.asset_configs import ConsumerLimits, Republish, StreamConfig
 from streamd.subject_tree import SubjectTree
 
-Config = dict[str, Any]
+Config = StreamConfig
 
 _DEFAULTS: Final[Config] = {
     "name": "",
@@ -81,7 +82,11 @@ _SHOWN_ONLY_IF_SET: Final = frozenset(
     )
 )
 
-_UNSERVED: Final = (
+_Unserved = Literal[
+    "mirror", "sources", "subject_transform", "allow_msg_counter", "allow_msg_schedules",
+    "allow_batched",
+]  # fmt: skip
+_UNSERVED: Final[tuple[tuple[_Unserved, str], ...]] = (
     ("mirror", "mirrors are not supported by this server"),
     ("sources", "sources are not supported by this server"),
     ("subject_transform", "subject transforms are not supported by this server"),
@@ -90,6 +95,12 @@ _UNSERVED: Final = (
     ("allow_batched", "fast batch publishing is not supported by this server"),
 )
 """What a stream would promise and this server does not do: refused, never silently ignored."""
+
+_Number = Literal[
+    "max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_consumers"
+]  # fmt: skip
+_NUMBERS: Final[tuple[_Number, ...]] = get_args(_Number)
+"""Limits in the order in which a pedantic request is refused; below 1 there is none."""
 
 _NAME_REFUSAL: Final = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
 DYNAMIC_METADATA: Final = ("_nats.ver", "_nats.level")
@@ -104,9 +115,10 @@ def normalise(
     Pedantic: refuse where a value would be replaced silently.
     """
     _check_names(given)
-    config: Config = {field: given.get(field, default) for field, default in _DEFAULTS.items()}
-    for field in ("subjects", "sources"):
-        config[field] = list(config[field])
+    filled = {field: given.get(field, default) for field, default in _DEFAULTS.items()}
+    config = cast(StreamConfig, filled)
+    config["subjects"] = list(config["subjects"])
+    config["sources"] = list(config["sources"])
     _apply_number_defaults(config, is_pedantic)
     _apply_window(config, duplicate_window_max_ns, is_pedantic)
     _check_policies(config)
@@ -118,7 +130,8 @@ def normalise(
     _check_subjects(config)
     _check_republish(config, is_pedantic)
     _check_transform(config)
-    config["consumer_limits"] = {k: v for k, v in config["consumer_limits"].items() if v}
+    bounds = {key: value for key, value in config["consumer_limits"].items() if value}
+    config["consumer_limits"] = cast(ConsumerLimits, bounds)
     config["metadata"] = static_metadata(config["metadata"], required_level(config))
     return config
 
@@ -168,22 +181,24 @@ def check_update(old: Config, new: Config) -> Config:
         raise _invalid("stream configuration update can not change persist mode")
     check_served(new)
     if new["sealed"] and not old["sealed"]:
-        new = dict(new)
-        new.update(
-            max_age=0, discard="new", deny_delete=True, deny_purge=True, allow_rollup_hdrs=False
-        )
+        new = new.copy()
+        new["max_age"] = 0
+        new["discard"] = "new"
+        new["deny_delete"] = new["deny_purge"] = True
+        new["allow_rollup_hdrs"] = False
     return new
 
 
 def shown(config: Config) -> Config:
     """Return `config` as it is shown to clients: optional fields only if they are set."""
-    return {
+    fields = {
         field: config.get(field, default)
         for field, default in _DEFAULTS.items()
         if (field not in _SHOWN_ONLY_IF_SET or config.get(field))
         and (field != "persist_mode" or config.get(field, default) != "default")
         and (field != "metadata" or config.get(field))
     }
+    return cast(StreamConfig, fields)
 
 
 def required_level(config: Config) -> int:
@@ -250,13 +265,7 @@ def _apply_number_defaults(config: Config, is_pedantic: bool) -> None:
         raise _invalid(f"maximum replicas is {limits.REPLICAS_MAX}")
     if config["num_replicas"] < 0:
         raise errors.REPLICAS_COUNT_CANNOT_BE_NEGATIVE()
-    for field in (
-        "max_msgs",
-        "max_msgs_per_subject",
-        "max_bytes",
-        "max_msg_size",
-        "max_consumers",
-    ):
+    for field in _NUMBERS:
         if config[field] < -1 and is_pedantic:
             raise errors.PEDANTIC(err=f"{field} must be set to -1")
         if config[field] == 0 or config[field] < -1:
@@ -360,19 +369,19 @@ def _check_mirror_and_sources(config: Config) -> None:
             raise errors.MIRROR_WITH_SUBJECTS()
         if config["sources"]:
             raise errors.MIRROR_WITH_SOURCES()
-        for field, kind in (
-            ("allow_msg_counter", errors.MIRROR_WITH_COUNTERS),
-            ("allow_atomic", errors.MIRROR_WITH_ATOMIC_PUBLISH),
-            ("allow_batched", errors.MIRROR_WITH_BATCH_PUBLISH),
-            ("allow_msg_schedules", errors.MIRROR_WITH_MSG_SCHEDULES),
+        for is_asked, kind in (
+            (config["allow_msg_counter"], errors.MIRROR_WITH_COUNTERS),
+            (config["allow_atomic"], errors.MIRROR_WITH_ATOMIC_PUBLISH),
+            (config["allow_batched"], errors.MIRROR_WITH_BATCH_PUBLISH),
+            (config["allow_msg_schedules"], errors.MIRROR_WITH_MSG_SCHEDULES),
         ):
-            if config[field]:
+            if is_asked:
                 raise kind()
         if not is_valid_name(mirror.get("name", "")):
             raise errors.MIRROR_INVALID_STREAM_NAME()
         if mirror.get("filter_subject") and mirror.get("subject_transforms"):
             raise errors.MIRROR_MULTIPLE_FILTERS_NOT_ALLOWED()
-    seen: list[Config] = []
+    seen: list[dict[str, object]] = []
     for source in config["sources"]:
         if not is_valid_name(source.get("name", "")):
             raise errors.SOURCE_INVALID_STREAM_NAME()
@@ -425,9 +434,10 @@ def _check_republish(config: Config, is_pedantic: bool) -> None:
         raise errors.PEDANTIC(err="republish source can not be empty")
     source = republish.get("src") or ">"
     destination = republish.get("dest", "")
-    config["republish"] = {"src": source, "dest": destination}
+    full: Republish = {"src": source, "dest": destination}
     if republish.get("headers_only"):
-        config["republish"]["headers_only"] = True
+        full["headers_only"] = True
+    config["republish"] = full
     if destination:
         for subject in config["subjects"]:
             if subjects.collides(destination.encode(), subject.encode()):

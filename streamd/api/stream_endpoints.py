@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from streamd import errors, limits
 from streamd.api import cluster_endpoints, decoding, infos, shapes, stream_configs
@@ -10,14 +10,14 @@ from streamd.api.decoding import decode, decode_optional
 from streamd.api.paging import paged
 from streamd.api.request import ApiContext, Request
 from streamd.machine import commands
+from streamd.machine.asset_configs import StreamConfig
 from streamd.node.ports import StreamHandle
 from streamd.subjects import Matcher
 
 
 def create(request: Request) -> None:
     """`STREAM.CREATE.<stream>`: make a stream; with an equal config, show the one there is."""
-    given = decode(request.payload, shapes.STREAM_CONFIG)
-    is_pedantic = given.pop("pedantic", False)
+    given, is_pedantic = _given_config(request)
     name = request.names[0]
     if given.get("name", "") != name:
         raise errors.STREAM_MISMATCH()
@@ -52,10 +52,16 @@ def create(request: Request) -> None:
     request.propose_meta(command, created)
 
 
+def _given_config(request: Request) -> tuple[StreamConfig, bool]:
+    """Decode a request that is a stream's config, and whether it is pedantic."""
+    given = cast(StreamConfig, decode(request.payload, shapes.STREAM_CONFIG))
+    is_pedantic = given.pop("pedantic", False)
+    return given, is_pedantic
+
+
 def update(request: Request) -> None:
     """`STREAM.UPDATE.<stream>`: replace a stream's config."""
-    given = decode(request.payload, shapes.STREAM_CONFIG)
-    is_pedantic = given.pop("pedantic", False)
+    given, is_pedantic = _given_config(request)
     name = request.names[0]
     config = stream_configs.normalise(
         given,
@@ -81,7 +87,7 @@ def update(request: Request) -> None:
 
 
 def _check_resources(
-    context: ApiContext, config: dict[str, Any], existing: StreamHandle | None = None
+    context: ApiContext, config: StreamConfig, existing: StreamHandle | None = None
 ) -> None:
     """Refuse what one node cannot hold: replicas, and more bytes than it may use."""
     if config["num_replicas"] > 1:
@@ -109,7 +115,7 @@ def reserved_bytes(
     )
 
 
-def _check_consumers(handle: StreamHandle, config: dict[str, Any]) -> None:
+def _check_consumers(handle: StreamHandle, config: StreamConfig) -> None:
     """Refuse limits that consumers of the stream exceed already."""
     offenders = cluster_endpoints.limit_offenders(handle, config["consumer_limits"])
     if offenders:

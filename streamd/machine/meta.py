@@ -18,6 +18,7 @@ import msgpack
 from streamd import errors
 from streamd.errors import CorruptionError, JsError
 from streamd.machine import command_shapes, commands
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import Effects
 from streamd.machine.commands import Command
 from streamd.machine.digest import MASK64, chain64
@@ -42,10 +43,10 @@ class StreamAsset(NamedTuple):
 
     uid: Uid
     name: str
-    config: dict[str, Any]
+    config: StreamConfig
     created_ns: int
     update_index: Index  # of the meta entry that set `config`
-    created_config: dict[str, Any]
+    created_config: StreamConfig
     """The config at creation: what a machine that replays its log from the start begins with. With
     a later one it would judge old entries by new limits, and drop what was acked."""
     peers: tuple[NodeId, ...] = ()
@@ -332,7 +333,7 @@ class MetaMachine:
         if len(asset.peers) < min(len(wanted), asset.config.get("num_replicas", 1)):
             self.thin.add(asset.uid)
 
-    def overlaps(self, name: str, config: dict[str, Any]) -> bool:
+    def overlaps(self, name: str, config: StreamConfig) -> bool:
         """True if another stream captures a subject that this config captures."""
         return any(
             other != name
@@ -380,7 +381,7 @@ def _is_other(asset: StreamAsset, basis: list[list[Any]]) -> bool:
     return bool(basis) and basis[0] != asset.basis
 
 
-def _check_update(old: dict[str, Any], new: dict[str, Any]) -> JsError | None:
+def _check_update(old: StreamConfig, new: StreamConfig) -> JsError | None:
     """What no update may change, whoever was first: the machine's own ground."""
     if old.get("storage", "file") != new.get("storage", "file"):
         return errors.STREAM_INVALID_CONFIG(
@@ -398,14 +399,14 @@ def _check_update(old: dict[str, Any], new: dict[str, Any]) -> JsError | None:
     return None
 
 
-def is_same(left: dict[str, Any], right: dict[str, Any]) -> bool:
+def is_same(left: StreamConfig, right: StreamConfig) -> bool:
     """True if two normalised configs ask for the same stream (metadata the server adds aside)."""
     return _comparable(left) == _comparable(right)
 
 
-def _comparable(config: dict[str, Any]) -> dict[str, Any]:
+def _comparable(config: StreamConfig) -> dict[str, Any]:
     plain = {key: value for key, value in config.items() if value is not None}
-    metadata = dict(plain.get("metadata") or {})
+    metadata = dict(config.get("metadata") or {})
     for key in _DYNAMIC_METADATA:
         metadata.pop(key, None)
     plain["metadata"] = metadata

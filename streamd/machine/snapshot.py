@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgpack
 
 from streamd.errors import CorruptionError
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.consumers.consumer_position import StreamView
 from streamd.machine.indexes.columns import Columns
@@ -39,7 +40,7 @@ class StreamState(NamedTuple):
     """A decoded `state`."""
 
     uid: Uid
-    config: dict[str, Any]
+    config: StreamConfig
     created_ns: int
     applied: Index
     config_meta_index: Index

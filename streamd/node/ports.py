@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from streamd.errors import CorruptionError
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import MetaMachine
 from streamd.machine.streams.stream import StreamMachine
 from streamd.raft.messages import Message
@@ -152,7 +153,7 @@ class StreamHandle(Protocol):
         """True if this node leads the stream; only then are `machine` and reads to be had."""
 
     @property
-    def config(self) -> dict[str, Any]: ...
+    def config(self) -> StreamConfig: ...
 
     def takes_acks(self, name: str) -> bool:
         """False if surely nobody listens for acks: there is no such consumer, or it wants none."""

@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 
 from streamd import errors
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import Effects
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.catchup.fetch import CatchUp, CatchUpTurns, InstalledSnapshot
@@ -31,7 +32,7 @@ UID: Uid = 7
 ROOT = "/n"
 BLOCK_BYTES = 4096
 MEMBERS = Membership(("a", "b", "c"))
-CONFIG = {"name": "S", "subjects": [">"], "storage": "file", "retention": "limits"}
+CONFIG: StreamConfig = {"name": "S", "subjects": [">"], "storage": "file", "retention": "limits"}
 
 STORE, PURGE, DELETE_MSG = 1, 11, 12
 
@@ -88,7 +89,7 @@ class Replica:
         self.store.truncate_to(found.tail if found else (0, 0))
         if found is None:
             self.machine = StreamMachine(
-                uid=UID, config=dict(CONFIG), created_ns=1, codec=codec, columns=self.store,
+                uid=UID, config=CONFIG.copy(), created_ns=1, codec=codec, columns=self.store,
                 block_bytes=BLOCK_BYTES,
             )  # fmt: skip
             self.machine.use_scan(self.store.scan)

@@ -23,6 +23,7 @@ from unittest.mock import patch
 from streamd import limits
 from streamd.errors import JsError
 from streamd.machine import commands
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import REWRITTEN
 from streamd.node.groups import inbox
 from streamd.node.stream_groups import stream_inbox
@@ -113,7 +114,7 @@ class Campaign:
         self.ties = 0
         self.config = self._config()
 
-    def _config(self) -> dict[str, Any]:
+    def _config(self) -> StreamConfig:
         rng = self.rng
         return {
             "name": "S", "subjects": ["s.>"], "retention": "limits", "storage": "file",

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import Effects
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups import inbox
@@ -121,7 +122,7 @@ class SimNode:
         *,
         clock: SimClock,
         rng: random.Random,
-        config: dict[str, Any],
+        config: StreamConfig,
         wires: Any,
         oracle: dict[Index, Entry],
         segment_bytes: int,
@@ -224,7 +225,7 @@ class SimNode:
         raise AssertionError(f"still busy after {steps_max} steps")
 
 
-def fold(entries: dict[Index, Entry], upto: Index, config: dict[str, Any], block_bytes: int) -> Any:
+def fold(entries: dict[Index, Entry], upto: Index, config: StreamConfig, block_bytes: int) -> Any:
     """Return a machine that has applied exactly entries 1..upto: what any replica must equal."""
     columns = FoldColumns()
     machine = StreamMachine(

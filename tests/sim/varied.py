@@ -326,7 +326,7 @@ class VariedClient(Client):
         if asset is None:
             self.finish()
             return
-        config = dict(asset.config)
+        config = asset.config.copy()
         config.pop("metadata", None)
         what = self.rng.randint(0, 3)
         if what == 0:
@@ -342,7 +342,7 @@ class VariedClient(Client):
                 "discard": "old",
                 "discard_new_per_subject": False,
             }
-        self._order(f"STREAM.UPDATE.{handle.name}", config, "stream updates")
+        self._order(f"STREAM.UPDATE.{handle.name}", {**config}, "stream updates")
 
     def resize(self) -> None:
         """One step up or down: of 1, 3, 5 replicas."""
@@ -353,10 +353,10 @@ class VariedClient(Client):
         if asset is None:
             self.finish()
             return
-        config = dict(asset.config)
+        config = asset.config.copy()
         config.pop("metadata", None)
         config["num_replicas"] = self.rng.choice(_NEXT_SIZES[config["num_replicas"]])
-        self._order(f"STREAM.UPDATE.{handle.name}", config, "resizes")
+        self._order(f"STREAM.UPDATE.{handle.name}", {**config}, "resizes")
 
     def replace_peer(self) -> None:
         """As `remove_peer`, of one that has a replica, whatever else is wrong."""

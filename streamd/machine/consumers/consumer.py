@@ -21,6 +21,7 @@ from typing import Any
 
 from streamd.errors import CorruptionError
 from streamd.machine import commands
+from streamd.machine.asset_configs import ConsumerConfig
 from streamd.machine.base import Effects
 from streamd.machine.consumers.consumer_acks import ConsumerAcks
 from streamd.machine.consumers.consumer_position import StreamView
@@ -41,7 +42,7 @@ class Consumer(ConsumerAcks):
 
     @classmethod
     def create(
-        cls, *, uid: Uid, name: str, config: dict[str, Any], created_ns: int, stream: StreamView
+        cls, *, uid: Uid, name: str, config: ConsumerConfig, created_ns: int, stream: StreamView
     ) -> Consumer:
         """A new consumer of `stream`, positioned by its deliver policy. `config` was checked."""
         consumer = cls(uid, name, config, created_ns)
@@ -93,10 +94,11 @@ class Consumer(ConsumerAcks):
         self.delivered_cseq = cseq
         self._check()
 
-    def update(self, config: dict[str, Any]) -> None:
+    def update(self, config: ConsumerConfig) -> None:
         """Take over a new config (checked by consumer_checks), but for its pause: `pause` may have
         changed that since the request was made."""
-        config = {key: value for key, value in config.items() if key != "pause_until"}
+        config = config.copy()
+        config.pop("pause_until", None)
         if self.config.get("pause_until"):
             config["pause_until"] = self.config["pause_until"]
         old = self.matcher.patterns if self.matcher else None
@@ -118,7 +120,7 @@ class Consumer(ConsumerAcks):
         text = self.config.get("pause_until")
         if until_ns != (parse_ns(text) if text else 0):
             self.paused_until_ns = until_ns if until_ns > now_ns else 0
-            config = dict(self.config)
+            config = self.config.copy()
             config.pop("pause_until", None)
             if until_ns:
                 config["pause_until"] = format_ns(until_ns)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Final
 
+from streamd.machine.asset_configs import ConsumerConfig
 from streamd.machine.base import Effects
 from streamd.machine.consumers.consumer_position import ConsumerPosition
 from streamd.types import Seq, Uid
@@ -33,7 +34,7 @@ class ConsumerAcks(ConsumerPosition):
         "redelivered",
     )
 
-    def __init__(self, uid: Uid, name: str, config: dict[str, Any], created_ns: int) -> None:
+    def __init__(self, uid: Uid, name: str, config: ConsumerConfig, created_ns: int) -> None:
         super().__init__(uid, name, config, created_ns)
         self.floor_cseq = 0
         self.floor_sseq: Seq = 0
@@ -48,7 +49,7 @@ class ConsumerAcks(ConsumerPosition):
         # first pending one in O(1) amortised (a dict that loses its head scans its graves).
         self._order: deque[list[int]] = deque()
 
-    def _configure(self, config: dict[str, Any]) -> None:
+    def _configure(self, config: ConsumerConfig) -> None:
         super()._configure(config)
         policy = config.get("ack_policy", "none")
         self.is_ack_none = policy == "none"

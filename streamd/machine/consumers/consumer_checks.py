@@ -12,6 +12,7 @@ from typing import Any
 from streamd import errors, subjects
 from streamd.durations import format_duration
 from streamd.errors import JsError
+from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.consumers.consumer_position import filters_of
 from streamd.machine.rfc3339 import parse_ns
@@ -34,10 +35,10 @@ _FIXED = (
 
 def check_create(
     name: str,
-    config: dict[str, Any],
+    config: ConsumerConfig,
     action: str,
     *,
-    stream_config: Mapping[str, Any],
+    stream_config: StreamConfig,
     consumers: Mapping[str, Consumer],
 ) -> JsError | None:
     """Return why CREATE_CONSUMER must be refused, or None. An existing consumer of that name is
@@ -69,14 +70,14 @@ def check_create(
     return None
 
 
-def is_same(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+def is_same(left: ConsumerConfig, right: ConsumerConfig) -> bool:
     """True if two normalised configs ask for the same consumer."""
     return _comparable(left) == _comparable(right)
 
 
-def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable(config: ConsumerConfig) -> dict[str, Any]:
     plain = {key: value for key, value in config.items() if value is not None}
-    metadata = dict(plain.pop("metadata", None) or {})
+    metadata = dict(config.get("metadata") or {})
     for key in _DYNAMIC_METADATA:
         metadata.pop(key, None)
     plain["metadata"] = metadata
@@ -87,7 +88,7 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def check_limits(config: Mapping[str, Any], stream_config: Mapping[str, Any]) -> JsError | None:
+def check_limits(config: ConsumerConfig, stream_config: StreamConfig) -> JsError | None:
     """Refuse what the stream's `consumer_limits` do not allow. Looked at first, whatever is asked
     for, and whether the consumer is there or not."""
     limits = stream_config.get("consumer_limits") or {}
@@ -100,9 +101,7 @@ def check_limits(config: Mapping[str, Any], stream_config: Mapping[str, Any]) ->
     return None
 
 
-def _check_against_stream(
-    config: Mapping[str, Any], stream_config: Mapping[str, Any]
-) -> JsError | None:
+def _check_against_stream(config: ConsumerConfig, stream_config: StreamConfig) -> JsError | None:
     retention = stream_config.get("retention", "limits")
     replicas = config.get("num_replicas", 0)
     if replicas > stream_config.get("num_replicas", 1):
@@ -117,7 +116,7 @@ def _check_against_stream(
     return None
 
 
-def _check_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> JsError | None:
+def _check_update(old: ConsumerConfig, new: ConsumerConfig) -> JsError | None:
     for key, text in _FIXED:
         if (old.get(key) or None) != (new.get(key) or None):
             return errors.CONSUMER_CREATE(err=text)
@@ -134,7 +133,7 @@ def _check_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> JsError | N
     return None
 
 
-def _check_workqueue(config: Mapping[str, Any], others: list[dict[str, Any]]) -> JsError | None:
+def _check_workqueue(config: ConsumerConfig, others: list[ConsumerConfig]) -> JsError | None:
     """A work queue hands each message to one consumer only."""
     if config.get("ack_policy") == "none" and not config.get("deliver_subject"):
         return errors.CONSUMER_PULL_REQUIRES_ACK()

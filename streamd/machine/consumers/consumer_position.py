@@ -7,10 +7,11 @@ delivered. Of the deliveries only the last is known here; what became of each: `
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
+from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.indexes.lookup import IndexLookup
 from streamd.machine.rfc3339 import parse_ns
 from streamd.subjects import Matcher
@@ -23,7 +24,7 @@ class StreamView(Protocol):
     name: str
 
     @property
-    def config(self) -> dict[str, Any]: ...
+    def config(self) -> StreamConfig: ...
 
     @property
     def index(self) -> IndexLookup: ...
@@ -63,7 +64,7 @@ class ConsumerPosition:
         "uid",
     )
 
-    def __init__(self, uid: Uid, name: str, config: dict[str, Any], created_ns: int) -> None:
+    def __init__(self, uid: Uid, name: str, config: ConsumerConfig, created_ns: int) -> None:
         self.uid = uid
         self.name = name
         self.config = config
@@ -94,7 +95,7 @@ class ConsumerPosition:
         self._stream: StreamView
         self._configure(config)
 
-    def _configure(self, config: dict[str, Any]) -> None:
+    def _configure(self, config: ConsumerConfig) -> None:
         self.config = config
         self.is_push = bool(config.get("deliver_subject"))
         filters = filters_of(config)
@@ -248,7 +249,7 @@ class ConsumerPosition:
             self._passed = index.count - index.count_from(self.next_sseq, None)
 
 
-def filters_of(config: Mapping[str, Any]) -> list[bytes]:
+def filters_of(config: ConsumerConfig) -> list[bytes]:
     """The filter subjects of a consumer config, from either field; [] means everything."""
     single = config.get("filter_subject")
     if single:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from streamd.machine import command_shapes, commands, message_headers
+from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.base import REWRITTEN, Effects
 from streamd.machine.digest import MASK64, mix_all
 from streamd.machine.indexes.columns import Block, Columns
@@ -196,7 +197,7 @@ class Headers:
     """What the headers of messages say that a snapshot would have said: the ids seen lately, and
     when messages with a TTL are due. `basis`: a state that has the ids up to its last seq."""
 
-    def __init__(self, config: dict[str, Any], basis: StreamState | None) -> None:
+    def __init__(self, config: StreamConfig, basis: StreamState | None) -> None:
         self._window = DedupeWindow(int(config.get("duplicate_window") or 0))
         self._allows_ttl = bool(config.get("allow_msg_ttl"))
         self._known_to: Seq = 0
@@ -275,7 +276,7 @@ def close_gaps(machine: StreamMachine, entries: Iterable[Entry]) -> None:
 
 HOLDER: Final = "RECOVERED"
 _HOLDER_UID: Final = 1 << 62  # no log comes so far
-_HOLDS_ALL: Final[dict[str, Any]] = {
+_HOLDS_ALL: Final[ConsumerConfig] = {
     "durable_name": HOLDER,
     "description": "holds what the stream had for consumers that are not known any more",
     "deliver_policy": "all",

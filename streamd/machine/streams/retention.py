@@ -7,8 +7,9 @@ The functions return seqs; removing them is the machine's doing.
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.indexes.lookup import IndexLookup
 from streamd.machine.indexes.message_locations import SEQ_LIST_MAX, SEQS
 from streamd.subjects import Matcher
@@ -45,12 +46,12 @@ class Limits:
         "size_max",
     )
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.max_msgs = _limit(config, "max_msgs")
-        self.max_bytes = _limit(config, "max_bytes")
+    def __init__(self, config: StreamConfig) -> None:
+        self.max_msgs = _limit(config.get("max_msgs"))
+        self.max_bytes = _limit(config.get("max_bytes"))
         self.max_age_ns = int(config.get("max_age") or 0)
-        self.max_per_subject = _limit(config, "max_msgs_per_subject")
-        self.max_msg_size = _limit(config, "max_msg_size")
+        self.max_per_subject = _limit(config.get("max_msgs_per_subject"))
+        self.max_msg_size = _limit(config.get("max_msg_size"))
         # Above this the short way asks the long one, which knows the bound of a record too.
         self.size_max = self.max_msg_size if 0 <= self.max_msg_size < _SHORT_MAX else _SHORT_MAX
         self.is_discard_new = config.get("discard", "old") == "new"
@@ -65,7 +66,7 @@ class Limits:
         self.allows_rollup = bool(config.get("allow_rollup_hdrs"))
         self.allows_ttl = bool(config.get("allow_msg_ttl"))
         self.marker_ttl_ns = int(config.get("subject_delete_marker_ttl") or 0)
-        republish: dict[str, Any] | None = config.get("republish")
+        republish = config.get("republish")
         # Without a destination it is as nats-server takes it: accepted, and does nothing. A copy to
         # the message's own subject would be stored here, and copied, without end.
         self.republish = republish if republish and republish.get("dest") else None
@@ -89,8 +90,7 @@ class Limits:
         return 1 < self.max_per_subject <= SEQ_LIST_MAX
 
 
-def _limit(config: dict[str, Any], key: str) -> int:
-    value = config.get(key)
+def _limit(value: int | None) -> int:
     return -1 if value is None else int(value)
 
 

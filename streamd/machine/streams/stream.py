@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from streamd import errors
 from streamd.machine import command_shapes, commands, snapshot
+from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.base import (
     APPEND,
     BLOCK_HEADER_BYTES,
@@ -67,7 +68,7 @@ class StreamMachine:
         self,
         *,
         uid: Uid,
-        config: dict[str, Any],
+        config: StreamConfig,
         created_ns: int,
         codec: RecordCodec,
         columns: ColumnSource,
@@ -148,7 +149,7 @@ class StreamMachine:
         self._handlers[command[0]](entry, command, out)
         self._finish_unrecorded(entry.index, out)
 
-    def add_consumer(self, *, uid: Uid, name: str, config: dict[str, Any], created_ns: int) -> None:
+    def add_consumer(self, *, uid: Uid, name: str, config: ConsumerConfig, created_ns: int) -> None:
         """Add a consumer of which no entry tells, to a stream that was made anew."""
         consumers = self._consumers
         consumers.add(
@@ -172,7 +173,7 @@ class StreamMachine:
     # --- state for readers ----------------------------------------------------------------------
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> StreamConfig:
         """The stream's configuration."""
         return self.content.config
 

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from streamd import errors
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import Effects, RecordCodec
 from streamd.machine.commands import Command
 from streamd.machine.consumers import consumer_checks
@@ -47,7 +48,7 @@ class StreamConsumers:
         self._refiltered: dict[Consumer, None] = {}
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> StreamConfig:
         """The stream's configuration."""
         return self._content.config
 

@@ -6,8 +6,9 @@ Consumers are not part of it (`stream_consumers`), nor is the entry that changes
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import ColumnSource, RecordCodec
 from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.streams.dedupe import DedupeWindow
@@ -29,7 +30,7 @@ class StreamContent:
         self,
         *,
         uid: Uid,
-        config: dict[str, Any],
+        config: StreamConfig,
         created_ns: int,
         codec: RecordCodec,
         columns: ColumnSource,
@@ -54,7 +55,7 @@ class StreamContent:
         self.last_msg_id = b""
         self.expiry = Expiry(self.index)
 
-    def configure(self, config: dict[str, Any], meta_index: Index) -> None:
+    def configure(self, config: StreamConfig, meta_index: Index) -> None:
         """Take over `config`, which the entry `meta_index` of the meta log has set. Messages that
         it no longer allows are still there."""
         self.config = config

@@ -16,6 +16,7 @@ from streamd.api.times import format_ns
 from streamd.config.options import JetStreamOptions, Options
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS
+from streamd.machine.asset_configs import StreamConfig
 from streamd.net.monitoring.healthz import lag, lost_streams, not_current
 from streamd.net.monitoring.query import BadQuery, Query, flag, page
 from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
@@ -59,9 +60,8 @@ class JetStreamSources:
         state: Document = self._infos.stream_state(machine.state(), machine.config)
         return state
 
-    def stream_config(self, handle: Any) -> Document:
-        config: Document = self._shown(handle.machine.config)
-        return config
+    def stream_config(self, handle: Any) -> StreamConfig:
+        return self._shown(handle.machine.config)
 
     def consumer_info(self, handle: Any, consumer: Any) -> Document:
         info: Document = self._infos.consumer_info(self._context, handle, consumer, is_listed=True)

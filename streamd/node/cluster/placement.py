@@ -11,11 +11,10 @@ from typing import Any
 
 from streamd import errors
 from streamd.errors import JsError
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import NodeHandle
 from streamd.types import NodeId, Uid
-
-Config = dict[str, Any]
 
 
 class Cluster:
@@ -58,7 +57,7 @@ class Cluster:
 
     def choose(
         self,
-        config: Config,
+        config: StreamConfig,
         *,
         keep: Sequence[NodeId] = (),
         without: Collection[NodeId] = (),
@@ -104,7 +103,7 @@ class Cluster:
             raise refusals.error()
         return chosen
 
-    def suits(self, node: NodeId, config: Config) -> bool:
+    def suits(self, node: NodeId, config: StreamConfig) -> bool:
         """True if `node` is where the config's placement wants a replica, full or not."""
         return self._suits(node, config, _Refusals())
 
@@ -113,7 +112,7 @@ class Cluster:
         return self._is_up(node)
 
     def _suits(
-        self, node: NodeId, config: Config, refusals: _Refusals, *, may_be_down: bool = False
+        self, node: NodeId, config: StreamConfig, refusals: _Refusals, *, may_be_down: bool = False
     ) -> bool:
         placement = config.get("placement") or {}
         if placement.get("cluster", self.name) not in ("", self.name):
@@ -133,7 +132,9 @@ class Cluster:
                 return False
         return True
 
-    def _has_room(self, node: NodeId, config: Config, refusals: _Refusals, leave_out: Uid) -> bool:
+    def _has_room(
+        self, node: NodeId, config: StreamConfig, refusals: _Refusals, leave_out: Uid
+    ) -> bool:
         storage = config["storage"]
         facts = self.facts[node]
         room_max = facts.get("storage_max" if storage == "file" else "memory_max", -1)
@@ -145,7 +146,7 @@ class Cluster:
         refusals.is_full = True
         return False
 
-    def _is_tag_wanted(self, config: Config) -> bool:
+    def _is_tag_wanted(self, config: StreamConfig) -> bool:
         """True if the placement names a tag of the unique kind: then it need not be unique."""
         tags = (config.get("placement") or {}).get("tags") or ()
         return any(tag.lower().startswith(self._unique_tag) for tag in tags)
@@ -239,7 +240,7 @@ def _quoted(tags: Iterable[str]) -> str:
 
 
 def rescale(
-    cluster: Cluster, asset: StreamAsset, config: Config, *, leader: NodeId
+    cluster: Cluster, asset: StreamAsset, config: StreamConfig, *, leader: NodeId
 ) -> list[NodeId] | None:
     """Return the peers of a stream whose config becomes `config`; None: they stay as they are.
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from streamd import limits
+from streamd.machine.asset_configs import StreamConfig
 
 _DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 FLOW_REQUEST = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
@@ -118,7 +116,7 @@ class Replay:
         self._last_sent_ms = now_ms
 
 
-def burst_bytes(stream_config: Mapping[str, Any], max_payload: int) -> int:
+def burst_bytes(stream_config: StreamConfig, max_payload: int) -> int:
     """The rate limit's bucket: one message of the greatest allowed size."""
     size = stream_config.get("max_msg_size") or 0
     return size if size > 0 else max_payload

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from streamd.machine.asset_configs import ConsumerConfig
 from streamd.machine.consumers.consumer import Consumer
 from streamd.node.delivery.pulls import PIN_MISMATCH, PullOptions, PullRequest, bad_request
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
-def priority_refusal(options: PullOptions, config: Mapping[str, Any]) -> bytes | None:
+def priority_refusal(options: PullOptions, config: ConsumerConfig) -> bytes | None:
     """A 400 status if the pull does not fit the consumer's priority policy."""
     policy = config.get("priority_policy") or "none"
     if policy != "overflow" and (options.min_pending or options.min_ack_pending):

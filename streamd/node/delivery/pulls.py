@@ -12,6 +12,7 @@ from typing import Any
 
 from streamd import limits
 from streamd.durations import format_duration
+from streamd.machine.asset_configs import ConsumerConfig
 from streamd.node.ports import DeliverSink
 
 _MS = 1_000_000  # ns
@@ -324,7 +325,7 @@ class Waiting:
                 request.sink.status(b"NATS/1.0 %b\r\n\r\n" % status)
 
 
-def refusal(options: PullOptions, config: Mapping[str, Any]) -> bytes | None:
+def refusal(options: PullOptions, config: ConsumerConfig) -> bytes | None:
     """A status block if the consumer's own limits forbid this pull."""
     batch_max = config.get("max_batch") or 0
     if batch_max > 0 and options.batch > batch_max:
@@ -344,6 +345,6 @@ def bad_request(text: str) -> bytes:
     return b"NATS/1.0 400 Bad Request - %b\r\n\r\n" % text.encode("utf-8", "replace")
 
 
-def waiting_max(config: Mapping[str, Any]) -> int:
+def waiting_max(config: ConsumerConfig) -> int:
     """Return how many pulls the consumer lets wait."""
     return config.get("max_waiting") or limits.MAX_WAITING

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streamd import limits
 from streamd.errors import CorruptionError, JsError, StreamdError
 from streamd.machine import commands
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.snapshot import StreamState, decode_stream
 from streamd.node.groups import inbox
 from streamd.node.groups.snapshot_state import unwrap
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _MARK = "is_accepting_loss"  # in node.json
-_KEEPS_ALL: dict[str, Any] = {
+_KEEPS_ALL: StreamConfig = {
     "description": "rebuilt from blocks: what it was is not known",
     "retention": "limits",
     "max_consumers": -1,
@@ -77,7 +78,7 @@ class _Found(NamedTuple):
     """A stream as its newest snapshot has it."""
 
     uid: Uid
-    config: dict[str, Any]
+    config: StreamConfig
     created_ns: int
     config_meta_index: Index  # of the meta entry that set it
 
@@ -86,7 +87,8 @@ def _nameless(uid: Uid, now_ns: int) -> _Found:
     """A stream of which only the blocks are there: what it was called, and what it was to keep,
     nobody knows. It keeps all of it under a name of its own, and captures no subject of before."""
     name = f"RECOVERED_{uid}"
-    return _Found(uid, {**_KEEPS_ALL, "name": name, "subjects": [name]}, now_ns, uid)
+    config: StreamConfig = {**_KEEPS_ALL, "name": name, "subjects": [name]}
+    return _Found(uid, config, now_ns, uid)
 
 
 class AcceptedLoss:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from streamd import errors, limits
 from streamd.errors import JsError
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.message_headers import get, parse_number
 from streamd.types import BatchLimits, Msg
 
@@ -60,7 +61,7 @@ class BatchStager:
         self._byte_count = 0
 
     def stage(
-        self, msg: Msg, config: dict[str, Any], *, now_ms: int, advices: Advices
+        self, msg: Msg, config: StreamConfig, *, now_ms: int, advices: Advices
     ) -> Staged | JsError | None:
         """Take one message that has batch headers.
 
@@ -122,7 +123,7 @@ class BatchStager:
         msgs: list[Msg],
         replies: list[bytes],
         start: int,
-        config: dict[str, Any],
+        config: StreamConfig,
         *,
         now_ms: int,
     ) -> int:
@@ -180,7 +181,7 @@ class BatchStager:
 
     # --- checks ---------------------------------------------------------------------------------
 
-    def _check_framing(self, msg: Msg, batch_id: bytes, config: dict[str, Any]) -> JsError | None:
+    def _check_framing(self, msg: Msg, batch_id: bytes, config: StreamConfig) -> JsError | None:
         headers = msg[1]
         if config.get("sealed"):
             return errors.STREAM_SEALED()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamd import errors
 from streamd.errors import CorruptionError
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.ports import Done, PublishSink
@@ -31,7 +32,7 @@ class RemoteStream:
         self._routes = node.publish_routes
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> StreamConfig:
         return self.asset.config
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamd import limits
 from streamd.errors import CorruptionError, DiskError, is_passing
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.delivery.cursor import Cursor
 from streamd.node.groups import inbox
@@ -46,7 +47,7 @@ class LocalStream:
         self.group.let_go()
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> StreamConfig:
         return self.machine.config
 
     def takes_acks(self, name: str) -> bool:
