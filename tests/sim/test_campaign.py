@@ -8,7 +8,7 @@ import pytest
 
 from streamd import limits
 from streamd.raft import log
-from streamd.store.blocks import block_set, tail_cache
+from streamd.store.blocks import block_writer, tail_cache
 from streamd.store.blocks.tail_cache import HotBudget
 from streamd.store.wal.wal_writer import Writer
 from tests.sim.__main__ import DISKS, GROWTH, HARSH, SIZES, VARIED, run_seed, run_seeds
@@ -77,7 +77,7 @@ def test_no_promise_is_broken_whatever_is_asked_for() -> None:
 def test_no_promise_is_broken_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are behind all the time, so that the log is held again and again (docs/adr/0028), and
     whoever keeps something that can be had from elsewhere has to give it up."""
-    monkeypatch.setattr(block_set, "FLUSH_BYTES", 1024)
+    monkeypatch.setattr(block_writer, "FLUSH_BYTES", 1024)
     defaults = HotBudget.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "gathered_bytes_max", 3000)

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 class BlockPort(Protocol):
     """The part of a stream's block store that a group and its monitor use."""
 
-    reclaimable_bytes: int  # of dead blocks: two more snapshots let them go
+    @property
+    def reclaimable_bytes(self) -> int:
+        """Bytes of dead blocks: two more snapshots free them."""
 
     def apply(self, ops: list[tuple[Any, ...]]) -> None:
         """Carry out block operations of the machine (machine/base.py), in order."""

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from streamd.errors import CorruptionError
 from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.footer import TRAILER_BYTES, footer_length
+from streamd.store.blocks.record_format import REWRITTEN
 from streamd.store.disk import Disk, is_refused, opened
 from streamd.types import Buffer, Index, Pieces, Uid
 
@@ -58,21 +59,21 @@ class BlockFiles:
         self._disk = disk
         self._open_blocks = open_blocks if open_blocks is not None else OpenBlocks()
         self._failure: OSError | None = None  # of a sync while another stream was written
-        self._directory = directory
+        self.directory = directory
         self._uid = uid
         self._unsynced: dict[int, int] = {}  # block_no -> fd
         self._is_dir_unsynced = False
 
     def path(self, block_no: int) -> str:
-        return os.path.join(self._directory, fmt.block_name(block_no))
+        return os.path.join(self.directory, fmt.block_name(block_no))
 
     def sizes(self) -> dict[int, int]:
         """Bytes of every block file there is."""
         found: dict[int, int] = {}
-        for name in self._disk.listdir(self._directory):
+        for name in self._disk.listdir(self.directory):
             block_no = fmt.block_number(name)
             if block_no is not None:
-                with opened(self._disk, os.path.join(self._directory, name)) as fd:
+                with opened(self._disk, os.path.join(self.directory, name)) as fd:
                     found[block_no] = self._disk.size(fd)
         return found
 
@@ -136,7 +137,7 @@ class BlockFiles:
             self._close(block_no)
         disk.crash_point("BLOCKS_SYNCED")
         if self._is_dir_unsynced:
-            disk.sync_dir(self._directory)
+            disk.sync_dir(self.directory)
             self._is_dir_unsynced = False
         disk.crash_point("BLOCKS_DIR_SYNCED")
 
@@ -271,3 +272,62 @@ class BlockFiles:
                 self._is_dir_unsynced = True
         self._open_blocks.use(self, block_no)
         return fd
+
+
+class BlockExtents:
+    """Sizes of a stream's block files once all that was given to be written is in them."""
+
+    def __init__(self, files: BlockFiles) -> None:
+        self.sizes = files.sizes()
+        # Where the blocks end at least: a footer counts, and nothing follows in a dead block.
+        self.floor = (0, 0)
+        self._files = files
+
+    def reload(self) -> None:
+        """Take the sizes of the files as they are now."""
+        self.sizes = self._files.sizes()
+
+    def grow(self, block_no: int, end: int) -> None:
+        """Count bytes up to `end` of a block."""
+        if end > self.sizes.get(block_no, 0):
+            self.sizes[block_no] = end
+
+    def drop(self, block_no: int) -> int:
+        """Forget a block; return its size, 0 if it has none."""
+        return self.sizes.pop(block_no, 0)
+
+    def raise_floor(self, block_no: int, offset: int) -> None:
+        """Note that the blocks end at (block_no, offset) or later."""
+        self.floor = max(self.floor, (block_no, offset))
+
+    def newest(self) -> int:
+        """Return the number of the newest block that is no rewritten one; 0: there is none."""
+        return max((block_no for block_no in self.sizes if block_no < REWRITTEN), default=0)
+
+    def reaches_beyond(self, tail: tuple[int, int]) -> bool:
+        """Return True if blocks hold something after `tail` (block, offset)."""
+        block_no, offset = max(tail, (1, HEADER_BYTES))
+        return any(
+            found > block_no or (found == block_no and size > offset)
+            for found, size in self.sizes.items()
+            if found < REWRITTEN and size > HEADER_BYTES
+        )
+
+    def truncate_to(self, tail: tuple[int, int]) -> None:
+        """Remove everything after `tail` from the files, but for rewritten blocks.
+
+        Raises CorruptionError if the blocks do not reach `tail`; OSError.
+        """
+        block_no, offset = self.floor = tail
+        # A block without a record before the tail goes whole: its header may be torn.
+        is_whole = offset <= HEADER_BYTES
+        for found in sorted(self.sizes):
+            if found >= REWRITTEN and block_no:
+                continue
+            if found > block_no or (found == block_no and is_whole):
+                self._files.remove(found)
+        if not is_whole:
+            if block_no not in self.sizes:
+                raise CorruptionError(f"{self._files.path(block_no)}: the file is missing")
+            self._files.truncate(block_no, offset)
+        self.reload()

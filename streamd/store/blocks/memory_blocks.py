@@ -13,8 +13,8 @@ from typing import Any
 from streamd.errors import CorruptionError
 from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import HEADER_BYTES
-from streamd.store.blocks.block_set import APPEND, DROP, SEAL
 from streamd.store.blocks.block_verify import BlockRows, rows_of
+from streamd.store.blocks.block_writer import APPEND, DROP, SEAL
 from streamd.store.blocks.record_format import REWRITTEN, block_name
 from streamd.store.blocks.stream_store import Bytes, LoadedSnapshot
 from streamd.types import Index, Term, Uid

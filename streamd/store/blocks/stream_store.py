@@ -1,4 +1,4 @@
-"""`StreamStore`: the blocks of one stream, with the snapshots that a start begins from."""
+"""`StreamStore`: the directory of one stream, its blocks and the snapshots a start begins from."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from streamd.errors import CorruptionError, StreamdError
-from streamd.store.blocks.block import HEADER_BYTES
-from streamd.store.blocks.block_set import Blocks
+from streamd.errors import StreamdError
+from streamd.store.blocks.block import HEADER_BYTES, BlockExtents, BlockFiles
+from streamd.store.blocks.block_reader import BlockReader
+from streamd.store.blocks.block_writer import BlockWriter
+from streamd.store.blocks.dead_blocks import DeadBlocks
 from streamd.store.blocks.file_trash import move_to_trash
 from streamd.store.blocks.index_db import read_index, write_index
 from streamd.store.blocks.outline import has_outline, write_outline
-from streamd.store.blocks.record_format import REWRITTEN
-from streamd.store.blocks.snapshots import Snapshot, SnapshotCheck, SnapshotFile
-from streamd.store.blocks.tail_cache import HotBudget
+from streamd.store.blocks.record_format import REWRITTEN, block_name
+from streamd.store.blocks.snapshots import Snapshot, SnapshotCheck, SnapshotFile, write_file
+from streamd.store.blocks.stream_jobs import StreamJobs
+from streamd.store.blocks.tail_cache import ChunkCache, HotBudget, HotTail
 from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.file_names import remove_unfinished
 from streamd.types import Index, Term, Uid
@@ -45,17 +48,42 @@ class LoadedSnapshot(NamedTuple):
     tail: tuple[int, int]
 
 
-class StreamStore(Blocks):
-    """One stream's directory, `streams/<uid>/`. Used on the event loop, except that `open`,
-    recovery, `close` of what it can't use and `move_to_trash` may also be called in a job of the
-    block thread."""
+class StreamStore:
+    """The directory `streams/<uid>/` of one stream.
+
+    Used on the event loop, except that `open`, the methods for recovery, `close` of a store that
+    recovery can't use and `move_to_trash` may also be called in a job of the block thread.
+    """
 
     def __init__(
         self, disk: Disk, directory: str, uid: Uid, thread: Thread, budget: HotBudget
     ) -> None:
-        super().__init__(disk, directory, uid, thread, budget)
+        self.uid = uid
+        self.directory = directory
+        self._disk = disk
+        self._jobs = StreamJobs(directory, thread)
+        self._files = BlockFiles(disk, directory, uid, budget.open_blocks)
+        self._extents = BlockExtents(self._files)
+        self._dead = DeadBlocks(disk, self._files, self._jobs)
+        self._tail = HotTail(budget)
+        self._chunks = ChunkCache(budget.chunks)
+        self._writer = BlockWriter(
+            self._files, self._jobs, self._extents, self._dead, self._tail, self._chunks, budget
+        )
+        self._reader = BlockReader(
+            uid, self._files, self._jobs, self._writer, self._tail, self._chunks
+        )
         self._saved_index: Index = 0  # of the newest snapshot
-        self._doomed: list[int] = []  # dead before it: removed when the next one is durable
+        # The group's calls, without another one in between.
+        self.apply = self._writer.apply
+        self.flush = self._writer.flush
+        self.chunk = self._reader.chunk
+        self.read_chunk = self._reader.read_chunk
+        self.read_spans = self._reader.read_spans
+        self.load_footer = self._reader.load_footer
+        self.scan = self._reader.scan
+        self.verify = self._reader.verify
+        self.damaged_records = self._reader.damaged_records
 
     @classmethod
     def open(
@@ -88,7 +116,33 @@ class StreamStore(Blocks):
             store.on_error = on_error
         return store
 
-    # --- snapshots --------------------------------------------------------------------------------
+    # --- state that others read -------------------------------------------------------------
+
+    @property
+    def failure(self) -> StreamdError | None:
+        """The first failure of a write; every later `apply` raises it."""
+        return self._jobs.failure
+
+    @property
+    def on_error(self) -> Callable[[StreamdError], None]:
+        """Called on the loop with the first failure."""
+        return self._jobs.on_error
+
+    @on_error.setter
+    def on_error(self, tell: Callable[[StreamdError], None]) -> None:
+        self._jobs.on_error = tell
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes given to `apply` that are in memory, and in no file."""
+        return self._writer.unwritten_bytes
+
+    @property
+    def reclaimable_bytes(self) -> int:
+        """Bytes of dead blocks: two more snapshots free them."""
+        return self._dead.reclaimable_bytes
+
+    # --- snapshots --------------------------------------------------------------------------
 
     def save_snapshot(
         self,
@@ -105,26 +159,17 @@ class StreamStore(Blocks):
         """Make the state at `index` durable: blocks first, then the snapshot, then `index.db` and
         the outline, if there are some. Functions are called on the block thread.
 
-        `done` runs on the loop when it is. Files of blocks that were dead before the previous
+        `done` is called on the loop afterwards. Files of blocks that were dead before the previous
         snapshot go only now: both generations can be started from.
         """
         self.flush()
-        if index == self._saved_index:
-            # In the place of one that can't be read: the one before it still needs its blocks.
-            doomed = []
-            self._doomed, self._dead = self._doomed + self._dead, []
-        else:
-            doomed, self._doomed, self._dead = self._doomed, self._dead, []
+        removable, kept = self._dead.begin_snapshot(is_repeated=index == self._saved_index)
         self._saved_index = index
-        for block_no in doomed:
-            self.reclaimable_bytes -= self._unneeded.pop(block_no, 0)
-        kept = tuple(self._doomed)
-        tail = max(tail, self._tail_floor)
-        files, disk, directory = self._files, self._disk, self.directory
+        tail = max(tail, self._extents.floor)
+        jobs, files, disk, directory = self._jobs, self._files, self._disk, self.directory
 
         def job() -> None:
-            if self.failure is not None:
-                raise self.failure
+            jobs.check()
             try:
                 files.sync()  # I2: what the snapshot's tail names is durable before it is
                 made = state() if callable(state) else state
@@ -134,49 +179,22 @@ class StreamStore(Blocks):
                     blob = index_db() if callable(index_db) else index_db
                     write_index(disk, directory, self.uid, index, blob)
                 if outline is not None:
-                    made = outline()
-                    write_outline(
-                        disk, directory, Snapshot(self.uid, index, term, chain, made, tail, kept)
-                    )
+                    write_outline(disk, directory, snapshot._replace(state=outline()))
             except OSError as err:
-                self.failure = disk_error("saving a snapshot", directory, err)
-                raise self.failure from err
+                jobs.failure = disk_error("saving a snapshot", directory, err)
+                raise jobs.failure from err
 
-        def saved(result: Any) -> None:
-            if isinstance(result, BaseException):
-                self._fail(result)
+        def saved(result: BaseException | None) -> None:
+            if result is not None:
+                jobs.fail(result)
             else:
                 done()
-                self._remove(doomed)  # I11: the record that makes them dead is durable twice
+                self._dead.remove(removable)  # I11: the record that makes them dead is durable
 
-        self._submit(job, saved)
-
-    def _remove(self, block_nos: list[int]) -> None:
-        """Remove files one by one: what others read and write comes in between. What is left when
-        the store is closed goes after the next start (`disown`)."""
-        if not block_nos or self._is_closed or self.failure is not None:
-            return
-        block_no = block_nos.pop()
-        files, disk = self._files, self._disk
-
-        def job() -> None:
-            try:
-                files.remove(block_no)
-            except OSError as err:
-                self.failure = disk_error("removing a block", self.directory, err)
-                raise self.failure from err
-            disk.crash_point("SNAPSHOT_BLOCK_REMOVED")
-
-        def removed(result: Any) -> None:
-            if isinstance(result, BaseException):
-                self._fail(result)
-            else:
-                self._remove(block_nos)
-
-        self._submit(job, removed)
+        jobs.submit(job, saved)
 
     def check_snapshot(self, index: Index) -> SnapshotCheck:
-        """Is the newest snapshot file whole, and of `index` or later? Synchronous."""
+        """Check that the newest snapshot file is whole, and of `index` or later. Synchronous."""
         return SnapshotFile.check(self._disk, self.directory, _NAME, group=self.uid, index=index)
 
     # --- recovery ---------------------------------------------------------------------------------
@@ -195,7 +213,7 @@ class StreamStore(Blocks):
             )
             if found is None:
                 return None
-            self._dead, self._doomed = [], list(found.doomed)
+            self._dead.load(found.doomed)
             self._saved_index = found.index
             return LoadedSnapshot(
                 found.index,
@@ -209,13 +227,16 @@ class StreamStore(Blocks):
             raise disk_error("loading a snapshot", self.directory, err) from err
 
     def lacking(self, blocks: Iterable[Block]) -> list[tuple[int, str]]:
-        """Blocks of which the file is gone, or ends before the last record, as (block_no, what is
-        wrong). By their sizes as they were found: what is in them, reading tells."""
+        """Return blocks whose file is gone or ends before the last record, as (block_no, text).
+
+        By the sizes of the files alone: their content is not read.
+        """
         found: list[tuple[int, str]] = []
         for block in blocks:
             if block.end_offset <= HEADER_BYTES or not (block.live or not block.is_sealed):
                 continue
-            size, path = self._sizes.get(block.block_no), self._files.path(block.block_no)
+            path = self._files.path(block.block_no)
+            size = self._extents.sizes.get(block.block_no)
             if size is None:
                 found.append((block.block_no, f"{path}: the file is missing"))
             elif size < block.end_offset:
@@ -224,7 +245,7 @@ class StreamStore(Blocks):
         return found
 
     def begin_outline(self, outline: Callable[[], bytes]) -> None:
-        """Have an outline of a stream that has none, at index 0. Synchronous."""
+        """Write the outline of a stream that has none, at index 0. Synchronous."""
         try:
             if not has_outline(self._disk, self.directory):
                 made = Snapshot(self.uid, 0, 0, 0, outline())
@@ -233,66 +254,69 @@ class StreamStore(Blocks):
             raise disk_error("writing a stream's outline", self.directory, err) from err
 
     def written_upto(self) -> Index:
-        """The last log entry of which the blocks show that it was applied; 0: they show none."""
-        newest = max((block_no for block_no in self._sizes if block_no < REWRITTEN), default=0)
+        """Return the last log entry that the blocks show as applied; 0: they show none."""
+        newest = self._extents.newest()
         try:
             return self._files.last_frame(newest) if newest else 0
         except OSError:
-            return 0  # what can't be read shows nothing; if it is needed, that is met later
+            return 0  # unreadable bytes show nothing; if they are needed, that is met later
 
     def reaches_beyond(self, tail: tuple[int, int]) -> bool:
-        """True if blocks hold something after `tail` (block, offset)."""
-        block_no, offset = max(tail, (1, HEADER_BYTES))
-        return any(
-            found > block_no or (found == block_no and size > offset)
-            for found, size in self._sizes.items()
-            if found < REWRITTEN and size > HEADER_BYTES
-        )
+        """Return True if blocks hold something after `tail` (block, offset)."""
+        return self._extents.reaches_beyond(tail)
 
     def look_again(self) -> None:
-        """Somebody else replaced block files since this was opened."""
-        self._sizes = self._files.sizes()
+        """Take the sizes of block files that were replaced since the store was opened."""
+        self._extents.reload()
 
     def truncate_to(self, tail: tuple[int, int]) -> None:
-        """Remove what was written after `tail`; replaying the log writes it again. Whether a
-        rewritten block is of after it, the machine knows: see `disown`.
+        """Remove what was written after `tail`; replaying the log writes it again.
 
-        Raises CorruptionError if the blocks do not reach `tail`.
+        Rewritten blocks stay: the machine knows which are of after the tail (`disown`). Raises
+        CorruptionError if the blocks do not reach `tail`.
         """
-        block_no, offset = self._tail_floor = tail
         try:
-            # A block without a record before the tail goes whole: its header may be torn.
-            is_whole = offset <= HEADER_BYTES
-            for found in sorted(self._sizes):
-                if found >= REWRITTEN and block_no:
-                    continue
-                if found > block_no or (found == block_no and is_whole):
-                    self._files.remove(found)
-            if not is_whole:
-                if block_no not in self._sizes:
-                    raise CorruptionError(f"{self._files.path(block_no)}: the file is missing")
-                self._files.truncate(block_no, offset)
-            self._sizes = self._files.sizes()
+            self._extents.truncate_to(tail)
         except OSError as err:
             raise disk_error("truncating blocks", self.directory, err) from err
-        for doomed in self._doomed:
-            self._note_unneeded(doomed, self._sizes.pop(doomed, 0))
+        self._dead.count_doomed(self._extents.sizes)
         self._disk.crash_point("BLOCKS_TRUNCATED")
 
     def disown(self, known: Iterable[int]) -> None:
-        """Blocks that are neither in `known`, those of the machine as loaded, nor dead since the
-        snapshot before, are left over from a removal that was cut short: they go with the dead.
+        """Remove block files that the loaded machine does not know.
 
-        A rewritten one may also be of after the snapshot. It goes at once, like all that was
-        written then: the log writes it again, and all it holds is in blocks that are there.
+        A block that is neither in `known` nor dead since the snapshot before is left over from a
+        removal that was cut short: it goes with the dead. A rewritten one may also be of after the
+        snapshot. It goes at once, like all that was written then: the log writes it again, and all
+        it holds is in blocks that are there.
         """
-        for block_no in sorted(self._sizes.keys() - set(known)):
-            size = self._sizes.pop(block_no)
+        for block_no in sorted(self._extents.sizes.keys() - set(known)):
+            size = self._extents.drop(block_no)
             if block_no >= REWRITTEN:
                 self._remove_now(block_no)
             else:
-                self._doomed.append(block_no)
-                self._note_unneeded(block_no, size)
+                self._dead.doom(block_no, size)
+
+    def replace_block(self, block_no: int, blob: bytes, done: Callable[[Any], None]) -> None:
+        """Put a whole sealed block in the place of its damaged or missing file, durably; then
+        `done` with None, or with the DiskError: then the old file is as it was."""
+        self.flush()
+        disk, directory = self._disk, self.directory
+
+        def job() -> None:
+            try:
+                write_file(disk, directory, block_name(block_no), [blob], point="BLOCK_REPLACED")
+            except OSError as err:
+                raise disk_error("replacing a block", directory, err) from err
+
+        def replaced(result: BaseException | None) -> None:
+            if result is None:
+                self._reader.forget(block_no)
+                if block_no not in self._dead:
+                    self._extents.sizes[block_no] = len(blob)
+            done(result)
+
+        self._jobs.submit(job, replaced)
 
     def _remove_now(self, block_no: int) -> None:
         try:
@@ -300,18 +324,15 @@ class StreamStore(Blocks):
         except OSError as err:
             raise disk_error("removing a block", self._files.path(block_no), err) from err
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write what waits and let go of the files. Nothing is synced: the log has it."""
+        """Write what waits and close the files. Nothing is synced: the log has it."""
         self.flush()
-        self._is_closed = True
-
-        def job() -> None:
-            self._files.close()
-
-        self._submit(job, lambda result: None)
-        if not self._thread.is_current():  # there nothing is in memory yet, and the loop's it is
+        jobs = self._jobs
+        jobs.is_closed = True
+        jobs.submit(self._files.close, lambda result: None)
+        if not jobs.is_inline:  # there nothing is in memory yet, and the memory is the loop's
             self._tail.clear()
             self._chunks.clear()
 

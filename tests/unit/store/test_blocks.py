@@ -11,10 +11,10 @@ import pytest
 
 from streamd.errors import CorruptionError, DiskError, ReadError, StreamdError
 from streamd.machine import base
-from streamd.store.blocks import block_set as blocks_module
+from streamd.store.blocks import block_writer as blocks_module
 from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import OpenBlocks
-from streamd.store.blocks.block_set import APPEND, DROP, SEAL
+from streamd.store.blocks.block_writer import APPEND, DROP, SEAL
 from streamd.store.blocks.footer import FooterColumns, decode_footer, encode_footer
 from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.stream_store import StreamStore
@@ -756,7 +756,7 @@ def test_flush_size_bounds_what_waits() -> None:
         blob = blob_of(seq, 1, 16_000)
         store.apply([(APPEND, 1, offset, blob)])
         offset += len(blob)
-    assert store._pending_bytes < blocks_module.FLUSH_BYTES
+    assert store._writer._gathered_bytes < blocks_module.FLUSH_BYTES
     assert thread.job_count >= 2
 
 

@@ -1,0 +1,141 @@
+"""`BlockWriter`: a machine's block operations, in memory at once and in the files later.
+
+The stream machine decides what goes where. Appended bytes are written in the background, without a
+sync of their own: the log holds them until a snapshot does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd.errors import CorruptionError
+from streamd.store.blocks.block import HEADER_BYTES, BlockExtents, BlockFiles, Write
+from streamd.store.blocks.dead_blocks import DeadBlocks
+from streamd.store.blocks.record_format import REWRITTEN
+from streamd.store.blocks.stream_jobs import StreamJobs
+from streamd.store.blocks.tail_cache import ChunkCache, HotBudget, HotTail
+from streamd.store.disk import disk_error
+
+APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import each other
+FLUSH_BYTES = 1024 * 1024  # gathered before a write; less where many streams gather
+BEHIND_BYTES = 2 * FLUSH_BYTES  # unwritten: more than one write in hand and one gathering
+
+
+class BlockWriter:
+    """Writes of one stream: gathered on the event loop, carried out on the block thread."""
+
+    def __init__(
+        self,
+        files: BlockFiles,
+        jobs: StreamJobs,
+        extents: BlockExtents,
+        dead: DeadBlocks,
+        tail: HotTail,
+        chunks: ChunkCache,
+        budget: HotBudget,
+    ) -> None:
+        self.unwritten_bytes = 0  # of what was given to `apply`: in memory, and in no file
+        self.footers: dict[int, bytes] = {}  # of sealed blocks, until they are written
+        self.rewritten: dict[int, bytes] = {}  # the records of rewritten blocks, until then
+        self._files = files
+        self._jobs = jobs
+        self._extents = extents
+        self._dead = dead
+        self._tail = tail
+        self._chunks = chunks
+        self._budget = budget
+        self._gathered: list[Write] = []
+        self._gathered_bytes = 0
+
+    def apply(self, ops: list[tuple[Any, ...]]) -> None:
+        """Carry out block operations, in order. In memory at once, in the files later.
+
+        Raises the first error of an earlier write: it is final (I10).
+        """
+        if self._jobs.failure is not None:
+            raise self._jobs.failure
+        gathered = self._gathered
+        extents = self._extents
+        size = 0
+        for op in ops:
+            kind = op[0]
+            if kind == APPEND:
+                _, block_no, offset, blob = op
+                if block_no < REWRITTEN:
+                    self._tail.append(block_no, offset, blob)
+                else:
+                    self.rewritten[block_no] = bytes(blob)
+                extents.grow(block_no, offset + len(blob))
+                gathered.append((block_no, offset, blob, False))
+                size += len(blob)
+            elif kind == SEAL:
+                _, block_no, offset, footer = op
+                self.footers[block_no] = footer
+                extents.grow(block_no, offset + len(footer))
+                if block_no < REWRITTEN:
+                    extents.raise_floor(block_no, offset + len(footer))
+                gathered.append((block_no, offset, footer, True))
+                size += len(footer)
+            else:
+                assert kind == DROP, op
+                self._drop(op[1])
+        if gathered:
+            self._gathered_bytes += size
+            self.unwritten_bytes += size
+            self._budget.gather(self, size)
+        if self._gathered_bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand the gathered writes to the block thread."""
+        if not self._gathered:
+            return
+        writes, self._gathered, size = self._gathered, [], self._gathered_bytes
+        self._gathered_bytes = 0
+        files, jobs = self._files, self._jobs
+        # Then the page cache is what takes long (docs/adr/0028), or the disk is the bottleneck.
+        is_behind = self.unwritten_bytes > BEHIND_BYTES
+
+        def job() -> None:
+            jobs.check()
+            try:
+                files.write(writes, past_cache=is_behind)
+            except OSError as err:
+                jobs.failure = disk_error("writing blocks", files.directory, err)
+                raise jobs.failure from err
+            except CorruptionError as err:  # bytes that were written before are gone
+                jobs.failure = err
+                raise
+
+        def wrote(result: BaseException | None) -> None:
+            self._budget.dequeue(size)
+            self.unwritten_bytes -= size
+            if result is not None:
+                jobs.fail(result)
+            else:
+                self._wrote(writes)
+
+        self._budget.enqueue(self, size)
+        jobs.submit(job, wrote)
+
+    def _wrote(self, writes: list[Write]) -> None:
+        """Let go of what is in the files now."""
+        last: Write | None = None
+        for write in writes:
+            if write[3]:
+                self.footers.pop(write[0], None)
+                self.rewritten.pop(write[0], None)
+            if write[0] < REWRITTEN:
+                last = write
+        if last is not None:
+            block_no, offset, blob, _ = last
+            self._tail.wrote(block_no, offset + len(blob))
+
+    def _drop(self, block_no: int) -> None:
+        self._tail.drop(block_no)
+        self._chunks.drop(block_no)
+        self.footers.pop(block_no, None)
+        self.rewritten.pop(block_no, None)
+        self._dead.add(block_no, self._extents.drop(block_no))
+        if block_no < REWRITTEN:
+            self._extents.raise_floor(block_no + 1, HEADER_BYTES)
