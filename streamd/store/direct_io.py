@@ -1,7 +1,7 @@
-"""Writes past the page cache, for bytes that nobody reads soon. For `OsDisk` alone.
+"""Writes past the page cache, for bytes that are not read soon. For `OsDisk` alone.
 
-What is written through the cache is copied into pages that the kernel first has to find, and that
-push out what is read again; many bytes at once go faster from memory of ours straight to the disk.
+Bytes written through the cache are copied into pages that the kernel first has to find, and that
+push out pages which are read again; many bytes at once go faster straight to the disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REFUSED = -1
 
 
 class DirectWriter:
-    """Opens files a second time, without the cache, when they are first written to like that.
+    """Second, uncached descriptors of files, opened when they are first written past the cache.
 
     One file is used by one thread at a time; different ones may be used by different threads.
     """
@@ -62,7 +62,7 @@ class DirectWriter:
         return True
 
     def close(self, fd: int) -> None:
-        """The file `fd` is closed: so is its second descriptor, if there is one."""
+        """Close the second descriptor of `fd`, if there is one."""
         direct = self._direct.pop(fd, _REFUSED)
         if direct != _REFUSED:
             os.close(direct)
@@ -77,8 +77,10 @@ class DirectWriter:
         end: int,
         cached: int,
     ) -> None:
-        """Write scratch[start:end], which belongs at base + start: whole pages directly, but for
-        what the last `cached` bytes of it touch."""
+        """Write scratch[start:end], which belongs at base + start.
+
+        Whole pages directly, but for the pages that the last `cached` bytes touch.
+        """
         first = start + -start % ALIGN
         last = (end - cached) // ALIGN * ALIGN
         if first >= last:
@@ -91,8 +93,8 @@ class DirectWriter:
             self._write(fd, scratch[first + written : end], base + first + written)
 
     def _write_directly(self, fd: int, pages: memoryview, offset: int) -> int:
-        """Return how many bytes were written: none, now and from here on, if the file system takes
-        the flag and not such writes."""
+        """Return how many bytes were written: none, now and from here on, if the file system
+        accepts the flag but not such writes."""
         direct = self._direct[fd]
         if direct == _REFUSED:
             return 0
@@ -113,7 +115,7 @@ class DirectWriter:
 
 
 def _open_again(fd: int) -> int:
-    """Another descriptor of the same file, whatever its name is by now."""
+    """Open another descriptor of the same file, whatever its name is by now."""
     if not _O_DIRECT:
         return _REFUSED
     try:

@@ -54,8 +54,11 @@ class Disk(Protocol):
     def writev(
         self, fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False
     ) -> None:
-        """Write all `buffers`, one after the other, from `offset` on. With `past_cache`, if it can
-        be done, without keeping them in memory: they are many, and nobody reads them soon."""
+        """Write all `buffers`, one after the other, from `offset` on.
+
+        With `past_cache` without keeping them in memory, if that can be done: for many bytes that
+        are not read soon.
+        """
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
@@ -66,8 +69,10 @@ class Disk(Protocol):
         """Write zeros, so that later writes there change no metadata. Not synced."""
 
     def reserve(self, fd: int, size: int) -> None:
-        """Have the file read as zeros up to `size`, with room on the disk for them, but without
-        writing them: the first sync of what is written there costs more. Not synced."""
+        """Extend the file to `size` with zeros that are reserved, not written. Not synced.
+
+        The first sync of bytes that are written there costs more than after `preallocate`.
+        """
 
     def truncate(self, fd: int, size: int) -> None: ...
 
@@ -81,34 +86,37 @@ class Disk(Protocol):
         """Give a file a second name. Raises OSError where the file system has no such thing."""
 
     def mkdir(self, path: str) -> None:
-        """Make `path` in a directory that is there; no error if it exists. A running server never
-        makes its own root again: what was removed under it must not come back as half of it."""
+        """Make `path` in a directory that exists; no error if `path` does.
+
+        A running server never makes its own root again: a store removed under it must not come back
+        as half of one.
+        """
 
     def make_dirs(self, path: str) -> None:
         """Make `path` and its parents; no error if it exists."""
 
     def listdir(self, path: str) -> list[str]:
-        """Sorted names; [] if there is no such directory."""
+        """Return sorted names; [] if there is no such directory."""
 
     def exists(self, path: str) -> bool: ...
 
     def identity(self, path: str) -> tuple[int, int]:
-        """Return (device, inode) of what `path` leads to: another one under the same name, or a
-        file system mounted over it, has another."""
+        """Return (device, inode) of `path`: another file under the same name, or a file system
+        mounted over it, has another."""
 
     def is_linked(self, fd: int) -> bool:
-        """True while the open file has a name, so that somebody can find it again."""
+        """Return True while the open file has a name by which a start can find it again."""
 
     def abandon(self) -> None:
-        """Open, make, rename and remove nothing from here on (ESTALE): what the paths lead to may
-        be somebody else's by now. Files that are open stay so."""
+        """Open, make, rename and remove nothing from here on (ESTALE): the paths may lead to
+        another store by now. Open files stay open."""
 
     def reserve_files(self, count: int) -> None:
-        """Keep so many more files open that are given up where one more could not be opened: what
-        is stored must not depend on who else opens files in this process."""
+        """Keep so many more files open, which are given up where one more could not be opened:
+        storage must not depend on other users of files in this process."""
 
     def is_short_of_files(self) -> bool:
-        """True if some of those had to be given up and can't be had again."""
+        """Return True if reserved files had to be given up and can't be had again."""
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory and all in it; no error if it does not exist."""
@@ -142,7 +150,7 @@ class OsDisk:
         return self._open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0))
 
     def _open(self, path: str, flags: int) -> int:
-        """Open, if need be in the place of a reserved file."""
+        """Open a file, if need be in the place of a reserved one."""
         while True:
             try:
                 return os.open(path, flags, 0o640)
@@ -319,12 +327,12 @@ class OsDisk:
         return os.urandom(size)
 
     def crash_point(self, name: str) -> None:
-        """Nothing: a real disk needs no help to fail."""
+        """Ignore the name: a real disk needs no help to fail."""
 
 
 @contextmanager
 def opened(disk: Disk, path: str, *, create: bool = False) -> Iterator[int]:
-    """The file at `path`, closed at the end of the block."""
+    """Open the file at `path`; it is closed at the end of the block."""
     fd = disk.open(path, create=create)
     try:
         yield fd
@@ -333,9 +341,11 @@ def opened(disk: Disk, path: str, *, create: bool = False) -> Iterator[int]:
 
 
 def disk_error(what: str, path: str, err: OSError) -> DiskError:
-    """Say which file an OSError is about, in one line an operator understands. `path` is meant
-    where the error names none. A file or directory that should be there and is gone is as good as
-    damaged: where others have it, it comes back from them."""
+    """Return an OSError as a DiskError that names the file, in one line an operator understands.
+
+    `path` is named where the error names none. A file or directory that should exist and does not
+    is as good as damaged: where peers have it, it comes back from them.
+    """
     kind = ReadError if err.errno in _GONE else DiskError
     found = kind(f"{_named(path, err)}: {what}: {_reason(err)}")
     found.is_passing = err.errno in NOT_OPENED
@@ -343,20 +353,20 @@ def disk_error(what: str, path: str, err: OSError) -> DiskError:
 
 
 def read_error(what: str, path: str, err: OSError) -> ReadError:
-    """As `disk_error`, of bytes that should be there."""
+    """Return an OSError as a ReadError, of bytes that should be there; see `disk_error`."""
     found = ReadError(f"{_named(path, err)}: {what}: {_reason(err)}")
     found.is_passing = is_refused(err)
     return found
 
 
 def is_refused(err: OSError) -> bool:
-    """True of an open or a read that says nothing of the bytes: for want of files or memory, or of
-    a permission."""
+    """Return True if an open or a read failed for want of files, memory or permission, which says
+    nothing of the bytes."""
     return err.errno in NOT_OPENED or err.errno in _NO_MEMORY
 
 
 def _named(path: str, err: OSError) -> str:
-    """The file that could not be opened, where `path` is only the directory that it is in."""
+    """Return the file that could not be opened, where `path` is only its directory."""
     name = err.filename
     return name if isinstance(name, str) and name.startswith(path + os.sep) else path
 
@@ -366,19 +376,19 @@ def _reason(err: OSError) -> str:
 
 
 def _nothing() -> None:
-    """A job that does nothing."""
+    """Return at once, as a job."""
 
 
 def _noted(result: Any) -> None:
-    """The `done` of a delayed job that is only noted for now."""
+    """Mark a delayed job that is only noted for now; its `done`."""
 
 
 def _uncounted(result: Any) -> None:
-    """The `done` of a delayed job, which nobody waits for."""
+    """Mark a delayed job that is not counted; its `done`."""
 
 
 class Thread(Protocol):
-    """What the store needs of a `DiskThread` (tests step one by hand)."""
+    """Thread that runs jobs in order: a `DiskThread`, or one that tests step by hand."""
 
     def submit(self, job: Callable[[], T], done: Callable[[Any], None] | None) -> None: ...
 
@@ -392,10 +402,10 @@ class Thread(Protocol):
 
 
 class DiskThread:
-    """One thread that runs jobs in the order they were submitted.
+    """Thread that runs jobs in the order they were submitted.
 
-    `done(result)` runs on the event loop, in the same order; result is what the job returned or
-    the exception it raised. Completions that are ready together cost one wake-up of the loop; those
+    `done(result)` runs on the event loop, in the same order; result is what the job returned or the
+    exception it raised. Completions that are ready together cost one wake-up of the loop; those
     that would take it for long go on in its next round. Without `soon` (the loop's `call_soon`),
     `submit_soon` is just `submit`.
     """
@@ -446,7 +456,7 @@ class DiskThread:
             self._soon(self.do_now)
 
     def do_now(self) -> None:
-        """Do what was left for the loop's next round; by the thread, if that is at work."""
+        """Run the jobs left for the loop's next round; on the thread, if that is at work."""
         while self._for_loop:
             if self._running.acquire(blocking=False):
                 self._run_on_loop()
@@ -459,7 +469,7 @@ class DiskThread:
         self._jobs.put((lambda: self._later.append((due, job)), _noted))
 
     def is_current(self) -> bool:
-        """True on the thread itself."""
+        """Return True on the thread itself."""
         return threading.get_ident() == self._thread.ident
 
     def close(self) -> None:

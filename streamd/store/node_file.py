@@ -1,4 +1,4 @@
-"""What a store directory says of itself: `node.json` and its copy, each with a checksum.
+"""Identity of a store directory: `node.json` and its copy, each with a checksum.
 
 The two are written one after the other, with one number more each time, so a crash leaves at most
 one of them behind. Whoever reads takes the newest that is whole; a single one that rots costs
@@ -26,7 +26,7 @@ Identity = dict[str, Any]
 
 
 class Copies(NamedTuple):
-    """What is in the files of one directory."""
+    """Content of the two files of one directory."""
 
     identity: Identity | None  # of the newest that is whole; None: there is none
     faults: list[str]  # of files that should be there and whole
@@ -35,12 +35,12 @@ class Copies(NamedTuple):
 
 
 def encode(identity: Identity) -> bytes:
-    """The bytes of a file."""
+    """Return the bytes of a file."""
     return json.dumps(identity | {_CRC: _crc(identity)}).encode()
 
 
 def decode(blob: bytes, path: str) -> Identity:
-    """Inverse of `encode`. Raises CorruptionError; says nothing of the format's number."""
+    """Return the inverse of `encode`, of any format number. Raises CorruptionError."""
     try:
         identity: Identity = dict(json.loads(blob))
     except (ValueError, TypeError) as err:
@@ -82,7 +82,7 @@ def read(disk: Disk, root: str) -> Copies:
 
 
 def write(disk: Disk, root: str, identity: Identity) -> None:
-    """Make `identity` what the next start finds, in both files."""
+    """Write `identity` to both files, for the next start."""
     identity[_GENERATION] = _generation(identity) + 1
     content = encode(identity)
     write_file(disk, root, NAMES[0], [content], point="NODE_IDENTITY")
@@ -94,6 +94,6 @@ def _generation(identity: Identity) -> int:
 
 
 def _crc(identity: Identity) -> int:
-    """`identity` tells what a node may have forgotten: a letter less, and it would not know."""
+    """Encode strictly: a letter less, and a node would not know what it may have forgotten."""
     crc: int = crc32c(json.dumps(identity, sort_keys=True).encode())
     return crc

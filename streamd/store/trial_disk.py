@@ -1,4 +1,4 @@
-"""`TrialDisk`: a store directory to try something out on. What is written goes elsewhere.
+"""`TrialDisk`: a store directory for dry runs. Writes go elsewhere.
 
 Reads come from the files of the directory until something writes to one of them: then it is copied,
 to a temporary directory, and the copy is used from there on. Names are kept in memory. Nothing is
@@ -19,7 +19,7 @@ from streamd.types import Buffer
 
 
 class _File:
-    """One file: where its bytes are, and who has it open."""
+    """File of a trial disk: the path of its bytes, and its open descriptors."""
 
     __slots__ = ("fds", "is_own", "path")
 
@@ -49,11 +49,11 @@ class TrialDisk:
                 self._files[path] = _File(path, is_own=False)
 
     def as_disk(self) -> Disk:
-        """This disk, as whoever stores something knows it."""
+        """Return this disk as a `Disk`."""
         return self
 
     def close_all(self) -> None:
-        """Forget what was written."""
+        """Forget all that was written."""
         shutil.rmtree(self._own, ignore_errors=True)
 
     # --- files ----------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class TrialDisk:
         return os.path.join(self._own, str(self._made_count))
 
     def _make_own(self, fd: int) -> None:
-        """Have writes to an open file go to a copy of it, whoever has it open."""
+        """Redirect writes to an open file, through all its descriptors, to a copy of it."""
         with self._mutex:
             file = self._open[fd]
             if file.is_own:
@@ -109,7 +109,7 @@ class TrialDisk:
         return self._disk.pread(fd, size, offset)
 
     def fdatasync(self, fd: int) -> None:
-        """Nobody relies on it."""
+        """Sync nothing: no promise rests on a trial."""
 
     def preallocate(self, fd: int, *, offset: int, size: int) -> None:
         self.reserve(fd, offset + size)
@@ -183,7 +183,7 @@ class TrialDisk:
         return [name for name in names if name.startswith(path + os.sep)]
 
     def sync_dir(self, path: str) -> None:
-        """Nobody relies on it."""
+        """Sync nothing: no promise rests on a trial."""
 
     # --- the rest -------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class TrialDisk:
         return True
 
     def abandon(self) -> None:
-        """Nothing is lost by what is written after that."""
+        """Ignore it: no later write can do harm."""
 
     def reserve_files(self, count: int) -> None:
         self._disk.reserve_files(count)
@@ -219,7 +219,7 @@ class TrialDisk:
         return self._disk.random_bytes(size)
 
     def crash_point(self, name: str) -> None:
-        """Nothing to name."""
+        """Ignore the name."""
 
 
 def _not_found(path: str) -> FileNotFoundError:

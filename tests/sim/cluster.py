@@ -16,7 +16,7 @@ from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups.monitor import Monitor
 from streamd.node.stream_groups import stream_group
 from streamd.store.blocks import block_writer
-from streamd.store.blocks.tail_cache import HotBudget, HotTail
+from streamd.store.blocks.tail_cache import CacheBudget, TailCache
 from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
 from tests.sim.drain import Drain
@@ -539,9 +539,9 @@ def little_memory() -> Iterator[None]:
     """Have blocks written after a few messages, and read back from their files after some more."""
     with ExitStack() as stack:
         stack.enter_context(_set(block_writer, "FLUSH_BYTES", 4 * 1024))
-        stack.enter_context(_set(HotTail.__init__, "__defaults__", (8 * 1024,)))
-        few = dict(HotBudget.__init__.__kwdefaults__ or {}) | {"queue_bytes_max": 16 * 1024}
-        stack.enter_context(_set(HotBudget.__init__, "__kwdefaults__", few))
+        stack.enter_context(_set(TailCache.__init__, "__defaults__", (8 * 1024,)))
+        few = dict(CacheBudget.__init__.__kwdefaults__ or {}) | {"queue_bytes_max": 16 * 1024}
+        stack.enter_context(_set(CacheBudget.__init__, "__kwdefaults__", few))
         yield
 
 

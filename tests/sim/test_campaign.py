@@ -9,7 +9,7 @@ import pytest
 from streamd import limits
 from streamd.raft import log
 from streamd.store.blocks import block_writer, tail_cache
-from streamd.store.blocks.tail_cache import HotBudget
+from streamd.store.blocks.tail_cache import CacheBudget
 from streamd.store.wal.wal_writer import Writer
 from tests.sim.__main__ import DISKS, GROWTH, HARSH, SIZES, VARIED, run_seed, run_seeds
 
@@ -78,11 +78,11 @@ def test_no_promise_is_broken_where_memory_is_short(monkeypatch: pytest.MonkeyPa
     """Blocks are behind all the time, so that the log is held again and again (docs/adr/0028), and
     whoever keeps something that can be had from elsewhere has to give it up."""
     monkeypatch.setattr(block_writer, "FLUSH_BYTES", 1024)
-    defaults = HotBudget.__init__.__kwdefaults__
+    defaults = CacheBudget.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "gathered_bytes_max", 3000)
     monkeypatch.setitem(defaults, "queue_bytes_max", 4096)
-    monkeypatch.setattr(HotBudget.__init__, "__defaults__", (16 * 1024,))
+    monkeypatch.setattr(CacheBudget.__init__, "__defaults__", (16 * 1024,))
     monkeypatch.setattr(tail_cache, "CHUNK_SHARE_BYTES", 8 * 1024)
     monkeypatch.setattr(limits, "RAFT_WINDOWS_BYTES", 8 * 1024)
     monkeypatch.setattr(log, "RAFT_WINDOW_STEP_BYTES", 512)

@@ -22,7 +22,7 @@ from streamd.node.groups.snapshot_state import history_of
 from streamd.raft.history import LogPosition
 from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.snapshots import Snapshot
-from streamd.store.transfer.install import FileInstall
+from streamd.store.transfer.install import FileInstall, KeepEntries
 from streamd.store.transfer.install_buffered import MemoryInstall, StateInstall
 from streamd.store.transfer.source import FileSource, MemorySource
 from streamd.types import META_UID, Index, NodeId, Term, Uid
@@ -176,8 +176,7 @@ class CatchUps:
             close_live=close,
             keep_free_bytes=keep_free,
             may_adopt=uid not in self._void and uid not in self._differing,
-            look=partial(self._look, uid),
-            keep=partial(self._keep, uid),
+            keep=KeepEntries(partial(self._look, uid), partial(self._keep, uid)),
         )
 
     def _look(self, uid: Uid) -> Callable[[Snapshot], bool]:

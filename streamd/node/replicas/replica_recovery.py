@@ -29,7 +29,7 @@ from streamd.store.blocks.block_codec import BlockCodec
 from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.quarantine import quarantine, quarantines
 from streamd.store.blocks.stream_store import StreamStore
-from streamd.store.blocks.tail_cache import HotBudget
+from streamd.store.blocks.tail_cache import CacheBudget
 from streamd.store.disk import disk_error
 from streamd.store.transfer.install import (
     clear_marker,
@@ -79,7 +79,7 @@ class ReplicaRecovery:
         self._catch_ups = catch_ups
         self._codec = BlockCodec()
         self._seen: set[Uid] = set()  # opened by this process before
-        self._hot_budget = HotBudget(
+        self._hot_budget = CacheBudget(
             on_full=lambda: node.wal.hold(),
             on_room=lambda: node.wal.resume(),
             open_blocks=OpenBlocks(node.open_blocks_max),

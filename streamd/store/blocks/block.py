@@ -1,4 +1,4 @@
-"""Block files of one stream, as the block thread sees them: `N.blk`. Synchronous; no policy."""
+"""Block files of one stream, `N.blk`, for the block thread. Synchronous; no policy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from streamd.store.disk import Disk, is_refused, opened
 from streamd.types import Buffer, Index, Pieces, Uid
 
 HEADER_BYTES = 64
-OPEN_BLOCKS_MAX = 1024  # where nobody says how many files the process may open
+OPEN_BLOCKS_MAX = 1024  # unless the node sets another bound
 
 Write = tuple[int, int, bytes | Pieces, bool]
 """(block_no, offset, blob, is_seal): write `blob`; with is_seal it is the footer."""
 
 
 class OpenBlocks:
-    """Bounds how many block files of all streams are open to be written. For the block thread.
+    """Bound on the block files, of all streams, that are open to be written. For the block thread.
 
-    The least recently written one goes: it is synced and closed, and opened again when more is
-    appended to it. Closed without a sync, an error of its write-back might be told to nobody.
+    The least recently written file is synced and closed, and opened again when more is appended to
+    it. Closed without a sync, an error of its write-back might be reported to nobody.
     """
 
     def __init__(self, files_max: int = OPEN_BLOCKS_MAX) -> None:
@@ -31,7 +31,7 @@ class OpenBlocks:
         self._used: OrderedDict[tuple[BlockFiles, int], None] = OrderedDict()
 
     def use(self, files: BlockFiles, block_no: int) -> None:
-        """`block_no` is open and about to be written."""
+        """Count a block file that is open and about to be written."""
         key = (files, block_no)
         if key in self._used:
             self._used.move_to_end(key)
@@ -42,7 +42,7 @@ class OpenBlocks:
             oldest.settle(no)
 
     def forget(self, files: BlockFiles, block_no: int) -> None:
-        """It is closed."""
+        """Forget a block file that was closed."""
         self._used.pop((files, block_no), None)
 
     def __len__(self) -> int:
@@ -50,8 +50,10 @@ class OpenBlocks:
 
 
 class BlockFiles:
-    """Reads and writes block files. Files written since the last sync stay open for it, as far as
-    `open_blocks` lets them."""
+    """Reader and writer of the block files of one stream.
+
+    Files written since the last sync stay open for it, as far as `open_blocks` allows.
+    """
 
     def __init__(
         self, disk: Disk, directory: str, uid: Uid, open_blocks: OpenBlocks | None = None
@@ -65,10 +67,11 @@ class BlockFiles:
         self._is_dir_unsynced = False
 
     def path(self, block_no: int) -> str:
+        """Return the path of a block's file."""
         return os.path.join(self.directory, fmt.block_name(block_no))
 
     def sizes(self) -> dict[int, int]:
-        """Bytes of every block file there is."""
+        """Return the bytes of every block file."""
         found: dict[int, int] = {}
         for name in self._disk.listdir(self.directory):
             block_no = fmt.block_number(name)
@@ -78,7 +81,7 @@ class BlockFiles:
         return found
 
     def last_frame(self, block_no: int) -> Index:
-        """The log index of the frame that the block ends with; 0: it ends with something else."""
+        """Return the log index of the frame that the block ends with; 0 for any other end."""
         with opened(self._disk, self.path(block_no)) as fd:
             at = max(0, self._disk.size(fd) - fmt.RECORD_OVERHEAD_BYTES)
             blob = self._disk.pread(fd, fmt.RECORD_OVERHEAD_BYTES, at)
@@ -86,8 +89,10 @@ class BlockFiles:
         return record.seq if record is not None and record.type == fmt.FRAME else 0
 
     def write(self, writes: list[Write], *, past_cache: bool = False) -> None:
-        """Carry out `writes` in order: neighbours of one block in one system call. `past_cache`:
-        readers will not find them in memory (Disk.writev)."""
+        """Carry out `writes` in order: neighbours in one block are one system call.
+
+        With `past_cache` readers will not find the bytes in memory (`Disk.writev`).
+        """
         disk = self._disk
         self._check()
         at = 0
@@ -111,8 +116,11 @@ class BlockFiles:
                 self._close(block_no)
 
     def settle(self, block_no: int) -> None:
-        """Sync and close one file; others need its place. Whoever writes or syncs next hears of an
-        error: the stream that needs the place has nothing to do with it."""
+        """Sync and close one file, whose place another file needs.
+
+        An error is raised by the next write or sync of this stream: the stream that needs the place
+        has nothing to do with it.
+        """
         try:
             self._disk.fdatasync(self._unsynced[block_no])
         except OSError as err:
@@ -129,7 +137,7 @@ class BlockFiles:
             raise self._failure
 
     def sync(self) -> None:
-        """Everything written so far is durable when this returns."""
+        """Make everything written so far durable."""
         disk = self._disk
         self._check()
         for block_no, fd in list(self._unsynced.items()):
@@ -142,8 +150,8 @@ class BlockFiles:
         disk.crash_point("BLOCKS_DIR_SYNCED")
 
     def read(self, block_no: int, offset: int, size: int) -> bytes:
-        """Read about `size` bytes and return the whole, valid records they begin with: at least
-        one, however long it is."""
+        """Read about `size` bytes and return the whole, valid records at their head: at least one,
+        of any length."""
         with opened(self._disk, self.path(block_no)) as fd:
             try:
                 blob = self._disk.pread(fd, size, offset)
@@ -162,8 +170,10 @@ class BlockFiles:
         return blob if valid == len(blob) else blob[:valid]
 
     def read_spans(self, block_no: int, spans: list[tuple[int, int]], step: int) -> bytes:
-        """Return the records at `spans`, (offset, length) in ascending order, one behind another,
-        each verified; reads about `step` bytes at a time."""
+        """Return the records at `spans`, (offset, length) in ascending order, one behind another.
+
+        Each is verified. Reads about `step` bytes at a time.
+        """
         pieces: list[bytes] = []
         with opened(self._disk, self.path(block_no)) as fd:
             base, blob = 0, b""
@@ -184,8 +194,8 @@ class BlockFiles:
         return b"".join(pieces)
 
     def damaged_records(self, block_no: int, places: list[tuple[int, int, int]]) -> list[int]:
-        """Which records at (offset, length, crc), by their number in the list, can't be read or
-        are others."""
+        """Return the positions in `places`, (offset, length, crc) each, of unreadable or other
+        records."""
         try:
             fd = self._disk.open(self.path(block_no))
         except OSError as err:
@@ -249,12 +259,16 @@ class BlockFiles:
             self._is_dir_unsynced = True
 
     def close(self) -> None:
+        """Close all files, unsynced."""
         for block_no in list(self._unsynced):
             self._close(block_no)
 
     def _open_to_write(self, block_no: int, offset: int) -> int:
-        """Raises CorruptionError if the file lacks something of what was written before `offset`:
-        what would be written now would be behind a hole."""
+        """Open a block file to write at `offset`.
+
+        Raises CorruptionError if bytes before `offset` are missing: the write would be behind a
+        hole.
+        """
         fd = self._unsynced.get(block_no)
         if fd is None:
             path = self.path(block_no)

@@ -14,7 +14,7 @@ from streamd.store.blocks.record_format import (
 
 
 class BlockCodec:
-    """`machine.base.RecordCodec`, for those who may not import this room."""
+    """Implements `machine.base.RecordCodec` for callers that may not import this room."""
 
     encode_batch = staticmethod(encode_batch)
     encode_frame = staticmethod(encode_frame)

@@ -12,7 +12,7 @@ from streamd.store.blocks.block_verify import BlockRows, rows_of
 from streamd.store.blocks.block_writer import BlockWriter
 from streamd.store.blocks.record_format import block_name
 from streamd.store.blocks.stream_jobs import StreamJobs
-from streamd.store.blocks.tail_cache import ChunkCache, HotTail
+from streamd.store.blocks.tail_cache import ChunkCache, TailCache
 from streamd.store.disk import read_error
 from streamd.types import Uid
 
@@ -28,7 +28,7 @@ class BlockReader:
         files: BlockFiles,
         jobs: StreamJobs,
         writer: BlockWriter,
-        tail: HotTail,
+        tail: TailCache,
         chunks: ChunkCache,
     ) -> None:
         self._uid = uid

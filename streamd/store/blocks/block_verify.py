@@ -1,4 +1,4 @@
-"""Is a block what was written? Every record, the footer, and each against the other. Pure."""
+"""Verification of whole blocks: every record, the footer, and each against the other. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ assert fmt.RECORD_OVERHEAD_BYTES == 32  # 28 before the subject, of which `_unpa
 
 
 class BlockRows(NamedTuple):
-    """The messages that a block's records hold, dead ones too, in order."""
+    """Messages in a block's records, dead ones included, in order."""
 
     seqs: list[Seq]
     crcs: list[int]
@@ -29,8 +29,11 @@ class BlockRows(NamedTuple):
 
 
 def check_block(blob: bytes, uid: Uid, block_no: int) -> int:
-    """Raise CorruptionError unless all of `blob` is that block: header, records, a whole footer
-    or none. Returns where the records end. Does not compare the footer with the records."""
+    """Raise CorruptionError unless all of `blob` is that block; return where its records end.
+
+    A block is header, records, and a whole footer or none. The footer is not compared with the
+    records.
+    """
     fmt.check_block_header(blob, uid, block_no)
     end = HEADER_BYTES + fmt.verified_length(blob[HEADER_BYTES:])
     if end != len(blob):
@@ -39,7 +42,7 @@ def check_block(blob: bytes, uid: Uid, block_no: int) -> int:
 
 
 def rows_of(blob: bytes, uid: Uid, block_no: int) -> BlockRows:
-    """As `check_block`, and compare every record with what the footer says of it."""
+    """Check a block as `check_block`, and every record against the footer; return its rows."""
     fmt.check_block_header(blob, uid, block_no)
     seqs: list[Seq] = []
     crcs: list[int] = []
@@ -77,7 +80,7 @@ def rows_of(blob: bytes, uid: Uid, block_no: int) -> BlockRows:
 
 
 def _footer_of(blob: bytes, block_no: int, end: int) -> FooterColumns:
-    """The footer that must begin at `end` and be the rest of `blob`."""
+    """Return the footer that must begin at `end` and be the rest of `blob`."""
     try:
         footer = decode_footer(blob[end:])
     except CorruptionError as err:

@@ -13,7 +13,7 @@ from streamd.store.blocks.block import HEADER_BYTES, BlockExtents, BlockFiles, W
 from streamd.store.blocks.dead_blocks import DeadBlocks
 from streamd.store.blocks.record_format import REWRITTEN
 from streamd.store.blocks.stream_jobs import StreamJobs
-from streamd.store.blocks.tail_cache import ChunkCache, HotBudget, HotTail
+from streamd.store.blocks.tail_cache import CacheBudget, ChunkCache, TailCache
 from streamd.store.disk import disk_error
 
 APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import each other
@@ -30,9 +30,9 @@ class BlockWriter:
         jobs: StreamJobs,
         extents: BlockExtents,
         dead: DeadBlocks,
-        tail: HotTail,
+        tail: TailCache,
         chunks: ChunkCache,
-        budget: HotBudget,
+        budget: CacheBudget,
     ) -> None:
         self.unwritten_bytes = 0  # of what was given to `apply`: in memory, and in no file
         self.footers: dict[int, bytes] = {}  # of sealed blocks, until they are written

@@ -33,7 +33,7 @@ OPEN = "open"  # nobody here knows
 
 
 class TailFacts(NamedTuple):
-    """What the first line says."""
+    """First line of a file: the group and the entries that were set aside."""
 
     stream: str  # empty: the meta group
     group: Uid
@@ -50,7 +50,7 @@ class TailFacts(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """One file of `trash/`, without its records."""
+    """Entry of a listing of `trash/`: a file without its records."""
 
     path: str
     facts: TailFacts
@@ -60,17 +60,17 @@ class Tail(NamedTuple):
 
 
 def file_name(uid: Uid, first: Index, last: Index, chain: int) -> str:
-    """The same for the same entries: they are set aside once, however often that is tried."""
+    """Return the file name for entries: always the same, so that they are set aside once."""
     return f"{uid}{_INFIX}{first}-{last}-{chain:08x}{SUFFIX}"
 
 
 def is_tail(name: str) -> bool:
-    """True if a file of this name is a tail that is whole."""
+    """Return True for the name of a complete file of this kind."""
     return _INFIX in name and name.endswith(SUFFIX)
 
 
 def text_fields(**fields: bytes) -> dict[str, str]:
-    """Bytes as JSON has them: text as it is, all else in base64, under a name that says so."""
+    """Return bytes as JSON fields: text as it is, all else in base64 under a name that says so."""
     found: dict[str, str] = {}
     for name, value in fields.items():
         try:
@@ -81,7 +81,7 @@ def text_fields(**fields: bytes) -> dict[str, str]:
 
 
 def bytes_field(record: dict[str, Any], name: str) -> bytes:
-    """Inverse of `text_fields`, of one field; b"" if it is not there."""
+    """Return the inverse of `text_fields`, of one field; b"" if it is missing."""
     if f"{name}_base64" in record:
         return base64.b64decode(record[f"{name}_base64"])
     text: str = record.get(name, "")
@@ -109,7 +109,7 @@ class TailWriter:
         return os.path.join(self._directory, self._name)
 
     def begin(self) -> bool:
-        """Write the first line. False: the file is there, whole, from an earlier time."""
+        """Write the first line; return False if the file exists, complete, from an earlier time."""
         if self._disk.exists(self.path):
             return False
         tmp = self.path + _TMP
@@ -131,7 +131,7 @@ class TailWriter:
         self._put(lines)
 
     def finish(self) -> Tail:
-        """Write the last line; from then on the file has its name, durably."""
+        """Write the last line, and give the file its name, durably."""
         disk, path = self._disk, self.path
         counts = {
             "messages": self._messages,
@@ -164,7 +164,7 @@ class TailWriter:
 
 
 def read_tail(disk: Disk, path: str) -> Tail:
-    """What a file says of itself. Raises CorruptionError, OSError."""
+    """Read the first line of a file. Raises CorruptionError, OSError."""
     with opened(disk, path) as fd:
         size = disk.size(fd)
         head = disk.pread(fd, min(size, _END_BYTES), 0).partition(b"\n")[0]
@@ -178,7 +178,7 @@ def read_tail(disk: Disk, path: str) -> Tail:
 
 
 def parse_facts(line: dict[str, Any]) -> TailFacts:
-    """The first line. Raises ValueError, TypeError."""
+    """Decode the first line. Raises ValueError, TypeError."""
     fields = dict(line)
     if fields.pop("format", "") != FORMAT:
         raise ValueError(f"format {line.get('format')!r} is not {FORMAT!r}")
@@ -186,7 +186,7 @@ def parse_facts(line: dict[str, Any]) -> TailFacts:
 
 
 def tails_in(disk: Disk, directory: str) -> list[Tail]:
-    """All there are in `directory`. Those that can't be read are left out."""
+    """List the files in `directory`. Unreadable ones are left out."""
     found = []
     for name in sorted(filter(is_tail, disk.listdir(directory))):
         try:

@@ -1,4 +1,4 @@
-"""What a deleted stream leaves behind goes file by file."""
+"""Removal of a deleted stream's files, one file a job."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from streamd.store.disk import Disk, Thread
 
 
 def move_to_trash(disk: Disk, directory: str, trash_dir: str) -> None:
-    """Move a closed stream's directory, if it is there, to `trash_dir`, under its own name,
-    durably. Raises OSError."""
+    """Move a closed stream's directory, if it exists, to `trash_dir` under its own name, durably.
+    Raises OSError."""
     if not disk.exists(directory):
         return
     if not disk.exists(trash_dir):
@@ -26,9 +26,12 @@ def move_to_trash(disk: Disk, directory: str, trash_dir: str) -> None:
 
 
 class EmptyTrash:
-    """Removes a directory in `trash/` on the block thread, one block per job: what other streams
-    read and write comes in between, and while a file system frees a file, syncs of others wait.
-    What a stop or a failure leaves is removed after the next start; `on_failed` hears of one."""
+    """Removes a directory in `trash/` on the block thread, one block per job.
+
+    Reads and writes of other streams come in between; while a file system frees a file, syncs of
+    others wait. What a stop or a failure leaves is removed after the next start; `on_failed` is
+    called with a failure.
+    """
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class EmptyTrash:
         self._on_failed = on_failed
 
     def begin(self) -> None:
+        """Start the removal."""
         self._thread.submit(lambda: self._disk.listdir(self._path), self._listed)
 
     def _listed(self, names: Any) -> None:

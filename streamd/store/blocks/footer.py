@@ -10,6 +10,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from struct import Struct
 from typing import Any, Protocol
@@ -37,8 +38,8 @@ _TYPECODES = {array(code).itemsize: code for code in "BHIQ"}
 
 
 class ColumnsView(Protocol):
-    """What `encode_footer` reads. The same as machine.base.ColumnsView: rooms do not import each
-    other, and both sides are checked against their own copy."""
+    """Columns that `encode_footer` reads. The same as machine.base.ColumnsView: rooms do not import
+    each other, and both sides are checked against their own copy."""
 
     first_seq: Seq
     seqs: Any
@@ -53,9 +54,11 @@ class ColumnsView(Protocol):
 
 
 class Subjects(Sequence[bytes]):
-    """The subjects of a sealed block, as its footer has them: one behind another. Each is cut out
-    when it is asked for; as a list they would take five times the memory and most of the time that
-    a footer takes to read."""
+    """Subjects of a sealed block, one behind another as in its footer.
+
+    Each is cut out on demand: as a list they would take five times the memory and most of the time
+    that a footer takes to read.
+    """
 
     __slots__ = ("_blob", "_ends", "_sizes")
 
@@ -84,7 +87,7 @@ class Subjects(Sequence[bytes]):
             yield blob[start:end]
 
     def index(self, value: bytes, start: int = 0, stop: int | None = None) -> int:
-        """The place of `value`, which is there once at most; ValueError if it is not there."""
+        """Return the place of `value`, which occurs once at most. Raises ValueError."""
         ends, sizes = self._bounds(), self._sizes
         stop = len(sizes) if stop is None else min(stop, len(sizes))
         found = self._blob.find(value, ends[start - 1] if start else 0)
@@ -103,46 +106,20 @@ class Subjects(Sequence[bytes]):
         return self._ends
 
 
+@dataclass(slots=True, kw_only=True)
 class FooterColumns:
-    """The columns of one sealed block as its footer holds them: a `ColumnsView`."""
+    """Columns of one sealed block as its footer holds them: a `ColumnsView`."""
 
-    __slots__ = (
-        "base_ts",
-        "crcs",
-        "end_offset",
-        "first_seq",
-        "lengths",
-        "offsets",
-        "seqs",
-        "subject_ids",
-        "subjects",
-        "ts_deltas",
-    )
-
-    def __init__(
-        self,
-        *,
-        first_seq: Seq,
-        seqs: array[int] | None,
-        offsets: array[int],
-        lengths: array[int],
-        ts_deltas: array[int],
-        base_ts: int,
-        crcs: array[int],
-        subject_ids: array[int],
-        subjects: Sequence[bytes],
-        end_offset: int,
-    ) -> None:
-        self.first_seq = first_seq
-        self.seqs = seqs
-        self.offsets = offsets
-        self.lengths = lengths  # with the flag bits of machine.base on top
-        self.ts_deltas = ts_deltas
-        self.base_ts = base_ts
-        self.crcs = crcs
-        self.subject_ids = subject_ids
-        self.subjects = subjects
-        self.end_offset = end_offset
+    first_seq: Seq
+    seqs: array[int] | None
+    offsets: array[int]
+    lengths: array[int]  # with the flag bits of machine.base on top
+    ts_deltas: array[int]
+    base_ts: int
+    crcs: array[int]
+    subject_ids: array[int]
+    subjects: Sequence[bytes]
+    end_offset: int
 
 
 def encode_footer(columns: ColumnsView) -> bytes:
@@ -172,7 +149,7 @@ def encode_footer(columns: ColumnsView) -> bytes:
 
 
 def footer_length(trailer: bytes) -> int:
-    """Bytes of the footer that ends with `trailer` (a file's last bytes); 0: there is none."""
+    """Return the size of the footer that ends with `trailer`, a file's last bytes, or 0."""
     if len(trailer) < TRAILER_BYTES:
         return 0
     length, _, magic = _TRAILER.unpack(trailer[-TRAILER_BYTES:])
@@ -180,7 +157,7 @@ def footer_length(trailer: bytes) -> int:
 
 
 def decode_footer(footer: bytes) -> FooterColumns:
-    """Inverse of `encode_footer`. Raises CorruptionError."""
+    """Return the inverse of `encode_footer`. Raises CorruptionError."""
     record = memoryview(footer)[:-TRAILER_BYTES]
     if (
         len(footer) < RECORD_OVERHEAD_BYTES + TRAILER_BYTES

@@ -17,8 +17,10 @@ _MAGIC = b"STRDIDX1"
 
 
 def write_index(disk: Disk, directory: str, uid: Uid, index: Index, index_db: bytes) -> None:
-    """Put `index.db` beside the snapshot at `index`. A cache: not synced, but a torn or stale one
-    is told by its header."""
+    """Write `index.db` beside the snapshot at `index`.
+
+    A cache: not synced, for a torn or stale one is recognised by its header.
+    """
     header = _HEADER.pack(_MAGIC, uid, index, len(index_db), crc32c(index_db), 0)
     path = os.path.join(directory, _NAME)
     with opened(disk, path + ".tmp", create=True) as fd:
@@ -29,14 +31,14 @@ def write_index(disk: Disk, directory: str, uid: Uid, index: Index, index_db: by
 
 
 def remove_index(disk: Disk, directory: str) -> None:
-    """What `index.db` says is not so any more, whatever its stamp."""
+    """Void `index.db`, whatever its stamp."""
     path = os.path.join(directory, _NAME)
     if disk.exists(path):
         disk.unlink(path)
 
 
 def read_index(disk: Disk, directory: str, uid: Uid, index: Index) -> bytes | None:
-    """The `index.db` that was written with the snapshot at `index`, if it is there and whole."""
+    """Return the `index.db` written with the snapshot at `index`, or None if it is not whole."""
     try:
         blob = read_file(disk, os.path.join(directory, _NAME))
     except OSError:

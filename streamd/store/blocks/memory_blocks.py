@@ -21,7 +21,7 @@ from streamd.types import Index, Term, Uid
 
 
 class MemoryStreamStore:
-    """The same interface as `StreamStore`; everything is always in memory, nothing survives."""
+    """Store of a stream in memory, as `StreamStore` for one with files. Nothing survives."""
 
     def __init__(self, uid: Uid, *, keeps_snapshots: bool = False) -> None:
         self.uid = uid
@@ -52,10 +52,10 @@ class MemoryStreamStore:
                 self._footers.pop(block_no, None)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Return at once: no write waits."""
 
     def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
-        """See Blocks."""
+        """Return (base, blob) that hold the record at `offset`; see `BlockReader`."""
         offsets = self._offsets.get(block_no)
         if not offsets:
             return None
@@ -65,13 +65,13 @@ class MemoryStreamStore:
     def read_chunk(
         self, block_no: int, offset: int, min_bytes: int, done: Callable[[], None]
     ) -> None:
-        """Never needed: whatever is there is in memory."""
+        """Call `done` at once: everything is in memory."""
         done()
 
     def read_spans(
         self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
     ) -> None:
-        """See Blocks; `done` is called at once."""
+        """Call `done` at once with the records at `spans`; see `BlockReader`."""
         pieces = []
         for offset, length in spans:
             end = offset + length
@@ -86,11 +86,11 @@ class MemoryStreamStore:
         done(b"".join(pieces))
 
     def load_footer(self, block_no: int) -> bytes:
-        """See Blocks."""
+        """Return the footer of a sealed block."""
         return self._footers[block_no]
 
     def scan(self, block_no: int, end_offset: int = 0) -> Iterator[fmt.Record]:
-        """See Blocks."""
+        """Yield the records of a block in order."""
         for base, blob in zip(
             self._offsets.get(block_no, ()), self._blobs.get(block_no, ()), strict=True
         ):
@@ -108,7 +108,7 @@ class MemoryStreamStore:
         done: Callable[[], None],
         outline: Callable[[], bytes] | None = None,
     ) -> None:
-        """Nothing would survive a restart, so it is done at once; kept for peers, if at all."""
+        """Keep the snapshot for peers, if at all, and call `done` at once."""
         if self.keeps_snapshots:
             made = state() if callable(state) else state
             made_index = index_db() if callable(index_db) else index_db
@@ -125,16 +125,16 @@ class MemoryStreamStore:
     def load_snapshot(
         self, on_void: Callable[[str], object] = lambda fault: None
     ) -> LoadedSnapshot | None:
-        """The newest one that is kept, which may be one that was installed."""
+        """Return the newest snapshot that is kept, be it an installed one."""
         return self._saved
 
     @property
     def saved_index(self) -> Index:
-        """Of the snapshot that is kept; 0: there is none."""
+        """Index of the snapshot that is kept; 0: none is."""
         return self._saved.index if self._saved is not None else 0
 
     def image(self, block_no: int) -> bytes:
-        """A block of the kept snapshot, byte for byte as a file would hold it (or begin)."""
+        """Return a block of the kept snapshot, byte for byte as a file would hold it or begin."""
         found = self._saved_blocks.get(block_no)
         if found is None:
             raise CorruptionError(f"{block_name(block_no)} of stream {self.uid} is not in memory")
@@ -143,7 +143,7 @@ class MemoryStreamStore:
         return b"".join([header, *blobs[:count], footer])
 
     def install(self, snapshot: LoadedSnapshot, images: dict[int, bytes]) -> None:
-        """Hold what a peer sent instead of everything held so far: verified block images."""
+        """Replace everything held so far by what a peer sent: verified block images."""
         self.close()
         for block_no, image in sorted(images.items()):
             end = HEADER_BYTES + fmt.verified_length(image[HEADER_BYTES:])
@@ -155,7 +155,7 @@ class MemoryStreamStore:
         self._keep(snapshot)
 
     def verify(self, block_no: int, *, end_offset: int, is_sealed: bool) -> BlockRows:
-        """See StreamStore; of the live blocks."""
+        """Verify a live block; see `BlockReader`."""
         footer = self._footers.get(block_no, b"") if is_sealed else b""
         header = fmt.encode_block_header(self.uid, block_no)
         image = b"".join([header, *self._blobs.get(block_no, ()), footer])
@@ -182,7 +182,7 @@ class MemoryStreamStore:
                 self._footers.pop(found, None)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         self._offsets.clear()
         self._blobs.clear()
         self._footers.clear()
@@ -190,4 +190,4 @@ class MemoryStreamStore:
         self._saved_blocks = {}
 
     def move_to_trash(self, trash_dir: str) -> None:
-        """There is nothing to move."""
+        """Return at once: there is no directory."""

@@ -18,12 +18,12 @@ _NAME = "outline"
 
 
 def has_outline(disk: Disk, directory: str) -> bool:
-    """True if there is one, whole or not."""
+    """Return True if the file exists, whole or not."""
     return disk.exists(os.path.join(directory, _NAME))
 
 
 def write_outline(disk: Disk, directory: str, outline: Snapshot) -> None:
-    """Put `outline` in the place of the one before."""
+    """Replace the outline of a stream."""
     path = os.path.join(directory, _NAME)
     with opened(disk, path + TMP_SUFFIX, create=True) as fd:
         disk.truncate(fd, 0)
@@ -33,8 +33,10 @@ def write_outline(disk: Disk, directory: str, outline: Snapshot) -> None:
 
 
 def read_outline(disk: Disk, directory: str, uid: Uid) -> Snapshot | None:
-    """The outline of the stream; None: it is missing or not whole. Raises OSError if it may not be
-    read: then it is not lost."""
+    """Return the outline of a stream, or None if it is missing or not whole.
+
+    Raises OSError if the file may not be read now: then it is not lost.
+    """
     path = os.path.join(directory, _NAME)
     if not disk.exists(path):
         return None

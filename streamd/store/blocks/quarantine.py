@@ -13,9 +13,9 @@ _COPY_BYTES = 1024 * 1024
 
 
 def quarantine(disk: Disk, root: str, uid: Uid) -> str:
-    """Move a stream's damaged directory aside, durably, and return where to. Nothing is deleted.
+    """Move a stream's damaged directory aside, durably; return its new path.
 
-    Empty: there was no such directory. Synchronous; raises OSError.
+    Nothing is deleted. Returns "" if there was no such directory. Synchronous; raises OSError.
     """
     streams = os.path.join(root, "streams")
     source = os.path.join(streams, str(uid))
@@ -32,7 +32,7 @@ def quarantine(disk: Disk, root: str, uid: Uid) -> str:
 
 
 def trash_of(disk: Disk, root: str) -> str:
-    """The directory of what is set aside or deleted, made if somebody removed it."""
+    """Return the path of `trash/`, made if it was removed."""
     trash = os.path.join(root, "trash")
     if not disk.exists(trash):
         disk.mkdir(trash)
@@ -41,13 +41,13 @@ def trash_of(disk: Disk, root: str) -> str:
 
 
 def newest_quarantine(disk: Disk, root: str, uid: Uid) -> str:
-    """Where `quarantine` moved this stream last, or an empty string."""
+    """Return the path that `quarantine` moved this stream to last, or ""."""
     numbers = _numbers(disk, root, uid)
     return os.path.join(root, "trash", _name(uid, max(numbers))) if numbers else ""
 
 
 def quarantines(disk: Disk, root: str, uid: Uid) -> list[str]:
-    """Names in `trash/` of where it was moved, in that order."""
+    """Return the names in `trash/` that `quarantine` moved this stream to, oldest first."""
     return [_name(uid, number) for number in sorted(_numbers(disk, root, uid))]
 
 
@@ -66,7 +66,7 @@ def _numbers(disk: Disk, root: str, uid: Uid) -> list[int]:
 
 
 def free_name(disk: Disk, directory: str, stem: str) -> str:
-    """The first of `<stem>-1`, `<stem>-2`, ... that is not in `directory` yet, as a path."""
+    """Return the first path of `<stem>-1`, `<stem>-2`, ... that is free in `directory`."""
     number = 1
     while disk.exists(os.path.join(directory, f"{stem}-{number}")):
         number += 1
@@ -74,8 +74,10 @@ def free_name(disk: Disk, directory: str, stem: str) -> str:
 
 
 def keep_ends(disk: Disk, root: str, uid: Uid, tail: tuple[int, int]) -> str:
-    """Copy the blocks that hold something after `tail` (block, offset) to `trash/`, whole; return
-    where to. Empty: there are none. Synchronous; raises OSError."""
+    """Copy the blocks that hold something after `tail` (block, offset) to `trash/`, whole.
+
+    Returns the path of the copies, or "" if there are none. Synchronous; raises OSError.
+    """
     source, trash = os.path.join(root, "streams", str(uid)), trash_of(disk, root)
     numbers = {name: block_number(name) for name in disk.listdir(source)}
     names = []
@@ -97,8 +99,10 @@ def keep_ends(disk: Disk, root: str, uid: Uid, tail: tuple[int, int]) -> str:
 
 
 def keep_block(disk: Disk, root: str, uid: Uid, name: str) -> str:
-    """Move a damaged block's file to `trash/`, durably, with every byte, also those that can't be
-    read now; return where to. Synchronous; raises OSError."""
+    """Move a damaged block's file to `trash/`, durably; return its new path.
+
+    Every byte is kept, also those that can't be read now. Synchronous; raises OSError.
+    """
     source, trash = os.path.join(root, "streams", str(uid)), trash_of(disk, root)
     target = free_name(disk, trash, f"{uid}-lost")
     disk.mkdir(target)
@@ -111,7 +115,7 @@ def keep_block(disk: Disk, root: str, uid: Uid, name: str) -> str:
 
 
 def kept_block(disk: Disk, root: str, uid: Uid, name: str) -> str:
-    """Where `keep_block` moved this block last, or an empty string."""
+    """Return the path that `keep_block` moved this block to last, or ""."""
     trash, path = os.path.join(root, "trash"), ""
     for number in itertools.count(1):
         directory = os.path.join(trash, f"{uid}-lost-{number}")

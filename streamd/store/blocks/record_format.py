@@ -44,7 +44,7 @@ assert RECORD_HEADER_BYTES + _CRC.size == RECORD_OVERHEAD_BYTES
 
 
 class Record(NamedTuple):
-    """One record as `scan` finds it. `payload` of a tombstone holds its ranges: `ranges_of`."""
+    """Record of a block, as `scan` yields it. A tombstone's payload is ranges: `ranges_of`."""
 
     type: int
     offset: int  # in the block
@@ -64,7 +64,7 @@ class Record(NamedTuple):
 def _layout(
     subject_size: int, headers_size: int, payload_size: int
 ) -> tuple[Callable[..., bytes], bytes, Callable[[bytes, int], bytes]]:
-    """How to make a message record of these sizes: (pack body, its first 12 bytes, add the crc).
+    """Return functions for message records of these sizes: (pack body, first 12 bytes, add crc).
 
     One `Struct` that takes all fields beats a header and three concatenations; most batches hold
     messages of few sizes.
@@ -141,7 +141,7 @@ def _encode_large(
 
 
 def encode_record(kind: int, seq: int, ts: int, payload: bytes) -> bytes:
-    """A record of any type but a message: it has no subject and no headers."""
+    """Return a record of any type but a message: without subject and headers."""
     body = _pack_header(RECORD_OVERHEAD_BYTES + len(payload), kind, 0, 0, 0, seq, ts) + payload
     return body + _pack_crc(crc32c(body))
 
@@ -234,12 +234,12 @@ def verify_at(blob: bytes | memoryview, pos: int) -> int:
 
 
 def crc_of(record: bytes) -> int:
-    """The crc32c that a whole record ends with."""
+    """Return the crc32c that a whole record ends with."""
     return int.from_bytes(record[-4:], "little")
 
 
 def stated_length(blob: bytes) -> int:
-    """What the record at the head of `blob` says of its own length, unverified; 0: cut off."""
+    """Return the length that the record at the head of `blob` claims, unverified; 0: cut off."""
     return int(_unpack_length_and_type(blob, 0)[0]) if len(blob) >= RECORD_OVERHEAD_BYTES else 0
 
 
@@ -291,14 +291,14 @@ def scan(blob: bytes, base: int = 0) -> Iterator[Record]:
 
 
 def ranges_of(record: Record) -> list[tuple[Seq, Seq]]:
-    """The inclusive seq ranges that a tombstone deletes, or that a skip used up."""
+    """Return the inclusive seq ranges that a tombstone deletes, or that a skip used up."""
     if record.type == SKIP:
         return [(record.seq, _RANGE.unpack(record.payload)[0])]
     return [(first, last) for first, last in _RANGE.iter_unpack(record.payload)]
 
 
 def index_of(record: Record) -> Index:
-    """The log index that a frame, tombstone or skip names; 0 for a message."""
+    """Return the log index that a frame, tombstone or skip names; 0 for a message."""
     if record.type == SKIP:
         return int(_RANGE.unpack(record.payload)[1])
     return 0 if record.type == MSG else record.seq
@@ -315,14 +315,14 @@ _BLOCK_HEADER = Struct("<8sIIQQ28s")
 
 
 def block_name(block_no: int) -> str:
-    """`17.blk`; `r1234.blk`: rewritten by the log entry 1234, in the place of others."""
+    """Return the file name of a block: `17.blk`; `r1234.blk` if entry 1234 rewrote it."""
     if block_no >= REWRITTEN:
         return f"r{block_no - REWRITTEN}{BLOCK_SUFFIX}"
     return f"{block_no}{BLOCK_SUFFIX}"
 
 
 def block_number(name: str) -> int | None:
-    """Inverse of `block_name`; None for the name of any other file."""
+    """Return the inverse of `block_name`; None for any other name."""
     found = _BLOCK_NAME.fullmatch(name)
     if found is None:
         return None
@@ -331,7 +331,7 @@ def block_number(name: str) -> int | None:
 
 
 def encode_block_header(uid: Uid, block_no: int) -> bytes:
-    """The first 64 bytes of a block file."""
+    """Return the first 64 bytes of a block file."""
     body = _BLOCK_HEADER.pack(BLOCK_MAGIC, BLOCK_VERSION, 0, uid, block_no, b"")
     return body + _pack_crc(crc32c(body))
 

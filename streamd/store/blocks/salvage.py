@@ -1,4 +1,4 @@
-"""What a damaged block file still gives: each record that is whole, wherever it stands.
+"""Salvage of a damaged block file: each record that is whole, at any place in it.
 
 For a block of which neither the footer nor the records, read in order, say what it held, and for a
 stream that is rebuilt from its blocks; only once a loss is accepted. Nothing here is for the way a
@@ -24,8 +24,10 @@ _find_mark = re.compile(rb"\x01\x00|[\x02-\x04]\x00{7}").search
 
 
 def read_left(disk: Disk, path: str) -> bytes:
-    """The file's bytes, with zeros where the disk gives none; empty if it is not there. Raises
-    OSError if it can't be opened: who may not read a file must not take it for lost."""
+    """Return a file's bytes, with zeros for unreadable ones; b"" if the file is missing.
+
+    Raises OSError if the file can't be opened: a file that may not be read is not lost.
+    """
     try:
         fd = disk.open(path)
     except FileNotFoundError:
@@ -46,8 +48,7 @@ def read_left(disk: Disk, path: str) -> bytes:
 
 
 def whole_records(blob: bytes) -> Iterator[tuple[int, int]]:
-    """(offset, length) of each whole record, in the order in which they stand; what is between
-    them is damaged."""
+    """Return (offset, length) of each whole record, in file order; bytes in between are damaged."""
     pos = min(HEADER_BYTES, len(blob))
     while pos < len(blob):
         length = fmt.verify_at(blob, pos)
@@ -62,7 +63,7 @@ def whole_records(blob: bytes) -> Iterator[tuple[int, int]]:
 
 
 def whole_messages(blob: bytes) -> Iterator[tuple[Seq, int, bytes]]:
-    """(seq, time, record) of each whole message record, in the order in which they stand."""
+    """Yield (seq, time, record) of each whole message record, in file order."""
     for pos, length in whole_records(blob):
         if blob[pos + 4] == fmt.MSG:
             seq, ts, _, _, _ = fmt.decode_fields(blob, pos)
@@ -70,8 +71,8 @@ def whole_messages(blob: bytes) -> Iterator[tuple[Seq, int, bytes]]:
 
 
 def block_of(blob: bytes, uid: Uid, block_no: int, is_wanted: Callable[[Seq, int], bool]) -> bytes:
-    """A block without footer that holds the whole messages of a damaged one, if their seqs ascend
-    and `is_wanted` (seq, time). The header alone: there are none."""
+    """Return a block without footer that holds the whole messages of a damaged one, if their seqs
+    ascend and `is_wanted` (seq, time); the header alone if there are none."""
     parts = [fmt.encode_block_header(uid, block_no)]
     last: Seq = 0
     for seq, ts, record in whole_messages(blob):
@@ -82,7 +83,7 @@ def block_of(blob: bytes, uid: Uid, block_no: int, is_wanted: Callable[[Seq, int
 
 
 class Harvest(NamedTuple):
-    """What a block's file gives."""
+    """Whole records of a block's file, in summary."""
 
     ranges: list[tuple[Seq, Seq]]  # seqs of its messages, inclusive
     first_ts: int
@@ -103,17 +104,17 @@ class Harvest(NamedTuple):
 
     @property
     def seqs(self) -> list[Seq]:
-        """Of its messages, one for each of `crcs`."""
+        """Digest of its messages, one for each of `crcs`."""
         return [seq for first, last in self.ranges for seq in range(first, last + 1)]
 
     @property
     def is_torn(self) -> bool:
-        """True if all is whole up to some place, and nothing is behind it."""
+        """True if every byte up to some place is whole, and nothing is behind it."""
         return not self.is_whole and [at for at, _ in self.pieces] == [HEADER_BYTES]
 
     @property
     def left_bytes(self) -> int:
-        """Of a block that holds the pieces."""
+        """Size of a block that holds the pieces."""
         return HEADER_BYTES + sum(size for _, size in self.pieces)
 
 
@@ -176,13 +177,13 @@ def harvest(blob: bytes, uid: Uid, block_no: int, *, upto: Index = 1 << 63) -> H
 
 
 def records_of(blob: bytes) -> Iterator[fmt.Record]:
-    """Each whole record, in the order in which they stand."""
+    """Yield each whole record, in file order."""
     for pos, length in whole_records(blob):
         yield next(fmt.scan(blob[pos : pos + length], pos))
 
 
 def _is_whole(blob: bytes, uid: Uid, block_no: int, end: int) -> tuple[bool, bool]:
-    """Is the file whole, and is it sealed?"""
+    """Return (the file is whole, it is sealed)."""
     try:
         rows = rows_of(blob, uid, block_no)
     except CorruptionError:
@@ -191,7 +192,7 @@ def _is_whole(blob: bytes, uid: Uid, block_no: int, end: int) -> tuple[bool, boo
 
 
 def left_of(blob: bytes, uid: Uid, block_no: int, pieces: list[tuple[int, int]]) -> bytes:
-    """A block without footer that holds these pieces of another."""
+    """Return a block without footer that holds these pieces of another."""
     parts = [fmt.encode_block_header(uid, block_no)]
     parts += [blob[at : at + size] for at, size in pieces]
     return b"".join(parts)

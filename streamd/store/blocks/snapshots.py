@@ -29,7 +29,7 @@ TMP_SUFFIX = ".tmp"
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot file holds."""
+    """Content of a snapshot file."""
 
     group: Uid
     index: Index  # type: ignore[assignment]
@@ -41,7 +41,7 @@ class Snapshot(NamedTuple):
 
 
 class SnapshotCheck(NamedTuple):
-    """What was read of a file, and what is wrong with it."""
+    """Result of reading a file: its size and its fault."""
 
     size: int  # bytes
     fault: str  # empty: nothing
@@ -70,7 +70,7 @@ def encode(snapshot: Snapshot) -> bytes:
 
 
 def decode(blob: bytes, *, name: str, group: Uid) -> Snapshot:
-    """Inverse of `encode`. Raises CorruptionError, naming the file."""
+    """Return the inverse of `encode`. Raises CorruptionError, naming the file."""
     at = _HEADER.size + _DIGEST_BYTES
     if len(blob) < at:
         raise CorruptionError(f"{name}: a snapshot of {len(blob)} bytes is cut off")
@@ -99,14 +99,15 @@ def decode(blob: bytes, *, name: str, group: Uid) -> Snapshot:
 
 
 def write_file(disk: Disk, directory: str, name: str, parts: list[bytes], *, point: str) -> None:
-    """Put a whole file under `name`, atomically and durably. Crash points begin with `point`."""
+    """Write a whole file under `name`, atomically and durably. Crash points begin with `point`."""
     tmp = name + TMP_SUFFIX
     write_tmp(disk, directory, tmp, parts, point=point)
     put_in_place(disk, directory, tmp, name, point=point)
 
 
 def write_tmp(disk: Disk, directory: str, tmp: str, parts: list[bytes], *, point: str) -> None:
-    """The first half of `write_file`, and what of it needs room: a synced file of no account."""
+    """Write and sync the temporary file: all of `write_file` that needs room. It counts for
+    nothing."""
     with opened(disk, os.path.join(directory, tmp), create=True) as fd:
         disk.truncate(fd, 0)
         disk.writev(fd, parts, 0)
@@ -117,7 +118,7 @@ def write_tmp(disk: Disk, directory: str, tmp: str, parts: list[bytes], *, point
 
 
 def put_in_place(disk: Disk, directory: str, tmp: str, name: str, *, point: str) -> None:
-    """The second half of `write_file`: from here on the file counts."""
+    """Rename the temporary file, durably: from here on the file counts."""
     disk.replace(os.path.join(directory, tmp), os.path.join(directory, name))
     disk.crash_point(f"{point}_RENAMED")
     disk.sync_dir(directory)  # without this the rename itself may be lost
@@ -125,7 +126,7 @@ def put_in_place(disk: Disk, directory: str, tmp: str, name: str, *, point: str)
 
 
 def read_file(disk: Disk, path: str) -> bytes:
-    """The whole of a file."""
+    """Return all bytes of a file."""
     with opened(disk, path) as fd:
         return disk.pread(fd, disk.size(fd), 0)
 
@@ -149,7 +150,7 @@ class SnapshotFile:
 
     @classmethod
     def adopt(cls, disk: Disk, directory: str, tmp: str, name: str, *, index: Index) -> None:
-        """Make it count, durably; then remove all but it and the one before it."""
+        """Make a prepared snapshot count, durably; then remove all but it and the one before it."""
         file_name = f"{name}-{index:016x}{cls.SUFFIX}"
         put_in_place(disk, directory, tmp, file_name, point="SNAPSHOT")
         for old in cls.names(disk, directory, name)[2:]:
@@ -158,7 +159,7 @@ class SnapshotFile:
 
     @classmethod
     def names(cls, disk: Disk, directory: str, name: str) -> list[str]:
-        """Names of the generations, newest first. Whatever else lies there is none of them."""
+        """Return the names of the generations, newest first. Other files are none of them."""
         pattern = re.compile(rf"{re.escape(name)}-[0-9a-f]{{16}}{re.escape(cls.SUFFIX)}")
         found = [entry for entry in disk.listdir(directory) if pattern.fullmatch(entry)]
         return sorted(found, reverse=True)
@@ -201,8 +202,11 @@ class SnapshotFile:
     def check(
         cls, disk: Disk, directory: str, name: str, *, group: Uid, index: Index
     ) -> SnapshotCheck:
-        """Read the newest generation. It is at fault if it does not verify, can't be read, or is
-        of before `index`, where one was saved. Raises ReadError if that can't be said now."""
+        """Read the newest generation and return its fault, if any.
+
+        It is at fault if it does not verify, can't be read, or is older than `index`, where one was
+        saved. Raises ReadError if that can't be said now.
+        """
         size, found = 0, 0
         try:
             names = cls.names(disk, directory, name)

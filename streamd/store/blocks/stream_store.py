@@ -17,7 +17,7 @@ from streamd.store.blocks.outline import has_outline, write_outline
 from streamd.store.blocks.record_format import REWRITTEN, block_name
 from streamd.store.blocks.snapshots import Snapshot, SnapshotCheck, SnapshotFile, write_file
 from streamd.store.blocks.stream_jobs import StreamJobs
-from streamd.store.blocks.tail_cache import ChunkCache, HotBudget, HotTail
+from streamd.store.blocks.tail_cache import CacheBudget, ChunkCache, TailCache
 from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.file_names import remove_unfinished
 from streamd.types import Index, Term, Uid
@@ -56,7 +56,7 @@ class StreamStore:
     """
 
     def __init__(
-        self, disk: Disk, directory: str, uid: Uid, thread: Thread, budget: HotBudget
+        self, disk: Disk, directory: str, uid: Uid, thread: Thread, budget: CacheBudget
     ) -> None:
         self.uid = uid
         self.directory = directory
@@ -65,7 +65,7 @@ class StreamStore:
         self._files = BlockFiles(disk, directory, uid, budget.open_blocks)
         self._extents = BlockExtents(self._files)
         self._dead = DeadBlocks(disk, self._files, self._jobs)
-        self._tail = HotTail(budget)
+        self._tail = TailCache(budget)
         self._chunks = ChunkCache(budget.chunks)
         self._writer = BlockWriter(
             self._files, self._jobs, self._extents, self._dead, self._tail, self._chunks, budget
@@ -93,7 +93,7 @@ class StreamStore:
         uid: Uid,
         thread: Thread,
         *,
-        budget: HotBudget | None = None,
+        budget: CacheBudget | None = None,
         on_error: Callable[[StreamdError], None] | None = None,
     ) -> StreamStore:
         """Open or make the directory.
@@ -109,7 +109,7 @@ class StreamStore:
                 disk.mkdir(directory)
                 disk.sync_dir(parent)
             remove_unfinished(disk, directory)
-            store = cls(disk, directory, uid, thread, budget or HotBudget())
+            store = cls(disk, directory, uid, thread, budget or CacheBudget())
         except OSError as err:
             raise disk_error("opening a stream", directory, err) from err
         if on_error is not None:

@@ -1,7 +1,7 @@
-"""Recent bytes of a stream's blocks in memory: what live readers read, and what is not written.
+"""Recent bytes of a stream's blocks in memory, for live readers and until they are written.
 
-`HotTail` holds the newest blobs of one stream, exactly as they were appended; `HotBudget` bounds
-what all streams of a node hold together; `ChunkCache` keeps a few chunks read back from disk.
+`TailCache` holds the newest blobs of one stream, exactly as they were appended; `CacheBudget`
+bounds what all streams of a node hold together; `ChunkCache` keeps chunks read back from disk.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from streamd.memory_share import MemoryShare
 from streamd.store.blocks.block import OpenBlocks
 from streamd.types import Pieces
 
-HOT_TAIL_BYTES = 8 * 1024 * 1024  # per stream: about what a live reader may lag and touch no disk
-HOT_BUDGET_BYTES = 96 * 1024 * 1024  # per node
+TAIL_BYTES = 8 * 1024 * 1024  # per stream: about what a live reader may lag and touch no disk
+BUDGET_BYTES = 96 * 1024 * 1024  # per node
 GATHERED_BYTES_MAX = 64 * 1024 * 1024  # per node, waiting for more to be written with
 QUEUE_BYTES_MAX = 128 * 1024 * 1024  # per node, to be written: more, and the log has to wait
 CHUNK_CACHE_BYTES = 4 * 1024 * 1024  # per stream: some replaying readers, each at its own place
@@ -24,25 +24,28 @@ CHUNK_SHARE_BYTES = 64 * 1024 * 1024  # per node
 
 
 def _nothing() -> None:
-    """Nobody waits."""
+    """Ignore that the queue is full or has room."""
 
 
 class Gatherer(Protocol):
+    """Writer of one stream that gathers bytes."""
+
     def flush(self) -> None:
         """Hand what was gathered to the block thread."""
 
 
-class HotBudget:
-    """Shared by the tails of a node: takes memory from those that were not appended to lately.
+class CacheBudget:
+    """Bound on what the tail caches and writers of a node hold together.
 
-    What is not in its file can't be taken. Who gathers what longest has to hand it on when all have
-    more than `gathered_bytes_max`. `on_full` is called when more than `queue_bytes_max` wait for
-    the disk, and `on_room` when they no longer do.
+    Memory is taken from the caches that were not appended to lately; bytes that are not in their
+    file yet can't be taken. When all gather more than `gathered_bytes_max`, the writer that has
+    gathered longest has to flush. `on_full` is called when more than `queue_bytes_max` wait for the
+    disk, and `on_room` when they no longer do.
     """
 
     def __init__(
         self,
-        bytes_max: int = HOT_BUDGET_BYTES,
+        bytes_max: int = BUDGET_BYTES,
         *,
         gathered_bytes_max: int = GATHERED_BYTES_MAX,
         queue_bytes_max: int = QUEUE_BYTES_MAX,
@@ -58,36 +61,37 @@ class HotBudget:
         self.chunks = MemoryShare(CHUNK_SHARE_BYTES)  # read back, by the streams' chunk caches
         self.gathered = 0
         self.queued = 0
-        self._gathering: dict[Gatherer, None] = {}  # who began longest ago first
+        self._gathering: dict[Gatherer, None] = {}  # the one that began longest ago first
         self._on_full = on_full
         self._on_room = on_room
-        # That have something to give, for it is in a file; least recently appended first.
-        self._tails: OrderedDict[HotTail, None] = OrderedDict()
+        # Caches with bytes that are in a file; least recently appended first.
+        self._tails: OrderedDict[TailCache, None] = OrderedDict()
 
-    def touch(self, tail: HotTail) -> None:
-        """`tail` grew: it is the last to shrink."""
+    def touch(self, tail: TailCache) -> None:
+        """Note that `tail` grew: it is the last to shrink."""
         tails = self._tails
         if tail in tails:
             tails.move_to_end(tail)
         while self.used > self.bytes_max and tails:
             tails.popitem(last=False)[0].evict(0)
 
-    def wrote(self, tail: HotTail) -> None:
-        """More of `tail` is in its file."""
+    def wrote(self, tail: TailCache) -> None:
+        """Note that more of `tail` is in its file."""
         self._tails.setdefault(tail)
 
-    def forget(self, tail: HotTail) -> None:
+    def forget(self, tail: TailCache) -> None:
+        """Forget a cache that was cleared."""
         self._tails.pop(tail, None)
 
     def gather(self, gatherer: Gatherer, size: int) -> None:
-        """`size` bytes more wait to be handed to the block thread."""
+        """Count `size` bytes more that wait to be handed to the block thread."""
         self._gathering.setdefault(gatherer)
         self.gathered += size
         while self.gathered > self.gathered_bytes_max:
             next(iter(self._gathering)).flush()
 
     def enqueue(self, gatherer: Gatherer, size: int) -> None:
-        """All `size` bytes that were gathered were handed to the block thread."""
+        """Count the hand-over of all `size` gathered bytes to the block thread."""
         self._gathering.pop(gatherer, None)
         self.gathered -= size
         was_full = self.queued > self.queue_bytes_max
@@ -96,15 +100,15 @@ class HotBudget:
             self._on_full()
 
     def dequeue(self, size: int) -> None:
-        """They are written, or never will be."""
+        """Count `size` bytes as written, or as never to be written."""
         was_full = self.queued > self.queue_bytes_max
         self.queued -= size
         if was_full and self.queued <= self.queue_bytes_max:
             self._on_room()
 
 
-class _HotBlock:
-    """The tail of one block: blobs with increasing offsets, without gaps."""
+class _BlockTail:
+    """Newest blobs of one block, with increasing offsets, without gaps."""
 
     __slots__ = ("blobs", "offsets")
 
@@ -113,15 +117,15 @@ class _HotBlock:
         self.blobs: list[bytes | Pieces] = []
 
 
-class HotTail:
-    """The newest blobs of one stream. Never lets go of one that is not yet in its file."""
+class TailCache:
+    """Newest blobs of one stream. A blob that is not yet in its file is never evicted."""
 
     __slots__ = ("_blocks", "_budget", "_bytes_max", "_written", "byte_count")
 
-    def __init__(self, budget: HotBudget, bytes_max: int = HOT_TAIL_BYTES) -> None:
+    def __init__(self, budget: CacheBudget, bytes_max: int = TAIL_BYTES) -> None:
         self._budget = budget
         self._bytes_max = bytes_max
-        self._blocks: dict[int, _HotBlock] = {}  # in increasing block_no
+        self._blocks: dict[int, _BlockTail] = {}  # in increasing block_no
         self._written = (0, 0)  # all before this (block_no, offset) is in its file
         self.byte_count = 0
 
@@ -129,7 +133,7 @@ class HotTail:
         """Hold `blob`, which follows everything held so far."""
         block = self._blocks.get(block_no)
         if block is None:
-            block = self._blocks[block_no] = _HotBlock()
+            block = self._blocks[block_no] = _BlockTail()
         block.offsets.append(offset)
         block.blobs.append(blob)
         size = len(blob)
@@ -152,20 +156,20 @@ class HotTail:
         blob = block.blobs[at]
         if offset >= base + len(blob):
             return None
-        if isinstance(blob, Pieces):  # the first who reads it
+        if isinstance(blob, Pieces):  # read for the first time
             blob = block.blobs[at] = bytes(blob)
         return base, blob
 
     def wrote(self, block_no: int, end: int) -> None:
-        """Everything up to `end` of `block_no` is in its file now."""
+        """Note that everything up to `end` of `block_no` is in its file."""
         self._written = max(self._written, (block_no, end))
-        if self.byte_count:  # else it gave all that up, or is closed
+        if self.byte_count:  # else all was evicted, or the stream is closed
             self._budget.wrote(self)
         if self.byte_count > self._bytes_max or self._budget.used > self._budget.bytes_max:
             self.evict(self._bytes_max * 3 // 4)
 
     def evict(self, keep_bytes: int) -> None:
-        """Let go of the oldest written blobs until `keep_bytes` are left."""
+        """Evict the oldest written blobs until `keep_bytes` are left."""
         excess = self.byte_count - keep_bytes
         freed = 0
         for block_no in list(self._blocks):
@@ -191,7 +195,7 @@ class HotTail:
         self._budget.used -= freed
 
     def drop(self, block_no: int) -> None:
-        """The block is dead."""
+        """Drop a dead block."""
         block = self._blocks.pop(block_no, None)
         if block is not None:
             size = sum(map(len, block.blobs))
@@ -199,7 +203,7 @@ class HotTail:
             self._budget.used -= size
 
     def clear(self) -> None:
-        """Let go of everything: the stream is closed."""
+        """Drop everything: the stream is closed."""
         self._blocks.clear()
         self._budget.used -= self.byte_count
         self.byte_count = 0
@@ -207,7 +211,7 @@ class HotTail:
 
 
 class ChunkCache:
-    """Chunks read back from blocks, the least recently used ones first to go."""
+    """Chunks read back from blocks; the least recently used are evicted first."""
 
     __slots__ = ("_bases", "_bytes_max", "_chunks", "_share", "byte_count")
 
@@ -230,8 +234,8 @@ class ChunkCache:
         self._share.note(self, self.byte_count)
 
     def give_up(self) -> int:
-        """Keep the newest chunk only, for who asked for it may not have seen it yet; the next time
-        let go of that as well."""
+        """Evict all but the newest chunk, for its reader may not have seen it yet; the next time
+        that as well."""
         kept = 1 if len(self._chunks) > 1 else 0
         while len(self._chunks) > kept:
             self._remove(next(iter(self._chunks)))
@@ -253,12 +257,12 @@ class ChunkCache:
         return base, blob
 
     def drop(self, block_no: int) -> None:
-        """The block is dead."""
+        """Drop a dead block."""
         for base in list(self._bases.get(block_no, ())):
             self._remove((block_no, base))
 
     def clear(self) -> None:
-        """Let go of everything: the stream is closed."""
+        """Drop everything: the stream is closed."""
         self._chunks.clear()
         self._bases.clear()
         self.byte_count = 0

@@ -1,4 +1,4 @@
-"""Where a fetched snapshot is put together, and how it takes the place of what was there.
+"""Install of a fetched snapshot: it is put together, then replaces the directory that was there.
 
     streams/<uid>.catchup/   files as they come: `<n>.part`, then `<n>.blk`, `state`, `index`
     ... + stream-<i>.snap, index.db, `manifest`      complete: the last one written says so
@@ -13,7 +13,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -37,16 +38,16 @@ _NAMES = {STATE_NO: "state", INDEX_NO: "index"}
 
 
 def catchup_uid(name: str) -> Uid | None:
-    """The stream whose install the directory `name` of `streams/` is; None for any other."""
+    """Return the stream whose install the directory `name` of `streams/` is; None for any other."""
     stem = name.removesuffix(SUFFIX)
     return int(stem) if stem != name and stem.isdigit() else None
 
 
 def finish_install(disk: Disk, root: str, uid: Uid) -> Manifest | None:
-    """Let a complete `<uid>.catchup` take its place. Synchronous; may be repeated at any point.
+    """Move a complete `<uid>.catchup` into place. Synchronous; may be repeated at any point.
 
-    None: there is none, or it is not complete and stays for resuming, or the group got past it
-    by its log (then it goes: nothing that was acked may be set back). Raises OSError,
+    None: there is none, or it is not complete and stays for resuming, or the group got past it by
+    its log (then it is removed: nothing that was acked may be set back). Raises OSError,
     CorruptionError.
     """
     streams = os.path.join(root, "streams")
@@ -79,7 +80,7 @@ def finish_install(disk: Disk, root: str, uid: Uid) -> Manifest | None:
 
 
 def _newest_index(disk: Disk, directory: str, uid: Uid) -> Index:
-    """Of the newest good snapshot in `directory`; 0: there is none."""
+    """Return the index of the newest good snapshot in `directory`; 0: there is none."""
     try:
         found = SnapshotFile.load(disk, directory, "stream", group=uid)
     except CorruptionError:
@@ -88,7 +89,7 @@ def _newest_index(disk: Disk, directory: str, uid: Uid) -> Index:
 
 
 def read_marker(disk: Disk, directory: str, uid: Uid) -> Manifest | None:
-    """The manifest that `directory` was installed from, or None. Raises CorruptionError."""
+    """Return the manifest that `directory` was installed from, or None. Raises CorruptionError."""
     path = os.path.join(directory, _MARKER)
     if not disk.exists(path):
         return None
@@ -102,7 +103,7 @@ def read_marker(disk: Disk, directory: str, uid: Uid) -> Manifest | None:
 
 
 def clear_marker(disk: Disk, directory: str) -> None:
-    """Forget how `directory` came to be: the log knows of the install now. Synchronous."""
+    """Remove the manifest of `directory`: the log has the install now. Synchronous."""
     path = os.path.join(directory, _MARKER)
     if disk.exists(path):
         disk.unlink(path)
@@ -110,8 +111,8 @@ def clear_marker(disk: Disk, directory: str) -> None:
 
 
 def failed_installs(disk: Disk, root: str, uid: Uid) -> list[str]:
-    """Names in `trash/` of fetched snapshots that were set aside as they had come, oldest first.
-    They hold nothing of this node's own."""
+    """Return the names in `trash/` of fetched snapshots that were set aside unchanged, oldest
+    first. They hold nothing of this node's own."""
     found = []
     for name in quarantines(disk, root, uid):
         directory = os.path.join(root, "trash", name)
@@ -125,16 +126,27 @@ def failed_installs(disk: Disk, root: str, uid: Uid) -> list[str]:
 
 
 def remove_replaced(disk: Disk, root: str, uid: Uid) -> None:
-    """Remove what installs replaced. Only once the newest one was opened and verified (I11);
-    quarantined directories stay."""
+    """Remove the directories that installs replaced; quarantined ones stay.
+
+    Called only once the newest install was opened and verified (I11).
+    """
     trash = os.path.join(root, "trash")
     for name in disk.listdir(trash):
         if name.startswith(f"{uid}-replaced-"):
             disk.remove_tree(os.path.join(trash, name))
 
 
+class KeepEntries(NamedTuple):
+    """Hook that sets aside log entries of this node that a fetched snapshot lacks."""
+
+    look: Callable[[], Callable[[Snapshot], bool]]
+    """Called on the loop; the function returned, for any thread, is True if none is lacking."""
+    keep: Callable[[Snapshot, Callable[[], None]], None]
+    """Set the entries aside, then call back."""
+
+
 class FileInstall:
-    """Puts a file stream together. Implements `node.catchup.InstallTarget`.
+    """Installs a stream with files. Implements `node.catchup.InstallTarget`.
 
     `close_live(done)` must close the stream's open store, if any, and call `done` then.
     `keep_free_bytes` of the disk stay free for the log and the other streams: a write that the disk
@@ -153,8 +165,7 @@ class FileInstall:
         close_live: Callable[[Callable[[], None]], None],
         keep_free_bytes: int = 0,
         may_adopt: bool = True,
-        look: Callable[[], Callable[[Snapshot], bool]] | None = None,
-        keep: Callable[[Snapshot, Callable[[], None]], None] | None = None,
+        keep: KeepEntries | None = None,
     ) -> None:
         self._disk = disk
         self._root = root
@@ -163,7 +174,7 @@ class FileInstall:
         self._close_live = close_live
         self._keep_free_bytes = keep_free_bytes
         self._may_adopt = may_adopt
-        self._look, self._keep = look or _known, keep
+        self._keep = keep
         self._live = os.path.join(root, "streams", str(uid))
         self._folder = self._live + SUFFIX
         self._aside = ""  # where `quarantine` moved the stream last; most of it is good
@@ -172,8 +183,8 @@ class FileInstall:
     def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
         """Keep what is here of `manifest`, drop the rest; `done(set of whole files' numbers)`.
 
-        Asked before each file, `is_over()` ends it: what another manifest has made of the directory
-        by then must stay.
+        Asked before each file, `is_over()` ends it: another manifest's files in the directory must
+        stay.
         """
         self._manifest = manifest
         facts = list(manifest.files)
@@ -220,8 +231,8 @@ class FileInstall:
         self._submit("writing a fetched block", job, done)
 
     def complete(self, no: int, done: Result) -> None:
-        """All of a file is written: verify it and make it durable. `done(None)`, or
-        `done(CorruptionError)` and the file is gone again."""
+        """Verify a file that is all written, and make it durable: `done(None)`, or
+        `done(CorruptionError)` and the file is removed."""
         fact = self._fact(no)
 
         def job() -> None:
@@ -236,12 +247,15 @@ class FileInstall:
         self._submit("verifying a fetched block", job, done)
 
     def seal(self, done: Result) -> None:
-        """Every file is whole: write the snapshot, then the marker that makes it count. Before the
-        marker, for a start would finish the install, `keep` sees to what is here and not in it."""
+        """Write the snapshot, then the marker that makes it count: every file is whole.
+
+        Before the marker, for a start would finish the install, `keep` sets aside entries of this
+        node that the snapshot lacks.
+        """
         manifest = self._manifest
         assert manifest is not None
         disk, folder = self._disk, self._folder
-        is_known = self._look()
+        is_covered = self._keep.look() if self._keep is not None else _is_covered
 
         def job() -> Snapshot | None:
             for fact in manifest.files:
@@ -258,7 +272,7 @@ class FileInstall:
                 write_index(disk, folder, self._uid, manifest.index, index_db)
             # On disk now: every block and the snapshot, synced by content and by name.
             disk.crash_point("INSTALL_FILES_SYNCED")
-            if not is_known(snapshot):
+            if not is_covered(snapshot):
                 return snapshot
             mark()
             return None
@@ -271,14 +285,15 @@ class FileInstall:
 
         def over(result: Any) -> None:
             if isinstance(result, Snapshot) and self._keep is not None:
-                self._keep(result, lambda: self._submit("completing an install", mark, done))
+                mark_it = partial(self._submit, "completing an install", mark, done)
+                self._keep.keep(result, mark_it)
             else:
                 done(result)
 
         self._submit("completing an install", job, over)
 
     def before_swap(self, done: Callable[[], None]) -> None:
-        """Have the live store closed; then `done`."""
+        """Close the live store; then call `done`."""
         self._close_live(done)
 
     def swap(self, done: Result) -> None:
@@ -315,7 +330,7 @@ class FileInstall:
         return fact.no
 
     def _may_link(self, fact: FileFact) -> bool:
-        """True if a file that is here may be the one, by its size: then it takes no room."""
+        """Return True if a file that is here may be the one, by its size: then it takes no room."""
         return any(self._size_of(path) == fact.length for path in self._candidates(fact))
 
     def _size_of(self, path: str) -> int:
@@ -326,8 +341,10 @@ class FileInstall:
             return -1  # nobody knows; it will not be found whole either
 
     def _link(self, source: str, target: str, fact: FileFact) -> bool:
-        """Give a sealed block that is here a second name: nobody writes to it any more. False: its
-        file is longer than that, or the file system has no links."""
+        """Give a sealed block that is here, and not written to any more, a second name.
+
+        Returns False if its file is longer than the block, or the file system has no links.
+        """
         try:
             with opened(self._disk, source) as fd:
                 if self._disk.size(fd) != fact.length:
@@ -342,7 +359,8 @@ class FileInstall:
         return True
 
     def _candidates(self, fact: FileFact) -> list[str]:
-        """Paths of what may be the block: in the live directory, and in the one set aside last."""
+        """Return paths that may hold the block: in the live directory, and in the one set aside
+        last."""
         if fact.no <= 0 or not self._may_adopt:
             return []
         paths = [
@@ -364,7 +382,7 @@ class FileInstall:
             )
 
     def _find_here(self, fact: FileFact) -> tuple[str, bytes] | None:
-        """A good copy of the block that is here: its path, and the block."""
+        """Find a good copy of the block that is here; return its path and its bytes."""
         for path in self._candidates(fact):
             try:
                 with opened(self._disk, path) as fd:
@@ -398,12 +416,12 @@ class FileInstall:
         submit(self._thread, what, self._folder, job, done)
 
 
-def _known() -> Callable[[Snapshot], bool]:
-    return lambda snapshot: True
+def _is_covered(snapshot: Snapshot) -> bool:
+    return True
 
 
 def is_whole(blob: bytes, fact: FileFact) -> bool:
-    """True if `blob` is the file that `fact` names; says nothing of what is in it."""
+    """Return True if `blob` is the file that `fact` names, whatever it contains."""
     return len(blob) == fact.length and crc32c(blob) == fact.crc
 
 

@@ -1,68 +1,61 @@
 """Fetched snapshots without a directory of their own: memory streams, and the meta group.
 
-What comes is kept in memory until the swap; `install.py` has the install of a stream with files.
+Fetched files are kept in memory until the swap; `install.py` has the install of a stream with
+files.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
 from streamd.store.blocks.stream_store import LoadedSnapshot
 from streamd.store.disk import Disk, Thread
 from streamd.store.transfer.install import check_file, is_whole
-from streamd.store.transfer.manifest import INDEX_NO, STATE_NO, Manifest
+from streamd.store.transfer.manifest import INDEX_NO, STATE_NO, FileFact, Manifest
 from streamd.store.transfer.source import Result, submit
 from streamd.types import Uid
 
 _FETCHED = "fetched.tmp"
 
 
-class _BufferedInstall:
-    """An install without files of its own: what comes is kept in memory until the swap."""
+class FetchedFiles:
+    """Files of one snapshot in memory: those that are whole and verified, and pieces of others."""
 
-    def __init__(
-        self, uid: Uid, thread: Thread, close_live: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def __init__(self, uid: Uid, thread: Thread) -> None:
+        self.whole: dict[int, bytes] = {}
         self._uid = uid
         self._thread = thread
-        self._close_live = close_live
-        self._manifest: Manifest | None = None
+        self._facts: dict[int, FileFact] = {}
         self._parts: dict[int, bytearray] = {}
-        self._whole: dict[int, bytes] = {}
 
-    def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
-        """See FileInstall; what is whole stays if the new manifest has it too."""
-        self._manifest = manifest
+    def begin(self, manifest: Manifest) -> set[int]:
+        """Keep the whole files that `manifest` has too; return their numbers."""
         self._parts.clear()
-        facts = {fact.no: fact for fact in manifest.files}
-        self._whole = {
-            no: blob
-            for no, blob in self._whole.items()
-            if no in facts and is_whole(blob, facts[no])
+        facts = self._facts = {fact.no: fact for fact in manifest.files}
+        self.whole = {
+            no: blob for no, blob in self.whole.items() if no in facts and is_whole(blob, facts[no])
         }
-        done(set(self._whole))
+        return set(self.whole)
 
-    def write(self, no: int, offset: int, data: bytes, done: Result) -> None:
-        """See FileInstall. Pieces of one file may come in any order."""
+    def write(self, no: int, offset: int, data: bytes) -> None:
+        """Add a piece of a file. Pieces may come in any order."""
         part = self._parts.setdefault(no, bytearray())
         if len(part) < offset:
             part.extend(bytes(offset - len(part)))
         part[offset : offset + len(data)] = data
-        done(None)
 
     def complete(self, no: int, done: Result) -> None:
-        """See FileInstall."""
-        assert self._manifest is not None
-        fact = next(fact for fact in self._manifest.files if fact.no == no)
+        """Verify a file of which every piece was added: `done(None)`, or `done(CorruptionError)`
+        and its pieces are gone."""
+        fact = self._facts[no]
         blob = bytes(self._parts.pop(no, b""))
 
-        def checked(result: Any) -> None:
+        def checked(result: object) -> None:
             if not isinstance(result, BaseException):
-                self._whole[no] = blob
+                self.whole[no] = blob
             done(result)
 
         submit(
@@ -73,30 +66,18 @@ class _BufferedInstall:
             checked,
         )
 
-    def seal(self, done: Result) -> None:
-        """See FileInstall: here there is nothing to do."""
-        done(None)
-
-    def before_swap(self, done: Callable[[], None]) -> None:
-        """See FileInstall."""
-        self._close_live(done)
-
-    def drop(self, done: Result) -> None:
-        """See FileInstall."""
+    def take(self) -> dict[int, bytes]:
+        """Return the whole files, and forget all."""
+        whole, self.whole = self.whole, {}
         self._parts.clear()
-        self._whole.clear()
-        done(None)
-
-    def _clear(self) -> Manifest:
-        manifest = self._manifest
-        assert manifest is not None
-        self._parts.clear()
-        self._manifest = None
-        return manifest
+        return whole
 
 
-class MemoryInstall(_BufferedInstall):
-    """Puts a memory stream together; the swap replaces what `store` holds."""
+class MemoryInstall:
+    """Installs a memory stream: the swap replaces what `store` holds.
+
+    Implements `node.catchup.InstallTarget`; see FileInstall for the steps.
+    """
 
     def __init__(
         self,
@@ -105,13 +86,39 @@ class MemoryInstall(_BufferedInstall):
         *,
         close_live: Callable[[Callable[[], None]], None],
     ) -> None:
-        super().__init__(store.uid, thread, close_live)
         self._store = store
+        self._close_live = close_live
+        self._files = FetchedFiles(store.uid, thread)
+        self._manifest: Manifest | None = None
+
+    def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
+        """Keep whole files of an earlier try."""
+        self._manifest = manifest
+        done(self._files.begin(manifest))
+
+    def write(self, no: int, offset: int, data: bytes, done: Result) -> None:
+        """Add a piece of a file."""
+        self._files.write(no, offset, data)
+        done(None)
+
+    def complete(self, no: int, done: Result) -> None:
+        """Verify a file."""
+        self._files.complete(no, done)
+
+    def seal(self, done: Result) -> None:
+        """Call `done`: nothing has to be durable."""
+        done(None)
+
+    def before_swap(self, done: Callable[[], None]) -> None:
+        """Close the live store; then call `done`."""
+        self._close_live(done)
 
     def swap(self, done: Result) -> None:
-        """See FileInstall; then `load_snapshot` of the store returns what was installed."""
-        manifest = self._clear()
-        images, self._whole = self._whole, {}
+        """Fill the store: `load_snapshot` returns the installed one from then on."""
+        manifest = self._manifest
+        assert manifest is not None
+        self._manifest = None
+        images = self._files.take()
         state = images.pop(STATE_NO)
         index_db = images.pop(INDEX_NO, None)
         snapshot = LoadedSnapshot(
@@ -120,10 +127,18 @@ class MemoryInstall(_BufferedInstall):
         self._store.install(snapshot, images)
         done(None)
 
+    def drop(self, done: Result) -> None:
+        """Forget all that was fetched."""
+        self._files.take()
+        done(None)
 
-class StateInstall(_BufferedInstall):
-    """Installs a group that has a state and no blocks: the meta group. The swap gives what was
-    written before, as `fetched.tmp`, the name of an ordinary snapshot, `<name>-<index>.snap`."""
+
+class StateInstall:
+    """Installs a group that has a state and no blocks: the meta group.
+
+    The snapshot is written as `fetched.tmp` by `seal`; the swap gives it the name of an ordinary
+    snapshot, `<name>-<index>.snap`. Implements `node.catchup.InstallTarget`; see FileInstall.
+    """
 
     def __init__(
         self,
@@ -135,20 +150,36 @@ class StateInstall(_BufferedInstall):
         name: str,
         close_live: Callable[[Callable[[], None]], None],
     ) -> None:
-        super().__init__(uid, thread, close_live)
+        self.fetched: Snapshot | None = None  # complete, from `seal` to `swap`
         self._disk = disk
         self._directory = directory
+        self._uid = uid
+        self._thread = thread
         self._name = name
-        self.fetched: Snapshot | None = None  # complete, from `seal` to `swap`
+        self._close_live = close_live
+        self._files = FetchedFiles(uid, thread)
+        self._manifest: Manifest | None = None
+
+    def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
+        """Keep whole files of an earlier try."""
+        self._manifest = manifest
+        done(self._files.begin(manifest))
+
+    def write(self, no: int, offset: int, data: bytes, done: Result) -> None:
+        """Add a piece of a file."""
+        self._files.write(no, offset, data)
+        done(None)
+
+    def complete(self, no: int, done: Result) -> None:
+        """Verify a file."""
+        self._files.complete(no, done)
 
     def seal(self, done: Result) -> None:
-        """See FileInstall. All that a full disk could refuse is done while the group still runs."""
+        """Write the snapshot while the group still runs: all that a full disk could refuse."""
         manifest = self._manifest
         assert manifest is not None
-        snapshot = Snapshot(
-            self._uid, manifest.index, manifest.term, manifest.chain, self._whole[STATE_NO]
-        )
-
+        state = self._files.whole[STATE_NO]
+        snapshot = Snapshot(self._uid, manifest.index, manifest.term, manifest.chain, state)
         self.fetched = snapshot
 
         def job() -> None:
@@ -156,10 +187,17 @@ class StateInstall(_BufferedInstall):
 
         self._submit("completing an install", job, done)
 
+    def before_swap(self, done: Callable[[], None]) -> None:
+        """Close the live group; then call `done`."""
+        self._close_live(done)
+
     def swap(self, done: Result) -> None:
-        """See FileInstall."""
-        index = self._clear().index
-        self._whole.clear()
+        """Make the written snapshot count, durably."""
+        manifest = self._manifest
+        assert manifest is not None
+        index = manifest.index
+        self._manifest = None
+        self._files.take()
         self.fetched = None
 
         def job() -> None:
@@ -168,8 +206,8 @@ class StateInstall(_BufferedInstall):
         self._submit("installing a snapshot", job, done)
 
     def drop(self, done: Result) -> None:
-        """See FileInstall."""
-        super().drop(lambda result: None)
+        """Forget all that was fetched."""
+        self._files.take()
         path = os.path.join(self._directory, _FETCHED)
 
         def job() -> None:
@@ -178,5 +216,5 @@ class StateInstall(_BufferedInstall):
 
         self._submit("dropping an install", job, done)
 
-    def _submit(self, what: str, job: Callable[[], Any], done: Result) -> None:
+    def _submit(self, what: str, job: Callable[[], None], done: Result) -> None:
         submit(self._thread, what, self._directory, job, done)

@@ -1,4 +1,4 @@
-"""`Manifest`: what a snapshot consists of, so that another node can fetch it file by file. Pure.
+"""`Manifest`: the list of a snapshot's files, so that another node can fetch it file by file. Pure.
 
 Files have numbers: a block's own, 0 for the state, -1 for the index cache. Sealed blocks are the
 same bytes on every replica, so a file is known by its number, length and crc32c, whoever has it.
@@ -20,7 +20,7 @@ _VERSION = 1
 
 
 class FileFact(NamedTuple):
-    """One file of a snapshot: what identifies its bytes."""
+    """File of a snapshot: the number, length and checksum that identify its bytes."""
 
     no: int
     length: int
@@ -28,7 +28,7 @@ class FileFact(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A snapshot at `index` and all files that belong to it."""
+    """Snapshot at `index` and all files that belong to it."""
 
     uid: Uid
     index: Index  # type: ignore[assignment]
@@ -44,7 +44,7 @@ class Manifest(NamedTuple):
         return sum(fact.length for fact in self.files)
 
     def to_wire(self) -> dict[str, Any]:
-        """As plain lists and numbers."""
+        """Return the manifest as plain lists and numbers."""
         return {
             "version": _VERSION,
             "uid": self.uid,
@@ -59,7 +59,7 @@ class Manifest(NamedTuple):
 
     @classmethod
     def from_wire(cls, value: Any) -> Manifest:
-        """Inverse of `to_wire`. Raises CorruptionError for anything that is no manifest."""
+        """Return the inverse of `to_wire`. Raises CorruptionError for any other value."""
         try:
             if value["version"] != _VERSION:
                 raise CorruptionError(f"manifest of unknown version {value['version']!r}")
@@ -87,7 +87,7 @@ class Manifest(NamedTuple):
 
     @classmethod
     def decode(cls, blob: bytes) -> Manifest:
-        """Inverse of `encode`. Raises CorruptionError."""
+        """Return the inverse of `encode`. Raises CorruptionError."""
         try:
             value = msgpack.unpackb(blob)
         except (ValueError, msgpack.exceptions.UnpackException) as err:

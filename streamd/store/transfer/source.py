@@ -1,4 +1,4 @@
-"""What others fetch from this node: its newest saved snapshot, and the blocks that belong to it.
+"""Snapshots for other nodes to fetch: the newest saved one, and the blocks that belong to it.
 
 `FileSource` reads a group's directory on the block thread; `MemorySource` does the same for a
 memory stream. Both verify a block before they vouch for its checksum: a bad copy must not spread.
@@ -24,27 +24,29 @@ from streamd.store.transfer.manifest import FileFact
 from streamd.types import Index, Uid
 
 Result = Callable[[Any], None]
-"""Called on the loop with what was asked for, or with a StreamdError."""
+"""Called on the loop with the result, or with a StreamdError."""
 
 
 class SnapshotSource(Protocol):
-    """Where a group's saved snapshot and its blocks are read."""
+    """Reader of a group's saved snapshot and its blocks."""
 
     def load(self, done: Result) -> None:
-        """`done(LoadedSnapshot)` of the newest one, or `done(None)` if nothing was saved yet."""
+        """Call `done(LoadedSnapshot)` with the newest one, or `done(None)` if nothing was saved
+        yet."""
 
     def check(self, block_no: int, end_offset: int, is_sealed: bool, done: Result) -> None:
-        """`done(FileFact)` of a verified block: all of a sealed one, else up to `end_offset`."""
+        """Call `done(FileFact)` of a verified block, sealed or up to `end_offset`."""
 
     def read(self, block_no: int, offset: int, size: int, done: Result) -> None:
-        """`done(bytes)`: a part of a block file, unverified; who fetches it checks the whole."""
+        """Call `done(bytes)` with a part of a block file, unverified: the fetching node checks the
+        whole."""
 
 
 class FileSource:
-    """Reads `directory` of group `uid`; `name` is what its snapshots are called.
+    """Source of a group with files, read in `directory`; its snapshots are called `name`.
 
-    `flush` hands what is in memory only to the block thread: no snapshot rests on it, but who
-    repairs a block of its own may ask for it.
+    `flush` hands writes that wait in memory to the block thread: no snapshot rests on them, but a
+    peer that repairs a block of its own may ask for them.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class FileSource:
 
 
 class MemorySource:
-    """Reads what a memory stream keeps of its newest snapshot. Costly steps run on `thread`."""
+    """Source of a memory stream, of what its store keeps. Costly steps run on `thread`."""
 
     def __init__(self, store: MemoryStreamStore, thread: Thread) -> None:
         self._store = store

@@ -27,7 +27,7 @@ from streamd.node.groups.raft_members import GroupStart
 from streamd.node.local_node import Node
 from streamd.node.stream_groups.forwarded_publishes import Chunk, Relayed
 from streamd.store.blocks.snapshots import SnapshotFile
-from streamd.store.blocks.tail_cache import ChunkCache, HotBudget, HotTail
+from streamd.store.blocks.tail_cache import CacheBudget, ChunkCache, TailCache
 from streamd.store.disk import OsDisk
 from streamd.store.wal import wal_writer
 from streamd.store.wal.wal_writer import Pace
@@ -312,7 +312,7 @@ def test_a_log_that_is_far_ahead_of_the_blocks_waits_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that was acked and in no block yet was kept in memory, however much that was."""
-    monkeypatch.setitem(HotBudget.__init__.__kwdefaults__, "queue_bytes_max", 4 << 20)
+    monkeypatch.setitem(CacheBudget.__init__.__kwdefaults__, "queue_bytes_max", 4 << 20)
     disk = HeldBlocks()
 
     async def run() -> None:
@@ -419,7 +419,7 @@ def test_what_a_deleted_stream_had_in_memory_is_given_up_on_the_loop(
     """The block thread did it, while a turn of another stream went through the same lists: that
     stream stopped, with a KeyError."""
     threads: list[int] = []
-    for part in (HotTail, ChunkCache):
+    for part in (TailCache, ChunkCache):
         clear: Callable[[Any], None] = part.clear
 
         def noted(held: Any, clear: Callable[[Any], None] = clear) -> None:

@@ -18,7 +18,7 @@ from streamd.store.blocks.block_writer import APPEND, DROP, SEAL
 from streamd.store.blocks.footer import FooterColumns, decode_footer, encode_footer
 from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.stream_store import StreamStore
-from streamd.store.blocks.tail_cache import HotBudget, HotTail
+from streamd.store.blocks.tail_cache import CacheBudget, TailCache
 from streamd.types import Pieces
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 
@@ -26,7 +26,7 @@ DIRECTORY = "/streams/7"
 
 
 def opened(
-    disk: SimDisk, thread: SimThread, budget: HotBudget | None = None
+    disk: SimDisk, thread: SimThread, budget: CacheBudget | None = None
 ) -> tuple[StreamStore, list[StreamdError]]:
     errors: list[StreamdError] = []
     disk.make_dirs("/streams")
@@ -81,7 +81,7 @@ def test_a_block_s_name_tells_its_number() -> None:
 
 def test_a_rewritten_block_is_in_memory_until_it_is_written_and_not_in_the_hot_tail() -> None:
     disk, thread = SimDisk(), SimThread()
-    store, _ = opened(disk, thread, HotBudget(bytes_max=0))
+    store, _ = opened(disk, thread, CacheBudget(bytes_max=0))
     first, records = blob_of(1, 40), blob_of(1, 3)
     made_no, end = fmt.REWRITTEN + 9, 64 + len(records)
     store.apply([(APPEND, 1, 64, first), (SEAL, 1, 64 + len(first), footer_of(64 + len(first)))])
@@ -129,7 +129,7 @@ def test_a_blob_in_pieces_is_read_and_written_as_one(is_memory: bool, is_read_be
 @pytest.mark.parametrize("is_memory", [False, True])
 def test_spans_are_read_verified_one_behind_another(is_memory: bool) -> None:
     disk, thread = SimDisk(), SimThread()
-    store = MemoryStreamStore(7) if is_memory else opened(disk, thread, HotBudget(bytes_max=0))[0]
+    store = MemoryStreamStore(7) if is_memory else opened(disk, thread, CacheBudget(bytes_max=0))[0]
     pieces, (size, *_), _ = fmt.encode_batch(1, 9, [(b"a.b", b"", bytes(90_000))] * 9)
     blob = b"".join(pieces)
     store.apply([(APPEND, 1, 64, blob[: 4 * size]), (APPEND, 1, 64 + 4 * size, blob[4 * size :])])
@@ -196,7 +196,7 @@ def test_what_is_behind_is_written_past_the_page_cache(monkeypatch: pytest.Monke
 def test_what_readers_of_many_streams_had_read_is_bounded_together() -> None:
     """Each stream kept up to 4 MiB after its last reader had gone, thousands of them."""
     disk, thread = SimDisk(), SimThread()
-    budget = HotBudget(bytes_max=0)
+    budget = CacheBudget(bytes_max=0)
     budget.chunks.bytes_max = 3 * 60_000
     blobs = [blob_of(1, 1, 50_000), blob_of(2, 1, 50_000)]
     stores = []
@@ -228,13 +228,13 @@ def test_what_readers_of_many_streams_had_read_is_bounded_together() -> None:
 def test_who_has_nothing_in_a_file_is_not_asked_to_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 5,000 streams that had 20 KiB each on their way to a file, each publish asked them all
     and took 5 ms."""
-    asked: list[HotTail] = []
-    evict = HotTail.evict
+    asked: list[TailCache] = []
+    evict = TailCache.evict
     monkeypatch.setattr(
-        HotTail, "evict", lambda tail, keep: (asked.append(tail), evict(tail, keep))
+        TailCache, "evict", lambda tail, keep: (asked.append(tail), evict(tail, keep))
     )
-    budget = HotBudget(bytes_max=1000)
-    tails = [HotTail(budget) for _ in range(20)]
+    budget = CacheBudget(bytes_max=1000)
+    tails = [TailCache(budget) for _ in range(20)]
     for number in range(5):
         for tail in tails:
             tail.append(1, 64 + 100 * number, bytes(100))
@@ -255,7 +255,7 @@ def test_who_has_nothing_in_a_file_is_not_asked_to_shrink(monkeypatch: pytest.Mo
 def test_what_gathers_for_a_write_is_bounded_for_all_streams_together() -> None:
     """Each gathers up to 1 MiB: thousands of them kept gigabytes in memory."""
     disk, thread = SimDisk(), SimThread()
-    budget = HotBudget(gathered_bytes_max=100_000)
+    budget = CacheBudget(gathered_bytes_max=100_000)
     blob = blob_of(1, 1, 30_000)
     stores = []
     for uid in range(1, 7):
@@ -283,7 +283,7 @@ def test_what_gathers_for_a_write_is_bounded_for_all_streams_together() -> None:
 def test_who_fills_the_queue_is_told_when_there_is_room_again() -> None:
     told: list[str] = []
     disk, thread = SimDisk(), SimThread()
-    budget = HotBudget(
+    budget = CacheBudget(
         queue_bytes_max=3 * blocks_module.FLUSH_BYTES,
         on_full=lambda: told.append("full"),
         on_room=lambda: told.append("room"),
@@ -316,7 +316,7 @@ def test_a_block_that_can_not_be_written_is_closed_with_its_stream(operation: st
 
 def test_what_never_gets_to_its_file_leaves_the_queue_too() -> None:
     disk, thread = SimDisk(), SimThread()
-    budget = HotBudget()
+    budget = CacheBudget()
     store, errors = opened(disk, thread, budget)
     disk.fail("pwrite", errno.EIO, under=DIRECTORY)
     store.apply([(APPEND, 1, 64, blob_of(1, 1, blocks_module.FLUSH_BYTES))])
@@ -328,7 +328,7 @@ def test_what_never_gets_to_its_file_leaves_the_queue_too() -> None:
 
 def test_evicted_bytes_are_read_back_verified_and_concurrent_reads_share_one() -> None:
     disk, thread = SimDisk(), SimThread()
-    store, _ = opened(disk, thread, HotBudget(bytes_max=0))
+    store, _ = opened(disk, thread, CacheBudget(bytes_max=0))
     blob = blob_of(1, 40)
     store.apply([(APPEND, 1, 64, blob), (SEAL, 1, 64 + len(blob), footer_of(64 + len(blob)))])
     store.flush()
@@ -349,7 +349,7 @@ def test_evicted_bytes_are_read_back_verified_and_concurrent_reads_share_one() -
 @pytest.mark.parametrize("size", [300_000, 1 << 20, 5 << 20])
 def test_a_record_longer_than_a_read_is_read_whole(size: int) -> None:
     disk, thread = SimDisk(), SimThread()
-    store, _ = opened(disk, thread, HotBudget(bytes_max=0))
+    store, _ = opened(disk, thread, CacheBudget(bytes_max=0))
     msgs = [(b"big", b"", bytes(size)), (b"big", b"", b"small")]
     pieces, (first, _), _ = fmt.encode_batch(1, 1, msgs)
     blob = b"".join(pieces)
@@ -370,7 +370,7 @@ def test_a_record_longer_than_a_read_is_read_whole(size: int) -> None:
 
 def test_a_rotten_record_is_an_error_where_it_is_and_nowhere_else() -> None:
     disk, thread = SimDisk(), SimThread()
-    store, _ = opened(disk, thread, HotBudget(bytes_max=0))
+    store, _ = opened(disk, thread, CacheBudget(bytes_max=0))
     blob = blob_of(1, 3)
     length = (len(blob) - 32) // 3
     store.apply([(APPEND, 1, 64, blob)])
@@ -765,9 +765,9 @@ def test_flush_size_bounds_what_waits() -> None:
 
 def streams_of(
     disk: SimDisk, thread: SimThread, count: int, *, files_max: int
-) -> tuple[list[StreamStore], list[list[StreamdError]], HotBudget]:
+) -> tuple[list[StreamStore], list[list[StreamdError]], CacheBudget]:
     """Streams 1, 2, ... that share their open files."""
-    budget = HotBudget(open_blocks=OpenBlocks(files_max))
+    budget = CacheBudget(open_blocks=OpenBlocks(files_max))
     disk.make_dirs("/streams")
     stores, errors = [], []
     for uid in range(1, count + 1):
