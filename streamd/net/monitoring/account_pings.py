@@ -1,4 +1,4 @@
-"""`$SYS.REQ.ACCOUNT.PING.CONNZ` and `.STATZ`: what each server says of the asker's own account.
+"""Account pings, `$SYS.REQ.ACCOUNT.PING.CONNZ` and `.STATZ`: documents on the asker's account.
 
 `nats account report connections` and `statistics` ask them. They are all of `$SYS.REQ` that an
 ordinary account may ask besides USER.INFO: the rest (SERVER.PING, SERVER.<id>.VARZ ...) is the
@@ -126,5 +126,5 @@ def _text(value: Any) -> str:
 
 
 def statz_query(asked: dict[str, Any]) -> Query:
-    """As above. Which accounts are asked for means nothing: it is always the asker's."""
+    """Return the query of a statistics ping. The account is always the asker's."""
     return {"unused": "1"}

@@ -64,17 +64,17 @@ class Monitoring:
         self.http_port = options.http_port
 
     def attach(self, js: JetStreamSources) -> None:
-        """Streams are served from now on."""
+        """Show streams from here on."""
         self._js = JetStreamz(
             js, self._options, server_id=self._server_id, server_name=self._server_name
         )
 
     def attach_cluster(self, cluster: Routes) -> None:
-        """There are links to other servers, or will be."""
+        """Show links to other servers from here on."""
         self._cluster = cluster
 
     def reloaded(self, options: Options) -> None:
-        """The configuration was read again."""
+        """Show a configuration that was read again."""
         self._options = options
         if self._js is not None:
             self._js.options = options
@@ -160,7 +160,7 @@ class Monitoring:
         return {key: value for key, value in document.items() if value is not None}
 
     def _connect_urls(self) -> list[str] | None:
-        """Where clients of the cluster connect; None: no other server tells its own."""
+        """Return where clients of the cluster connect; None: no other server tells its own."""
         return (self._cluster.client_urls() or None) if self._cluster is not None else None
 
     def _varz_cluster(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class Monitoring:
         return {**no_stats(), "server_id": self._server_id, "now": now, "disabled": True}
 
     def raftz(self, query: Query) -> Steps[dict[str, Any] | None]:
-        """None: there are no such groups, which is answered with 404."""
+        """Build /raftz; None: no such groups exist, which is answered with 404."""
         return (yield from self._js.raftz(query)) if self._js is not None else None
 
     def care(self) -> Steps[dict[str, int]]:
@@ -351,7 +351,7 @@ class Monitoring:
         return {name: {"pending": count} for name, count in found.items()}
 
     def stacksz(self) -> Steps[str]:
-        """Write down where each thread and task is."""
+        """Write down the stack of each thread and task."""
         return stacks()
 
     def debug_vars(self, query: Query) -> Steps[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Is this node current with its cluster, and are its streams served: the verdict of /healthz.
+"""Verdict of /healthz: this node is current with its cluster, and its streams are served.
 
 503 means that this node is not ready yet, or not any more: wait before the next one is restarted. A
 stream whose only copy is lost is another matter, for it never comes back by itself: the node is
@@ -18,7 +18,7 @@ from streamd.types import ACCOUNT, META_UID, Uid
 
 
 class Health(NamedTuple):
-    """One verdict: status 200, or what is wrong with which asset. With 200 and a text the node is
+    """A verdict: status 200, or what is wrong with which asset. With 200 and a text the node is
     well, but for the streams in `lost`, and why."""
 
     status: int = 200

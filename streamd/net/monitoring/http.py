@@ -268,7 +268,7 @@ class HttpServer:
 
 
 class _Said(logging.Handler):
-    """What aiohttp has to say, in our log. That it can't read a request is the client's fault."""
+    """Log handler that takes aiohttp's lines into our log. A bad request is the client's fault."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the monitoring port says of streams and their groups: /jsz and /raftz.
+"""Monitoring of streams and their groups: /jsz and /raftz.
 
 In a cluster a node shows the replicas it has, whoever leads them: comparing nodes is what these
 documents are for.
@@ -34,7 +34,7 @@ Document = dict[str, Any]
 
 
 class JetStreamSources:
-    """Where the facts come from. Made when JetStream runs; what it imports is then loaded
+    """Source of what is shown about streams. Made when JetStream runs; its imports are then loaded
     anyway."""
 
     def __init__(self, node: Any, router: Any) -> None:
@@ -47,12 +47,12 @@ class JetStreamSources:
         self._shown = stream_configs.shown
 
     def api_totals(self) -> tuple[int, int]:
-        """Requests and errors of the JetStream API."""
+        """Return the counts of requests and errors of the JetStream API."""
         counts = self._context.counts
         return counts.total, counts.errors
 
     def api_pending(self) -> int:
-        """Requests of the JetStream API that are being served."""
+        """Return the count of API requests that are being served."""
         return int(self._context.counts.pending)
 
     def stream_state(self, handle: Any) -> Document:
@@ -68,7 +68,7 @@ class JetStreamSources:
         return info
 
     def cluster_block(self, handle: Any) -> Document:
-        """The `cluster` object of a replica here."""
+        """Return the `cluster` object of a replica here."""
         config = handle.machine.config
         block: Document = self._cluster_infos.cluster_block(self._context, handle.uid, config)
         return block
@@ -83,7 +83,7 @@ class JetStreamSources:
         return rows
 
     def peer_id(self, name: NodeId) -> str:
-        """How nats-server's tools know a server."""
+        """Return the name by which nats-server's tools know a server."""
         found: str = self._cluster_infos.short_hash(name)
         return found
 
@@ -120,7 +120,7 @@ class _Totals:
 
 
 class _Page:
-    """Which accounts, streams and consumers one /jsz shows."""
+    """Selection of accounts, streams and consumers that one /jsz shows."""
 
     def __init__(self, query: Query, *, is_whole: bool) -> None:
         offset, self._limit = page(query)
@@ -272,7 +272,7 @@ class JetStreamz:
         return bool(self.js.node.leader_of(replica.uid) == self._server_name)
 
     def meta_cluster(self) -> Document:
-        """How the meta group stands, as this node sees it."""
+        """Return the state of the meta group, as this node sees it."""
         node = self.js.node
         facts = node.group_info(META_UID) or {}
         leader = node.meta_leader
@@ -362,7 +362,7 @@ class JetStreamz:
         return {"consumer_raft_groups": rows} if rows else {}
 
     def _replica_detail(self, uid: Uid) -> Document:
-        """How this node's replica stands: what tells it from the others."""
+        """Return the state of this node's replica: what tells it from the others."""
         facts = self.js.node.group_info(uid) or {}
         reason = not_current(facts)
         shown: Document = {
@@ -380,7 +380,7 @@ class JetStreamz:
         return shown
 
     def config(self) -> Document:
-        """The configuration of JetStream as it is shown."""
+        """Return the configuration of JetStream as it is shown."""
         node = self.js.node
         o: JetStreamOptions = self.options.jetstream
         config: Document = {
@@ -399,7 +399,7 @@ class JetStreamz:
         return config
 
     def limits(self) -> Document:
-        """What `jetstream { limits {} }` sets, as it is shown."""
+        """Return the settings of `jetstream { limits {} }`, as they are shown."""
         o: JetStreamOptions = self.options.jetstream
         shown = {
             "max_request_batch": o.max_request_batch,
@@ -557,7 +557,7 @@ class JetStreamz:
     # --- for /metrics ---------------------------------------------------------------------------
 
     def care(self) -> Steps[dict[str, int]]:
-        """What was found wrong with this node's copies since its start, and how much was read."""
+        """Count what was found wrong with this node's copies since its start, and what was read."""
         damages = self.js.node.damages
         lost = yield from lost_streams(self.js.node)
         return {

@@ -102,7 +102,7 @@ class Slicer:
 
 
 class _Job(Generic[T]):
-    """One builder on its way, and who waits for it."""
+    """A builder on its way, and the receiver of its result."""
 
     __slots__ = ("_done", "_failed", "_is_wanted", "_steps")
 

@@ -1,4 +1,4 @@
-"""Where each thread and task of the server is, as text; and how it was called, without secrets."""
+"""Stacks of each thread and task of the server, as text; and its command line, without secrets."""
 
 from __future__ import annotations
 

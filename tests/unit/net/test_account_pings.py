@@ -61,7 +61,7 @@ def test_statistics_are_those_of_the_account() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"{bad", b"\xff", b"[1", b"[" * 100_000])
-def test_what_is_no_json_is_refused(payload: bytes) -> None:
+def test_invalid_json_is_refused(payload: bytes) -> None:
     for subject in ("CONNZ", "STATZ"):
         assert ask(subject, payload)["error"]["code"] == 400
 
@@ -79,7 +79,7 @@ def test_what_is_no_json_is_refused(payload: bytes) -> None:
         (b'{"limit":"\\ud800"}', "Error decoding int"),
     ],
 )
-def test_what_means_nothing_is_refused(payload: bytes, text: str) -> None:
+def test_meaningless_queries_are_refused(payload: bytes, text: str) -> None:
     answer = ask("CONNZ", payload)
     assert answer["data"] is None and answer["error"]["code"] == 500
     assert answer["error"]["description"].startswith(text)
@@ -119,7 +119,7 @@ def test_every_node_answers_with_its_own() -> None:
         (b"{}", ""),
     ],
 )
-def test_a_client_is_shown_as_who_it_says_it_is(connect: bytes, user: str) -> None:
+def test_a_client_is_shown_with_the_name_that_it_gives(connect: bytes, user: str) -> None:
     """Also where nobody asks, as by nats-server; a token is a secret."""
     peer = Bed(Options()).peer(b"CONNECT %b\r\n" % connect)
     assert connection_stats(peer.conn).user == user

@@ -219,7 +219,7 @@ def test_routez_and_varz_show_links() -> None:
     assert varz["connect_urls"] == ["10.0.0.1:4222", "10.0.0.2:4222"]
 
 
-def test_routez_lists_what_clients_of_a_server_want() -> None:
+def test_routez_lists_the_interest_of_a_servers_clients() -> None:
     subs = [RemoteSub(b"a.*", b"", None, 1), RemoteSub(b"b", b"q", None, 2)]  # type: ignore[arg-type]
     m = monitoring(remote=subs)
     m.attach_cluster(Links())

@@ -93,7 +93,7 @@ def test_any_method_is_a_question() -> None:
     serve(check)
 
 
-def test_what_is_no_request_is_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
+def test_garbage_is_not_logged_as_a_request(capfd: pytest.CaptureFixture[str]) -> None:
     """Each gave a traceback on stderr, from whoever reaches the port."""
 
     async def check(get: Get, server: HttpServer) -> None:
@@ -122,7 +122,7 @@ def test_jsonp_and_base_path() -> None:
     serve(check, base_path="base")
 
 
-def test_metrics_are_what_prometheus_reads() -> None:
+def test_metrics_parse_as_prometheus_text() -> None:
     """Parsed by Prometheus' own parser; names are the exporter's."""
 
     async def check(get: Get, server: HttpServer) -> None:
@@ -222,7 +222,7 @@ def test_a_connection_that_asks_nothing_is_ended(monkeypatch: pytest.MonkeyPatch
     serve(check)
 
 
-def test_a_server_nobody_asks_can_be_closed() -> None:
+def test_an_idle_server_can_be_closed() -> None:
     """Without the library ever having been loaded."""
 
     async def check(get: Get, server: HttpServer) -> None:

@@ -81,7 +81,7 @@ def test_a_member_of_a_fast_batch_is_refused(count: int, *, is_local: bool) -> N
 @pytest.mark.parametrize(
     ("config", "code"), [({"sealed": True}, b"10109"), ({"max_msg_size": 1}, b"10054")]
 )
-def test_what_else_is_wrong_with_a_fast_batch_is_told_first(
+def test_other_faults_of_a_fast_batch_are_told_first(
     config: dict[str, object], code: bytes
 ) -> None:
     side = Side(**config)
@@ -105,7 +105,7 @@ def test_a_trace_alone_reaches_nobody(others: bytes) -> None:
     assert b"NATS/1.0" not in side.watcher.take()
 
 
-def test_who_would_have_had_no_listener_hears_of_it_from_a_trace_too() -> None:
+def test_a_trace_without_a_listener_hears_no_responders() -> None:
     stream = Stream("S", ["s.>"])
     peer = Bed(node=Node(stream)).peer()
     peer.send(b"SUB r 1\r\n")
@@ -128,5 +128,5 @@ def test_who_would_have_had_no_listener_hears_of_it_from_a_trace_too() -> None:
         (ONLY.lower().replace(b"nats/", b"NATS/"), False),
     ],
 )
-def test_which_headers_ask_for_a_trace_alone(block: bytes, *, is_only: bool) -> None:
+def test_headers_that_ask_for_a_trace_alone(block: bytes, *, is_only: bool) -> None:
     assert is_trace_only(block) is is_only

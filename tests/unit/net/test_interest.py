@@ -20,7 +20,7 @@ def test_a_pattern_is_told_once_however_many_want_it():
     assert local.all() == []
 
 
-def test_what_came_and_went_is_not_told():
+def test_interest_that_came_and_went_is_not_told():
     local = LocalInterest()
     local.add(b"a", b"")
     local.discard(b"a", b"")
@@ -80,7 +80,7 @@ def test_huge_groups_keep_their_proportions():
     assert picks.count(big) == 768
 
 
-def test_who_may_see_acks():
+def test_patterns_that_may_see_acks():
     for pattern in (b">", b"$JS.>", b"$JS.ACK.>", b"*.>", b"*.*.x", b"$JS.FC.S.>"):
         assert sees_acks(pattern)
     for pattern in (b"*", b"$JS", b"$JS.API.>", b"a.>", b"ACK.>"):

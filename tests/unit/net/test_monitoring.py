@@ -128,7 +128,7 @@ def with_streams() -> Documents:
     return m
 
 
-def test_varz_has_what_dashboards_read() -> None:
+def test_varz_has_the_fields_that_dashboards_read() -> None:
     """Keys of nats-top and the exporter, and our own version beside the level we speak."""
     m = monitoring()
     m.monitoring.client_port = 4999
@@ -248,7 +248,7 @@ def test_details_of_health_are_a_yes_or_no() -> None:
         monitoring().healthz({"details": "x"})
 
 
-def test_jsz_grows_with_what_is_asked() -> None:
+def test_jsz_grows_with_the_options_asked_for() -> None:
     """Plain totals, then accounts, streams, configs, consumers, digests."""
     m = with_streams()
     plain = m.jsz({})
@@ -372,7 +372,7 @@ def test_uptime(seconds: int, text: str) -> None:
     assert format_uptime(seconds * SECOND) == text
 
 
-def test_ipqueuesz_shows_what_waits() -> None:
+def test_ipqueuesz_shows_waiting_messages() -> None:
     m = with_streams()
     group = "[ACC:$G] RAFT 'S-00000003' inbox"
     assert m.ipqueuesz({}) == {"JetStream API queue": {"pending": 1}, group: {"pending": 3}}

@@ -6,8 +6,8 @@ import asyncio
 
 from streamd.net.route.remote_messages import connect
 from tests.unit.net.bed import Bed, Peer
-from tests.unit.net.test_cluster import Server, bed
-from tests.unit.net.test_pubsub import msg, pub
+from tests.unit.net.test_cluster_links import Server, bed
+from tests.unit.net.test_message_router import msg, pub
 
 
 class Client:

@@ -8,7 +8,7 @@ from streamd.protocol import peer_schemas
 from tests.scenarios.test_peer_words import NOTES, wrong
 from tests.unit.net.bed import Node, Stream
 from tests.unit.net.mesh import Mesh
-from tests.unit.net.test_pubsub import NO_ECHO, msg, pub
+from tests.unit.net.test_message_router import NO_ECHO, msg, pub
 
 # --- interest -----------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ def test_a_message_goes_once_to_each_node_that_wants_it():
     assert not mesh.wire("a", "c")
 
 
-def test_nothing_is_sent_that_nobody_wants():
+def test_messages_that_no_node_wants_are_not_sent():
     mesh = Mesh(2)
     mesh.peer("b").send(b"SUB other 1\r\n")
     mesh.settle()
@@ -45,7 +45,7 @@ def test_nothing_is_sent_that_nobody_wants():
     assert mesh.links["a"].kinds() == []
 
 
-def test_interest_ends_with_the_last_who_has_it():
+def test_interest_ends_with_its_last_subscription():
     mesh = Mesh(2)
     one, two, publisher = mesh.peer("b"), mesh.peer("b"), mesh.peer("a")
     one.send(b"SUB s 1\r\n")
@@ -79,7 +79,7 @@ def test_a_node_that_comes_later_is_told_everything_and_a_node_that_goes_is_forg
     assert not router.has_interest(b"t")
 
 
-def test_who_leaves_and_who_follows_while_a_node_comes():
+def test_subscriptions_change_while_a_node_joins():
     """A client is gone, a link comes up and another client wants the same, within one iteration of
     the loop: the other node, told that nobody does, hears of the second."""
     mesh = Mesh(2)
@@ -292,7 +292,7 @@ def test_a_stream_elsewhere_does_not_capture_what_was_passed_on():
     assert streams["b"].published == []
 
 
-def test_what_comes_from_another_node_goes_no_further():
+def test_a_message_of_another_node_goes_no_further():
     mesh = Mesh(3)
     mesh.part("a", "c")
     far = mesh.peer("c")

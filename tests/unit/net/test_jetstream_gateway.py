@@ -60,7 +60,7 @@ def gated(*told: str) -> tuple[Bed, Links]:
     return bed, links
 
 
-def test_what_concerns_streams_goes_to_one_server_in_order() -> None:
+def test_messages_for_streams_go_to_one_server_in_order() -> None:
     bed, links = gated("c", "b")
     client = bed.peer(CONNECT)
     client.send(b"PUB s.1 1\r\nx\r\nPUB plain 1\r\ny\r\nPUB $JS.ACK.S.C.1.2.3.4.5 0\r\n\r\n")
@@ -89,7 +89,7 @@ def test_nobody_answers_where_nobody_has_jetstream() -> None:
     assert b"NATS/1.0 503" in sent and links.sent() == []
 
 
-def test_the_server_says_whose_it_is_and_whether_that_may_administer() -> None:
+def test_a_message_names_its_client_and_whether_that_may_administer() -> None:
     bed, links = gated("b")
     client = bed.peer(CONNECT)
     links.noted.clear()
@@ -100,7 +100,7 @@ def test_the_server_says_whose_it_is_and_whether_that_may_administer() -> None:
     assert [message[4] for message in messages] == [True, False]
 
 
-def test_what_comes_is_for_streams_acks_and_requests_alone() -> None:
+def test_gateway_messages_reach_streams_acks_and_requests_alone() -> None:
     stream = Stream("S", ["s.>"])
     captured = ["s.>"]
     bed, links = Bed(node=Node(stream)), Links()

@@ -48,7 +48,7 @@ def _ignore(*_args):
 
 @pytest.mark.parametrize("pattern", [b"news", b"news.*"])
 @pytest.mark.parametrize("queue", [b"", b"q"])
-def test_who_leaves_a_crowd_is_not_looked_for(pattern, queue):
+def test_leaving_a_crowd_compares_with_nobody(pattern, queue):
     counted, sublist = Counted(), Sublist()
     subs = [counted.subscription(pattern, queue) for _ in range(500)]
     for sub in subs:
@@ -105,7 +105,7 @@ def test_a_wildcard_subscription_does_not_go_through_all_known_subjects():
     assert counted.count < 100 * 200
 
 
-def test_what_begins_alike_and_nothing_else_is_forgotten():
+def test_subjects_that_begin_alike_and_no_others_are_forgotten():
     table = RouteTable(Sublist())
     subjects = [b"a", b"a.b", b"a.b.c", b"a.bc", b"a-b.c", b"a/b", b"b.a"]
     for subject in subjects:

@@ -205,7 +205,7 @@ def test_two_servers_meet_and_talk() -> None:
     asyncio.run(main())
 
 
-def test_what_a_handler_raises_ends_one_message_and_no_link() -> None:
+def test_an_exception_of_a_handler_ends_one_message_and_no_link() -> None:
     """A note, a call, Raft messages and an answer: each is counted, the first of a kind is told,
     and what comes behind it on the same link arrives."""
 
@@ -262,7 +262,7 @@ def test_what_a_handler_raises_ends_one_message_and_no_link() -> None:
     asyncio.run(main())
 
 
-def test_what_cannot_be_decoded_still_ends_the_link() -> None:
+def test_a_frame_that_cannot_be_decoded_ends_the_link() -> None:
     """Its sender is no peer of this version, and nothing behind it can be believed."""
 
     async def main() -> None:
@@ -558,7 +558,7 @@ def test_a_route_to_oneself_is_forgotten() -> None:
         ({"password": "right"}, "a", "Duplicate Server Name: a"),
     ],
 )
-def test_who_does_not_belong_is_refused_and_both_say_why(
+def test_a_server_that_does_not_belong_is_refused_and_both_say_why(
     settings: dict[str, Any], name: str, words: str
 ) -> None:
     """Once on each side, although the dialer keeps trying."""
@@ -717,7 +717,7 @@ def test_a_stranger_that_dials_is_refused_whatever_it_sends() -> None:
     asyncio.run(main())
 
 
-def test_who_is_dialed_in_the_place_of_a_peer_gets_no_proof() -> None:
+def test_an_impostor_that_is_dialed_gets_no_proof() -> None:
     """The dialer says who it is, and proves nothing to one that has not proven itself."""
 
     async def main() -> None:
@@ -960,7 +960,7 @@ def test_a_link_is_shown_with_what_went_over_it(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(main())
 
 
-def test_whoever_asks_too_much_at_once_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_calls_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_exchange, "PEER_CALLS_MAX", 2)
 
     async def main() -> None:

@@ -120,7 +120,7 @@ def test_two_groups_of_two_share_each_its_messages():
     assert all(25 < peer.take().count(b"MSG s 1 ") < 75 for peer in members)
 
 
-def test_members_share_the_messages_of_who_publishes_in_turn():
+def test_members_share_the_messages_of_a_publisher_in_turn():
     bed = Bed()
     members = [bed.peer() for _ in range(4)]
     for at, peer in enumerate(members):
@@ -539,7 +539,7 @@ def test_a_double_ack_of_a_consumer_that_is_gone_hears_no_responders():
 
 
 @pytest.mark.parametrize("kind", ["run", "mixed", "large", "queues"])
-def test_what_goes_to_very_many_is_written_in_parts(monkeypatch, kind):
+def test_a_fan_out_to_very_many_is_written_in_parts(monkeypatch, kind):
     for module in ("fanout", "output_queue"):
         monkeypatch.setattr(f"streamd.net.pubsub.{module}.FANOUT_BYTES", 20_000)
     bed = Bed()
@@ -560,7 +560,7 @@ def test_what_goes_to_very_many_is_written_in_parts(monkeypatch, kind):
     assert got.count(b"MSG s ") == count * len(wanted)
 
 
-def test_who_reads_nothing_is_gone_before_the_rest_is_gathered():
+def test_a_receiver_that_reads_nothing_is_cut_off_before_the_rest_is_gathered():
     bed = Bed(Options(max_pending=100_000))
     a, b = bed.peer(), bed.peer()
     a.send(b"".join(b"SUB s %d\r\n" % at for at in range(1000)))
@@ -595,7 +595,7 @@ def test_a_long_chunk_lets_others_go_first(kind):
     assert [int(part[:1]) for part in rest.split(b" 1 1\r\n")[1:]] == list(range(6))
 
 
-def test_who_is_gone_gets_no_turn():
+def test_a_closed_member_gets_no_turn():
     bed = Bed()
     a, b = bed.peer(), bed.peer()
     a.send(b"SUB s.* 1\r\n")
@@ -627,7 +627,7 @@ def test_one_of_many_on_a_subject_ends_and_the_others_keep_their_order(queue):
     assert kept == subs[:7] + subs[8:49]
 
 
-def test_who_had_very_many_subscriptions_leaves_a_share_at_a_time():
+def test_very_many_subscriptions_end_a_share_at_a_time():
     bed = Bed()
     peer, other = bed.peer(), bed.peer()
     peer.send(
@@ -652,7 +652,7 @@ def test_who_had_very_many_subscriptions_leaves_a_share_at_a_time():
     assert bed.subscriptions.sublist.count == 2
 
 
-def test_what_a_gone_connection_had_is_kept_in_part():
+def test_some_subscriptions_of_a_closed_connection_are_remembered():
     bed = Bed()
     peer = bed.peer()
     peer.send(b"".join(b"SUB a.%d %d\r\n" % (at, at) for at in range(500)))

@@ -301,7 +301,7 @@ def test_a_builder_that_fails_or_is_not_wanted_ends_alone() -> None:
     assert ended == ["no", "c"] and told == ["c"] * 3
 
 
-def test_text_is_what_json_would_write() -> None:
+def test_text_equals_that_of_json() -> None:
     document = {
         "a": [1, 2.5, True, "x", {}, [], {"b": 'q"\n\\ü'}],
         "c": {"d": {"e": -1, "f": False}},
@@ -315,7 +315,7 @@ def test_text_is_what_json_would_write() -> None:
     assert to_text({"r": Rows([])}) == '{\n  "r": []\n}'
 
 
-def test_sources_have_what_pages_need() -> None:
+def test_sources_have_the_methods_that_pages_need() -> None:
     """The stand-in above has the methods of the real thing."""
     methods = {name for name in vars(JetStreamSources) if not name.startswith("_")}
     assert methods <= set(dir(Nodes))
