@@ -101,7 +101,7 @@ class UnservedError(ConfigError):
 
 
 class JsError(RequestError):
-    """One refusal of the JetStream API, as it goes to the client."""
+    """Refusal of the JetStream API, as it goes to the client."""
 
     def __init__(self, code: int, err_code: int, description: str) -> None:
         self.code = code  # HTTP-like class

@@ -1,4 +1,4 @@
-"""How a missing part of this program is installed, from where its user stands."""
+"""Names the command that installs a missing part of this program, from where its user stands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many holders of one node may keep in memory together, be they a few or thousands."""
+"""Share of memory that many holders of one node may keep together, be they a few or thousands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Holder(Protocol):
 
 
 class MemoryShare:
-    """Who grew longest ago gives up first. What was noted of a holder is what counts."""
+    """Budget of holders: the holder that grew longest ago gives up first, by its noted size."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max

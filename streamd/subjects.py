@@ -136,7 +136,7 @@ class Matcher:
         return bool(self.test(subject))
 
     def count(self, subjects: Iterable[bytes]) -> int:
-        """How many of `subjects` match."""
+        """Count the `subjects` that match."""
         return len(list(filter(self.test, subjects)))
 
     def __repr__(self) -> str:

@@ -38,7 +38,8 @@ class Pieces:
 
 
 class AssetLimits(NamedTuple):
-    """What a server allows streams and consumers (`jetstream { limits {} }`); 0: no limit."""
+    """Bounds that a server sets for streams and consumers (`jetstream { limits {} }`); 0: no
+    limit."""
 
     ack_pending_max: int = 0
     request_batch_max: int = 0
@@ -46,8 +47,8 @@ class AssetLimits(NamedTuple):
 
 
 class BatchLimits(NamedTuple):
-    """What a server allows atomic batches (`jetstream { limits { batch {} } }`); 0: as limits.py
-    has it."""
+    """Bounds that a server sets for atomic batches (`jetstream { limits { batch {} } }`); 0: as
+    limits.py has it."""
 
     per_stream_max: int = 0
     per_server_max: int = 0
@@ -56,7 +57,7 @@ class BatchLimits(NamedTuple):
 
 
 class Entry:
-    """One log entry. `data` is what is stored and sent; `command` is the same thing decoded.
+    """Log entry. `data` is what is stored and sent; `command` is the same thing decoded.
 
     The proposer of an entry already holds the decoded command, so it rides along and `apply` need
     not decode what this very process encoded. Entries read from disk or a peer have `command`
@@ -86,7 +87,7 @@ class Entry:
 
 
 class HardState(NamedTuple):
-    """What a Raft member must not forget: the term it is in and whom it voted for in it."""
+    """State that a Raft member must not forget: its term and the member it voted for in it."""
 
     term: Term = 0
     vote: NodeId = ""
@@ -95,7 +96,7 @@ class HardState(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """What the write-ahead log knew of one group when the process started.
+    """Facts that the write-ahead log had of one group when the process started.
 
     Entries run from `first_index` to `last_index` without gaps (`last_index == first_index - 1`
     means none). `prev_*` describe the entry before the first: the snapshot's.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import string
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from streamd import limits
 from streamd.api import times
@@ -17,9 +17,6 @@ from streamd.api.cluster_infos import replica_rows, short_hash
 from streamd.api.transforms import Transform
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
 from streamd.types import ACCOUNT, META_UID, Uid
-
-if TYPE_CHECKING:
-    from streamd.api.request import Request
 
 _PREFIX: Final = "$JS.EVENT.ADVISORY."
 _TYPE: Final = "io.nats.jetstream.advisory.v1."
@@ -52,7 +49,7 @@ _CONSUMER_EVENTS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
 
 
 class ClientFacts(Protocol):
-    """What is told of the client that made a request: a connection of `net`."""
+    """Facts about the client that made a request: a connection of `net`."""
 
     cid: int
     ip: str
@@ -212,17 +209,19 @@ class Advisories:
 
     # --- the API itself -------------------------------------------------------------------------
 
-    def audit(self, request: Request, response: bytes) -> None:
+    def audit(
+        self, client: ClientFacts | None, subject: bytes, payload: bytes, response: bytes
+    ) -> None:
         """Report a served API request with its response."""
         if not self._wires.has_interest(_AUDIT):
             return
         body: dict[str, Any] = {
             "server": self._node.server_name,
-            "client": self._client(request.client),
-            "subject": request.subject.decode("utf-8", "replace"),
+            "client": self._client(client),
+            "subject": subject.decode("utf-8", "replace"),
         }
-        if request.payload:
-            body["request"] = request.payload.decode("utf-8", "replace")
+        if payload:
+            body["request"] = payload.decode("utf-8", "replace")
         body["response"] = response.decode("utf-8", "replace")
         self._publish("API", "api_audit", body)
 

@@ -1,4 +1,4 @@
-"""What endpoints do in a cluster: placing streams, asking their leaders, handing leadership over.
+"""Endpoints of a cluster: placing streams, asking their leaders, handing leadership over.
 
 Endpoints of the meta leader work on assets, for most streams are led elsewhere; what only a
 stream's leader knows is asked for by a call (`serve_call` answers those).
@@ -94,7 +94,7 @@ def _check_consumers(
         then()
         return
     context = request.context
-    handle = led_stream(context, asset.uid)
+    handle = led_stream(context.node, asset.uid)
 
     def judged(offenders: Any) -> None:
         if isinstance(offenders, JsError):
@@ -162,7 +162,7 @@ def _show_configured(
 
 
 def _bare_info(context: ApiContext, asset: StreamAsset) -> Document:
-    """What can be said of a stream whose leader does not."""
+    """StreamInfo of a stream whose leader does not answer, from what the meta group knows."""
     config = stream_configs.shown(asset.config)
     config["metadata"] = infos.with_dynamic_metadata(context, config.get("metadata", {}))
     state = dict.fromkeys(
@@ -172,7 +172,7 @@ def _bare_info(context: ApiContext, asset: StreamAsset) -> Document:
         "config": config,
         "created": times.format_ns(asset.created_ns),
         "state": infos.stream_state(state, asset.config),
-        "cluster": cluster_infos.cluster_block(context, asset.uid, asset.config),
+        "cluster": cluster_infos.cluster_block(context.node, asset.uid, asset.config),
         "ts": times.format_ns(context.clock.now_ns()),
     }
 
@@ -185,7 +185,7 @@ def gather_infos(
 ) -> None:
     """Collect StreamInfos by uid, see cluster_infos.gather."""
     cluster_infos.gather(
-        context,
+        context.node,
         assets,
         is_listed=is_listed,
         show=lambda handle: infos.stream_info(context, handle, is_listed=is_listed),
@@ -274,7 +274,7 @@ def account_usage(context: ApiContext, done: Callable[[Document], None]) -> None
 
 def _own_usage(context: ApiContext) -> Document:
     node = context.node
-    led = (led_stream(context, uid) for uid in list(node.meta.streams_by_uid))
+    led = (led_stream(context.node, uid) for uid in list(node.meta.streams_by_uid))
     return {
         "memory": node.memory_bytes(),
         "storage": node.storage_bytes(),
@@ -316,7 +316,7 @@ def remove_peer(request: Request) -> None:
 def _set_peers(
     request: Request, asset: StreamAsset, peers: list[NodeId], again: Callable[[Request], None]
 ) -> None:
-    """Have a stream's replicas live on `peers`, unless it is not what `asset` says by then: `again`
+    """Place a stream's replicas on `peers`, unless it is not what `asset` says by then: `again`
     looks once more."""
     context = request.context
     command = [commands.SET_PEERS, context.clock.now_ns(), asset.uid, peers]
@@ -328,7 +328,7 @@ def _set_peers(
 
 
 def _basis(context: ApiContext, asset: StreamAsset) -> list[list[Any]]:
-    """What goes with a command that rests on where the stream is now; nothing while a server of an
+    """The basis of a command that rests on where the stream is now; nothing while a server of an
     earlier version, which could not read it, is in the cluster."""
     facts = context.node.node_facts
     is_known = all(facts.get(name, {}).get("rests") for name in _servers(context.node))
@@ -475,7 +475,7 @@ def serve_call(
     """Answer a call `api.*` of another node."""
     if method == "api.stream_infos":
         uids, is_listed = args
-        handles = [led_stream(context, uid) for uid in uids]
+        handles = [led_stream(context.node, uid) for uid in uids]
         answer(
             [
                 infos.stream_info(context, handle, is_listed=is_listed) if handle else None
@@ -484,7 +484,7 @@ def serve_call(
         )
     elif method == "api.offenders":
         uid, consumer_limits = args
-        led = led_stream(context, uid)
+        led = led_stream(context.node, uid)
         answer(errors.CLUSTER_NOT_AVAIL() if led is None else limit_offenders(led, consumer_limits))
     elif method == "api.usage":
         answer(_own_usage(context))

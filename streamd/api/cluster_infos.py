@@ -1,4 +1,4 @@
-"""What is shown of groups and their replicas, and infos of streams that other nodes lead."""
+"""Groups and their replicas as the API shows them, and infos of streams that other nodes lead."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from streamd import limits
 from streamd.api import times
-from streamd.api.request import ApiContext
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import StreamAsset
-from streamd.node.ports import StreamHandle
+from streamd.node.ports import NodeHandle, StreamHandle
 from streamd.types import SYSTEM_ACCOUNT, NodeId, Uid
 
 Document = dict[str, Any]
@@ -37,10 +36,9 @@ def raft_group(asset_uid: Uid, config: StreamConfig, *, consumer_uid: Uid = 0) -
 
 
 def cluster_block(
-    context: ApiContext, uid: Uid, config: StreamConfig, consumer_uid: Uid = 0
+    node: NodeHandle, uid: Uid, config: StreamConfig, consumer_uid: Uid = 0
 ) -> Document:
     """Return the `cluster` object of a StreamInfo or ConsumerInfo. Its replicas are the others."""
-    node = context.node
     facts = node.group_info(uid) or {}
     leader = facts.get("leader") or node.leader_of(uid)
     replicas = replica_rows(facts)
@@ -85,31 +83,31 @@ def replica_rows(facts: Document) -> list[Document]:
     return rows
 
 
-def led_stream(context: ApiContext, uid: Uid) -> StreamHandle | None:
+def led_stream(node: NodeHandle, uid: Uid) -> StreamHandle | None:
     """Return the stream `uid` if this node leads it and may answer for it."""
-    asset = context.node.meta.streams_by_uid.get(uid)
-    handle = context.node.stream(asset.name) if asset is not None else None
+    asset = node.meta.streams_by_uid.get(uid)
+    handle = node.stream(asset.name) if asset is not None else None
     if handle is None or handle.uid != uid or not handle.is_local:
         return None
     return handle
 
 
 def gather(
-    context: ApiContext,
+    node: NodeHandle,
     assets: Sequence[StreamAsset],
     *,
     is_listed: bool,
     show: Callable[[StreamHandle], Document],
     done: Callable[[dict[Uid, Document]], None],
 ) -> None:
-    """Collect the infos of `assets` from their leaders, asked all at once; who does not answer in
-    time, or leads no longer, leaves its streams out. `show` makes the info of a stream led here.
+    """Collect the infos of `assets` from their leaders, asked all at once. The streams of a node
+    that does not answer in time, or leads no longer, are left out. `show` makes the info of a
+    stream led here.
     """
-    node = context.node
     found: dict[Uid, Document] = {}
     asked: dict[NodeId, list[Uid]] = {}
     for asset in assets:
-        handle = led_stream(context, asset.uid)
+        handle = led_stream(node, asset.uid)
         if handle is not None:
             found[asset.uid] = show(handle)
             continue

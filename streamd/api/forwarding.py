@@ -27,7 +27,7 @@ class CallLater(Protocol):
 
 
 class RemoteClient(NamedTuple):
-    """What is told of a client of another node: see advisories.ClientFacts."""
+    """Facts about a client of another node: see advisories.ClientFacts."""
 
     server: NodeId
     cid: int
@@ -261,7 +261,7 @@ class Forwarding:
         self._look_again()
 
     def _look_again(self) -> None:
-        """What waited may have somewhere to go now."""
+        """Serve the requests that waited for a leader, as far as there is one now."""
         self._is_nudged = False
         waiting, self._parked = self._parked, []
         for request in waiting:

@@ -30,7 +30,7 @@ def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = 
     if context.domain:
         info["domain"] = context.domain
     if context.is_clustered:
-        info["cluster"] = cluster_infos.cluster_block(context, handle.uid, machine.config)
+        info["cluster"] = cluster_infos.cluster_block(context.node, handle.uid, machine.config)
     info["ts"] = times.format_ns(context.clock.now_ns())
     return info
 
@@ -98,7 +98,7 @@ def consumer_info(
     }
     if context.is_clustered:
         info["cluster"] = cluster_infos.cluster_block(
-            context, handle.uid, handle.machine.config, consumer.uid
+            context.node, handle.uid, handle.machine.config, consumer.uid
         )
     if view is not None and view.is_push_bound:
         info["push_bound"] = True
@@ -113,7 +113,7 @@ def consumer_info(
 
 
 def _priority_group(group: str, view: ConsumerView | None) -> Document:
-    """Who has a priority group for itself. Only a consumer's first group is in use."""
+    """The client that has a priority group for itself. Only a consumer's first group is in use."""
     shown: Document = {"group": group}
     pin_id = view.pinned_id if view is not None else ""
     if pin_id:

@@ -1,19 +1,17 @@
-"""One request of the JetStream API, and what every endpoint has at hand to answer it."""
+"""Requests of the JetStream API, and the context in which every endpoint answers them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from streamd import errors
+from streamd.api.advisories import Advisories
 from streamd.errors import CorruptionError, JsError
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
 from streamd.types import AssetLimits, NodeId
-
-if TYPE_CHECKING:
-    from streamd.api.advisories import Advisories
 
 _UNREADABLE: Final = b"NATS/1.0 500 Message Can Not Be Read\r\n\r\n"
 _TYPE_PREFIX: Final = "io.nats.jetstream.api.v1."
@@ -26,7 +24,7 @@ def to_json(document: dict[str, Any]) -> bytes:
 
 
 class ApiCounts:
-    """What `INFO` and the monitoring endpoint show of the API's use."""
+    """Counts of the API's use, which `INFO` and the monitoring endpoint show."""
 
     __slots__ = ("errors", "pending", "total")
 
@@ -37,7 +35,7 @@ class ApiCounts:
 
 
 class ApiContext:
-    """What the endpoints share; one per server."""
+    """Context that the endpoints share; a server has one."""
 
     __slots__ = (
         "advisories",
@@ -218,7 +216,7 @@ class Request:
         if self.reply:
             self.send(b"", body)
         if is_audited:
-            self.context.advisories.audit(self, body)
+            self.context.advisories.audit(self.client, self.subject, self.payload, body)
         self.finish()
 
     def send(self, headers: bytes, payload: bytes) -> None:
@@ -241,7 +239,7 @@ class Request:
         self.context.wires.publish(self.reply, b"", headers, payload)
 
     def finish(self, *, is_answered: bool = True) -> None:
-        """It is answered, here or elsewhere; or nobody here does anything more about it."""
+        """Mark the request as done: answered here or elsewhere, or dropped."""
         on_done, self.on_done = self.on_done, None
         if on_done is not None:
             on_done(is_answered)

@@ -63,7 +63,7 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
         return Endpoint(type_name and f"{type_name}_response", serve, name_count=names, **more)
 
     def moving(type_name: str, serve: Any, names: int, where: int = META) -> Endpoint:
-        """What moves replicas or leadership: there must be somebody to do it with."""
+        """Endpoints that move replicas or leadership: they need another server."""
         return row(
             type_name, serve if is_clustered else stream_endpoints.needs_cluster, names, where=where
         )
@@ -208,7 +208,7 @@ class Router:
     def _on_message(
         self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: Any
     ) -> None:
-        """What clients ask for. Answers and acks of the server go wherever a client wants them, and
+        """Interest of clients. Answers and acks of the server go wherever a client wants them, and
         may not ask for what that client may not: they are no requests."""
         if client is not None:
             self.handle(subject, reply, headers, payload, client)

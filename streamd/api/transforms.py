@@ -14,7 +14,7 @@ _REFERENCE = re.compile(rb"\$(\d+)|\{\{\s*(?:[wW]ildcard)\s*\(\s*(\d+)\s*\)\s*\}
 
 
 class Transform:
-    """One transform, compiled. Raises ValueError if source and destination do not fit."""
+    """Compiled transform of a subject. Raises ValueError if source and destination do not fit."""
 
     def __init__(self, source: bytes, destination: bytes) -> None:
         self._source = source or b">"

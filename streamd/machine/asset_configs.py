@@ -20,7 +20,7 @@ Metadata = dict[str, str]
 
 
 class Placement(TypedDict, total=False):
-    """Where replicas of a stream may live."""
+    """Servers on which replicas of a stream may live."""
 
     cluster: str
     tags: list[str]
@@ -43,7 +43,7 @@ class Republish(TypedDict, total=False):
 
 
 class ExternalStream(TypedDict, total=False):
-    """How a stream of another domain or account is reached."""
+    """Subjects by which a stream of another domain or account is reached."""
 
     api: str
     deliver: str

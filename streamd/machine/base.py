@@ -25,7 +25,7 @@ NO_MARKER = 1 << 28  # its expiry leaves no delete marker: it is one itself, or 
 
 
 class Effects:
-    """What follows from applied entries, collected in order; the monitor carries it out.
+    """Consequences of applied entries, in order; the monitor carries them out.
 
     Everything here is a consequence of committed entries, so it is the same on every replica;
     `outcomes` and `events` are acted upon only by the leader.
@@ -72,7 +72,7 @@ class Machine(Protocol):
 
 
 class RecordCodec(Protocol):
-    """How a block record is laid out. Given to a stream machine by its constructor, because the
+    """Layout of block records. Given to a stream machine by its constructor, because the
     layout belongs to the store (`BlockCodec`) and rooms do not import each other."""
 
     def encode_batch(
@@ -120,6 +120,6 @@ class ColumnsView(Protocol):
 
 
 class ColumnSource(Protocol):
-    """Where a stream machine finds the footer of a sealed block it has not in memory."""
+    """Source of the footer of a sealed block it has not in memory."""
 
     def load_footer(self, block_no: int) -> bytes: ...

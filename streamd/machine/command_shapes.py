@@ -234,7 +234,8 @@ def _is_consumer_config(config: Any) -> bool:
 
 
 def _shape(*checks: Check, optional: int = 0) -> tuple[int, tuple[Check, ...]]:
-    """How many fields there are at least behind the kind, and what each is. The first is a time."""
+    """Fields behind the kind: the least number of them, and the type of each. The first is a
+    time."""
     return len(checks) + 1 - optional, (_is_uint, *checks)
 
 

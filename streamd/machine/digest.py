@@ -50,7 +50,7 @@ def mix_all(seqs: Sequence[Seq], crcs: Sequence[int]) -> int:
 
 
 def chain64(values: Iterable[int]) -> int:
-    """One 64-bit number for a sequence of non-negative numbers; their order matters."""
+    """Hash to 64 bits a sequence of non-negative numbers; their order matters."""
     mixed = _SEQ_ADD
     for value in values:
         mixed = ((mixed ^ value) * _CRC_ADD) & MASK64

@@ -39,7 +39,7 @@ _DYNAMIC_METADATA: Final = ("_nats.ver", "_nats.level", "_nats.req.level")
 
 
 class StreamAsset(NamedTuple):
-    """One stream as the meta group knows it."""
+    """A stream as the meta group knows it."""
 
     uid: Uid
     name: str
@@ -70,7 +70,7 @@ class StreamAsset(NamedTuple):
 
     @property
     def basis(self) -> list[Any]:
-        """What a decision on where the stream is to live rests on."""
+        """State on which a decision about the stream's placement rests."""
         return [self.uid, *self.peers]
 
     def may_be_dropped_by(self, node_id: NodeId) -> bool:
@@ -382,7 +382,7 @@ def _is_other(asset: StreamAsset, basis: list[list[Any]]) -> bool:
 
 
 def _check_update(old: StreamConfig, new: StreamConfig) -> JsError | None:
-    """What no update may change, whoever was first: the machine's own ground."""
+    """Refuse updates that no stream allows, whichever of two requests came first."""
     if old.get("storage", "file") != new.get("storage", "file"):
         return errors.STREAM_INVALID_CONFIG(
             err="stream configuration update can not change storage type"

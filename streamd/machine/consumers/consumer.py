@@ -34,7 +34,7 @@ _DELETED_UNACKED = "Unacknowledged message was deleted"
 
 
 class Consumer(ConsumerAcks):
-    """One consumer of one stream. Use `create` or `from_state`."""
+    """Replicated state of one consumer of one stream. Use `create` or `from_state`."""
 
     __slots__ = ()
 
@@ -263,7 +263,7 @@ class Consumer(ConsumerAcks):
         self._check()
 
     def _filter_count(self) -> list[int]:
-        """How a DELIVERED or POSITION ends that was planned with the present filter."""
+        """Return the end of a DELIVERED or POSITION that was planned with the present filter."""
         return [self.refilters] if self.refilters else []
 
     def _check(self) -> None:

@@ -1,4 +1,4 @@
-"""What was delivered to a consumer, what of it waits for an ack, and what became of the rest.
+"""Deliveries of a consumer: those that wait for an ack, and the outcome of the rest.
 
 Acks move the floor: to just below the oldest message that still waits, or up to the last delivered.
 """

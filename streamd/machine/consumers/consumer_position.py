@@ -1,4 +1,4 @@
-"""Where a consumer stands in its stream: what comes next, and how much is left.
+"""Position of a consumer in its stream: the next message, and the number that is left.
 
 What is left is counted from the index once, and then kept up with what is stored, removed and
 delivered. Of the deliveries only the last is known here; what became of each: `consumer_acks`.
@@ -19,7 +19,7 @@ from streamd.types import Seq, Uid
 
 
 class StreamView(Protocol):
-    """What a consumer knows of its stream (machine/streams/stream_consumers.py)."""
+    """A consumer's view of its stream (machine/streams/stream_consumers.py)."""
 
     name: str
 
@@ -36,7 +36,7 @@ class StreamView(Protocol):
 
 
 class ConsumerPosition:
-    """One consumer, and its place in the stream. Used only as a base of `Consumer`."""
+    """Position of one consumer in its stream. Used only as a base of `Consumer`."""
 
     __slots__ = (
         "_left",
@@ -178,7 +178,7 @@ class ConsumerPosition:
         return first <= self._removed_ahead_to
 
     def _note_sent_gone(self, seqs: Sequence[Seq], subjects: Sequence[bytes]) -> None:
-        """Of `seqs`, which leave the stream, keep those that were sent and count as left."""
+        """Keep those of `seqs`, which leave the stream, that were sent and count as left."""
         low = bisect_right(seqs, self.delivered_sseq)
         for at in range(low, bisect_right(seqs, self.sent_sseq, low)):
             seq = seqs[at]

@@ -1,4 +1,4 @@
-"""What memory keeps per message: the columns of one block, and the block's own summary.
+"""Columns of the messages of one block, and the block's own summary: the memory per message.
 
 Arrays instead of objects: 24 bytes for each message of a block that is in memory, and nothing but a
 `Block` of a few hundred bytes for one that is not.
@@ -24,7 +24,7 @@ _BYTES_OBJECT_BYTES: Final = 41  # of a bytes object and of what refers to it, b
 
 
 class Columns:
-    """One row for each message stored in a block, dead or alive, in seq order."""
+    """Columns with a row for each message stored in a block, dead or alive, in seq order."""
 
     __slots__ = (
         "_wanted",
@@ -158,7 +158,7 @@ class Wanted:
         return local == self._only if self.count < 2 else bool(self._flags[local])
 
     def count_of(self, ids: Any) -> int:
-        """How many rows with these ids match."""
+        """Count the rows with these ids that match."""
         if self.count < 2:
             return int(ids.count(self._only)) if self.count else 0
         return sum(map(self._flags.__getitem__, ids))
@@ -199,7 +199,7 @@ class ColumnsCache:
         return next(self._keys)
 
     def get(self, key: int, block_no: int) -> Columns | None:
-        """What is held of a block."""
+        """Return the columns that are held of a block."""
         found = self._held.get((key, block_no))
         if found is None:
             return None
@@ -224,8 +224,8 @@ class ColumnsCache:
 
 
 class Block:
-    """What is always known of a block. Its columns are in memory only while it is the newest, or
-    in the index's cache."""
+    """Summary of a block, always in memory. Its columns are in memory only while it is the newest,
+    or in the index's cache."""
 
     __slots__ = (
         "block_no",

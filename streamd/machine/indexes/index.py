@@ -37,7 +37,7 @@ __all__ = ["Loc", "StreamIndex"]
 
 
 class StreamIndex(IndexRemoval):
-    """All of a stream's messages. Owned and changed by its StreamMachine only."""
+    """Index of a stream's messages. Owned and changed by its StreamMachine only."""
 
     # --- storing --------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class StreamIndex(IndexRemoval):
         return made, self._codec.encode_footer(columns)
 
     def settle(self) -> None:
-        """What earlier entries sealed is stored by now: its columns can be had from there."""
+        """Release the columns of blocks that earlier entries sealed: the store has them by now."""
         for block in self._just_made:
             assert block.columns is not None
             self._cache.put(self._cache_key, block.block_no, block.columns)
@@ -311,7 +311,7 @@ class StreamIndex(IndexRemoval):
     # --- persistence ----------------------------------------------------------------------------
 
     def to_state(self) -> list[Any]:
-        """What the snapshot must hold: everything that is not in the blocks."""
+        """Return the state for the snapshot: everything that is not in the blocks."""
         return [
             self.first_seq,
             self.last_seq,
@@ -324,7 +324,7 @@ class StreamIndex(IndexRemoval):
         ]
 
     def to_cache(self) -> list[Any]:
-        """What can be rebuilt from the blocks, but not as fast: subjects and newest columns."""
+        """Return a cache of what the blocks say as well: subjects and newest columns."""
         names = list(self.subjects)
         rows = list(self.subjects.values())
         active = self.active.columns

@@ -192,7 +192,7 @@ class IndexLookup(IndexPlaces):
         return int(row[FIRST])
 
     def count_of(self, subject: bytes) -> int:
-        """How many live messages `subject` has."""
+        """Count the live messages of `subject`."""
         row = self.subjects.get(subject)
         return int(row[COUNT]) if row is not None else 0
 
@@ -204,14 +204,14 @@ class IndexLookup(IndexPlaces):
             yield name, self.first_of(name), self.last_of(name)
 
     def counts_matching(self, matcher: Matcher | None) -> dict[bytes, int]:
-        """How many live messages each matching subject has that has any."""
+        """Count the live messages of each matching subject that has any."""
         rows = self.subjects
         return {name: rows[name][COUNT] for name in self._names(matcher)}
 
     def counts_page(
         self, matcher: Matcher | None, offset: int, size: int
     ) -> tuple[int, dict[bytes, int]]:
-        """How many subjects match, and of a page of them, by name, what `counts_matching` says."""
+        """Count the matching subjects; for a page of them, by name, return `counts_matching`."""
         rows = self.subjects
         if self._if_it_tells_apart(matcher) is None:
             # Page after page is asked for: of a million names the order costs more than all else.
@@ -234,7 +234,7 @@ class IndexLookup(IndexPlaces):
         return lasts
 
     def count_from(self, seq: Seq, matcher: Matcher | None) -> int:
-        """How many live matching messages have a seq >= `seq`."""
+        """Count the live matching messages with a seq >= `seq`."""
         if seq > self.last_seq:
             return 0
         matcher = self._if_it_tells_apart(matcher)
@@ -260,7 +260,7 @@ class IndexLookup(IndexPlaces):
         return matching - self._count_between(self.first_seq, seq - 1, matcher)
 
     def count_between(self, first: Seq, last: Seq, matcher: Matcher | None) -> int:
-        """How many live matching messages have a seq in first..last; for what these cost."""
+        """Count the live matching messages with a seq in first..last, at the cost of these."""
         matcher = self._if_it_tells_apart(matcher)
         if matcher is None:
             return self.count_from(first, None) - self.count_from(last + 1, None)
@@ -307,7 +307,7 @@ class IndexLookup(IndexPlaces):
         return 0
 
     def spread(self, matcher: Matcher | None) -> tuple[int, Seq, Seq]:
-        """How many live messages match, and seqs between which all of them lie: (count, first,
+        """Count the live messages that match, and bound their seqs: (count, first,
         last)."""
         matcher = self._if_it_tells_apart(matcher)
         if matcher is None:

@@ -1,4 +1,4 @@
-"""Where a stream's messages are: by seq, by time, and block by block.
+"""Locations of a stream's messages: by seq, by time, and block by block.
 
 The index's state lives here, in `IndexPlaces`. `lookup.IndexLookup` adds what is asked by subject,
 `index.StreamIndex` what changes it.
@@ -92,7 +92,7 @@ class IndexPlaces:
         )
 
     def locate(self, seq: Seq) -> Loc | None:
-        """Where the live message `seq` is; None if there is none."""
+        """Return the location of the live message `seq`; None if there is none."""
         if not self.is_live(seq):
             return None
         block = self._block_of(seq)
@@ -130,20 +130,20 @@ class IndexPlaces:
         return int(columns.lengths[columns.position(seq)]) & ~LENGTH_MASK
 
     def size_of(self, seq: Seq) -> int:
-        """What the live message `seq` counts in `bytes`."""
+        """Return the share of the live message `seq` in `bytes`."""
         columns = self._columns(self._block_of(seq))
         length = columns.lengths[columns.position(seq)]
         extra = self._header_extra if length & HAS_HEADERS else 0
         return int(length & LENGTH_MASK) - self._size_less + extra
 
     def crc_at(self, seq: Seq) -> int:
-        """What the record of the live message `seq` ends with."""
+        """Return the crc32c with which the record of the live message `seq` ends."""
         columns = self._columns(self._block_of(seq))
         crc: int = columns.crcs[columns.position(seq)]
         return crc
 
     def size_as_stored(self, msg: Msg) -> int:
-        """What `msg` will count in `bytes`."""
+        """Return the share that `msg` will have in `bytes`."""
         subject, headers, payload = msg
         extra = self._header_extra if headers else 0
         fixed = 32 - self._size_less
@@ -296,7 +296,7 @@ class IndexPlaces:
         return found + self.bytes - others if is_whole else None
 
     def _live_bytes(self, block: Block) -> int:
-        """What the live messages of `block` count in `bytes`."""
+        """Return the share of the live messages of `block` in `bytes`."""
         columns = self._columns(block)
         flags = columns.lengths
         if block.live < len(columns):

@@ -1,4 +1,4 @@
-"""How messages leave a stream's index: one by one, many of a block at once, or all.
+"""Removal of messages from a stream's index: one by one, many of a block at once, or all.
 
 What is removed leaves the counts, the digest and the bounds of its subject; its bytes stay in the
 block until all of that is dead. All ways end in the same state.
@@ -231,7 +231,7 @@ class IndexRemoval(IndexLookup):
 
 
 def _note_bounds(row: SubjectRow) -> None:
-    """Some of a subject's messages have left its list, and not all."""
+    """Correct a subject's bounds after some, and not all, of its messages have left its list."""
     held = row[SEQS]
     row[FIRST], row[LAST] = held[0], held[-1]
     if len(held) == 1:

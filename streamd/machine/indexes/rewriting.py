@@ -20,8 +20,8 @@ from streamd.types import Seq
 def live_spans(
     columns: Columns, next_live: Callable[[Seq], Seq], last_seq: Seq
 ) -> tuple[list[Seq], list[tuple[int, int]]]:
-    """What of a block is live, up to `last_seq`: flat inclusive ranges of seqs, [first, last, ...],
-    and where their records are, (offset, length), neighbours joined."""
+    """Live messages of a block, up to `last_seq`: flat inclusive ranges of seqs, [first, last,
+    ...], and where their records are, (offset, length), neighbours joined."""
     ranges: list[Seq] = []
     spans: list[tuple[int, int]] = []
     offsets, lengths = columns.offsets, columns.lengths

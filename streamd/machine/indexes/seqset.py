@@ -113,7 +113,7 @@ class SeqSet:
             self._spans[key] = new
 
     def _fill(self, low: int, high: int) -> None:
-        """All of the spans low..high are members."""
+        """Add all seqs of the spans low..high."""
         if high < low:
             return
         for key in self._partial(low, high):

@@ -11,7 +11,8 @@ _STALE_MAX: Final = 1000  # names that are gone and still in the sorted list
 
 
 class SubjectNames:
-    """What the names have in common, and those with a prefix. Made out once somebody asks."""
+    """Common prefix of the subject names, and the names with a prefix; worked out when first
+    asked."""
 
     def __init__(self, subjects: Collection[bytes]) -> None:
         self.is_asked = False  # from then on `note` wants every new name
@@ -42,12 +43,13 @@ class SubjectNames:
         return self._shared.startswith(prefixes)
 
     def beginning_with(self, prefix: bytes) -> list[bytes]:
-        """All names that begin with `prefix`, which ends with a dot; and some that were."""
+        """Return the names that begin with `prefix`, which ends with a dot; may include names whose
+        messages are gone."""
         names = self.in_order()
         return names[bisect_left(names, prefix) : bisect_left(names, prefix[:-1] + b"/")]
 
     def in_order(self) -> list[bytes]:
-        """All names, ascending; and some that were."""
+        """Return all names, ascending; may include names whose messages are gone."""
         self.is_asked = True
         names, new = self._sorted, self._unsorted
         if new is None or len(names) + len(new) > 2 * len(self._subjects) + _STALE_MAX:
@@ -62,7 +64,7 @@ class SubjectNames:
 
 
 def _common(a: bytes, b: bytes) -> bytes:
-    """What both begin with."""
+    """Return the common prefix of both."""
     for at, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return a[:at]

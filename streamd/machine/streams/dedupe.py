@@ -65,7 +65,8 @@ class DedupeWindow:
             self._arrivals.clear()
 
     def arrivals(self) -> list[Arrival]:
-        """What is remembered, in order, as a copy: what a snapshot holds (`columns_of`)."""
+        """Return a copy of the remembered ids, in order: the content of a snapshot
+        (`columns_of`)."""
         return list(self._arrivals)
 
     def to_state(self) -> list[Any]:

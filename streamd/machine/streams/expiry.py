@@ -157,8 +157,9 @@ class Expiry:
         return [commands.EXPIRE, now_ns, up_to, sorted(named)]
 
     def aged(self, up_to: Seq, limits: Limits) -> list[Seq]:
-        """What age takes of the live messages up to `up_to`, ascending. Those in front of the first
-        that it takes are not looked at again: there may be a million that never leave."""
+        """Return the live messages up to `up_to` that age removes, ascending. Those in front of
+        the first that it takes are not looked at again: there may be a million that never
+        leave."""
         index = self._index
         first = self._first_aging(limits)
         due = list(index.live_seqs(first, up_to)) if first else []
@@ -195,7 +196,7 @@ class Expiry:
         return seq if seq <= index.last_seq else 0
 
     def freeze(self) -> Callable[[], list[list[Due]]]:
-        """Who leaves when, without those that are gone already, equal on all replicas: in lists,
+        """Copy the due times of live messages, equal on all replicas: in lists,
         which are to be joined. Copied now; the result can be called later, in any thread."""
         seconds = sorted(self._later)
         lists = [self._soon[:], *(self._later[second][:] for second in seconds)]

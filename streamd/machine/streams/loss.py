@@ -12,7 +12,7 @@ from streamd.types import Seq
 
 
 class Loss:
-    """What a snapshot says of the stored messages (`StreamIndex.to_state`), to be corrected for
+    """Stored messages as a snapshot describes them (`StreamIndex.to_state`), to be corrected for
     each block that is lost. How many bytes are left is for the index to count once it is loaded."""
 
     def __init__(self, messages: list[Any]) -> None:
@@ -31,18 +31,18 @@ class Loss:
 
     @property
     def tail(self) -> tuple[int, int]:
-        """Where the next record goes: (block_no, offset)."""
+        """Position of the next record: (block_no, offset)."""
         return self.blocks[-1].block_no, self.blocks[-1].end_offset
 
     def live_seqs(self, block: Block) -> list[Seq]:
-        """What is live in one of the blocks, ascending."""
+        """Return the live messages of one of the blocks, ascending."""
         first = max(block.first_seq, self._first_seq)
         live = [seq for seq in range(first, block.last_seq + 1) if seq not in self._deleted]
         assert len(live) == block.live, (block.block_no, len(live), block.live)
         return live
 
     def leave(self, block: Block, columns: Columns) -> None:
-        """Of what is live in `block`, only the messages in `columns` are left, and those are all
+        """Keep of the live messages of `block` only those in `columns`, which are all
         that its file holds now."""
         left = list(columns.seqs_between(0, len(columns)))
         gone = sorted({*self.live_seqs(block)} - {*left})

@@ -103,7 +103,7 @@ class Assembly:
         self.last_seq = max(self.last_seq, seq)
 
     def bury(self, ranges: Iterable[Range]) -> None:
-        """What a tombstone names."""
+        """Return the seqs that a tombstone names."""
         for low, high in ranges:
             self._dead.add_range(low, high)
             self.note_seq(high)
@@ -180,7 +180,7 @@ class Assembly:
                     seq = self._dead.next_absent(seq + 1)
 
     def digest_of(self, columns: Columns) -> int:
-        """Of what is live in a block."""
+        """Return the digest of the live messages of a block."""
         pairs = zip(columns.seqs_between(0, len(columns)), columns.crcs, strict=True)
         live = [pair for pair in pairs if self.is_live(pair[0])]
         return mix_all([seq for seq, _ in live], [crc for _, crc in live])
@@ -194,7 +194,7 @@ def _newest_first(part: Part) -> tuple[bool, int]:
 
 
 class Headers:
-    """What the headers of messages say that a snapshot would have said: the ids seen lately, and
+    """Facts that headers of messages hold and a snapshot would have had: the ids seen lately, and
     when messages with a TTL are due. `basis`: a state that has the ids up to its last seq."""
 
     def __init__(self, config: StreamConfig, basis: StreamState | None) -> None:
@@ -253,7 +253,7 @@ def follow(machine: StreamMachine, entries: Iterable[Entry], *, known_to: Seq) -
 
 
 def close_gaps(machine: StreamMachine, entries: Iterable[Entry]) -> None:
-    """Have each consumer of a state that the log does not directly follow stand where the first
+    """Move each consumer of a state that the log does not directly follow to where the first
     delivery that the log has of it can be applied."""
     waiting = dict(machine.consumers_by_uid)
     cseqs: dict[int, int] = {}
@@ -292,8 +292,9 @@ _HOLDS_ALL: Final[ConsumerConfig] = {
 
 
 def hold(machine: StreamMachine, now_ns: int) -> bool:
-    """Where the stream keeps only what a consumer waits for, and some of them may be forgotten,
-    have one more that waits for all: else the rest would leave at once. Returns if it is so."""
+    """Add a consumer that waits for all messages, where the stream keeps only what a consumer waits
+    for and some consumers may be forgotten: else the rest would leave at once. Returns if it
+    did."""
     if machine.config.get("retention") != "interest" or not machine.index.count:
         return False
     if HOLDER not in machine.consumers:
@@ -312,8 +313,8 @@ _KINDS = _OF_CONSUMERS | {
 
 
 def shortfall(entries: Iterable[Entry], last_seq: Seq, *, leaves_markers: bool) -> int:
-    """How many seqs at least were given out before these entries that `last_seq` does not count: by
-    deliveries of what no publish among the entries can have stored."""
+    """Count the seqs, at least, that were given out before these entries and are beyond
+    `last_seq`: by deliveries of what no publish among the entries can have stored."""
     known, short = last_seq, 0
     for entry in entries:
         command = command_shapes.admit(entry, _KINDS, Effects())

@@ -1,4 +1,4 @@
-"""What a stream's config says about keeping messages, and which messages it no longer keeps.
+"""Limits of a stream's config, and the messages that they no longer allow.
 
 `Limits` is the config read once, as ints and flags, because a publish looks at all of them.
 The functions return seqs; removing them is the machine's doing.

@@ -35,7 +35,7 @@ class Search(Protocol):
 
 
 class Purged:
-    """What `PURGE [pattern, seq, keep]` removes (0 or empty: not given)."""
+    """Messages that `PURGE [pattern, seq, keep]` removes (0 or empty: not given)."""
 
     def __init__(self, index: IndexLookup, pattern: bytes, seq: Seq, keep: int) -> None:
         self._index = index
@@ -123,8 +123,8 @@ class OverPerSubject:
 
 
 class Unwanted:
-    """What no consumer waits for. Looks at every message that is not wanted anyhow, because a
-    consumer without a filter has yet to get it."""
+    """Messages that no consumer waits for. Looks at every message that is not wanted anyhow,
+    because a consumer without a filter has yet to get it."""
 
     def __init__(
         self, index: IndexLookup, audience: InterestIndex[Consumer], but: Consumer | None = None
@@ -189,7 +189,7 @@ class OneAfterAnother:
 
 
 def over(index: IndexLookup, limits: Limits) -> Iterator[Search]:
-    """What limits take out of messages that never met them, one search after another."""
+    """Searches for messages that limits remove and that never met them, one after another."""
     if limits.max_per_subject > 0:
         yield OverPerSubject(index, limits.max_per_subject)
     if not limits.is_discard_new and is_over_limits(index, limits):
@@ -202,7 +202,7 @@ def reconfigured(
     after: Limits,
     audience: Callable[[], InterestIndex[Consumer]],
 ) -> Iterator[Search]:
-    """What a new config takes out, if anything, one search after another."""
+    """Searches for messages that a new config removes, one after another."""
     allowed = after.max_per_subject
     if allowed > 0 and (allowed < before.max_per_subject or before.max_per_subject <= 0):
         yield OverPerSubject(index, allowed)

@@ -70,7 +70,7 @@ class JetStreamSources:
     def cluster_block(self, handle: Any) -> Document:
         """Return the `cluster` object of a replica here."""
         config = handle.machine.config
-        block: Document = self._cluster_infos.cluster_block(self._context, handle.uid, config)
+        block: Document = self._cluster_infos.cluster_block(self._context.node, handle.uid, config)
         return block
 
     def consumer_group(self, handle: Any, consumer: Any) -> str:
