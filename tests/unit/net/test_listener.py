@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import uvloop
 
 from streamd.config.cluster_options import ClusterOptions
 from streamd.config.options import Options
@@ -23,6 +24,23 @@ async def connected(listener):
     assert await reader.readline() == b"PONG\r\n"
     assert b'"connect_info":true' in await reader.readline()
     return reader, writer, info
+
+
+def test_clients_are_served_by_either_event_loop():
+    """uvloop's transport, which a server runs on, is no subclass of asyncio's."""
+
+    async def main():
+        listener = listener_on(Options(server_name="one"))
+        await listener.start()
+        async with asyncio.timeout(5):
+            _, writer, info = await connected(listener)
+        assert info["server_name"] == "one"
+        writer.close()
+        await listener.close()
+
+    for loop_factory in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(main())
 
 
 def test_a_free_port_is_taken_and_told():
