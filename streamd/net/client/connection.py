@@ -23,7 +23,7 @@ from streamd.net.client.output import Output
 from streamd.net.client.password_checks import PasswordChecks
 from streamd.net.client.profile import ClientProfile
 from streamd.net.client.server_info import ServerInfo
-from streamd.net.client.session import Action, Session, State, last_of
+from streamd.net.client.session import LATER, PUBLISH, Action, Session, State, last_of
 from streamd.net.client.slow_consumer import SlowConsumerGuard
 from streamd.net.client.tracing import Tracer
 from streamd.net.pubsub.message_router import RESERVED_REPLIES, MessageRouter
@@ -166,7 +166,10 @@ class Connection(asyncio.Protocol):
         elif events:
             if len(events) == 1 and session.is_plain and self._publish_lone(events[0]):
                 return
-            self._handle(events)
+            if self._tracer is None:
+                self._handle(events)
+            else:
+                self._handle_traced(self._tracer, events)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything: the socket is closed."""
@@ -263,66 +266,62 @@ class Connection(asyncio.Protocol):
     # --- events and actions ---------------------------------------------------------------------
 
     def _handle(self, events: list[Event]) -> None:
-        """Handle events in order; those that must wait are held."""
-        if self._tracer is None:
-            self._handle_chunk(events)
-            return
+        """Have the session receive events, one by one, and carry out the actions of each."""
+        router, output, session = self._router, self.output, self.session
+        turn = router.output_queue
+        router.begin_chunk()
+        try:
+            for at, event in enumerate(events):
+                rest: Event | None = None  # to be received again when others had their turn
+                for action in session.receive(event, self.last_read_ns):
+                    kind = action[0]
+                    if kind == PUBLISH:
+                        payloads = action[4]
+                        done = router.publish_batch(
+                            output, action[1], action[2], action[3], payloads
+                        )
+                        if done < len(payloads):
+                            rest = last_of(action, len(payloads) - done)
+                            session.take_back(rest)
+                    elif kind == LATER:
+                        rest = action[1]
+                    else:
+                        self._ACTIONS[kind](self, *action[1:])
+                    if output.is_closed:
+                        return
+                if rest is not None:
+                    self._go_on_later([rest, *events[at + 1 :]])
+                    return
+                if self._held is not None:
+                    self._held = events[at + 1 :]
+                    return
+                if at + 1 < len(events) and turn.clock() >= turn.until:
+                    self._go_on_later(events[at + 1 :])
+                    return
+        finally:
+            output.touch()
+            router.end_chunk(output)
+
+    def _handle_traced(self, tracer: Tracer, events: list[Event]) -> None:
+        """Trace and handle events message by message; those that must wait are held."""
         for at, event in enumerate(events):
-            for each in self._tracer.one_by_one(event):
-                self._handle_chunk([each])
+            for each in tracer.one_by_one(event):
+                self._handle([each])
                 if self.is_closed:
                     return
             if self._held is not None:  # behind a CONNECT whose password is being tried
                 self._held += events[at + 1 :]
                 return
 
-    def _handle_chunk(self, events: list[Event]) -> None:
-        router, output, receive = self._router, self.output, self.session.receive
-        turn = router.output_queue
-        router.begin_chunk()
-        try:
-            for at, event in enumerate(events):
-                rest = self._carry_out(receive(event, self.last_read_ns))
-                if output.is_closed:
-                    break
-                if rest is not None:
-                    self._go_on_later([rest, *events[at + 1 :]])
-                    break
-                if self._held is not None:
-                    self._held = events[at + 1 :]
-                    break
-                if at + 1 < len(events) and turn.clock() >= turn.until:
-                    self._go_on_later(events[at + 1 :])
-                    break
-        finally:
-            output.touch()
-            router.end_chunk(output)
-
-    def _carry_out(self, todo: Iterable[Action]) -> Event | None:
-        """Carry out actions of the session, in order, until the connection is closed.
-
-        Returns the event that is to be received again when others had their turn, if there is one.
-        """
-        output = self.output
+    def _carry_out(self, todo: Iterable[Action]) -> None:
+        """Carry out actions that follow from no event, in order, until the connection is closed."""
         for action in todo:
-            kind = action[0]
-            if kind == actions.PUBLISH:
-                _, subjects, replies, headers, payloads = action
-                done = self._router.publish_batch(output, subjects, replies, headers, payloads)
-                if done < len(payloads):
-                    rest = last_of(action, len(payloads) - done)
-                    self.session.take_back(rest)
-                    return rest
-            elif kind == actions.SEND:
-                output.out.append(action[1])
-            elif kind == actions.LATER:
-                later: Event = action[1]
-                return later
-            else:
-                self._ACTIONS[kind](self, *action[1:])
-            if output.is_closed:
-                return None
-        return None
+            self._ACTIONS[action[0]](self, *action[1:])
+            if self.output.is_closed:
+                return
+
+    def _send(self, line: bytes) -> None:
+        self.output.out.append(line)
 
     def _send_error(self, text: bytes) -> None:
         self.output.send_error(text)
@@ -431,7 +430,10 @@ class Connection(asyncio.Protocol):
         events, self._held = self._held, None
         self._transport.resume_reading()
         if events:
-            self._handle(events)
+            if self._tracer is None:
+                self._handle(events)
+            else:
+                self._handle_traced(self._tracer, events)
 
     def _stall(self, rest_s: float) -> None:
         """Read no more for a moment: a receiver of this client's publishes is far behind."""
@@ -556,6 +558,7 @@ class Connection(asyncio.Protocol):
         actions.SUBSCRIBE: _subscribe,
         actions.UNSUBSCRIBE: _drop_subscription,
         actions.REROUTE: _reroute,
+        actions.SEND: _send,
         actions.SEND_ERROR: _send_error,
         actions.SEND_INFO: _send_connect_info,
         actions.IDENTIFIED: _on_identified,
