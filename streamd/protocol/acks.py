@@ -25,7 +25,7 @@ PLAIN = frozenset((b"", b"+ACK", b"+OK"))  # payloads of a positive ack
 
 
 class AckVerb(NamedTuple):
-    """What an ack payload asks for. `argument` belongs to the kind: see `parse_payload`."""
+    """Request that an ack payload makes. `argument` belongs to the kind: see `parse_payload`."""
 
     kind: int
     delay_ns: int = 0  # NAK: wait that long before delivering again; 0: at once

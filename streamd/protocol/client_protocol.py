@@ -1,4 +1,4 @@
-"""The client protocol, read: bytes of one connection in, events out. Sans-IO.
+"""Parser of the client protocol: bytes of one connection in, events out. Sans-IO.
 
 `ClientParser.feed` takes a whole socket chunk and returns what it held as a list of events, tuples
 that begin with one of the kinds below. Publishes, which are nearly all there is, come as columns
@@ -6,19 +6,27 @@ that begin with one of the kinds below. Publishes, which are nearly all there is
 message one by one. How the bytes were cut into chunks never changes what they mean.
 
 After an `ERROR` event the parser is dead and swallows everything; the connection is to be closed.
+The grammar of publishes is in `publish_grammar`, with what the three readers of it promise each
+other.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from streamd.limits import (
-    PARSER_BULK_BYTES_MIN,
-    PARSER_BULK_RETRY_MAX,
-    PARSER_SIZES_MAX,
-)
+from streamd.limits import PARSER_BULK_BYTES_MIN, PARSER_BULK_RETRY_MAX
 from streamd.protocol import bulk_publish
-from streamd.protocol.bulk_publish import SIZE_DIGITS_MAX
+from streamd.protocol.publish_grammar import (
+    CRLF,
+    FIELDS,
+    FIELDS_WITH_REPLY,
+    HPUB,
+    HPUB_START,
+    PUB,
+    PUB_START,
+    SizeFields,
+    is_size,
+)
 
 PUBS: Final = 1
 """(PUBS, subjects, replies, headers, payloads): publishes in order. Lists of equal length; replies
@@ -48,7 +56,7 @@ _TOO_LARGE: Final[Event] = (
     "Maximum Message Payload Exceeded",
 )
 _STARTS: Final = (
-    *(b"PUB ", b"HPUB ", b"SUB ", b"UNSUB ", b"PING", b"PONG"),
+    *(PUB_START, HPUB_START, b"SUB ", b"UNSUB ", b"PING", b"PONG"),
     *(b"CONNECT", b"INFO", b"+OK", b"-ERR"),
 )
 _BLANKS: Final = bytes.maketrans(b"\t\r\x0b\x0c", b"    ")
@@ -81,8 +89,7 @@ class ClientParser:
         self._need = 0
         self._is_need_exact = False
         self._is_dead = False
-        # Size fields seen and what they mean: a lookup costs a third of converting one.
-        self._sizes: dict[bytes, int] = {}
+        self._sizes = SizeFields()
         # Reading in bulk is worth trying unless it just failed; then it rests for some chunks.
         self._bulk_skip = 0
         self._bulk_backoff = 1
@@ -131,7 +138,7 @@ class ClientParser:
         if len(data) - position >= PARSER_BULK_BYTES_MIN:
             if self._bulk_skip:
                 self._bulk_skip -= 1
-            elif data.startswith(b"PUB ", position):
+            elif data.startswith(PUB_START, position):
                 found = bulk_publish.parse(
                     data,
                     position,
@@ -155,8 +162,8 @@ class ClientParser:
     def _lone(self, data: bytes) -> Event | None:
         """Return the event if `data` is one publish and nothing else, as of clients that wait for
         each ack: it costs less than `_scan`. None: look closer."""
-        has_headers = data.startswith(b"HPUB ")
-        if not has_headers and not data.startswith(b"PUB "):
+        has_headers = data.startswith(HPUB_START)
+        if not has_headers and not data.startswith(PUB_START):
             return None
         eol = data.find(b"\n")
         if not 0 < eol <= self._max_control_line:
@@ -164,11 +171,13 @@ class ClientParser:
         fields = data[:eol].split()
         count = len(fields) - has_headers
         size = self._sizes.get(fields[-1])
-        if size is None or size > self._max_payload or (count != 4 and count != 3):
+        if size is None or size > self._max_payload:
             return None
-        if eol + size + 3 != len(data) or not data.endswith(b"\r\n"):
+        if count != FIELDS_WITH_REPLY and count != FIELDS:
             return None
-        replies = [fields[2]] if count == 4 else None
+        if eol + size + 3 != len(data) or not data.endswith(CRLF):
+            return None
+        replies = [fields[2]] if count == FIELDS_WITH_REPLY else None
         start = eol + 1
         if not has_headers:
             return PUBS, [fields[1]], replies, None, [data[start:-2]]
@@ -188,8 +197,10 @@ class ClientParser:
         payloads: list[bytes] = []
         end = len(data)
         find = data.find
-        size_of = self._sizes.get
-        max_payload = self._max_payload
+        pub, hpub, crlf = PUB, HPUB, CRLF
+        with_reply, without_reply = FIELDS_WITH_REPLY, FIELDS
+        size_of, learn_size = self._sizes.get, self._sizes.learn
+        max_payload, max_control_line = self._max_payload, self._max_control_line
         failure: Event | None = None
         while position < end:
             eol = find(b"\n", position)
@@ -198,70 +209,56 @@ class ClientParser:
                 break
             # (At position 0 an empty line makes eol - 1 wrap around; it is an error either way.)
             line = data[position : eol - 1] if data[eol - 1] == _CR else data[position:eol]
-            if len(line) > self._max_control_line:
-                if _is_too_long(line, self._max_control_line):
+            if len(line) > max_control_line:
+                if _is_too_long(line, max_control_line):
                     failure = _TOO_LONG if _begins_well(line) else _UNKNOWN
                     break
             fields = line.split()
             verb = fields[0] if fields and data[position] > _BLANK else b""
-            if verb != b"PUB" and verb != b"HPUB":
+            is_plain = verb == pub
+            if not is_plain and verb != hpub:
                 verb = verb.upper()
-            if verb == b"PUB":
-                width = len(fields)
+                is_plain = verb == pub
+            if is_plain or verb == hpub:
                 size = size_of(fields[-1])
                 if size is None:
-                    size = self._learn_size(fields[-1])
-                if (width != 4 and width != 3) or size is None:
-                    failure = _UNKNOWN if width == 1 and line[-1:] not in b" \t" else _VIOLATION
-                    break
-                if size > max_payload:
-                    failure = _TOO_LARGE
-                    break
-                start = eol + 1
-                stop = start + size
-                if data[stop : stop + 2] != b"\r\n":
-                    failure = self._hold_payload(data, position, stop)
-                    break
-                subjects.append(fields[1])
-                if width == 4:
-                    replies.append(fields[2])
-                else:
-                    replies.append(b"")
-                headers.append(b"")
-                payloads.append(data[start:stop])
-                position = stop + 2
-            elif verb == b"HPUB":
+                    size = learn_size(fields[-1])
                 width = len(fields)
-                if width != 5 and width != 4:
-                    failure = _UNKNOWN if width == 1 and line[-1:] not in b" \t" else _VIOLATION
-                    break
-                header_size, size = size_of(fields[-2]), size_of(fields[-1])
-                if header_size is None:
-                    header_size = self._learn_size(fields[-2])
-                if size is None:
-                    size = self._learn_size(fields[-1])
-                if header_size is None or size is None:
-                    failure = _VIOLATION
-                    break
-                if header_size > size:
-                    failure = _VIOLATION
+                header_size: int | None = 0
+                if not is_plain:  # (of a lone `HPUB` this reads the verb: no size)
+                    header_size = size_of(fields[-2 % width])
+                    if header_size is None:
+                        header_size = learn_size(fields[-2 % width])
+                    width -= 1
+                if (
+                    size is None
+                    or header_size is None
+                    or header_size > size
+                    or (width != with_reply and width != without_reply)
+                ):
+                    is_verb_alone = len(fields) == 1 and line[-1:] not in b" \t"
+                    failure = _UNKNOWN if is_verb_alone else _VIOLATION
                     break
                 if size > max_payload:
                     failure = _TOO_LARGE
                     break
                 start = eol + 1
                 stop = start + size
-                if data[stop : stop + 2] != b"\r\n":
+                if data[stop : stop + 2] != crlf:
                     failure = self._hold_payload(data, position, stop)
                     break
                 subjects.append(fields[1])
-                if width == 5:
+                if width == with_reply:
                     replies.append(fields[2])
                 else:
                     replies.append(b"")
-                body = start + header_size
-                headers.append(data[start:body])
-                payloads.append(data[body:stop])
+                if header_size:
+                    body = start + header_size
+                    headers.append(data[start:body])
+                    payloads.append(data[body:stop])
+                else:
+                    headers.append(b"")
+                    payloads.append(data[start:stop])
                 position = stop + 2
             else:
                 if subjects:
@@ -281,15 +278,6 @@ class ClientParser:
             self._parts.clear()
             self._parts_bytes = 0
             events.append(failure)
-
-    def _learn_size(self, text: bytes) -> int | None:
-        """Return the number a size field says, and remember it; None if it is not one."""
-        if not text.isdigit() or len(text) > SIZE_DIGITS_MAX:
-            return None
-        if len(self._sizes) >= PARSER_SIZES_MAX:
-            self._sizes.clear()
-        size = self._sizes[text] = int(text)
-        return size
 
     def _hold_line(self, data: bytes, position: int) -> Event | None:
         """Keep a control line that has no end yet, unless it can't become a good one."""
@@ -336,7 +324,7 @@ def _begins_well(line: bytes) -> bool:
 
 
 def _is_too_long(line: bytes, limit: int) -> bool:
-    """True if the arguments of a control line, perhaps not all there, exceed `limit` bytes."""
+    """Return True if the arguments of a control line, perhaps not all there, exceed `limit`."""
     words = line.split(None, 1)
     return (len(words[1]) if len(words) == 2 else len(line) - 8) > limit
 
@@ -356,8 +344,7 @@ def _control(verb: bytes, line: bytes, fields: list[bytes]) -> Event | None:
         if width == 3:
             text = fields[2]
             # As nats-server has it: what is no number unsubscribes at once.
-            is_count = text.isdigit() and len(text) <= SIZE_DIGITS_MAX
-            return (UNSUB, fields[1], int(text) if is_count else 0)
+            return (UNSUB, fields[1], int(text) if is_size(text) else 0)
         return _UNKNOWN if width == 1 and line[-1:] not in b" \t" else _VIOLATION
     start = line[:7].upper()
     if start.startswith(b"PING"):

@@ -139,7 +139,7 @@ def name_of(kind: int) -> str:
 
 
 def without_appends(messages: list[Message]) -> list[Message]:
-    """What is worth sending to a peer that is far behind: appends are repeated anyway."""
+    """Return the messages that a peer far behind still needs: appends are repeated anyway."""
     return [message for message in messages if type(message) is not Append]
 
 
@@ -277,7 +277,7 @@ def _append_of(item: list[Any]) -> Append:
 
 
 def _fields_of(cls: type) -> Callable[[Any], Sequence[Any]]:
-    """How to take a message apart: its slots in order, as one tuple."""
+    """Make the function that takes a message apart: its slots in order, as one tuple."""
     slots: tuple[str, ...] = tuple(cls.__slots__)  # type: ignore[attr-defined]
     if len(slots) == 1:  # attrgetter of one name gives no tuple
         name = slots[0]
@@ -286,7 +286,7 @@ def _fields_of(cls: type) -> Callable[[Any], Sequence[Any]]:
 
 
 def _decoder_of(cls: type) -> _Decoder:
-    """How to put a message together from its fields, each of the type its class declares."""
+    """Make the function that puts a message together from its fields, each of its declared type."""
     hints = get_type_hints(cls)
     # A membership travels as four lists of names.
     membership_at = [at for at, name in enumerate(cls.__slots__) if hints[name] is Membership]  # type: ignore[attr-defined]

@@ -137,7 +137,7 @@ def test_a_chunk_of_one_publish_means_what_its_halves_mean(message, at, cut, odd
     for pieces in ([damaged], [damaged[:1], damaged[1:]]):
         parser = ClientParser(max_payload=longest, max_control_line=line)
         for size in range(115):
-            parser._learn_size(b"%d" % size)
+            parser._sizes.learn(b"%d" % size)
         events = [event for piece in pieces for event in parser.feed(piece)]
         results.append((events, parser.buffered_bytes))
     assert results[0] == results[1]
