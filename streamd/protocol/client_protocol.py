@@ -324,9 +324,12 @@ def _begins_well(line: bytes) -> bool:
 
 
 def _is_too_long(line: bytes, limit: int) -> bool:
-    """Return True if the arguments of a control line, perhaps not all there, exceed `limit`."""
+    """Return True if the arguments of a control line, perhaps not all there, exceed `limit` bytes;
+    or if its verb does by more than the eight bytes that begin a known one."""
     words = line.split(None, 1)
-    return (len(words[1]) if len(words) == 2 else len(line) - 8) > limit
+    if len(words) == 2 and len(words[1]) > limit:
+        return True
+    return len(words[0] if len(words) == 2 else line) - 8 > limit
 
 
 def _control(verb: bytes, line: bytes, fields: list[bytes]) -> Event | None:

@@ -48,11 +48,12 @@ _bad = st.sampled_from(
 )
 
 
-def _flat(chunks):
+def _flat(chunks, parser=None):
     """All events of `chunks`, publishes one by one: how they are grouped depends on the cuts."""
-    parser = ClientParser(max_payload=1000, max_control_line=200)
+    parser = parser or ClientParser(max_payload=1000, max_control_line=200)
     flat = []
     for chunk in chunks:
+        parser._bulk_skip = 0  # a chunk that could not be read in bulk keeps no other from it
         for event in parser.feed(chunk):
             if event[0] != client_protocol.PUBS:
                 flat.append(event)
@@ -100,15 +101,58 @@ def test_many_at_once_means_what_one_by_one_means(run, tail, at, byte):
     data = bytearray(run + tail)
     if at < len(data):
         data[at] = byte
+    assert _read([bytes(data)], is_bulk=True) == _read([bytes(data)], is_bulk=False)
+
+
+class _OneByOne(ClientParser):
+    """A parser that reads nothing but one publish after the other."""
+
+    def _lone(self, data):
+        return None
+
+
+def _read(chunks, *, is_bulk):
+    """What a parser makes of `chunks` that reads in bulk, and lone publishes, wherever it can; or
+    nowhere. Also what it keeps."""
+    kind = ClientParser if is_bulk else _OneByOne
+    parser = kind(max_payload=1000, max_control_line=200)
+    for size in range(100):
+        parser._sizes.learn(b"%d" % size)  # else no publish is read as a lone one
     smallest = client_protocol.PARSER_BULK_BYTES_MIN
+    client_protocol.PARSER_BULK_BYTES_MIN = 1 if is_bulk else 1 << 30
     try:
-        client_protocol.PARSER_BULK_BYTES_MIN = 1
-        at_once = _flat([bytes(data)])
-        client_protocol.PARSER_BULK_BYTES_MIN = 1 << 30
-        one_by_one = _flat([bytes(data)])
+        return _flat(chunks, parser), parser.buffered_bytes
     finally:
         client_protocol.PARSER_BULK_BYTES_MIN = smallest
-    assert at_once == one_by_one
+
+
+_fragment = st.one_of(
+    _good,
+    _bad,
+    _runs(),
+    st.binary(max_size=12),
+    st.sampled_from(
+        [
+            *(b"PUB ", b"PUB  ", b"pub ", b"HPUB ", b"a", b" ", b"\t", b"\r", b"\n", b"\r\n"),
+            *(b"0", b"1", b"01", b"12", b"0" * 10, b"1000", b"1001", b"PUB a 1\r\nx\r\n"),
+            *(b"PUB a\x0bb 1\r\nx\r\n", b"PUB a\x0c 1\r\nx\r\n", b"PUB a r 0\n\r\n"),
+            *(b"HPUB\r\n", b"HPUB 1\r\n", b"HPUB a 0 1\r\nx\r\n", b"PUB a " + b"r" * 195),
+        ]
+    ),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(_fragment, max_size=10), st.lists(st.integers(0, 4000), max_size=6))
+def test_all_readers_of_publishes_agree_on_any_bytes_cut_anywhere(fragments, cuts):
+    """Bulk, lone and one by one share one grammar; each cut is read by both, and both cuts mean
+    the same."""
+    data = b"".join(fragments)
+    points = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    pieces = [data[a:b] for a, b in pairwise(points)]
+    one_by_one = _read(pieces, is_bulk=False)
+    assert _read(pieces, is_bulk=True) == one_by_one
+    assert _read([data], is_bulk=True)[0] == one_by_one[0]
 
 
 _odd = st.sampled_from([b"", b" ", b"\t", b"\r", b"\n", b"\r\n", b"0", b"x", b"\x00"])

@@ -115,3 +115,14 @@ def test_a_partial_line_without_end_holds_bounded_memory():
         if parser.feed(b"a" * 1000):
             break
     assert parser.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("cut", [0, 80])
+def test_a_verb_without_end_is_too_long_wherever_it_is_cut(cut):
+    """Its first blank may come after the limit: then the arguments behind it are short."""
+    data = b"PING" + b"q" * 90 + b" x\r\nPING\r\n"
+    parser = ClientParser(max_payload=1024, max_control_line=64)
+    events = parser.feed(data[:cut]) + parser.feed(data[cut:])
+    assert [event[:2] for event in events] == [
+        (client_protocol.ERROR, b"maximum control line exceeded")
+    ]
