@@ -19,7 +19,7 @@ from streamd import errors
 from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.commands import Command
-from streamd.machine.consumers.consumer_acks import sample_percent
+from streamd.machine.consumers.consumer import sample_percent
 from streamd.machine.rfc3339 import parse_ns
 from streamd.machine.streams.retention import Limits
 from streamd.types import Entry

@@ -15,8 +15,7 @@ import msgpack
 
 from streamd.errors import CorruptionError
 from streamd.machine.asset_configs import StreamConfig
-from streamd.machine.consumers.consumer import Consumer
-from streamd.machine.consumers.consumer_position import StreamView
+from streamd.machine.consumers.consumer import Consumer, StreamView
 from streamd.machine.indexes.columns import Columns
 from streamd.machine.streams.dedupe import columns_of
 from streamd.machine.streams.publish import flags_from

@@ -53,7 +53,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         )
         self.has_acks = policy != "none"
         self.is_ack_all = policy == "all"
-        self.initial = set(self.consumer.initial)
+        self.initial = set(self.consumer.remaining.initial)
         self.start = self.consumer.next_sseq
         self.most = most
         self.boxes: list[Inbox] = []
@@ -158,7 +158,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         state = commands.decode(commands.encode(self.consumer.to_state()))
         again = Consumer.from_state(state, self.bed)
         assert again.to_state() == self.consumer.to_state()
-        initial = len(again.initial) - again.initial_at
+        initial = len(again.remaining.initial) - again.remaining.initial_at
         left = self.bed.index.count_from(again.next_sseq, again.matcher)
         assert again.num_pending == self.consumer.num_pending == initial + left
         self.bed.cursors["C"].stop()
@@ -183,7 +183,11 @@ class ConsumerMachine(RuleBasedStateMachine):
         assert consumer.floor_cseq <= consumer.delivered_cseq
         assert all(index.is_live(sseq) for sseq in consumer.pending)
         assert list(consumer.pending) == sorted(consumer.pending)
-        left = [seq for seq in consumer.initial[consumer.initial_at :] if index.is_live(seq)]
+        left = [
+            seq
+            for seq in consumer.remaining.initial[consumer.remaining.initial_at :]
+            if index.is_live(seq)
+        ]
         counted = index.count_from(consumer.next_sseq, consumer.matcher)
         assert consumer.num_pending == len(left) + counted
         if self.most > 0:

@@ -228,7 +228,7 @@ class History:
         group, index = self.node.group, self.machine.index
         is_at_end = not group._unforced and self.machine.applied == group.raft.last_index
         for consumer in self.machine.consumers.values():
-            left = len(consumer.initial) - consumer.initial_at
+            left = len(consumer.remaining.initial) - consumer.remaining.initial_at
             left += index.count_from(consumer.next_sseq, consumer.matcher)
             assert consumer.num_pending == left, (consumer.name, consumer.num_pending, left)
             assert all(map(index.is_live, (*consumer.pending, *consumer.redelivered)))

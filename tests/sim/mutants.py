@@ -16,7 +16,6 @@ from typing import Any
 
 from streamd.limits import LEARNER_LAG_ENTRIES
 from streamd.machine.consumers.consumer import Consumer
-from streamd.machine.consumers.consumer_acks import ConsumerAcks
 from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.streams.dedupe import DedupeWindow
 from streamd.node.cluster import reconfiguration, reconfiguration_steps
@@ -450,7 +449,7 @@ def refused_is_acked(replace: Replace) -> None:
     def naked(consumer: Consumer, ts: int, items: Any, out: Any = None) -> None:
         consumer.apply_acked(ts, [seq for seq, _ in items], out)
 
-    replace(ConsumerAcks, "apply_naked", naked)
+    replace(Consumer, "apply_naked", naked)
 
 
 def failed_writes_forgotten(replace: Replace) -> None:

@@ -32,7 +32,7 @@ def given_up_and_gone(replace: Replace) -> None:
 
     def forgetful(consumer: Consumer, seq: int) -> bool:
         if seq > consumer.delivered_sseq:
-            return seq >= consumer.next_sseq or consumer._is_initial(seq)
+            return seq >= consumer.next_sseq or consumer.remaining.is_initial(seq)
         return seq in consumer.pending
 
     replace(Consumer, "awaits", forgetful)

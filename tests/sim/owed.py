@@ -37,7 +37,7 @@ class _Wants:
 
     def begin(self, consumer: Any, live: set[Seq]) -> None:
         # The last of each subject, found when it began; another filter changes nothing about them.
-        initial = self.initial = set(consumer.initial)
+        initial = self.initial = set(consumer.remaining.initial)
         self.start: Seq = consumer.next_sseq
         self.owing = {seq for seq in live if seq >= self.start or seq in initial}
         self.pending: set[Seq] = set()
@@ -88,7 +88,7 @@ class _Wants:
         self.owing &= live
         self.pending &= live
         self.dead &= live
-        held = self.pending | self.dead | set(consumer.initial)
+        held = self.pending | self.dead | set(consumer.remaining.initial)
         self.owing = {s for s in self.owing if s >= consumer.next_sseq or s in held}
         self.delivered = max(self.delivered, consumer.delivered_sseq)
 
@@ -227,7 +227,7 @@ class Owed:
                 have = sorted(set(consumer.pending) ^ wants.pending)
                 return f"{self._who()}: {consumer.name} waits for other acks: {have[:5]}"
             index, matcher = self._machine.index, consumer.matcher
-            left = len(consumer.initial) - consumer.initial_at
+            left = len(consumer.remaining.initial) - consumer.remaining.initial_at
             left += index.count_from(consumer.next_sseq, matcher)
             if left != consumer.num_pending:
                 return f"{self._who()}: {consumer.name} has {consumer.num_pending} left, not {left}"

@@ -208,8 +208,8 @@ class Bed:
             body = payload if payload is not None else b"%d" % seq
             self.bodies[seq] = (ts, subject, headers, body)
         for consumer in self.consumers.values():
-            if consumer.needs_store_hook:
-                consumer.on_stored_batch(first, list(subjects))
+            if consumer.remaining.needs_store_hook:
+                consumer.remaining.on_stored_batch(first, list(subjects))
         self.turn()
 
     def remove(self, *seqs: int) -> None:

@@ -9,8 +9,7 @@ import pytest
 from streamd.errors import CorruptionError, JsError
 from streamd.machine import commands
 from streamd.machine.base import Effects
-from streamd.machine.consumers.consumer import Consumer
-from streamd.machine.consumers.consumer_acks import sample_percent
+from streamd.machine.consumers.consumer import Consumer, sample_percent
 from streamd.machine.consumers.consumer_checks import check_create, check_reset, is_same
 from streamd.machine.rfc3339 import format_ns, parse_ns
 from tests.unit.consumer_bed import START_NS, Bed
@@ -143,7 +142,7 @@ def test_last_per_subject_of_a_stream_that_keeps_no_other() -> None:
     bed.store(b"a", b"b", b"c")
     bed.create(deliver_policy="last_per_subject", filter_subject="c")
     consumer = bed.consumers["C"]
-    assert consumer.initial == []
+    assert consumer.remaining.initial == []
     assert bed.info().delivered == (0, 0)
     assert bed.info().pending == 1
     assert bed.pull(b"5").seqs() == [3]
@@ -181,7 +180,11 @@ def test_state_survives_a_snapshot() -> None:
     for name in ("pending", "redelivered", "naked", "next_sseq", "floor_sseq"):
         assert getattr(again, name) == getattr(consumer, name), name
     assert again.to_state()[:14] == consumer.to_state()[:14]
-    assert again.initial == consumer.initial[consumer.initial_at :] == [4]
+    assert (
+        again.remaining.initial
+        == consumer.remaining.initial[consumer.remaining.initial_at :]
+        == [4]
+    )
     assert again.info() == consumer.info()
     assert again.num_pending == 1
 
@@ -190,10 +193,10 @@ def test_an_unfiltered_consumer_needs_no_hook_unless_it_starts_beyond_the_end() 
     bed = Bed()
     bed.create("plain")
     bed.create("beyond", deliver_policy="by_start_sequence", opt_start_seq=4)
-    assert not bed.consumers["plain"].needs_store_hook
-    assert bed.consumers["beyond"].needs_store_hook
+    assert not bed.consumers["plain"].remaining.needs_store_hook
+    assert bed.consumers["beyond"].remaining.needs_store_hook
     bed.store(*[b"a"] * 6)
-    assert not bed.consumers["beyond"].needs_store_hook
+    assert not bed.consumers["beyond"].remaining.needs_store_hook
     assert bed.consumers["beyond"].num_pending == 3
     assert bed.consumers["plain"].num_pending == 6
 
@@ -396,7 +399,11 @@ def test_a_purge_takes_what_was_listed_at_the_start() -> None:
     assert bed.pull(b"1").seqs() == [2]
     bed.purge(4)
     consumer = bed.consumers["C"]
-    assert (consumer.initial, consumer.initial_at, consumer.num_pending) == ([4], 0, 1)
+    assert (consumer.remaining.initial, consumer.remaining.initial_at, consumer.num_pending) == (
+        [4],
+        0,
+        1,
+    )
     assert bed.pull(b"1", reply=b"next").seqs() == [4]
     bed.store(b"b")
     assert bed.pull(b"1", reply=b"last").seqs() == [5]

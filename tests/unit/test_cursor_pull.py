@@ -898,7 +898,7 @@ def test_another_filter_finds_what_was_looked_at_while_the_first_messages_went_o
     bed.store(b"b", b"a")
     assert box.seqs() == [1, 4]
     consumer = bed.consumers["C"]
-    assert consumer.initial == [1]
+    assert consumer.remaining.initial == [1]
     changed = {key: consumer.config[key] for key in consumer.config if key != "filter_subject"}
     consumer.update(changed)
     cursor.on_applied([commands.CREATE_CONSUMER, 0, "C"])

@@ -1,15 +1,24 @@
-"""A consumer's replicated state: what was delivered, what waits for its ack, what is left.
+"""`Consumer`: the replicated state of one consumer: its deliveries, acks, and remaining messages.
 
 A consumer lives in its stream's machine, log and snapshot, so it can't be ahead of its stream.
 It knows nothing of clients: which client got a message, pulls, interest and timers belong to the
 leader's `node/delivery/cursor.py`, which proposes DELIVERED, ACKED ... and learns the outcome
 from here.
 
+The way of a message, by its seq in the stream:
+
+    remaining ----> pending ----> acked, terminated, or gone from the stream
+    (remaining.py)    |  ^ -NAK, ack wait over: delivered again, still pending
+                      v
+                    dead: delivered `max_deliver` times; still in `redelivered`, so that interest
+                    and workqueue retention keep it
+
+`delivered_*` is the last delivery, by consumer seq and stream seq; `floor_*` lies just below the
+oldest message that is pending, or at `delivered_*` if none is.
+
 Invariant I7, asserted after each transition: floor <= delivered <= the stream's last seq (except
 for a start the user set beyond the end), and all that is pending lies between floor and delivered.
-
-Here are its birth, the commands it gets, what a removal means to it, and its bytes. What is left to
-deliver is in `consumer_position`, what was delivered in `consumer_acks`.
+Called only from `StreamConsumers`, inside `apply`; anybody may read.
 """
 
 from __future__ import annotations
@@ -17,26 +26,147 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from itertools import repeat
+from typing import Any, Final, Protocol
 
 from streamd.errors import CorruptionError
 from streamd.machine import commands
-from streamd.machine.asset_configs import ConsumerConfig
+from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.base import Effects
-from streamd.machine.consumers.consumer_acks import ConsumerAcks
-from streamd.machine.consumers.consumer_position import StreamView
+from streamd.machine.consumers.remaining import Remaining, filters_of
+from streamd.machine.indexes.lookup import IndexLookup
 from streamd.machine.rfc3339 import format_ns, parse_ns
+from streamd.subjects import Matcher
 from streamd.types import Seq, Uid
 
 _STATE_VERSION = 2
-_UNCOUNTED_VERSION = 1  # had the refilters last, if any, and not what is left
+_UNCOUNTED_VERSION = 1  # had the refilters last, if any, and not the number that is left
+_FEW_RANGES: Final = 64  # so many may be there for nothing
 _DELETED_UNACKED = "Unacknowledged message was deleted"
 
 
-class Consumer(ConsumerAcks):
+class StreamView(Protocol):
+    """A consumer's view of its stream (machine/streams/stream_consumers.py)."""
+
+    name: str
+
+    @property
+    def config(self) -> StreamConfig: ...
+
+    @property
+    def index(self) -> IndexLookup: ...
+
+    def on_acked(self, consumer: Consumer, sseqs: Sequence[Seq]) -> None:
+        """`consumer` needs `sseqs` no longer. Called only if retention is not "limits", after the
+        consumer's own state changed; may call back `on_removed`. Some of them may be no matches
+        of the consumer, or no longer stored."""
+
+
+class Consumer:
     """Replicated state of one consumer of one stream. Use `create` or `from_state`."""
 
-    __slots__ = ()
+    __slots__ = (
+        "_order",
+        "_sample_percent",
+        "_stream",
+        "acked_ns",
+        "config",
+        "created_ns",
+        "delivered_cseq",
+        "delivered_ns",
+        "delivered_sseq",
+        "floor_cseq",
+        "floor_sseq",
+        "is_ack_all",
+        "is_ack_none",
+        "naked",
+        "name",
+        "paused_until_ns",
+        "pending",
+        "redelivered",
+        "refilters",
+        "remaining",
+        "resets",
+        "sent_gone",
+        "sent_sseq",
+        "uid",
+    )
+
+    def __init__(
+        self, uid: Uid, name: str, config: ConsumerConfig, created_ns: int, stream: StreamView
+    ) -> None:
+        self.uid = uid
+        self.name = name
+        self.created_ns = created_ns
+        self._stream = stream
+        self.remaining = Remaining(stream.index)
+        self.delivered_cseq = 0
+        self.delivered_sseq: Seq = 0
+        self.floor_cseq = 0
+        self.floor_sseq: Seq = 0
+        # sseq -> (cseq of its first delivery, ts of its latest delivery or progress), by sseq:
+        # first deliveries come in that order and later ones change an entry in place.
+        self.pending: dict[Seq, tuple[int, int]] = {}
+        # sseq -> deliveries so far, if more than one. Stays for messages that reached max_deliver,
+        # so that interest and workqueue retention keep them.
+        self.redelivered: dict[Seq, int] = {}
+        self.naked: dict[Seq, int] = {}  # sseq -> when to deliver again, for pending -NAKs
+        # Ranges [first, last] of delivered sseqs not yet known to be below the floor: finds the
+        # first pending one in O(1) amortised (a dict that loses its head scans its graves).
+        self._order: deque[list[int]] = deque()
+        self.paused_until_ns = 0
+        # Times of the last delivery and ack that were applied since the process began: for the
+        # next leader to show, and no part of the state.
+        self.delivered_ns = self.acked_ns = 0
+        self.resets = 0  # deliveries planned before a reset must not be applied after it
+        self.refilters = 0  # messages that an earlier filter let through are not counted by this
+        # Of the leader's cursor, and not replicated: how far it has sent, ahead of what is applied,
+        # and which of these messages have left the stream, so that none is counted as left twice.
+        self.sent_sseq: Seq = 0
+        self.sent_gone: list[Seq] = []
+        self._configure(config)
+
+    def _configure(self, config: ConsumerConfig) -> None:
+        self.config = config
+        self.remaining.set_filters(filters_of(config))
+        pause_until = config.get("pause_until")
+        self.paused_until_ns = parse_ns(pause_until) if pause_until else 0
+        policy = config.get("ack_policy", "none")
+        self.is_ack_none = policy == "none"
+        self.is_ack_all = policy in ("all", "flow_control")
+        self._sample_percent = sample_percent(config.get("sample_freq", ""))
+
+    # --- views ----------------------------------------------------------------------------------
+
+    @property
+    def stream(self) -> StreamView:
+        """The stream of this consumer."""
+        return self._stream
+
+    @property
+    def is_push(self) -> bool:
+        """True if messages are pushed to a subject, False if clients pull them."""
+        return bool(self.config.get("deliver_subject"))
+
+    @property
+    def matcher(self) -> Matcher | None:
+        """The filter; None lets all messages through."""
+        return self.remaining.matcher
+
+    @property
+    def next_sseq(self) -> Seq:
+        """Where the search for the next new message begins."""
+        return self.remaining.next_sseq
+
+    @property
+    def num_pending(self) -> int:
+        """The number of matching messages not yet delivered a first time."""
+        return self.remaining.count
+
+    def may_lack(self, first: Seq) -> bool:
+        """Return True if of the messages sent from `first` on some may have left before their
+        delivery was applied."""
+        return first <= self.remaining.removed_ahead_to
 
     # --- birth and change -----------------------------------------------------------------------
 
@@ -44,29 +174,26 @@ class Consumer(ConsumerAcks):
     def create(
         cls, *, uid: Uid, name: str, config: ConsumerConfig, created_ns: int, stream: StreamView
     ) -> Consumer:
-        """A new consumer of `stream`, positioned by its deliver policy. `config` was checked."""
-        consumer = cls(uid, name, config, created_ns)
-        consumer._stream = stream
-        consumer._set_start(consumer._resolve_start())
+        """Make a consumer of `stream`, positioned by its deliver policy. `config` was checked."""
+        consumer = cls(uid, name, config, created_ns, stream)
+        consumer._set_start(consumer.remaining.resolve_start(config, stream.config))
         return consumer
 
     def _set_start(self, start: Seq) -> None:
         """Begin at `start` (new messages) after the initial list, with nothing delivered."""
-        self.next_sseq = start
-        begin = self.initial[0] if self.initial else start
+        initial = self.remaining.initial
+        begin = initial[0] if initial else start
         self.delivered_sseq = self.floor_sseq = begin - 1
         self.delivered_cseq = self.floor_cseq = 0
         self.pending.clear()
         self.redelivered.clear()
         self.naked.clear()
         self._order.clear()
-        self._removed_ahead_to = 0
-        self._recount()
+        self.remaining.begin(start)
 
     def begin_at(self, seq: Seq) -> None:
         """Begin at `seq`, whatever the deliver policy says: before the first delivery."""
-        self.initial = []
-        self.initial_at = 0
+        self.remaining.skip_initial()
         self._set_start(seq)
 
     def skip_to(self, *, cseq: int, sseq: Seq) -> None:
@@ -76,17 +203,9 @@ class Consumer(ConsumerAcks):
         gap = cseq - self.delivered_cseq
         if gap <= 0:
             return
-        index = self._stream.index
-        seqs: list[Seq] = []
-        end = min(sseq - 1, index.last_seq)
-        if self.next_sseq <= end and not self.initial:
-            if self.matcher is None:
-                seqs = list(index.live_seqs(self.next_sseq, end))
-            else:
-                rows = end + 1 - self.next_sseq
-                found, _ = index.select(self.next_sseq, self.matcher, rows, rows)
-                seqs = [loc[0] for loc in found if loc[0] <= end]
-        if len(seqs) > gap or self.initial or self.is_ack_none:
+        has_initial = bool(self.remaining.initial)
+        seqs = [] if has_initial else self.remaining.seqs_below(sseq)
+        if len(seqs) > gap or has_initial or self.is_ack_none:
             self.resets += 1
             return
         first = self.delivered_cseq + 1
@@ -108,7 +227,7 @@ class Consumer(ConsumerAcks):
         new = self.matcher.patterns if self.matcher else None
         if new != old:
             self.refilters += 1
-            self._recount()
+            self.remaining.recount()
 
     def pause(self, until_ns: int, *, now_ns: int) -> bool:
         """Deliver nothing before `until_ns`; 0 resumes, and the time that is set already ends the
@@ -135,8 +254,7 @@ class Consumer(ConsumerAcks):
         """Forget deliveries and begin anew at `seq` (0: after the ack floor), consumer seq 1.
         Returns where it begins. Whether `seq` is allowed: consumer_checks.check_reset."""
         start = seq if seq else self.floor_sseq + 1
-        self.initial = []
-        self.initial_at = 0
+        self.remaining.skip_initial()
         self.resets += 1
         self.delivered_ns = self.acked_ns = 0
         self._set_start(start)
@@ -148,7 +266,7 @@ class Consumer(ConsumerAcks):
         """True while this consumer's interest keeps a message that its filter matches (interest,
         workqueue)."""
         if seq > self.delivered_sseq:
-            return seq >= self.next_sseq or self._is_initial(seq)
+            return seq >= self.remaining.next_sseq or self.remaining.is_initial(seq)
         return seq in self.pending or seq in self.redelivered
 
     def info(self) -> dict[str, Any]:
@@ -169,28 +287,18 @@ class Consumer(ConsumerAcks):
     def on_removed(
         self, seqs: Sequence[Seq], subjects: Sequence[bytes], out: Effects | None = None
     ) -> None:
-        """Live messages `seqs` (ascending) left the stream: call once per consumer and batch of
-        removals, after the index has changed. Pending ones are terminated. May be left out if none
-        of them matches the filter, and it was the only one so far."""
+        """Take note that live messages `seqs` (ascending) left the stream: call once per consumer
+        and batch of removals, after the index has changed. Pending ones are terminated. May be left
+        out if none of them matches the filter, and that was the only filter so far."""
         if self.sent_sseq > self.delivered_sseq:
             self._note_sent_gone(seqs, subjects)
-        next_sseq = self.next_sseq
-        below = bisect_left(seqs, next_sseq)
-        if self.matcher is None:
-            self._passed -= below
-            is_concerned = True
-        else:
-            count = self.matcher.count
-            mine = count(subjects[below:]) if below < len(seqs) else 0
-            self._left -= mine
-            is_concerned = bool(mine or self.refilters)
-            if not is_concerned and self.initial:
-                ahead = bisect_right(seqs, self.delivered_sseq)
-                is_concerned = bool(count(subjects[ahead:below]))
-        if seqs and is_concerned:
-            self._note_removed(seqs[-1])
-        if self.initial_at < len(self.initial):
-            self._drop_initial(seqs)
+        below = bisect_left(seqs, self.next_sseq)
+        self.remaining.on_removed(
+            seqs,
+            subjects,
+            delivered_sseq=self.delivered_sseq,
+            is_refiltered=bool(self.refilters),
+        )
         if below and (self.pending or self.redelivered):
             held_before = len(self.pending)
             for seq in seqs[:below]:
@@ -202,33 +310,38 @@ class Consumer(ConsumerAcks):
         self._check()
 
     def on_purged(self, *, is_front: bool = False) -> None:
-        """Many messages left at once (purge): recount instead of counting each, and tell of none.
-        `is_front`: all that left lay below what is the first message by now."""
-        index = self._stream.index
-        is_beyond = is_front and self.next_sseq >= index.first_seq
-        had_matches = self.matcher is not None and bool(self._left or self.pending)
+        """Take note that many messages left at once (purge): count anew instead of counting each,
+        and report none. `is_front`: all that left lay below the message that is the first now."""
+        index, remaining = self._stream.index, self.remaining
+        is_beyond = is_front and remaining.next_sseq >= index.first_seq
+        had_matches = remaining.matcher is not None and bool(remaining.left or self.pending)
         gone = [seq for seq in self.pending if not index.is_live(seq)]
         for seq in gone:
             self._terminate(seq, _DELETED_UNACKED, None)
         self.redelivered = {s: n for s, n in self.redelivered.items() if index.is_live(s)}
-        rest = self.initial[self.initial_at :]
-        self.initial = [seq for seq in rest if index.is_live(seq)]
-        self.initial_at = 0
+        remaining.keep_live_initial()
         if gone:
             self._advance_floor()
         start = index.first_seq
-        if had_matches and not index.count_from(start, self.matcher):
+        if had_matches and not index.count_from(start, remaining.matcher):
             start = index.last_seq + 1  # all that it would have got is gone
-        if self.next_sseq < start:
-            self.next_sseq = start
-            if not self.initial:
+        if remaining.next_sseq < start:
+            remaining.next_sseq = start
+            if not remaining.initial:
                 self.delivered_sseq = start - 1
                 if not self.pending:
                     self.floor_sseq = self.delivered_sseq
-        self._removed_ahead_to = index.last_seq
-        if self.matcher is None or not is_beyond:
-            self._recount()
+        remaining.removed_ahead_to = index.last_seq
+        if remaining.matcher is None or not is_beyond:
+            remaining.recount()
         self._check()
+
+    def _note_sent_gone(self, seqs: Sequence[Seq], subjects: Sequence[bytes]) -> None:
+        """Keep those of `seqs`, which leave the stream, that were sent and count as remaining."""
+        low = bisect_right(seqs, self.delivered_sseq)
+        for at in range(low, bisect_right(seqs, self.sent_sseq, low)):
+            if self.remaining.lets_through(seqs[at], subjects[at]):
+                self.sent_gone.append(seqs[at])
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -240,7 +353,7 @@ class Consumer(ConsumerAcks):
                 self.delivered_ns = command[1]
                 self.apply_delivered(command[1], command[3])
                 if command[5:] != self._filter_count():
-                    self._recount()
+                    self.remaining.recount()
         elif kind == commands.ACKED:
             if command[3]:
                 self.acked_ns = command[1]
@@ -291,17 +404,17 @@ class Consumer(ConsumerAcks):
             self.delivered_sseq,
             self.floor_cseq,
             self.floor_sseq,
-            self.next_sseq,
+            self.remaining.next_sseq,
             self.paused_until_ns,
             rows,
             sorted(self.redelivered.items()),
             sorted(self.naked.items()),
-            self.initial[self.initial_at :],
+            self.remaining.initial[self.remaining.initial_at :],
             self.resets,
-            self._removed_ahead_to,
+            self.remaining.removed_ahead_to,
             [list(delivered) for delivered in self._order],
             self.refilters,
-            self._left,
+            self.remaining.left,
         ]
 
     @classmethod
@@ -311,34 +424,285 @@ class Consumer(ConsumerAcks):
         version = state[0]
         if version not in (_STATE_VERSION, _UNCOUNTED_VERSION):
             raise CorruptionError(f"consumer {state[2]!r} has unknown version {version}")
-        consumer = cls(state[1], state[2], state[3], state[4])
-        consumer._stream = stream
+        consumer = cls(state[1], state[2], state[3], state[4], stream)
+        remaining = consumer.remaining
         (
             consumer.delivered_cseq,
             consumer.delivered_sseq,
             consumer.floor_cseq,
             consumer.floor_sseq,
-            consumer.next_sseq,
+            remaining.next_sseq,
             consumer.paused_until_ns,
             rows,
             redelivered,
             naked,
             initial,
             consumer.resets,
-            consumer._removed_ahead_to,
+            remaining.removed_ahead_to,
             order,
         ) = state[5:18]
         consumer.refilters = state[18] if len(state) > 18 else 0
-        consumer.initial = list(initial)
+        remaining.initial = list(initial)
         # Not derivable: where the floor moves next depends on what was delivered and is gone.
         consumer._order = deque([first, last] for first, last in order)
         consumer.redelivered = dict(redelivered)
         consumer.naked = dict(naked)
         for at in range(0, len(rows), 3):
             consumer.pending[rows[at]] = (rows[at + 1], rows[at + 2])
-        if consumer.matcher is None or version == _UNCOUNTED_VERSION:
-            consumer._recount()
+        if remaining.matcher is None or version == _UNCOUNTED_VERSION:
+            remaining.recount()
         else:  # to count it again for each of a thousand consumers takes seconds
-            consumer._left = state[19]
-            consumer.needs_store_hook = True
+            remaining.left = state[19]
+            remaining.needs_store_hook = True
         return consumer
+
+    # --- deliveries -----------------------------------------------------------------------------
+
+    def apply_delivered(self, ts: int, items: Sequence[Sequence[Any]]) -> None:
+        """Messages were sent to a client: first deliveries become pending, redeliveries count."""
+        pending = self.pending
+        for first, last, first_cseq, is_redelivery in items:
+            count = last - first + 1
+            assert first_cseq == self.delivered_cseq + 1, (first_cseq, self.delivered_cseq)
+            self.delivered_cseq += count
+            if is_redelivery:
+                for sseq in range(first, last + 1):
+                    held = pending.get(sseq)
+                    if held is not None:
+                        pending[sseq] = (held[0], ts)
+                        self.redelivered[sseq] = self.redelivered.get(sseq, 1) + 1
+                        self.naked.pop(sseq, None)
+                continue
+            if first <= self.delivered_sseq:
+                # A purge moved on from here after this was planned. Only what it left counts.
+                first_cseq += self.delivered_sseq + 1 - first
+                first = self.delivered_sseq + 1
+                if last < first:
+                    continue
+                count = last - first + 1
+            self.delivered_sseq = last
+            live = self.remaining.deliver(first, last)
+            if live == count:
+                cseqs = zip(range(first_cseq, first_cseq + count), repeat(ts), strict=False)
+                pending.update(zip(range(first, last + 1), cseqs, strict=True))
+            else:
+                # Some left the stream between planning and now: nothing to wait for.
+                is_live = self._stream.index.is_live
+                for sseq in range(first, last + 1):
+                    if is_live(sseq):
+                        pending[sseq] = (first_cseq + sseq - first, ts)
+            self._remember_order(first, last)
+
+    def apply_position(self, sseq: Seq, cseq: int, *, is_refiltered: bool = False) -> None:
+        """AckNone: all up to `sseq` has been sent, `cseq` messages so far; some of them, if it is
+        refiltered, because they match an earlier filter."""
+        assert self.is_ack_none, self.name
+        if sseq <= self.delivered_sseq:
+            # A purge has moved on from here, but what was sent keeps its number.
+            self.delivered_cseq = self.floor_cseq = max(self.delivered_cseq, cseq)
+            return
+        # Otherwise some may be of the initial list, or have left the stream meanwhile; or a purge
+        # of all moved on to here, and `cseq` counts what had been sent before it.
+        remaining = self.remaining
+        is_exact = remaining.removed_ahead_to < self.delivered_sseq == remaining.next_sseq - 1
+        is_exact = is_exact and not is_refiltered
+        passed = range(self.delivered_sseq + 1, sseq + 1)
+        count = cseq - self.delivered_cseq
+        assert count >= 0, (cseq, self.delivered_cseq)
+        self.delivered_sseq = self.floor_sseq = sseq
+        self.delivered_cseq = self.floor_cseq = cseq
+        remaining.deliver_up_to(sseq, count if is_exact else None)
+        self._tell_acked(passed)
+
+    # --- acks -----------------------------------------------------------------------------------
+
+    def apply_acked(self, ts: int, sseqs: Sequence[Seq], out: Effects | None = None) -> None:
+        """Positive acks. Of what is not pending they mean nothing."""
+        held_before = len(self.pending)
+        if self.is_ack_all:
+            acked = self._ack_up_to(max(sseqs, default=0))
+        elif self._sample_percent or self.redelivered or self.naked:
+            acked = self._ack_each(ts, sseqs, out)
+        else:
+            pop = self.pending.pop
+            acked = [sseq for sseq in sseqs if pop(sseq, None) is not None]
+        if acked:
+            if not self.is_ack_all and held_before > len(self.pending):
+                self._advance_floor()
+            self._tell_acked(acked)
+
+    def _ack_each(self, ts: int, sseqs: Sequence[Seq], out: Effects | None) -> list[Seq]:
+        acked = []
+        for sseq in sseqs:
+            held = self.pending.pop(sseq, None)
+            deliveries = self.redelivered.pop(sseq, 0)
+            if held is None:
+                if deliveries:  # given up after max_deliver, and acked all the same
+                    acked.append(sseq)
+                continue
+            deliveries = deliveries or 1
+            self.naked.pop(sseq, None)
+            acked.append(sseq)
+            if self._sample_percent and out is not None:
+                if held[0] * 61 % 100 < self._sample_percent:  # spread, and equal on replicas
+                    fields = self._event(sseq, held[0], deliveries)
+                    fields["ack_time"] = ts - held[1]
+                    out.events.append(("consumer_ack", fields))
+        return acked
+
+    def _ack_up_to(self, sseq: Seq) -> list[Seq]:
+        """AckAll: everything delivered up to `sseq` is acked, what was given up as well."""
+        if sseq > self.delivered_sseq:
+            return []
+        acked = self._ack_pending_to(sseq) if sseq > self.floor_sseq else []
+        if self.redelivered:
+            given_up = sorted(each for each in self.redelivered if each <= sseq)
+            for each in given_up:
+                del self.redelivered[each]
+            acked += given_up
+        return acked
+
+    def _ack_pending_to(self, sseq: Seq) -> list[Seq]:
+        acked = []
+        pop = self.pending.pop
+        cseq = 0
+        while self._order and self._order[0][0] <= sseq:
+            first, last = self._order[0]
+            upto = min(last, sseq)
+            for each in range(first, upto + 1):
+                held = pop(each, None)
+                if held is not None:
+                    cseq = held[0]
+                    acked.append(each)
+                    if self.redelivered:
+                        self.redelivered.pop(each, None)
+                    if self.naked:
+                        self.naked.pop(each, None)
+            if upto < last:
+                self._order[0][0] = upto + 1
+                break
+            self._order.popleft()
+        self.floor_sseq = sseq
+        self.floor_cseq = max(self.floor_cseq, cseq)
+        if not self.pending and sseq == self.delivered_sseq:
+            self.floor_cseq = self.delivered_cseq
+        return acked
+
+    def _tell_acked(self, sseqs: Sequence[Seq]) -> None:
+        if self._stream.config.get("retention", "limits") != "limits":
+            self._stream.on_acked(self, sseqs)
+
+    # --- no acks --------------------------------------------------------------------------------
+
+    def apply_naked(
+        self, ts: int, items: Sequence[Sequence[int]], out: Effects | None = None
+    ) -> None:
+        """Negative acks: deliver again `delay_ns` after `ts`, by the clock that made both."""
+        for sseq, delay_ns in items:
+            held = self.pending.get(sseq)
+            if held is None:
+                continue
+            self.pending[sseq] = (held[0], ts)
+            self.naked[sseq] = ts + delay_ns
+            if out is not None:
+                deliveries = self.redelivered.get(sseq, 1)
+                out.events.append(("consumer_naked", self._event(sseq, held[0], deliveries)))
+
+    def apply_termed(self, items: Sequence[Sequence[Any]], out: Effects | None = None) -> None:
+        """Terminated by the client: acked, never to be delivered again."""
+        termed = []
+        for sseq, reason in items:
+            if sseq in self.pending:
+                self._terminate(sseq, reason, out)
+                termed.append(sseq)
+        if termed:
+            self._advance_floor()
+            self._tell_acked(termed)
+
+    def _terminate(self, sseq: Seq, reason: str, out: Effects | None) -> None:
+        cseq, _ = self.pending.pop(sseq)
+        deliveries = self.redelivered.pop(sseq, 1)
+        self.naked.pop(sseq, None)
+        if out is not None:
+            fields = self._event(sseq, cseq, deliveries)
+            fields["reason"] = reason
+            out.events.append(("consumer_terminated", fields))
+
+    def apply_progress(self, ts: int, sseqs: Sequence[Seq]) -> None:
+        """The client still works on these: their ack clocks start anew."""
+        for sseq in sseqs:
+            held = self.pending.get(sseq)
+            if held is not None:
+                self.pending[sseq] = (held[0], ts)
+                self.naked.pop(sseq, None)
+
+    def apply_dead(self, sseqs: Sequence[Seq], out: Effects | None = None) -> None:
+        """Delivered max_deliver times without an ack: no longer pending, but still stored.
+
+        The ack floor follows with the next ack, as clients know it from other servers."""
+        for sseq in sseqs:
+            held = self.pending.pop(sseq, None)
+            if held is None:
+                continue
+            self.naked.pop(sseq, None)
+            deliveries = self.redelivered.setdefault(sseq, 1)
+            if out is not None:
+                out.events.append(("consumer_max_deliver", self._event(sseq, held[0], deliveries)))
+
+    # --- the floor ------------------------------------------------------------------------------
+
+    def _remember_order(self, first: Seq, last: Seq) -> None:
+        order = self._order
+        if order and order[-1][1] + 1 == first:
+            order[-1][1] = last
+        else:
+            order.append([first, last])
+
+    def _advance_floor(self) -> None:
+        """Move the floor to just below the first pending message, or up to all delivered."""
+        order = self._order
+        pending = self.pending
+        if not pending:
+            order.clear()
+            self.floor_cseq = self.delivered_cseq
+            self.floor_sseq = self.delivered_sseq
+            return
+        if order[0][0] in pending:  # still, and the floor stays where it was
+            if len(order) > _FEW_RANGES + 2 * len(pending):
+                self._forget_acked()
+            return
+        while order:
+            first, last = order[0]
+            while first <= last and first not in pending:
+                first += 1
+            if first <= last:
+                order[0][0] = first
+                self.floor_cseq = pending[first][0] - 1
+                self.floor_sseq = first - 1
+                return
+            order.popleft()
+        raise AssertionError("pending messages that were never delivered")
+
+    def _forget_acked(self) -> None:
+        """Leave only ranges of what is pending behind the first one: while that waits, everything
+        else may come and go, with gaps in between."""
+        first = self._order[0]
+        self._order = deque([first])
+        for sseq in self.pending:
+            if sseq > first[1]:
+                self._remember_order(sseq, sseq)
+
+    def _event(self, sseq: Seq, cseq: int, deliveries: int) -> dict[str, Any]:
+        return {
+            "stream": self._stream.name,
+            "consumer": self.name,
+            "stream_seq": sseq,
+            "consumer_seq": cseq,
+            "deliveries": deliveries,
+        }
+
+
+def sample_percent(text: str) -> int:
+    """`sample_freq`: "30" or "30%" of acks are reported; anything else means none."""
+    digits = text.removesuffix("%")
+    return min(int(digits), 100) if digits.isdigit() else 0

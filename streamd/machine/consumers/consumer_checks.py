@@ -14,7 +14,7 @@ from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.consumers.consumer import Consumer
-from streamd.machine.consumers.consumer_position import filters_of
+from streamd.machine.consumers.remaining import filters_of
 from streamd.machine.rfc3339 import parse_ns
 from streamd.subject_tree import SubjectTree
 

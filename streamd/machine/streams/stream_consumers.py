@@ -18,7 +18,6 @@ from streamd.machine.base import Effects, RecordCodec
 from streamd.machine.commands import Command
 from streamd.machine.consumers import consumer_checks
 from streamd.machine.consumers.consumer import Consumer
-from streamd.machine.consumers.consumer_position import ConsumerPosition
 from streamd.machine.indexes.seqset import as_ranges
 from streamd.machine.streams.entry_changes import EntryChanges
 from streamd.machine.streams.interest_index import InterestIndex
@@ -32,7 +31,7 @@ _FEW_CONSUMERS: Final = 16  # are asked one by one
 class StreamConsumers:
     """The consumers by name and by uid, and an index of their interest.
 
-    Implements `consumer_position.StreamView`: it is what a consumer knows of its stream.
+    Implements `consumer.StreamView`: it is what a consumer knows of its stream.
     """
 
     def __init__(self, content: StreamContent, changes: EntryChanges, codec: RecordCodec) -> None:
@@ -137,8 +136,8 @@ class StreamConsumers:
 
     # --- acks ----------------------------------------------------------------------------------
 
-    def on_acked(self, consumer: ConsumerPosition, sseqs: Sequence[Seq]) -> None:
-        """See consumer_position.StreamView: remove messages that no consumer needs any longer."""
+    def on_acked(self, consumer: Consumer, sseqs: Sequence[Seq]) -> None:
+        """See consumer.StreamView: remove messages that no consumer needs any longer."""
         index = self.index
         done: list[Seq] = []
         for seq in sseqs:
@@ -160,18 +159,18 @@ class StreamConsumers:
         stored = self._changes.take_stored()
         if len(self.by_name) <= _FEW_CONSUMERS:
             for consumer in self.by_name.values():
-                if consumer.needs_store_hook:
+                if consumer.remaining.needs_store_hook:
                     for first, msgs in stored:
-                        consumer.on_stored_batch(first, [msg[0] for msg in msgs])
+                        consumer.remaining.on_stored_batch(first, [msg[0] for msg in msgs])
         else:
             audience = self.interest()
             for first, msgs in stored:
                 subjects = [msg[0] for msg in msgs]
                 for consumer in audience.of_all:
-                    if consumer.needs_store_hook:
-                        consumer.on_stored_batch(first, subjects)
+                    if consumer.remaining.needs_store_hook:
+                        consumer.remaining.on_stored_batch(first, subjects)
                 for consumer in audience.filtered(subjects):
-                    consumer.on_stored_batch(first, subjects)
+                    consumer.remaining.on_stored_batch(first, subjects)
         first, msgs = stored[-1]
         out.stored_last = first + len(msgs) - 1
 

@@ -86,7 +86,7 @@ class PendingState:
     def num_pending(self) -> int:
         """Messages not yet sent a first time."""
         consumer = self.consumer
-        if consumer.matcher is None and not consumer.initial:
+        if consumer.matcher is None and not consumer.remaining.initial:
             index = self._index
             start = self.next_sseq
             last: int = index.last_seq

@@ -111,7 +111,7 @@ class Sender:
     def _send_new(self, budget: int) -> tuple[bool, bool]:
         """Send new messages. Returns (stream has no more, something must happen first)."""
         index, pending, targets = self._index, self._pending, self._targets
-        if pending.next_sseq > index.last_seq and not self._consumer.initial:
+        if pending.next_sseq > index.last_seq and not self._consumer.remaining.initial:
             return True, True
         left = budget
         while True:
@@ -149,13 +149,14 @@ class Sender:
     def _select(self, limit: int) -> tuple[list[Any], Seq]:
         """Return the next messages to send a first time, and where the search ended (exclusive)."""
         consumer, pending = self._consumer, self._pending
-        if consumer.initial:
+        initial = consumer.remaining.initial
+        if initial:
             locs = []
             locate = self._index.locate
-            # Ahead of the applied list by what was sent already.
-            begin = bisect_right(consumer.initial, pending.sent_sseq, consumer.initial_at)
-            for at in range(begin, len(consumer.initial)):
-                loc = locate(consumer.initial[at])
+            # Ahead of the applied list by the messages that were sent already.
+            begin = bisect_right(initial, pending.sent_sseq, consumer.remaining.initial_at)
+            for at in range(begin, len(initial)):
+                loc = locate(initial[at])
                 if loc is not None:
                     locs.append(loc)
                     if len(locs) == limit:
@@ -168,7 +169,7 @@ class Sender:
         return found
 
     def _has_initial_left(self) -> bool:
-        initial = self._consumer.initial
+        initial = self._consumer.remaining.initial
         return bool(initial) and initial[-1] > self._pending.sent_sseq
 
     def _send_run(self, locs: list[Any], is_plain: bool) -> tuple[int, bool]:
@@ -213,7 +214,11 @@ class Sender:
         """Send messages that lie one behind another, laid out alike, without looking at each, as
         a replaying reader mostly needs. Returns how many; 0 if it can't be done that way."""
         consumer, targets = self._consumer, self._targets
-        if room < limits.STRETCH_MSGS_MIN or consumer.matcher is not None or consumer.initial:
+        if (
+            room < limits.STRETCH_MSGS_MIN
+            or consumer.matcher is not None
+            or consumer.remaining.initial
+        ):
             return 0
         if not self._is_unchanged() or not targets.takes_runs():
             return 0

@@ -76,7 +76,7 @@ def test_the_same_state_as_when_each_is_asked(seed: int, monkeypatch: pytest.Mon
             locs, _ = box.machine.index.select(consumer.next_sseq, consumer.matcher, 3, 1 << 30)
             cseq = consumer.delivered_cseq
             items = [(loc[0], loc[0], cseq + at + 1, False) for at, loc in enumerate(locs)]
-            if items and not consumer.initial:
+            if items and not consumer.remaining.initial:
                 box.do(commands.DELIVERED, consumer.uid, items, consumer.resets)
         elif kind < 0.85 and names:
             consumer = box.machine.consumers[rng.choice(names)]

@@ -42,11 +42,11 @@ def watcher(*, history: int) -> tuple[Box, Any]:
 
 def test_what_replaces_older_values_does_not_walk_the_keys_to_come() -> None:
     box, consumer = watcher(history=2)
-    consumer.initial = initial = Walked(consumer.initial)
+    consumer.remaining.initial = initial = Walked(consumer.remaining.initial)
     box.store(*keys(*range(0, KEYS, 10)))  # 100 values leave that the list does not have
     assert consumer.num_pending == KEYS + 100
     assert initial.looked < KEYS, initial.looked
-    assert consumer.initial is initial
+    assert consumer.remaining.initial is initial
 
 
 def test_what_is_replaced_leaves_the_keys_to_come() -> None:
@@ -55,17 +55,17 @@ def test_what_is_replaced_leaves_the_keys_to_come() -> None:
     for gone in ([7], [3, 150, 151, 999], [200], list(range(300, KEYS))):
         for _ in range(2):
             box.store(*keys(*gone))
-        left = consumer.initial[consumer.initial_at :]
+        left = consumer.remaining.initial[consumer.remaining.initial_at :]
         assert left == list(box.machine.index.live_seqs(KEYS + 101, 2 * KEYS))
     box.do(commands.DELETE_MSG, KEYS + 102)
     assert box.restored().consumers["w"].num_pending == consumer.num_pending
-    consumer._recount()
+    consumer.remaining.recount()
     assert box.restored().consumers["w"].num_pending == consumer.num_pending
 
 
 def test_a_position_walks_no_keys_and_asks_about_those_it_passed() -> None:
     box, consumer = watcher(history=2)
-    consumer.initial = initial = Walked(consumer.initial)
+    consumer.remaining.initial = initial = Walked(consumer.remaining.initial)
     box.do(commands.POSITION, consumer.uid, KEYS + 500, 500, 0)
     assert consumer.num_pending == KEYS - 500
     assert initial.looked < 100, initial.looked
@@ -76,7 +76,7 @@ def test_a_position_counts_what_it_passed_and_not_what_is_left() -> None:
     those it was sent."""
     box, consumer = watcher(history=1)
     box.store((b"k.other", b"", b""), *keys(*range(KEYS - 10, KEYS)))
-    consumer.matcher = matcher = Counting(b"k.*.x")
+    consumer.remaining.matcher = matcher = Counting(b"k.*.x")
     index = box.machine.index
     for sent in range(10, 60, 10):
         box.do(commands.POSITION, consumer.uid, sent, sent, 0)
@@ -91,7 +91,7 @@ def test_sending_does_not_walk_what_was_sent_before_it_is_logged() -> None:
     bed.store(*[b"a.%d" % number for number in range(KEYS)])
     bed.create(deliver_policy="last_per_subject", ack_policy="none", filter_subject="a.*")
     consumer = bed.consumers["C"]
-    consumer.initial = initial = Walked(consumer.initial)
+    consumer.remaining.initial = initial = Walked(consumer.remaining.initial)
     bed.is_auto = False
     bed.pull(b"%d" % (KEYS - 100))
     initial.looked = 0
