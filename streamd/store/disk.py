@@ -26,7 +26,7 @@ from streamd.store.direct_io import DirectWriter
 from streamd.types import Buffer
 
 T = TypeVar("T")
-Post = Callable[[Callable[[], None]], Any]
+Post = Callable[[Callable[[], None]], object]
 _Job = tuple[Callable[[], Any], Callable[[Any], None] | None]  # (job, done)
 
 _GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE))
@@ -37,7 +37,7 @@ _ZEROS = bytes(1 << 20)
 
 
 class Disk(Protocol):
-    """File operations of the store. Failures are OSError, as the operating system tells them.
+    """File operations of the store. Failures are OSError, as the operating system raises them.
 
     Two promises, no more: bytes survive a power cut once `fdatasync` of their file returned, and
     a created, renamed or removed name once `sync_dir` of its directory returned.
@@ -177,7 +177,7 @@ class OsDisk:
         return len(self._reserved) < self._reserved_wanted
 
     def _fill_reserve(self) -> None:
-        with suppress(OSError):  # whoever has them closes some one day
+        with suppress(OSError):  # files may be free again later
             while len(self._reserved) < self._reserved_wanted:
                 self._reserved.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -379,24 +379,28 @@ def _nothing() -> None:
     """Return at once, as a job."""
 
 
-def _noted(result: Any) -> None:
+def _noted(result: object) -> None:
     """Mark a delayed job that is only noted for now; its `done`."""
 
 
-def _uncounted(result: Any) -> None:
+def _uncounted(result: object) -> None:
     """Mark a delayed job that is not counted; its `done`."""
 
 
 class Thread(Protocol):
     """Thread that runs jobs in order: a `DiskThread`, or one that tests step by hand."""
 
-    def submit(self, job: Callable[[], T], done: Callable[[Any], None] | None) -> None: ...
+    def submit(
+        self, job: Callable[[], T], done: Callable[[T | BaseException], None] | None
+    ) -> None: ...
 
-    def submit_soon(self, job: Callable[[], T], done: Callable[[Any], None]) -> None: ...
+    def submit_soon(
+        self, job: Callable[[], T], done: Callable[[T | BaseException], None]
+    ) -> None: ...
 
     def do_now(self) -> None: ...
 
-    def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None: ...
+    def submit_later(self, delay_s: float, job: Callable[[], object]) -> None: ...
 
     def is_current(self) -> bool: ...
 
@@ -423,7 +427,7 @@ class DiskThread:
         self._clock = clock
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._finished: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._later: list[tuple[float, Callable[[], Any]]] = []  # touched by the thread only
+        self._later: list[tuple[float, Callable[[], object]]] = []  # touched by the thread only
         self._is_posted = False
         self._running = threading.Lock()  # held while a job runs, here or on the thread
         self._counting = threading.Lock()
@@ -432,7 +436,9 @@ class DiskThread:
         self._thread = threading.Thread(target=self._run, name=f"disk-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Callable[[], T], done: Callable[[Any], None] | None) -> None:
+    def submit(
+        self, job: Callable[[], T], done: Callable[[T | BaseException], None] | None
+    ) -> None:
         """Run `job` on the thread; then `done(result)` on the loop, if given."""
         with self._counting:
             while self._for_loop:  # came before, so it goes before
@@ -441,14 +447,14 @@ class DiskThread:
             self._count += 1
             self._jobs.put((job, done))
 
-    def submit_soon(self, job: Callable[[], T], done: Callable[[Any], None]) -> None:
+    def submit_soon(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run `job` on the loop itself, in its next round, if the thread has nothing to do.
 
         For short jobs: the loop stands still meanwhile. What was to be sent in this round leaves
         before. `done` follows at once; if the job failed, in a round of its own.
         """
         if self._soon is None or self._count or self._finished:
-            # Also behind what is done already and not told yet: results come in order.
+            # Also behind results that are ready and not reported yet: they come in order.
             self.submit(job, done)
             return
         self._for_loop.append((job, done))
@@ -463,7 +469,7 @@ class DiskThread:
             else:
                 self.submit(_nothing, None)  # a delayed job runs: all goes behind it
 
-    def submit_later(self, delay_s: float, job: Callable[[], Any]) -> None:
+    def submit_later(self, delay_s: float, job: Callable[[], object]) -> None:
         """Run `job` on the thread, not before `delay_s` from now. Not run if closed before."""
         due = time.monotonic() + delay_s
         self._jobs.put((lambda: self._later.append((due, job)), _noted))
@@ -493,7 +499,7 @@ class DiskThread:
             with self._running:
                 try:
                     result = job()
-                except BaseException as err:  # noqa: BLE001 - handed to `done`, who decides
+                except BaseException as err:  # noqa: BLE001 - handed to `done`, which decides
                     result = err
             if done is _uncounted:
                 continue
@@ -504,7 +510,7 @@ class DiskThread:
                     try:
                         self._post(self._complete)
                     except RuntimeError:
-                        return  # the loop is closed: nobody is left to be told
+                        return  # the loop is closed: no caller is left
             with self._counting:
                 self._count -= 1
 
@@ -512,13 +518,13 @@ class DiskThread:
         job, done = self._for_loop.popleft()
         try:
             result = job()
-        except BaseException as err:  # noqa: BLE001 - handed to `done`, who decides
+        except BaseException as err:  # noqa: BLE001 - handed to `done`, which decides
             result = err
         finally:
             self._running.release()
         if done is not None:
             if isinstance(result, BaseException) and self._soon is not None:
-                self._soon(partial(done, result))  # who asked is in the middle of something
+                self._soon(partial(done, result))  # the caller is in the middle of its work
             else:
                 done(result)
 

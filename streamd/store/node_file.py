@@ -1,8 +1,7 @@
 """Identity of a store directory: `node.json` and its copy, each with a checksum.
 
-The two are written one after the other, with one number more each time, so a crash leaves at most
-one of them behind. Whoever reads takes the newest that is whole; a single one that rots costs
-nothing.
+The two are written one after the other, with a higher number each time, so a crash leaves at most
+one of them behind. The newest whole one counts; rot in a single one costs nothing.
 """
 
 from __future__ import annotations

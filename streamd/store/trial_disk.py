@@ -2,7 +2,7 @@
 
 Reads come from the files of the directory until something writes to one of them: then it is copied,
 to a temporary directory, and the copy is used from there on. Names are kept in memory. Nothing is
-synced, for nobody relies on it, and `close` throws all of it away.
+synced, for no promise rests on it, and `close` throws all of it away.
 """
 
 from __future__ import annotations

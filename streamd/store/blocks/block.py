@@ -23,7 +23,7 @@ class OpenBlocks:
     """Bound on the block files, of all streams, that are open to be written. For the block thread.
 
     The least recently written file is synced and closed, and opened again when more is appended to
-    it. Closed without a sync, an error of its write-back might be reported to nobody.
+    it. Closed without a sync, an error of its write-back might never be reported.
     """
 
     def __init__(self, files_max: int = OPEN_BLOCKS_MAX) -> None:

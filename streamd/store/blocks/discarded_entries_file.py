@@ -1,7 +1,8 @@
-"""Files of entries that were set aside before a log let go of them: lines of JSON, for people and
-for `streamctl tail`.
+"""Files of log entries that a leader did not have, set aside before the log released them.
 
-The first line says of which group and log the entries are (`TailFacts`). Then comes a line for each
+Lines of JSON, for people and for `streamctl tail`.
+
+The first line names the group and log of the entries (`TailFacts`). Then comes a line for each
 message, with what a client published, and one for each entry that stored none. The last line says
 how many there are; a file has its name only once it is whole and synced.
 """
@@ -29,7 +30,7 @@ _END_BYTES = 4096  # of a file, in which its last line is
 
 COMMITTED = "committed"  # some of the entries were: acknowledged, if anybody waited for that
 LED = "led"  # the node led when it wrote them: it may have acknowledged some
-OPEN = "open"  # nobody here knows
+OPEN = "open"  # not known here
 
 
 class TailFacts(NamedTuple):
@@ -144,7 +145,7 @@ class TailWriter:
             disk.fdatasync(fd)
         disk.crash_point("TAIL_SYNCED")
         disk.replace(path + _TMP, path)
-        # On disk before the log lets go of the entries.
+        # On disk before the log releases the entries.
         disk.sync_dir(self._directory)
         disk.crash_point("TAIL_SET_ASIDE")
         return Tail(path, self._facts, self._messages, self._first_seq, self._last_seq)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from streamd.store.blocks.record_format import BLOCK_SUFFIX
 from streamd.store.disk import Disk, Thread
@@ -49,7 +48,7 @@ class EmptyTrash:
         """Start the removal."""
         self._thread.submit(lambda: self._disk.listdir(self._path), self._listed)
 
-    def _listed(self, names: Any) -> None:
+    def _listed(self, names: list[str] | BaseException) -> None:
         if isinstance(names, BaseException):
             self._on_failed(names)
         else:
@@ -61,7 +60,7 @@ class EmptyTrash:
             return
         path = os.path.join(self._path, blocks.pop())
 
-        def removed(result: Any) -> None:
+        def removed(result: BaseException | None) -> None:
             if isinstance(result, BaseException):
                 self._on_failed(result)
             else:
@@ -69,6 +68,6 @@ class EmptyTrash:
 
         self._thread.submit(lambda: self._disk.unlink(path), removed)
 
-    def _removed(self, result: Any) -> None:
+    def _removed(self, result: BaseException | None) -> None:
         if isinstance(result, BaseException):
             self._on_failed(result)

@@ -1,8 +1,8 @@
-"""`outline`: what a rebuild of a stream needs beside its blocks, apart from the snapshots.
+"""`outline`: the input of a stream's rebuild beside its blocks, apart from the snapshots.
 
-Config, consumers, and which messages were deleted, as of the newest snapshot; of a stream that has
-none yet, the config with which it was created. Nothing reads it but a rebuild that an operator asks
-for. Like `index.db` it is not synced: its checksum tells whether it is whole.
+Config, consumers and deleted messages, as of the newest snapshot; of a stream that has none yet,
+the config with which it was created. Nothing reads it but a rebuild that an operator asks for.
+Like `index.db` it is not synced: its checksum shows whether it is whole.
 """
 
 from __future__ import annotations

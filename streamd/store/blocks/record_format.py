@@ -267,8 +267,8 @@ def verified_length(blob: bytes) -> int:
 def scan(blob: bytes, base: int = 0) -> Iterator[Record]:
     """Yield the valid records at the head of `blob`, whose first byte is at `base` of its block.
 
-    Ends without complaint at the first byte that starts no valid record: a torn tail. Who knows
-    that there must be more compares the end of the last record with what it knows.
+    Ends without complaint at the first byte that starts no valid record: a torn tail. A caller
+    that expects more compares the end of the last record with the expected end.
     """
     pos = 0
     while length := verify_at(blob, pos):

@@ -18,7 +18,7 @@ from streamd.store.blocks.block_verify import rows_of
 from streamd.store.disk import Disk
 from streamd.types import Index, Seq, Uid
 
-_READ_BYTES = 4096  # given up at once where the disk gives an error
+_READ_BYTES = 4096  # taken for lost at once where the disk gives an error
 # Type and flags, behind the length; what is no message has neither subject nor headers.
 _find_mark = re.compile(rb"\x01\x00|[\x02-\x04]\x00{7}").search
 
@@ -121,8 +121,8 @@ class Harvest(NamedTuple):
 def harvest(blob: bytes, uid: Uid, block_no: int, *, upto: Index = 1 << 63) -> Harvest:
     """Read a block's file, as far as it can be read, and find where log entry `upto` ends.
 
-    A message whose seq does not ascend is none of the block's: bytes of somebody's payload may look
-    like a record where the record around them is damaged.
+    A message whose seq does not ascend is none of the block's: bytes of a payload may look like a
+    record where the record around them is damaged.
     """
     ranges: list[list[int]] = []
     crcs: list[int] = []

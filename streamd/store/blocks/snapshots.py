@@ -176,10 +176,10 @@ class SnapshotFile:
     ) -> Snapshot | None:
         """Return the newest generation that verifies; None if there never was a snapshot.
 
-        Raises CorruptionError if there are files and none verifies. One that does not verify, or
-        that the disk does not give, is left where it is. Who gets an older generation notices: the
-        log begins too late for it, or else reaches back and nothing is lost. `on_void` is told of
-        each newer one.
+        Raises CorruptionError if there are files and none verifies. A file that does not verify, or
+        can't be read, is left where it is. An older generation is safe to return: either the log
+        begins too late for it, which is noticed, or it reaches back and nothing is lost. `on_void`
+        is called for each newer one.
         """
         first_error: CorruptionError | None = None
         for file_name in cls.names(disk, directory, name):
@@ -190,7 +190,7 @@ class SnapshotFile:
                 error = err
             except OSError as err:
                 if err.errno != errno.EIO:
-                    raise  # who may not read a file must not take it for lost
+                    raise  # a file that may not be read is not lost
                 error = read_error("reading a snapshot", path, err)
             on_void(f"a snapshot can't be used: {error}")
             first_error = first_error or error

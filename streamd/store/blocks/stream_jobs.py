@@ -15,7 +15,7 @@ class StreamJobs:
     """Runs the jobs of one stream, in order. The first failure is final (I10).
 
     A job that fails sets `failure` itself, on the block thread: a later job of the stream must not
-    build on a write that failed. `on_error` is told once, on the event loop.
+    build on a write that failed. `on_error` is called once, on the event loop.
     """
 
     def __init__(self, directory: str, thread: Thread) -> None:
@@ -51,7 +51,7 @@ class StreamJobs:
             raise self.failure
 
     def fail(self, err: BaseException) -> None:
-        """Record the error of a job, and tell `on_error` of the first."""
+        """Record the error of a job, and call `on_error` with the first."""
         is_first = self.failure is None or err is self.failure
         if not isinstance(err, StreamdError):
             err = DiskError(f"{self._directory}: {err!r}")

@@ -202,10 +202,10 @@ class StreamStore:
     def load_snapshot(
         self, on_void: Callable[[str], object] = lambda fault: None
     ) -> LoadedSnapshot | None:
-        """Return the newest snapshot that verifies, or None if there never was one. `on_void` is
-        told of each newer one that does not.
+        """Return the newest snapshot that verifies, or None if there never was one.
 
-        Raises CorruptionError if there are some and none verifies.
+        Calls `on_void` for each newer one that does not verify. Raises CorruptionError if there are
+        some and none verifies.
         """
         try:
             found = SnapshotFile.load(

@@ -14,7 +14,7 @@ import errno
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -119,7 +119,7 @@ def failed_installs(disk: Disk, root: str, uid: Uid) -> list[str]:
         try:
             marker = read_marker(disk, directory, uid)
         except (CorruptionError, OSError):
-            continue  # then nobody knows
+            continue  # unknown, so it stays
         if marker is not None and _newest_index(disk, directory, uid) == marker.index:
             found.append(name)
     return found
@@ -203,7 +203,7 @@ class FileInstall:
             new = [fact for fact in facts if self._name_of(fact.no) not in here]
             self._need_room(sum(fact.length for fact in new if not self._may_link(fact)))
 
-        def step(result: Any) -> None:
+        def step(result: int | BaseException | None) -> None:
             # One job for each file: others have their turn on the thread in between.
             if is_over():
                 return
@@ -283,7 +283,7 @@ class FileInstall:
             write_file(disk, folder, _MARKER, [crc, blob], point="INSTALL_MARKER")
             disk.sync_dir(os.path.dirname(folder))
 
-        def over(result: Any) -> None:
+        def over(result: Snapshot | BaseException | None) -> None:
             if isinstance(result, Snapshot) and self._keep is not None:
                 mark_it = partial(self._submit, "completing an install", mark, done)
                 self._keep.keep(result, mark_it)
@@ -338,7 +338,7 @@ class FileInstall:
             with opened(self._disk, path) as fd:
                 return self._disk.size(fd)
         except OSError:
-            return -1  # nobody knows; it will not be found whole either
+            return -1  # unknown; it will not be found whole either
 
     def _link(self, source: str, target: str, fact: FileFact) -> bool:
         """Give a sealed block that is here, and not written to any more, a second name.
@@ -412,7 +412,7 @@ class FileInstall:
     def _part(self, no: int) -> str:
         return os.path.join(self._folder, self._name_of(no) + _PART)
 
-    def _submit(self, what: str, job: Callable[[], Any], done: Result) -> None:
+    def _submit(self, what: str, job: Callable[[], object], done: Result) -> None:
         submit(self._thread, what, self._folder, job, done)
 
 

@@ -1,7 +1,7 @@
 """`Manifest`: the list of a snapshot's files, so that another node can fetch it file by file. Pure.
 
 Files have numbers: a block's own, 0 for the state, -1 for the index cache. Sealed blocks are the
-same bytes on every replica, so a file is known by its number, length and crc32c, whoever has it.
+same bytes on every replica, so a file is known by its number, length and crc32c.
 """
 
 from __future__ import annotations

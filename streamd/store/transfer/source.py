@@ -103,7 +103,7 @@ class FileSource:
 
         self._submit("reading a block to send", path, job, done)
 
-    def _submit(self, what: str, path: str, job: Callable[[], Any], done: Result) -> None:
+    def _submit(self, what: str, path: str, job: Callable[[], object], done: Result) -> None:
         submit(self._thread, what, path, job, done)
 
 
@@ -152,16 +152,16 @@ def _fact_of(blob: bytes, uid: Uid, block_no: int, end_offset: int, is_sealed: b
     return FileFact(block_no, len(blob), crc32c(blob))
 
 
-def submit(thread: Thread, what: str, path: str, job: Callable[[], Any], done: Result) -> None:
+def submit(thread: Thread, what: str, path: str, job: Callable[[], object], done: Result) -> None:
     """Run `job` on `thread`; a refusal of the operating system becomes a DiskError."""
 
-    def guarded() -> Any:
+    def guarded() -> object:
         try:
             return job()
         except OSError as err:
             raise disk_error(what, path, err) from err
 
-    def finished(result: Any) -> None:
+    def finished(result: object) -> None:
         if isinstance(result, BaseException) and not isinstance(result, StreamdError):
             raise result  # a bug of ours, not an outcome
         done(result)

@@ -20,7 +20,7 @@ from streamd.types import Buffer
 
 _PAGE = 4096
 _ZEROS = bytes(_PAGE)
-BULKY_BYTES = 256 * 1024  # larger batches go past the page cache: who reads the log has it yet
+BULKY_BYTES = 256 * 1024  # larger batches go past the page cache: readers of the log have them yet
 _ROOM_BYTES = 1024 * 1024  # behind what a segment of what was proven begins with
 
 

@@ -85,7 +85,7 @@ class SegmentPool:
                 os.path.join(self._directory, segment_name(no)), os.path.join(self._directory, name)
             )
         except FileNotFoundError:
-            disk.close(fd)  # somebody removed the file, which the log does not need any more
+            disk.close(fd)  # the file was removed, which the log does not need any more
             return
         disk.crash_point("WAL_SEGMENT_SPARED")
         disk.sync_dir(self._directory)

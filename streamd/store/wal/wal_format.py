@@ -1,8 +1,8 @@
 """Segments, batches and records of the write-ahead log as bytes, and its file names. Pure.
 
 segment = header (4096 bytes, the same 64 twice), then batches, each at a multiple of 512.
-batch   = header (64 bytes: who it is, where it is, which batches were durable before it, which
-          records it has), records.
+batch   = header (64 bytes: log, segment, offset, number, the newest durable batch before it, a
+          checksum over its records), records.
 record  = header (40 bytes: type, group, term, index, chain, crc32c over header and data), data.
 Little endian throughout.
 """

@@ -38,7 +38,7 @@ class Recovered(NamedTuple):
 
     wal_id: int  # 0: there was no log
     segments: list[Segment]
-    spares: list[str]  # names of prepared files nobody uses
+    spares: list[str]  # names of prepared files
     next_batch: int
     groups: dict[Uid, GroupLog]
     dropped_bytes: int  # torn off the end; for the log line
@@ -411,13 +411,13 @@ def check(disk: Disk, directory: str, segments: range, *, wal_id: int, least: in
         if before and (header.prev_end, header.first_batch) != (end, expected):
             raise CorruptionError(f"{before}: offset {end}: batch {expected} is damaged")
         reader = BatchReader(pread, header, window_bytes=_PIECE_BYTES)
-        end, expected, told = wf.SEGMENT_HEADER_BYTES, header.first_batch, 0
+        end, expected, reported = wf.SEGMENT_HEADER_BYTES, header.first_batch, 0
         while (found := reader.batch_at(end)) is not None and found[0].batch_no == expected:
             end += wf.padded(wf.BATCH_HEADER_BYTES + found[0].length)
             expected += 1
-            if reader.read_bytes > told:
-                yield reader.read_bytes - told
-                told = reader.read_bytes
+            if reader.read_bytes > reported:
+                yield reader.read_bytes - reported
+                reported = reader.read_bytes
     if expected <= least:
         raise CorruptionError(f"{path}: offset {end}: batch {expected} is damaged")
 

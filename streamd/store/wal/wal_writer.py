@@ -27,18 +27,18 @@ LATE_HINTS_MAX = 4096  # with one witness: of so many groups it says how far the
 
 # Pace.
 QUICK_S = 0.001  # a write and its sync may take that long, on average
-WEIGHT = 1 / 32  # of the latest write in the average: one that is slow now and then is forgiven
+WEIGHT = 1 / 32  # of the latest write in the average: a slow one now and then does no harm
 HICCUP_S = 0.004  # longer ones weigh no more than that: they say little of the next
-HUNG_S = 0.1  # but whoever holds the loop that long does not get another chance at once
-TRIAL_S = 0.0008  # the average after a rest: few slow writes are enough then
+HUNG_S = 0.1  # but one write that holds the loop that long starts a rest at once
+TRIAL_S = 0.0008  # the average after a rest: a few slow writes begin the next rest
 REST_S = 0.05  # the thread writes that long; then the loop tries again
 REST_MAX_S = 5.0
-TRIAL_WRITES = 64  # the disk that fails the loop sooner after a rest is as slow as before it
+TRIAL_WRITES = 64  # a rest that begins sooner after the last one is twice as long
 
 # Batch size.
-BATCH_BYTES_MIN = 1024 * 1024  # what one write may always have
+BATCH_BYTES_MIN = 1024 * 1024  # one write may always have so many
 BATCH_BYTES_MAX = 8 * 1024 * 1024
-BATCH_S = 0.008  # those who come later wait so long, and not much longer
+BATCH_S = 0.008  # the next appends wait so long, and not much longer
 
 Append: TypeAlias = tuple[list[WalWrite], Callable[[], None] | None, list[Lazy], Hints]
 """Waiting append: (writes, done, lazy records, which come first, hints)."""
@@ -271,7 +271,7 @@ class Writer:
             self._report("freeing a log segment", err, path)
 
     def _fail(self, what: str, err: Exception) -> NoReturn:
-        # Final: after a failed sync nobody knows what the kernel kept (I10).
+        # Final: after a failed sync it is unknown what the kernel kept (I10).
         if isinstance(err, OSError):
             self.failure = disk_error(what, self._directory, err)
         else:
