@@ -318,7 +318,7 @@ def _publishes(
 
 
 def _begins_well(line: bytes) -> bool:
-    """True if `line`, perhaps not all there, begins as a control line of a client does."""
+    """Return True if `line`, perhaps not all there, begins as a control line of a client does."""
     start = line[:8].upper().translate(_BLANKS)
     return any(start.startswith(known) or known.startswith(start) for known in _STARTS)
 

@@ -97,7 +97,7 @@ def _runs(draw):
 
 @settings(max_examples=200, deadline=None)
 @given(_runs(), st.binary(max_size=3), st.integers(0, 600), st.integers(0, 255))
-def test_many_at_once_means_what_one_by_one_means(run, tail, at, byte):
+def test_the_bulk_reader_agrees_with_one_by_one(run, tail, at, byte):
     data = bytearray(run + tail)
     if at < len(data):
         data[at] = byte
@@ -174,7 +174,7 @@ _odd = st.sampled_from([b"", b" ", b"\t", b"\r", b"\n", b"\r\n", b"0", b"x", b"\
 @example(b"HPUB a 9 7\r\nheaders\r\n", 0, 0, b"", 1000, 100)
 @example(b"PUB a 9\r\nninebytes\r\n", 0, 0, b"", 8, 100)
 @example(b"PUB abcdefghijk 2\r\nhi\r\n", 0, 0, b"", 1000, 16)
-def test_a_chunk_of_one_publish_means_what_its_halves_mean(message, at, cut, odd, longest, line):
+def test_a_lone_publish_means_the_same_in_one_chunk_or_two(message, at, cut, odd, longest, line):
     """Some bytes of it are cut out, others put in; its size fields are known to the parser."""
     damaged = message[:at] + odd + message[at + cut :]
     results = []

@@ -56,7 +56,7 @@ class Identity:
     administers: tuple[bytes, ...] = ()  # patterns of administrative subjects; see Administrators
 
     def may_administer(self, subject: bytes) -> bool:
-        """True if a request on `subject`, which is an administrator's, may be made."""
+        """Return True if a request on `subject`, which is an administrator's, may be made."""
         return any(matches(pattern, subject) for pattern in self.administers)
 
 
@@ -193,7 +193,7 @@ class Authenticator:
         self._passed[hashed] = self._digest(secret)
 
     def knows(self, hashed: str, secret: str) -> bool:
-        """True if `secret` has passed the bcrypt check against `hashed` before."""
+        """Return True if `secret` has passed the bcrypt check against `hashed` before."""
         known = self._passed.get(hashed)
         return known is not None and hmac.compare_digest(known, self._digest(secret))
 
@@ -217,8 +217,8 @@ class Authenticator:
 
 
 def _decoys(passwords: Iterable[str]) -> list[str]:
-    """For each of `passwords` one that takes as long to compare with, and that nobody has: a plain
-    one for a plain one, for a hash a random hash of the same cost."""
+    """Return for each of `passwords` one that takes as long to compare with, and that no user has:
+    a plain one for a plain one, for a hash a random hash of the same cost."""
     decoys: list[str] = []
     for password in passwords:
         found = _BCRYPT.match(password)
@@ -257,7 +257,7 @@ class UserRights:
         self._grants: dict[bytes, tuple[int, int]] = {}
 
     def may_publish(self, subject: bytes, *, now_ns: int) -> bool:
-        """True if publishing to `subject` is allowed. Uses up a reply grant if that is why."""
+        """Return True if publishing to `subject` is allowed; a grant for it is used up."""
         verdict = self._may_publish.get(subject)
         if verdict is None:
             verdict = self._decide_publish(subject)
@@ -273,7 +273,7 @@ class UserRights:
         return not any(matches(pattern, subject) for pattern in self._permissions.publish_deny)
 
     def may_subscribe(self, pattern: bytes, queue: bytes) -> bool:
-        """True if a subscription to `pattern`, in `queue` if not b"", is allowed."""
+        """Return True if a subscription to `pattern`, in `queue` if not b"", is allowed."""
         allow = self._permissions.subscribe_allow
         if allow is not None:
             if queue and not _is_open_to(queue, pattern, allow):
@@ -284,8 +284,8 @@ class UserRights:
         return not any(_is_denied_by(entry, pattern, queue) for entry in denied)
 
     def is_denied_delivery(self, subject: bytes) -> bool:
-        """True if a message on `subject` must not reach this connection: its subscription was
-        wider than what is denied."""
+        """Return True if a message on `subject` must not reach this connection, though one of its
+        wider subscriptions matches."""
         verdict = self._deny_cache.get(subject)
         if verdict is None:
             verdict = any(
@@ -325,28 +325,33 @@ class UserRights:
 
 
 def _covers(entry: bytes, pattern: bytes, queue: bytes) -> bool:
-    """True if a permission entry, `subject` or `subject queue`, covers a whole subscription."""
+    """Return True if a permission entry, `subject` or `subject queue`, covers a subscription."""
     subject, _, group = entry.partition(b" ")
     return is_subset(pattern, subject) and _is_of(group, queue)
 
 
 def _is_open_to(queue: bytes, pattern: bytes, entries: list[bytes]) -> bool:
-    """False if entries that name queue groups leave this one out. As in nats-server, `foo` allows
-    any group, but `foo` and `foo v1` of the groups v1 alone."""
+    """Return False if entries that name queue groups leave this one out.
+
+    As in nats-server, `foo` allows any group, but `foo` and `foo v1` of the groups v1 alone.
+    """
     split = (entry.partition(b" ") for entry in entries)
     groups = [group for subject, _, group in split if group and matches(subject, pattern)]
     return not groups or any(_is_of(group, queue) for group in groups)
 
 
 def _is_denied_by(entry: bytes, pattern: bytes, queue: bytes) -> bool:
-    """True if an entry that denies stops a subscription. As in nats-server, a wildcard is a token
-    like others to it: denying `a.*` denies `a.>`, though that is wider. What is wider in any other
-    way is let in, and not sent what is denied."""
+    """Return True if an entry that denies stops a subscription.
+
+    As in nats-server, a wildcard is a token like others to it: denying `a.*` denies `a.>`, though
+    that is wider. A subscription that is wider in any other way is let in, and not sent what is
+    denied.
+    """
     subject, _, group = entry.partition(b" ")
     return matches(subject, pattern) and _is_of(group, queue)
 
 
 def _is_of(group: bytes, queue: bytes) -> bool:
-    """True of an entry for all, or for the queue group `queue`."""
+    """Return True for an entry for all, or for the queue group `queue`."""
     group = group.strip()
     return not group or (bool(queue) and matches(group, queue))

@@ -31,7 +31,7 @@ class _Waiting(NamedTuple):
 
 
 class PasswordChecks:
-    """The checks of one listener. All methods are called on the loop, as is `done`."""
+    """Password checks of one listener. All methods are called on the loop, as is `done`."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None  # made when the first password comes
@@ -40,7 +40,7 @@ class PasswordChecks:
         self.waiting_count = 0
 
     def has_room(self) -> bool:
-        """False if so many wait that the next would wait in vain."""
+        """Return False if so many wait that the next would wait in vain."""
         if self.waiting_count >= PASSWORD_CHECKS_WAITING_MAX:
             self._drop_gone()
         return self.waiting_count < PASSWORD_CHECKS_WAITING_MAX
@@ -61,7 +61,7 @@ class PasswordChecks:
         self._run_next(loop)
 
     def close(self) -> None:
-        """Run no more. What runs comes to its end by itself."""
+        """Start no more checks; those that run end by themselves."""
         self._queues.clear()
         self.waiting_count = 0
         if self._pool is not None:
@@ -83,9 +83,9 @@ class PasswordChecks:
                 self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="password")
             self._running += 1
             running = loop.run_in_executor(self._pool, waiting.check.run)
-            running.add_done_callback(partial(self._over, loop, waiting.done))
+            running.add_done_callback(partial(self._on_finished, loop, waiting.done))
 
-    def _over(
+    def _on_finished(
         self, loop: asyncio.AbstractEventLoop, done: Done, running: asyncio.Future[Identity | None]
     ) -> None:
         self._running -= 1

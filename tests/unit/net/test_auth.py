@@ -53,7 +53,7 @@ def who(options: Options, connect: dict[str, Any]) -> str | None:
         (Options(has_unserved_users=True), {}, None),
     ],
 )
-def test_who_is_let_in(options: Options, connect: dict[str, Any], user: str | None) -> None:
+def test_verdict_on_a_connect(options: Options, connect: dict[str, Any], user: str | None) -> None:
     assert who(options, connect) == user
 
 
@@ -152,7 +152,7 @@ def test_the_oldest_replies_make_room() -> None:
         (None, b"q", b"g", False),
     ],
 )
-def test_what_may_be_subscribed_to(
+def test_subscriptions_follow_the_permissions(
     allow: list[bytes] | None, pattern: bytes, queue: bytes, may: bool
 ) -> None:
     rights = UserRights(Permissions(subscribe_allow=allow, subscribe_deny=[b"no", b"q g"]))
@@ -194,7 +194,7 @@ def administered(options: Options, connect: dict[str, Any]) -> list[bytes]:
           b"$JS.API.STREAM.CANCEL_MOVE.>"], 5),
     ],
 )  # fmt: skip
-def test_of_several_users_those_administer_who_are_named_for_it(
+def test_among_several_users_only_those_named_for_it_administer(
     allow: list[bytes] | None, many: int
 ) -> None:
     """By permissions to publish that reach into the administrative subjects; what lets all pass

@@ -40,27 +40,27 @@ class Loop:
         return self.rounds - before
 
 
-def test_it_looks_until_something_comes_and_no_longer() -> None:
+def test_polling_ends_when_something_comes() -> None:
     loop = Loop()
     for _ in range(100):
         assert 10 <= loop.ack(next_after_s=30e-6) <= 12
     assert not loop.busy_poll.is_polling
 
 
-def test_nobody_is_waited_for_longer_than_a_moment() -> None:
+def test_polling_ends_after_a_moment() -> None:
     loop = Loop()
     assert loop.ack(next_after_s=1.0) <= POLL_S / 3e-6 + 2
     assert not loop.busy_poll.is_polling
 
 
-def test_an_ack_meanwhile_begins_no_second_look() -> None:
+def test_an_ack_while_polling_begins_no_second_poll() -> None:
     loop = Loop()
     loop.busy_poll.on_ack(loop.call_soon)
     loop.busy_poll.on_ack(loop.call_soon)
     assert len(loop.due) == 1
 
 
-def test_where_it_does_not_pay_it_hardly_ever_looks() -> None:
+def test_polling_that_does_not_pay_hardly_ever_happens() -> None:
     loop = Loop()
     rounds = sum(loop.ack(next_after_s=1.0) for _ in range(100_000))
     assert rounds < 100_000 / 50
@@ -81,7 +81,7 @@ def test_a_miss_now_and_then_changes_nothing() -> None:
     assert loop.ack(next_after_s=20e-6) > 0
 
 
-def test_the_ack_of_a_lone_publish_begins_a_look_and_any_chunk_ends_it() -> None:
+def test_the_ack_of_a_lone_publish_begins_a_poll_and_any_chunk_ends_it() -> None:
     bed = Bed(node=Node(Stream("S", ["s"])))
     now = 0.0
     bed.listener.busy_poll = busy_poll = BusyPoll(lambda: now)

@@ -78,7 +78,7 @@ def test_many_messages_in_many_chunks_all_arrive():
     asyncio.run(main())
 
 
-def test_reload_changes_who_may_come_and_tells_those_who_are_here():
+def test_a_reload_changes_admission_and_informs_open_connections():
     async def main():
         listener = listener_on(Options())
         await listener.start()
@@ -111,7 +111,7 @@ def test_lame_duck_tells_clients_and_then_lets_them_go():
     asyncio.run(main())
 
 
-def test_advertised_address_is_what_clients_see():
+def test_clients_see_the_advertised_address():
     """`client_advertise`: in INFO instead of where we listen; another one after a reload."""
 
     async def main():
@@ -185,7 +185,7 @@ def test_clients_are_told_of_other_servers():
     asyncio.run(main())
 
 
-def test_the_end_of_the_process_closes_what_has_nothing_more_to_send() -> None:
+def test_the_end_of_the_process_closes_connections_with_nothing_to_send() -> None:
     """Others are written to, and ended as ever: what they were sent would be lost."""
 
     async def main() -> None:

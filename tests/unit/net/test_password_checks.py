@@ -124,7 +124,7 @@ def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "passwords", [[HASH], ["plain"], [HASH, "plain", HASH.replace("$04", "$05")]]
 )
-def test_who_does_not_exist_takes_as_long_as_who_does(passwords: list[str]) -> None:
+def test_an_unknown_user_takes_as_long_as_a_known_one(passwords: list[str]) -> None:
     """What is compared with is of the kind and cost of somebody's password, for one name always of
     the same; and nobody is let in by it."""
     users = [User(f"u{at}", password) for at, password in enumerate(passwords)]
@@ -145,7 +145,7 @@ def test_who_does_not_exist_takes_as_long_as_who_does(passwords: list[str]) -> N
     assert not isinstance(check, Check) or check.run() is None
 
 
-def test_the_check_for_nobody_is_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_of_an_unknown_user_is_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """bcrypt is asked with a hash that it takes for one, so it works as hard as for any other."""
     auth = Authenticator(Options(users=[User("u", HASH)]))
     asked: list[bytes] = []

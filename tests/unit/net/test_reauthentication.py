@@ -27,7 +27,7 @@ def reload(bed: Bed, **options: Any) -> None:
     bed.listener.reload(Options(**options))
 
 
-def test_who_is_gone_or_has_another_password_is_sent_away() -> None:
+def test_a_removed_user_or_a_changed_password_ends_the_connection() -> None:
     bed = Bed(Options(users=[User("a", "1"), User("b", "2"), User("c", "3")]))
     a, b, c = connect(bed, "a", "1"), connect(bed, "b", "2"), connect(bed, "c", "3")
     reload(bed, users=[User("a", "1"), User("b", "other")])
@@ -37,7 +37,7 @@ def test_who_is_gone_or_has_another_password_is_sent_away() -> None:
 
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["without credentials", "no CONNECT"])
-def test_who_never_said_who_it_is_must_when_it_is_asked(is_silent: bool) -> None:
+def test_a_client_without_login_must_log_in_once_it_is_required(is_silent: bool) -> None:
     bed = Bed(Options())
     peer = bed.peer(None) if is_silent else connect(bed)
     peer.send(b"SUB x 1\r\n")
@@ -49,7 +49,7 @@ def test_who_never_said_who_it_is_must_when_it_is_asked(is_silent: bool) -> None
     assert idle.send(b"SUB x 1\r\n") == REFUSED
 
 
-def test_what_was_begun_before_a_login_was_asked_for_is_refused() -> None:
+def test_a_publish_begun_before_a_login_was_required_is_refused() -> None:
     bed = Bed(Options())
     peer, listening = bed.peer(None), connect(bed, "u", "p")
     listening.send(b"SUB a 1\r\n")
@@ -59,7 +59,7 @@ def test_what_was_begun_before_a_login_was_asked_for_is_refused() -> None:
     assert listening.send(b"PING\r\n") == ALIVE
 
 
-def test_messages_may_have_what_is_configured_now() -> None:
+def test_limits_of_messages_are_those_configured_now() -> None:
     bed = Bed(Options(max_payload=100, max_control_line=300))
     large, late, long = connect(bed), connect(bed), connect(bed)
     part = b"PUB x 100\r\n" + b"y" * 50
@@ -75,7 +75,7 @@ def test_messages_may_have_what_is_configured_now() -> None:
     assert long.send(b"SUB %b 2\r\n" % (b"x" * 350)).startswith(b"-ERR 'maximum control line")
 
 
-def test_new_permissions_hold_for_what_is_there() -> None:
+def test_new_permissions_hold_for_subscriptions_that_are_open() -> None:
     bed = Bed(Options(users=[User("a", "1")]))
     peer = connect(bed, "a", "1")
     peer.send(b"SUB x.y 1\r\nSUB x.* 2\r\nSUB x.y q 3\r\nSUB z 4\r\n")
@@ -112,7 +112,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return tried
 
 
-def test_many_who_come_at_once_with_one_password_cost_one_check(tried: list[bytes]) -> None:
+def test_many_connects_with_one_password_cost_one_check(tried: list[bytes]) -> None:
     bed = Bed(Options(users=[User("a", hashed("1"))]))
     peers = [bed.peer(b'CONNECT {"user":"a","pass":"1","verbose":false}\r\n') for _ in range(5)]
     bed.clock.finish_jobs()
@@ -120,7 +120,7 @@ def test_many_who_come_at_once_with_one_password_cost_one_check(tried: list[byte
     assert all(peer.send(b"PING\r\n").startswith(ALIVE) for peer in peers)
 
 
-def test_a_guess_of_who_is_gone_is_not_tried(tried: list[bytes]) -> None:
+def test_a_guess_of_a_closed_connection_is_not_tried(tried: list[bytes]) -> None:
     bed = Bed(Options(users=[User("a", hashed("1"))]))
     guesses = [bed.peer(b'CONNECT {"user":"a","pass":"%d"}\r\n' % at) for at in range(2, 50)]
     for peer in guesses[1:]:
@@ -129,7 +129,7 @@ def test_a_guess_of_who_is_gone_is_not_tried(tried: list[bytes]) -> None:
     assert tried == [b"2"] and guesses[0].transport.is_closing
 
 
-def test_who_leaves_while_it_is_judged_again_does_not_take_others_along() -> None:
+def test_a_connection_that_closes_while_it_is_judged_again_does_not_stop_the_others() -> None:
     bed = Bed(Options(users=[User("a", "1")]))
     second, first = connect(bed, "a", "1"), connect(bed, "a", "1")
     now = Options(users=[User("a", hashed("1"))])
@@ -198,7 +198,7 @@ def test_the_youngest_go_if_fewer_may_stay() -> None:
     assert peers[3].take() == b"-ERR 'maximum connections exceeded'\r\n"
 
 
-def test_who_says_anew_who_it_is_while_the_old_password_is_tried() -> None:
+def test_a_new_connect_counts_while_the_old_password_is_tried() -> None:
     bed = Bed(Options(users=[User("a", "1"), User("b", "2")]))
     peer = connect(bed, "a", "1")
     reload(bed, users=[User("a", hashed("other")), User("b", "2")])
@@ -207,7 +207,7 @@ def test_who_says_anew_who_it_is_while_the_old_password_is_tried() -> None:
     assert peer.send(b"PING\r\n").startswith(ALIVE) and peer.conn.user == "b"
 
 
-def test_who_administers_is_read_anew() -> None:
+def test_a_reload_changes_administrators() -> None:
     """A reload that names a user for it, or no more, holds for those who are here."""
     named = Permissions(publish_allow=[b">", b"$JS.API.META.>"])
     bed = Bed(Options(users=[User("a", "1"), User("b", "2")]))

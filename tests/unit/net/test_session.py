@@ -203,7 +203,7 @@ def test_subscriptions_are_those_that_were_neither_refused_nor_ended() -> None:
     assert not side.session.subs
 
 
-def test_a_second_connect_ends_subscriptions_and_keeps_what_it_does_not_say_again() -> None:
+def test_a_second_connect_ends_subscriptions_and_keeps_options_not_named_again() -> None:
     side = Side()
     side.connect(name='"one"', verbose="false", echo="false")
     side.receive(EVENTS["SUB"])

@@ -105,12 +105,12 @@ def test_lines_are_nats_servers() -> None:
         (b"{}", ""),
     ],
 )
-def test_who_it_is(connect: bytes, who: str) -> None:
+def test_lines_name_the_client(connect: bytes, who: str) -> None:
     lines = traced(b"PING\r\n", connect=b"CONNECT " + connect + b"\r\n")
     assert f"{who}<<- [PING]" in lines
 
 
-def test_whoever_asks_to_be_told_is_told_ok() -> None:
+def test_a_verbose_client_is_answered_ok() -> None:
     lines = traced(b"SUB a 1\r\n", connect=b"CONNECT {}\r\n")
     assert lines == ["<<- [SUB a 1]", "->> [OK]"]
 
@@ -171,7 +171,7 @@ def test_bytes_are_quoted_as_go_quotes_them() -> None:
     assert traced(b"SUB a\x1b[31m 1\r\n")[0] == "<<- [SUB a\\x1b[31m 1]"
 
 
-def test_what_waits_behind_a_password_is_traced_in_its_turn() -> None:
+def test_events_held_behind_a_password_are_traced_in_their_turn() -> None:
     """The check runs on another thread; what came behind CONNECT has the client's name by then."""
     hashed = bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode()
     bed = TraceBed(Options(username="joe", password=hashed))

@@ -52,7 +52,9 @@ class Side:
 @pytest.mark.parametrize(
     "subject", [b"s.1", b"s.seen", b"seen.1", b"both.1", b"n.1", b"away.1", b"nobody", b"s..1"]
 )
-def test_it_means_the_same(connect: bytes, form: bytes, subject: bytes) -> None:
+def test_a_lone_publish_means_the_same_as_one_among_others(
+    connect: bytes, form: bytes, subject: bytes
+) -> None:
     sides = [Side(connect), Side(connect)]
     for is_alone, side in zip((True, False), sides, strict=True):
         for _ in range(3):  # the first one teaches the parser its size, and the table its route
@@ -74,7 +76,7 @@ def test_replies_are_checked(reply: bytes) -> None:
     assert sides[0].outcome() == sides[1].outcome()
 
 
-def test_headers_are_refused_of_who_does_not_know_them() -> None:
+def test_headers_are_refused_from_a_client_without_them() -> None:
     sides = [Side(NO_HEADERS), Side(NO_HEADERS)]
     for is_alone, side in zip((True, False), sides, strict=True):
         for size in (12, 14):  # so that the parser knows both fields

@@ -121,7 +121,7 @@ def test_second_connect_drops_subscriptions():
     assert peer.send(PLAIN + b"PUB a 0\r\n\r\n") == b""
 
 
-def test_what_a_second_connect_does_not_say_again_still_holds():
+def test_options_that_a_second_connect_does_not_name_still_hold():
     bed = Bed(Options(username="u", password="p"))
     peer = bed.peer(b'CONNECT {"verbose":false,"user":"u","pass":"p","headers":true}\r\n')
     assert peer.send(b'CONNECT {"no_responders":true}\r\nSUB a 1\r\nPING\r\n') == b"PONG\r\n"
@@ -139,7 +139,7 @@ def test_reserved_subjects_and_replies_are_refused():
     )
 
 
-def test_violations_close_after_what_came_before():
+def test_violations_close_after_earlier_events_are_answered():
     bed = Bed()
     peer = bed.peer()
     assert peer.send(b"SUB a 1\r\nPUB a 1\r\nx\r\nBAD\r\nPUB a 1\r\ny\r\n") == (
@@ -205,7 +205,7 @@ def test_silence_is_timed_out_only_where_connect_is_due():
     assert not silent.transport.is_closing
 
 
-def test_bcrypt_is_checked_off_the_loop_and_what_follows_waits():
+def test_bcrypt_is_checked_off_the_loop_and_later_events_wait():
     hashed = bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode()
     bed = Bed(Options(username="joe", password=hashed))
     connect = b'CONNECT {"verbose":false,"user":"joe","pass":"pw"}\r\nSUB a 1\r\n'
@@ -236,7 +236,7 @@ def test_bcrypt_is_checked_off_the_loop_and_what_follows_waits():
         '"jwt":"j",',
     ],
 )
-def test_nobody_is_let_in_where_all_users_have_nkeys(said):
+def test_no_client_is_let_in_where_all_users_have_nkeys(said):
     """There is no secret that could be right; the empty one is not either."""
     bed = Bed(Options(has_unserved_users=True))
     peer = bed.peer(b'CONNECT {%b"verbose":false}\r\n' % said.encode())
@@ -244,7 +244,7 @@ def test_nobody_is_let_in_where_all_users_have_nkeys(said):
     assert peer.transport.is_closing
 
 
-def test_no_auth_user_serves_those_who_say_nothing():
+def test_no_auth_user_serves_clients_without_connect():
     users = [User("anon", "x", Permissions(publish_allow=[b"open"])), User("joe", "pw")]
     bed = Bed(Options(users=users, no_auth_user="anon"))
     peer = bed.peer(PLAIN)
@@ -304,7 +304,7 @@ def test_publish_and_subscribe_permissions():
     assert user.take() == b"MSG sub.yes 1 1\r\nb\r\n"
 
 
-def test_what_is_denied_does_not_come_from_a_stream_either():
+def test_a_denied_subject_does_not_come_from_a_stream_either():
     user, _ = user_bed(Permissions(subscribe_deny=[b"secret.>"]))
     user.send(b"SUB > 1\r\n")
     sink = user.conn._router.sink(b"inbox")
@@ -317,7 +317,7 @@ def test_what_is_denied_does_not_come_from_a_stream_either():
     assert user.take() == b"MSG open 1 $JS.ACK.S.C.1.2.2.6.0 1\r\ny\r\n"
 
 
-def test_of_a_group_who_may_gets_what_another_is_denied():
+def test_a_queue_member_gets_messages_that_another_is_denied():
     user, root = user_bed(Permissions(subscribe_deny=[b"secret.>"]))
     for peer in (user, root):
         peer.send(b"SUB > g 1\r\n")
