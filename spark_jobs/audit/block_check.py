@@ -19,6 +19,8 @@ from spark_jobs.audit.block_records import find_messages, records_at
 from spark_jobs.audit.block_tail import judge_tail
 from spark_jobs.audit.block_task import BlockFindings, BlockTask, blob_of, with_tail
 from spark_jobs.audit.findings import Finding
+from spark_jobs.replica.engine import HEADER_BYTES, TRAILER_BYTES, FooterColumns, footer_length
+from spark_jobs.replica.engine import record_format as fmt
 from spark_jobs.replica.record_rows import (
     BlockRows,
     array_of,
@@ -29,9 +31,6 @@ from spark_jobs.replica.record_rows import (
     subject_sum_of,
 )
 from streamd.errors import CorruptionError
-from streamd.store.blocks import record_format as fmt
-from streamd.store.blocks.block import HEADER_BYTES
-from streamd.store.blocks.footer import TRAILER_BYTES, FooterColumns, footer_length
 
 QUICK: Final = "quick"
 DIGEST: Final = "digest"

@@ -9,8 +9,8 @@ from crc32c import crc32c
 
 from spark_jobs.audit.block_records import seq_of, stored_crc
 from spark_jobs.audit.block_task import BlockFindings
-from streamd.store.blocks import record_format as fmt
-from streamd.store.blocks.footer import footer_length
+from spark_jobs.replica.engine import footer_length
+from spark_jobs.replica.engine import record_format as fmt
 
 
 def judge_tail(found: BlockFindings, blob: bytes) -> None:

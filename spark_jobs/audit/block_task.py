@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from spark_jobs.audit.findings import Finding, finding
+from spark_jobs.replica.engine import HEADER_BYTES
+from spark_jobs.replica.engine import record_format as fmt
 from spark_jobs.replica.record_rows import U64
-from streamd.store.blocks import record_format as fmt
-from streamd.store.blocks.block import HEADER_BYTES
 
 FINDINGS_MAX: Final = 200  # of one block; what follows is counted in the last one
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from spark_jobs.audit.findings import Finding, finding
+from spark_jobs.replica.engine import COMMITTED, OPEN, tails_in
 from spark_jobs.replica.read_only_disk import ReadOnlyDisk
-from streamd.store.blocks.discarded_entries_file import COMMITTED, OPEN, tails_in
 
 
 def tail_findings(root: str, label: str) -> list[Finding]:

@@ -18,26 +18,34 @@ import msgpack
 from crc32c import crc32c
 
 from spark_jobs.audit.findings import Finding, finding
+from spark_jobs.replica.engine import (
+    APPEND,
+    HEADER_BYTES,
+    SEAL,
+    TRAILER_BYTES,
+    BlockCodec,
+    Effects,
+    SeqSet,
+    Snapshot,
+    SnapshotFile,
+    StreamAsset,
+    StreamMachine,
+    StreamState,
+    block_name,
+    block_number,
+    decode_snapshot,
+    decode_stream,
+    footer_length,
+    membership,
+    simple,
+    unwrap,
+)
+from spark_jobs.replica.engine import record_format as fmt
+from streamd.machine.asset_configs import StreamConfig
 from spark_jobs.replica.log_reader import LogReader, last_frame_index
 from spark_jobs.replica.read_only_disk import ReadOnlyDisk
 from spark_jobs.replica.stream_view import StoreDir
 from streamd.errors import CorruptionError, StreamdError
-from streamd.machine.asset_configs import StreamConfig
-from streamd.machine.base import APPEND, SEAL, Effects
-from streamd.machine.indexes.seqset import SeqSet
-from streamd.machine.meta import StreamAsset
-from streamd.machine.snapshot import StreamState, decode_stream
-from streamd.machine.streams.stream import StreamMachine
-from streamd.node.groups.snapshot_state import unwrap
-from streamd.raft import membership
-from streamd.raft.membership import simple
-from streamd.store.blocks import record_format as fmt
-from streamd.store.blocks.block import HEADER_BYTES
-from streamd.store.blocks.block_codec import BlockCodec
-from streamd.store.blocks.footer import TRAILER_BYTES, footer_length
-from streamd.store.blocks.record_format import block_name, block_number
-from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
-from streamd.store.blocks.snapshots import decode as decode_snapshot
 from streamd.types import META_UID, Entry
 
 _RECOVERY_ERRORS: Final = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from spark_jobs.jobs.command import JobError, connect_arguments, connect_options
-from streamd.machine import rfc3339
+from spark_jobs.replica.server_text import rfc3339
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,15 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from spark_jobs.replica.engine import (
+    APPEND,
+    HEADER_BYTES,
+    LENGTH_MASK,
+    SEAL,
+    Block,
+    BlockFiles,
+    StreamMachine,
+    decode_footer,
+    footer_length,
+    read_left,
+)
+from spark_jobs.replica.engine import record_format as fmt
 from spark_jobs.replica.read_only_disk import ReadOnlyDisk
 from streamd.errors import CorruptionError
-from streamd.machine.base import APPEND, LENGTH_MASK, SEAL
-from streamd.machine.indexes.columns import Block
-from streamd.machine.streams.stream import StreamMachine
-from streamd.store.blocks import record_format as fmt
-from streamd.store.blocks.block import HEADER_BYTES, BlockFiles
-from streamd.store.blocks.footer import decode_footer, footer_length
-from streamd.store.blocks.salvage import read_left
 from streamd.types import Seq, Uid
 
 SPARE_BYTES_MAX = 32 * 1024 * 1024  # of a room that is kept for the next reader

@@ -17,15 +17,20 @@ from crc32c import crc32c
 
 from spark_jobs.header_maps import header_maps
 from spark_jobs.replica.checksums import Blob, are_whole, ints_at, u32_at
+from spark_jobs.replica.engine import (
+    HAS_HEADERS,
+    HEADER_BYTES,
+    LENGTH_MASK,
+    TRAILER_BYTES,
+    as_ranges,
+    decode_footer,
+    footer_length,
+    whole_records,
+)
+from spark_jobs.replica.engine import record_format as fmt
 from spark_jobs.replica.stream_view import BlockView
 from spark_jobs.schema import COLUMNS, LEDGER_PREFIX, arrow_schema
 from streamd.errors import CorruptionError
-from streamd.machine.base import HAS_HEADERS, LENGTH_MASK
-from streamd.machine.indexes.seqset import as_ranges
-from streamd.store.blocks import record_format as fmt
-from streamd.store.blocks.block import HEADER_BYTES
-from streamd.store.blocks.footer import TRAILER_BYTES, decode_footer, footer_length
-from streamd.store.blocks.salvage import whole_records
 from streamd.subjects import Matcher
 from streamd.types import Seq
 

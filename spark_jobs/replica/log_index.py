@@ -18,12 +18,17 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from spark_jobs.replica.engine import (
+    BatchReader,
+    Disk,
+    GroupLog,
+    apply_batch_groups,
+    read_current,
+    segment_name,
+    segment_number,
+)
+from spark_jobs.replica.engine import wal_format as wf
 from streamd.errors import CorruptionError
-from streamd.store.disk import Disk
-from streamd.store.wal import wal_format as wf
-from streamd.store.wal.current import read_current
-from streamd.store.wal.entry_index import GroupLog, apply
-from streamd.store.wal.wal_format import BatchReader, segment_name, segment_number
 from streamd.types import Index, Term, Uid
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -118,7 +123,7 @@ class LogIndex:
         groups: dict[Uid, GroupLog] = {}
         for no in numbers:
             for record in self._read(no, self._records_of(no).get(uid, ())):
-                apply(groups, record, no << 32)
+                apply_batch_groups(groups, record, no << 32)
         return groups.get(uid)
 
     def _chosen(self, uid: Uid) -> list[int]:

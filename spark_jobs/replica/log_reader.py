@@ -11,18 +11,22 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from spark_jobs.replica.engine import (
+    HEADER_BYTES,
+    REWRITTEN,
+    GroupLog,
+    Membership,
+    block_name,
+    block_number,
+    membership,
+    recover,
+    segment_name,
+)
+from spark_jobs.replica.engine import record_format as fmt
+from spark_jobs.replica.engine import wal_format as wf
 from spark_jobs.replica.log_index import LogIndex
 from spark_jobs.replica.read_only_disk import ReadOnlyDisk
 from streamd.errors import CorruptionError
-from streamd.raft import membership
-from streamd.raft.membership import Membership
-from streamd.store.blocks import record_format as fmt
-from streamd.store.blocks.block import HEADER_BYTES
-from streamd.store.blocks.record_format import REWRITTEN, block_name, block_number
-from streamd.store.wal import wal_format as wf
-from streamd.store.wal.entry_index import GroupLog
-from streamd.store.wal.wal_format import segment_name
-from streamd.store.wal.wal_recovery import recover
 from streamd.types import Entry, Index, Term, Uid
 
 _WINDOW_BYTES = 1024 * 1024

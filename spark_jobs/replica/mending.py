@@ -13,14 +13,18 @@ import numpy as np
 
 from spark_jobs.replica.blocks import BlockView
 from spark_jobs.replica.decode import Selection, checked_columns, columns_of
+from spark_jobs.replica.engine import (
+    HEADER_BYTES,
+    MASK64,
+    TRAILER_BYTES,
+    decode_footer,
+    footer_length,
+    read_left,
+)
+from spark_jobs.replica.engine import record_format as fmt
 from spark_jobs.replica.read_only_disk import ReadOnlyDisk
 from spark_jobs.replica.record_rows import mix
 from streamd.errors import CorruptionError
-from streamd.machine.digest import MASK64
-from streamd.store.blocks import record_format as fmt
-from streamd.store.blocks.block import HEADER_BYTES
-from streamd.store.blocks.footer import TRAILER_BYTES, decode_footer, footer_length
-from streamd.store.blocks.salvage import read_left
 
 _MESSAGE_MARK = bytes((fmt.MSG, 0))  # type and flags of a message, behind the record's length
 

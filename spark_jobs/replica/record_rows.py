@@ -14,9 +14,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from streamd.machine.base import LENGTH_MASK
-from streamd.machine.digest import _CRC_ADD, _SEQ_ADD, MASK64
-from streamd.store.blocks.footer import FooterColumns
+from spark_jobs.replica.engine import CRC_ADD, LENGTH_MASK, MASK64, SEQ_ADD, FooterColumns
 
 BUCKET_SHIFT: Final = 12
 BUCKET: Final = 1 << BUCKET_SHIFT  # seqs that share one digest
@@ -57,7 +55,7 @@ def buckets_of(rows: BlockRows) -> tuple[I64, U64, I64]:
 
 def mix(seqs: U64, crcs: U64) -> U64:
     """`machine.digest.mix64` of every row."""
-    return (crcs + np.uint64(_CRC_ADD)) * (seqs + np.uint64(_SEQ_ADD))
+    return (crcs + np.uint64(CRC_ADD)) * (seqs + np.uint64(SEQ_ADD))
 
 
 def text_hash(text: bytes) -> int:

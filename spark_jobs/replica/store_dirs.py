@@ -9,16 +9,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from spark_jobs.replica.engine import (
+    MARK,
+    Effects,
+    MetaMachine,
+    SnapshotFile,
+    StreamAsset,
+    decode_stream,
+    node_file,
+    unwrap,
+)
 from spark_jobs.replica.log_reader import LogReader
 from spark_jobs.replica.read_only_disk import ReadOnlyDisk
 from streamd.errors import CorruptionError, StreamdError
-from streamd.machine.base import Effects
-from streamd.machine.meta import MetaMachine, StreamAsset
-from streamd.machine.snapshot import decode_stream
-from streamd.node.groups.snapshot_state import unwrap
-from streamd.raft.membership import MARK
-from streamd.store import node_file
-from streamd.store.blocks.snapshots import SnapshotFile
 from streamd.types import META_UID, Entry, Index, Uid
 
 T = TypeVar("T")

@@ -17,6 +17,17 @@ from spark_jobs.replica.blocks import (
     block_room,
     views_of,
 )
+from spark_jobs.replica.engine import (
+    BlockCodec,
+    Effects,
+    Membership,
+    Snapshot,
+    SnapshotFile,
+    StreamMachine,
+    read_index,
+    simple,
+    unwrap,
+)
 from spark_jobs.replica.log_reader import LogReader, last_frame_index
 from spark_jobs.replica.store_dirs import (
     StoreBusy,
@@ -29,13 +40,6 @@ from spark_jobs.replica.store_dirs import (
     named_stores,
     without_membership,
 )
-from streamd.machine.base import Effects
-from streamd.machine.streams.stream import StreamMachine
-from streamd.node.groups.snapshot_state import unwrap
-from streamd.raft.membership import Membership, simple
-from streamd.store.blocks.block_codec import BlockCodec
-from streamd.store.blocks.index_db import read_index
-from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
 from streamd.types import Index, Seq
 
 __all__ = [

@@ -33,6 +33,7 @@ from pyspark.sql.datasource import (
 from spark_jobs.client.options import LATEST, OptionError, ReadOptions
 from spark_jobs.replica.checksums import Blob
 from spark_jobs.replica.decode import BlockColumns, OnDamage, Selection, batches_of, checked_columns
+from spark_jobs.replica.engine import HEADER_BYTES, block_name
 from spark_jobs.replica.mending import mended
 from spark_jobs.replica.stream_view import (
     BlockRoom,
@@ -49,8 +50,6 @@ from spark_jobs.replica.survey import survey
 from spark_jobs.source.online import split
 from spark_jobs.worker import settle
 from streamd.errors import CorruptionError, StreamdError
-from streamd.store.blocks.block import HEADER_BYTES
-from streamd.store.blocks.record_format import block_name
 from streamd.subjects import Matcher, is_valid_literal
 from streamd.types import Seq
 
