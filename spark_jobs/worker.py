@@ -1,4 +1,4 @@
-"""What a task does first in the Python process that Spark lends it: `settle`."""
+"""The Python processes that Spark lends to tasks and plans: `settle`, `quiet_broken_pipes`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 _BEGINS: Final = "Traceback (most recent call last):"
+_DAEMON: Final = "pyspark.daemon"
 _FROM: Final = "pyspark/daemon.py"
 
 
@@ -21,8 +22,19 @@ def settle() -> None:
     pyarrow and we have imported every time: 30 ms, of which nothing is ever garbage.
     """
     pa.array([])  # its first call imports pandas
-    sys.stderr = _WithoutBrokenPipes(sys.stderr)
+    quiet_broken_pipes()
     gc.freeze()
+
+
+def quiet_broken_pipes() -> None:
+    """Keep the end of a pipe off this process's standard error, if Spark's daemon started it.
+
+    Spark closes the pipe of a planning process, too, as soon as it has the plan.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    is_lent = main is not None and main.name == _DAEMON
+    if is_lent and not isinstance(sys.stderr, _WithoutBrokenPipes):
+        sys.stderr = _WithoutBrokenPipes(sys.stderr)
 
 
 class _WithoutBrokenPipes:

@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs import schema as columns_of_streams
 from spark_jobs.client.options import OptionError, ReadOptions
+from spark_jobs.worker import quiet_broken_pipes
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
         DataSourceStreamWriter,
         DataSourceWriter,
     )
+
+
+quiet_broken_pipes()  # Spark imports this module in each process that plans or reads
 
 
 class StreamdDataSource(DataSource):
