@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,38 @@ def test_reads_beside_a_server_that_publishes_and_deletes(server: SparkTestServe
         is_over.set()
         thread.join(30)
     assert not failures
+
+
+def test_an_idle_stream_is_read_every_time_beside_a_busy_one(
+    spark: Any, server: SparkTestServer
+) -> None:
+    """Ten reads through a session while another stream of the same log takes 1,000 messages a
+    second, each acked: a batch that is being written is no damage."""
+    server.create_stream("S")
+    server.publish(numbered(2000))
+    server.create_stream("BUSY")
+    published, failures = [0], list[BaseException]()
+    is_over = threading.Event()
+
+    def work() -> None:
+        try:
+            began = time.monotonic()
+            while not is_over.wait(0.01):
+                due = int((time.monotonic() - began) * 1000) - published[0]
+                published[0] += server.publish([("busy.x", b"x" * 200)] * due)
+        except BaseException as err:  # noqa: BLE001  (shown by the test)
+            failures.append(err)
+
+    reader = spark.read.format("streamd").options(path=str(server.store_dir), stream="S")
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        assert [reader.load().count() for _ in range(10)] == [2000] * 10
+    finally:
+        is_over.set()
+        thread.join(30)
+    assert not failures
+    assert published[0] > 0
 
 
 def test_reading_changes_nothing(server: SparkTestServer) -> None:
