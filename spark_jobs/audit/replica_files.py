@@ -29,6 +29,7 @@ from spark_jobs.replica.engine import (
     Snapshot,
     SnapshotFile,
     StreamAsset,
+    StreamConfig,
     StreamMachine,
     StreamState,
     block_name,
@@ -41,7 +42,6 @@ from spark_jobs.replica.engine import (
     unwrap,
 )
 from spark_jobs.replica.engine import record_format as fmt
-from streamd.machine.asset_configs import StreamConfig
 from spark_jobs.replica.log_reader import LogReader, last_frame_index
 from spark_jobs.replica.read_only_disk import ReadOnlyDisk
 from spark_jobs.replica.stream_view import StoreDir

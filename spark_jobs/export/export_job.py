@@ -16,7 +16,6 @@ could not run or not to the end.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from spark_jobs.export.committed_rows import literal_url, read_files
 from spark_jobs.export.export_ledger import (
     COMPACT,
     EXPORT,
@@ -36,6 +36,7 @@ from spark_jobs.export.export_ledger import (
 )
 from spark_jobs.export.files import open_files
 from spark_jobs.export.plan import Plan, partitioning, plan_of
+from spark_jobs.export.verify import verify
 from spark_jobs.jobs.command import (
     EXIT_DIFFERENT,
     EXIT_OK,
@@ -161,8 +162,6 @@ def _work(args: argparse.Namespace) -> int:
             before, after = run.compact()
             print(f"compacted: {before} files became {after}")
         if args.verify:
-            from spark_jobs.export.verify import verify
-
             report = verify(spark, origin, ledger)
             print(report.text)
             if not report.is_good:
@@ -363,7 +362,7 @@ class Export:
             return ()
         prefix = f"{commit.staging}/"
         read = self.spark.read.schema(spark_schema(COLUMNS))
-        rows = read.parquet(_literal(f"{self.ledger.files.url}/{commit.staging}"))
+        rows = read.parquet(literal_url(f"{self.ledger.files.url}/{commit.staging}"))
         per_file = rows.groupBy(F.col("_metadata.file_path").alias("path")).agg(
             F.count(F.lit(1)).alias("rows"),
             F.min("seq").alias("min_seq"),
@@ -384,23 +383,6 @@ class Export:
                 )
             )
         return tuple(sorted(found, key=lambda each: (each.min_seq, each.path)))
-
-
-def read_files(spark: SparkSession, ledger: Ledger, paths: Sequence[str]) -> DataFrame:
-    """The rows of some files of an export, without its partition columns."""
-    from spark_jobs.schema import COLUMNS, spark_schema
-
-    schema = spark_schema(COLUMNS)
-    if not paths:
-        return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(
-        *[_literal(f"{ledger.files.url}/{path}") for path in paths]
-    )
-
-
-def _literal(url: str) -> str:
-    """A URL that Spark takes as it is, not as a pattern."""
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)
 
 
 def _column_name(part: str) -> str:

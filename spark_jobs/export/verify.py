@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_jobs.export.export_job import read_files
+from spark_jobs.export.committed_rows import read_files
 from spark_jobs.export.export_ledger import Ledger
 from spark_jobs.jobs.compare import ONLY_LEFT, Comparison, Rule, Side, compare
 from spark_jobs.jobs.origin import Origin

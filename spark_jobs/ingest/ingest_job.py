@@ -33,7 +33,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_jobs.ingest.malformed import Malformed, check_directory, directory_of, run_name
-from spark_jobs.ingest.read import FORMATS, Source, read_input
+from spark_jobs.ingest.read import FORMATS, read_input
+from spark_jobs.ingest.sources import Source
 from spark_jobs.jobs.command import (
     EXIT_OK,
     EXIT_WARNINGS,

@@ -12,7 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
-from spark_jobs.ingest.read import Input, Source, column, reader_of
+from spark_jobs.ingest.sources import Input, Source, column, reader_of
 from spark_jobs.jobs.command import one_line
 
 if TYPE_CHECKING:

@@ -10,10 +10,21 @@ malformed as a whole.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
+from spark_jobs.ingest.parquet import read_parquet
+from spark_jobs.ingest.sources import (
+    MALFORMED,
+    OF_FILES,
+    Input,
+    Source,
+    column,
+    null_causes,
+    reader_of,
+    wanted_of,
+)
+from spark_jobs.ingest.whole_files import read_whole
 from spark_jobs.jobs.command import JobError
 
 if TYPE_CHECKING:
@@ -21,40 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS: Final = ("json", "csv", "parquet", "text")
-MALFORMED: Final = "__streamd_malformed"
 _FILE, _START, _AT, _TEXT = "__streamd_file", "__streamd_start", "__streamd_at", "__streamd_text"
 _OURS: Final = ("mode", "columnnameofcorruptrecord", "badrecordspath")
-_OF_FILES: Final = (
-    "linesep", "pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter",
-    "basepath",
-)  # fmt: skip
 _UTF8: Final = ("utf-8", "utf8")
-
-
-@dataclass(frozen=True)
-class Source:
-    """Which files to read, and how."""
-
-    format: str
-    paths: Sequence[str]
-    options: Mapping[str, str] = field(default_factory=dict)  # of Spark's reader
-    schema: str = ""  # DDL; "": inferred
-
-    def option(self, name: str, default: str = "") -> str:
-        """The option `name`, whatever its case."""
-        return next((v for k, v in self.options.items() if k.lower() == name), default)
-
-    def is_on(self, name: str) -> bool:
-        return self.option(name).lower() == "true"
-
-
-@dataclass(frozen=True)
-class Input:
-    """What was read. `malformed` has the columns file, line, text (binary), reason, and is None
-    where every record parses by construction."""
-
-    rows: DataFrame
-    malformed: DataFrame | None
 
 
 def read_input(spark: SparkSession, source: Source) -> Input:
@@ -75,15 +55,11 @@ def read_input(spark: SparkSession, source: Source) -> Input:
     # Both passes over the files must cut them alike, however many executors there are by then.
     spark.conf.set("spark.sql.files.minPartitionNum", str(_parallelism(spark)))
     if source.format == "parquet":
-        from spark_jobs.ingest.parquet import read_parquet
-
         return read_parquet(spark, source)
     if source.format == "text":
         return Input(reader_of(spark, source).format("text").load(list(source.paths)), None)
     encoding = source.option("encoding") or source.option("charset") or "utf-8"
     if source.is_on("multiline") or encoding.lower() not in _UTF8:
-        from spark_jobs.ingest.whole_files import read_whole
-
         return read_whole(spark, source, encoding)
     return _read_lines(spark, source)
 
@@ -93,29 +69,6 @@ def _parallelism(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001 - Spark Connect has no context
         return 4
-
-
-def reader_of(spark: SparkSession, source: Source, *, of_files_only: bool = False) -> Any:
-    """Spark's reader with the options of `source`, or with those that say which files there are."""
-    chosen = {
-        name: value
-        for name, value in source.options.items()
-        if not of_files_only or name.lower() in _OF_FILES
-    }
-    return spark.read.options(**chosen)
-
-
-def wanted_of(spark: SparkSession, source: Source) -> StructType:
-    """The schema of the rows, without a column for malformed ones."""
-    from pyspark.sql.types import StructType
-
-    reader = reader_of(spark, source).options(
-        mode="PERMISSIVE", columnNameOfCorruptRecord=MALFORMED
-    )
-    if source.schema:
-        reader = reader.schema(source.schema)
-    found = reader.format(source.format).load(list(source.paths)).schema
-    return StructType([each for each in found.fields if each.name != MALFORMED])
 
 
 # --- lines ------------------------------------------------------------------------------------
@@ -164,13 +117,6 @@ def _read_lines(spark: SparkSession, source: Source) -> Input:
     return Input(rows, _numbered(malformed, splits))
 
 
-def column(name: str) -> Column:
-    """The column `name`, whatever characters it has."""
-    from pyspark.sql import functions as f
-
-    return f.col("`" + name.replace("`", "``") + "`")
-
-
 def _ddl(schema: StructType) -> str:
     parts = []
     for each in schema.fields:
@@ -180,7 +126,7 @@ def _ddl(schema: StructType) -> str:
 
 def _parser_options(source: Source) -> dict[str, str]:
     """The options of the reader that say how a line is parsed."""
-    others = ("header", "inferschema", "enforceschema", "samplingratio", "multiline", *_OF_FILES)
+    others = ("header", "inferschema", "enforceschema", "samplingratio", "multiline", *OF_FILES)
     chosen = {k: v for k, v in source.options.items() if k.lower() not in others}
     return chosen | {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED}
 
@@ -238,20 +184,6 @@ def _has_open_quote(source: Source, own: StructType) -> Column:
     if not quote:
         return f.lit(False)
     return text.contains(quote) & parsed.getField(MALFORMED).isNotNull()
-
-
-def null_causes(source: Source, parsed: Column) -> list[tuple[Column, str]]:
-    """Columns that the given schema declares NOT NULL; Spark's readers ignore that."""
-    from pyspark.sql.types import StructType
-
-    if not source.schema:
-        return []
-    given = cast("StructType", StructType.fromDDL(source.schema))
-    return [
-        (parsed.getField(each.name).isNull(), f"{each.name} is missing, the schema says NOT NULL")
-        for each in given.fields
-        if not each.nullable
-    ]
 
 
 def _without_headers(lines: DataFrame, source: Source, own: StructType) -> DataFrame:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_jobs.ingest.read import (
+from spark_jobs.ingest.sources import (
     MALFORMED,
     Input,
     Source,

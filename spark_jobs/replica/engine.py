@@ -7,6 +7,7 @@ are opened through `read_only_disk`.
 
 from __future__ import annotations
 
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import APPEND, HAS_HEADERS, LENGTH_MASK, SEAL, Effects
 from streamd.machine.digest import _CRC_ADD as CRC_ADD
 from streamd.machine.digest import _SEQ_ADD as SEQ_ADD
@@ -77,6 +78,7 @@ __all__ = [
     "Snapshot",
     "SnapshotFile",
     "StreamAsset",
+    "StreamConfig",
     "StreamMachine",
     "StreamState",
     "apply_batch_groups",

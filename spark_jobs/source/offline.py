@@ -12,23 +12,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark_jobs.client.options import LATEST, OptionError, ReadOptions
 from spark_jobs.replica.checksums import Blob
@@ -47,10 +36,10 @@ from spark_jobs.replica.stream_view import (
     open_stream,
 )
 from spark_jobs.replica.survey import survey
+from spark_jobs.source.offline_bounds import Bounds, FilterBounds, bounds_of
 from spark_jobs.source.online import split
 from spark_jobs.worker import settle
 from streamd.errors import CorruptionError, StreamdError
-from streamd.subjects import Matcher, is_valid_literal
 from streamd.types import Seq
 
 if TYPE_CHECKING:
@@ -65,59 +54,6 @@ _ROLES = ("", "leader", "any")  # of readFrom: any replica will do, the most adv
 
 class DataLoss(StreamdError):
     """Messages that were asked for are not there any more, or can't be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What part of the stream is wanted; inclusive, 0 and None mean all."""
-
-    start_seq: Seq = 0
-    end_seq: Seq = 0
-    start_ts_ns: int = 0
-    end_ts_ns: int = 0
-    matchers: tuple[tuple[bytes, ...], ...] = ()  # each a list of patterns; all must match
-    with_ledger: bool = False  # entries of the sink's ledger: only if option subjects is given
-    is_empty: bool = False
-
-    def selection(self, seqs: bytes | None = None) -> Selection:
-        """As the decoder takes it. `seqs`: int64 in native order."""
-        matcher: Any = None
-        if len(self.matchers) == 1:
-            matcher = Matcher(self.matchers[0])
-        elif self.matchers:
-            matcher = _AllOf([Matcher(patterns) for patterns in self.matchers])
-        return Selection(
-            start_seq=self.start_seq,
-            end_seq=self.end_seq,
-            start_ts_ns=self.start_ts_ns,
-            end_ts_ns=self.end_ts_ns,
-            matcher=matcher,
-            seqs=None if seqs is None else np.frombuffer(seqs, np.int64),
-            with_ledger=self.with_ledger,
-        )
-
-    def may_want(self, block: BlockView) -> bool:
-        """False if no message of `block` can be wanted."""
-        return (
-            block.live > 0
-            and not self.is_empty
-            and (not self.end_seq or block.first_seq <= self.end_seq)
-            and block.last_seq >= self.start_seq
-            and (not self.end_ts_ns or block.first_ts_ns <= self.end_ts_ns)
-            and block.last_ts_ns >= self.start_ts_ns
-        )
-
-
-class _AllOf:
-    """A matcher of what several matchers match."""
-
-    is_all = False
-
-    def __init__(self, matchers: list[Matcher]) -> None:
-        self._matchers = matchers
-
-    def matches(self, subject: bytes) -> bool:
-        return all(matcher.matches(subject) for matcher in self._matchers)
 
 
 @dataclass
@@ -139,18 +75,11 @@ def make_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
 class OfflineReader(DataSourceReader):
     """Reads one replica of one stream, as it is when the query is planned."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, bounds: Bounds | None = None) -> None:
         if options.starting_position == LATEST:
             raise OptionError("startingPosition latest is for readStream; a batch has an end")
         self._options = options
-        self._bounds = Bounds(
-            start_seq=options.start_seq,
-            end_seq=options.end_seq,
-            start_ts_ns=options.start_time_ns,
-            end_ts_ns=options.end_time_ns,
-            matchers=(tuple(s.encode() for s in options.subjects),) if options.subjects else (),
-            with_ledger=bool(options.subjects),
-        )
+        self._bounds = bounds or bounds_of(options)
 
     def partitions(self) -> list[InputPartition]:
         """Open the stream and cut it into partitions. Warns of torn tails and of replicas that
@@ -246,71 +175,27 @@ def _warn(err: CorruptionError) -> None:
     log.warning("left out: %s", err)
 
 
-class PushdownReader(OfflineReader):
-    """Takes bounds on seq, ts and ts_ns, and subjects, from the query's filters."""
+class PushdownReader(DataSourceReader):
+    """Reads as `OfflineReader` within the bounds that the query's filters set."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._reader = OfflineReader(options)
+        self._filters = FilterBounds(options)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take what can be taken exactly; yield the others, which Spark applies."""
         for each in filters:
-            if not self._take(each):
+            if not self._filters.take(each):
                 yield each
 
-    def _take(self, wanted: Filter) -> bool:
-        column = getattr(wanted, "attribute", ())
-        value = getattr(wanted, "value", None)
-        if column == ("subject",):
-            if isinstance(wanted, EqualTo):
-                return self._take_subjects((value,))
-            return isinstance(wanted, In) and self._take_subjects(wanted.value)
-        if self._options.last_per_subject:
-            return False  # the newest of a subject is chosen before the query's filters
-        if column in (("seq",), ("ts_ns",)) and isinstance(value, int):
-            return self._take_bound(column[0], wanted, low=value, high=value)
-        if column == ("ts",) and isinstance(value, datetime) and value.tzinfo is not None:
-            micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-            return self._take_bound("ts_ns", wanted, low=micros * 1000, high=micros * 1000 + 999)
-        return False
+    def partitions(self) -> list[InputPartition]:
+        """Plan within the bounds. Raises as `OfflineReader.partitions`."""
+        return OfflineReader(self._options, self._filters.bounds).partitions()
 
-    def _take_subjects(self, values: tuple[Any, ...]) -> bool:
-        if not all(isinstance(value, str) for value in values):
-            return False
-        encoded = tuple(value.encode() for value in values)
-        if not all(map(is_valid_literal, encoded)):
-            return False  # a wildcard is no subject, and would match others here
-        self._bounds = replace(self._bounds, matchers=(*self._bounds.matchers, encoded))
-        return True
-
-    def _take_bound(self, column: str, wanted: Filter, *, low: int, high: int) -> bool:
-        """`low`..`high` are the values that count as equal."""
-        first, last = 0, 0
-        if isinstance(wanted, EqualTo):
-            first, last = low, high
-        elif isinstance(wanted, GreaterThan):
-            first = high + 1
-        elif isinstance(wanted, GreaterThanOrEqual):
-            first = low
-        elif isinstance(wanted, LessThan):
-            last = low - 1
-        elif isinstance(wanted, LessThanOrEqual):
-            last = high
-        else:
-            return False
-        bounds = self._bounds
-        if not isinstance(wanted, GreaterThan | GreaterThanOrEqual) and last <= 0:
-            self._bounds = replace(bounds, is_empty=True)
-        elif column == "seq":
-            self._bounds = replace(
-                bounds,
-                start_seq=max(bounds.start_seq, first),
-                end_seq=min(bounds.end_seq or last, last or bounds.end_seq),
-            )
-        else:
-            self._bounds = replace(
-                bounds,
-                start_ts_ns=max(bounds.start_ts_ns, first),
-                end_ts_ns=min(bounds.end_ts_ns or last, last or bounds.end_ts_ns),
-            )
-        return True
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read as `OfflineReader.read`: a partition carries its bounds."""
+        return self._reader.read(partition)
 
 
 # --- which replica ------------------------------------------------------------------------------

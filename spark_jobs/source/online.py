@@ -5,15 +5,16 @@ The end is frozen when the read is planned: what is published later is not part 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark_jobs.client.options import ANY, LATEST, LEADER, SEQ_MAX, OptionError, ReadOptions
 from spark_jobs.client.stream_facts import DataLost, StreamFacts, seq_at_time, stream_facts
 from spark_jobs.client.wire import Wire, with_retries
 from spark_jobs.source.online_last import LastPerSubjectRead
+from spark_jobs.source.online_pushdown import SeqFilters
 from spark_jobs.source.online_read import RangeRead, filters_of, first_server
 from spark_jobs.worker import settle
 
@@ -61,13 +62,31 @@ class OnlineReader(DataSourceReader):
         return read_range(self._options, partition)
 
 
+class PushdownReader(DataSourceReader):
+    """Reads a stream as it is now, within the bounds that the query's filters set."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._taken = SeqFilters(options)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what can be taken exactly; yield the others, which Spark applies."""
+        for each in filters:
+            if not self._taken.take(each):
+                yield each
+
+    def partitions(self) -> list[InputPartition]:
+        """Ask a server and plan. Raises WireError, OptionError, DataLost."""
+        taken = self._taken
+        return list(plan(taken.options, low=taken.low, high=taken.high))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SeqRange), partition
+        return read_range(self._taken.options, partition)
+
+
 def make_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
     """Return the reader of a batch; `schema` has the columns that `options` name."""
-    if options.pushdown:
-        from spark_jobs.source.online_pushdown import PushingReader
-
-        return PushingReader(options)
-    return OnlineReader(options)
+    return PushdownReader(options) if options.pushdown else OnlineReader(options)
 
 
 def read_range(options: ReadOptions, part: SeqRange) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,7 @@
-"""Online reads that take filters on `seq` and `subject` out of a query (option `pushdown`)."""
+"""Bounds of an online read from the filters of a query (option `pushdown`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,46 +11,33 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
-    InputPartition,
     LessThan,
     LessThanOrEqual,
 )
 
 from spark_jobs.client.options import SEQ_MAX, ReadOptions
 from spark_jobs.sink.ledger import is_ledger
-from spark_jobs.source.online import OnlineReader, plan
 from streamd.subjects import Matcher, is_valid_literal
 
 SUBJECTS_MAX: Final = 100  # filters of one consumer; a longer list is left to Spark
 
 
-class PushingReader(OnlineReader):
-    """Takes bounds on seq, and subjects by equality; all other filters are left to Spark.
+class SeqFilters:
+    """Bounds on seq, and subjects by equality, taken from the filters of a query.
 
-    Bounds on time are among those: two messages may be stored in another order than their times.
+    All other filters are left to Spark, bounds on time among them: two messages may be stored in
+    another order than their times. `options` has the subjects; `low` and `high` are inclusive.
     """
 
     def __init__(self, options: ReadOptions) -> None:
-        super().__init__(options)
-        self._low, self._high = 1, SEQ_MAX
-        self._is_empty = False
+        self.options = options
+        self.low, self.high = 1, SEQ_MAX
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what can be taken exactly; yield the others."""
-        for each in filters:
-            if not self._take(each):
-                yield each
-
-    def partitions(self) -> list[InputPartition]:
-        """See OnlineReader."""
-        if self._is_empty:
-            self._high = 0
-        return list(plan(self._options, low=self._low, high=self._high))
-
-    def _take(self, wanted: Filter) -> bool:
+    def take(self, wanted: Filter) -> bool:
+        """Narrow the read by `wanted` and return True, or return False if that can't be said."""
         column = getattr(wanted, "attribute", ())
         value: Any = getattr(wanted, "value", None)
-        if self._options.last_per_subject:
+        if self.options.last_per_subject:
             return False  # the newest of a subject is chosen before the query's filters
         if column == ("subject",) and isinstance(wanted, EqualTo):
             return self._take_subjects((value,))
@@ -60,11 +46,11 @@ class PushingReader(OnlineReader):
         if column != ("seq",) or not isinstance(value, int):
             return False
         if isinstance(wanted, EqualTo):
-            self._low, self._high = max(self._low, value), min(self._high, value)
+            self.low, self.high = max(self.low, value), min(self.high, value)
         elif isinstance(wanted, GreaterThan | GreaterThanOrEqual):
-            self._low = max(self._low, value + isinstance(wanted, GreaterThan))
+            self.low = max(self.low, value + isinstance(wanted, GreaterThan))
         elif isinstance(wanted, LessThan | LessThanOrEqual):
-            self._high = min(self._high, value - isinstance(wanted, LessThan))
+            self.high = min(self.high, value - isinstance(wanted, LessThan))
         else:
             return False
         return True
@@ -75,7 +61,7 @@ class PushingReader(OnlineReader):
         # A wildcard is no subject, and would match others here.
         if not all(is_valid_literal(value.encode()) for value in values):
             return False
-        had = self._options.subjects
+        had = self.options.subjects
         matcher = Matcher([subject.encode() for subject in had]) if had else None
         kept = tuple(
             value
@@ -83,6 +69,7 @@ class PushingReader(OnlineReader):
             # Without option subjects the sink's ledger is left out, whoever asks for it.
             if (matcher.matches(value.encode()) if matcher else not is_ledger(value))
         )
-        self._is_empty = self._is_empty or not kept
-        self._options = replace(self._options, subjects=kept)
+        if not kept:
+            self.high = 0
+        self.options = replace(self.options, subjects=kept)
         return True

@@ -12,7 +12,8 @@ import pytest
 
 from spark_jobs.ingest import ingest_job as ingest
 from spark_jobs.ingest.malformed import Malformed, Record, directory_of
-from spark_jobs.ingest.read import Source, read_input
+from spark_jobs.ingest.read import read_input
+from spark_jobs.ingest.sources import Source
 from spark_jobs.ingest.whole_files import located
 from spark_jobs.jobs.command import JobError
 from tests.spark.servers import SparkTestServer
