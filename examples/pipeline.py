@@ -116,7 +116,8 @@ def _write_flights(directory: Path, count: int) -> Path:
 
 
 class Story:
-    """One run: each step checks what it did and raises JobError if it went wrong."""
+    """A run of the demonstration: each step checks its own outcome and raises JobError if that is
+    wrong."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class Story:
         self._rows: list[tuple[str, str]] = []
 
     def run(self, binary: str) -> int:
-        """All steps in their order; prints what came out. Returns the exit status."""
+        """Take all steps in order and print their outcome. Returns the exit status."""
         began = time.perf_counter()
         source = self._spark.read.csv(str(self._source), header=True)
         count = source.count()

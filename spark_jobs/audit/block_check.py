@@ -1,4 +1,4 @@
-"""One block file against what the state says of it: every record, the footer, the delete map.
+"""Comparison of one block file with the state: every record, the footer, the delete map.
 
 Runs in Spark tasks and needs no Spark. What it returns is small: findings, and the live messages
 as columns. Its parts: `block_records`, `block_tail`, `block_footer` and `block_content`.
@@ -39,7 +39,7 @@ LEVELS: Final = (QUICK, DIGEST, FULL)
 
 
 class Checked(NamedTuple):
-    """What a check found."""
+    """Outcome of the check of a block."""
 
     findings: list[Finding]
     rows: BlockRows  # live messages
@@ -102,7 +102,7 @@ def stored_messages(task: BlockTask) -> Iterator[fmt.Record]:
 
 
 class _Check:
-    """One check of one block, of which `blob` is what was read."""
+    """A check of one block, of which `blob` is what was read."""
 
     def __init__(self, task: BlockTask, blob: bytes) -> None:
         self.task = task

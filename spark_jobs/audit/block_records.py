@@ -1,4 +1,4 @@
-"""Where the valid records of a block are, and the places where none is.
+"""Places of the valid records of a block, and the places where no record is valid.
 
 numpy does what is per message where a footer says where records are and nothing is damaged;
 elsewhere it is a loop over the records.
@@ -110,8 +110,8 @@ def _walk(
 def _next_record(
     blob: bytes, pos: int, end: int, last_seq: int, footer: FooterColumns | None
 ) -> int:
-    """Where a record may begin after the bad place at `pos`; `end` if none is found. `last_seq`
-    is the last one before it."""
+    """Return where a record may begin after the bad place at `pos`; `end` if none is found.
+    `last_seq` is the last seq before it."""
     length = _unpack_head(blob, pos)[0] if pos + 5 <= end else 0
     if length >= fmt.RECORD_OVERHEAD_BYTES and pos + length <= end:
         after: int = pos + length
@@ -139,8 +139,8 @@ def _next_record(
 
 
 def _near_end_of_zeros(blob: bytes, at: int, end: int) -> int:
-    """Where to look on behind the zeros at `at`: just before their end, because the length that a
-    record begins with may begin with zeros."""
+    """Return where to search on behind the zeros at `at`: just before their end, because the length
+    that a record begins with may begin with zeros."""
     found = _NOT_ZERO.search(blob, at, end)
     return max(at + 1, (found.start() if found else end) - 4)
 

@@ -1,4 +1,4 @@
-"""One block to judge: what the state says of it, and what is found in it.
+"""A block to judge: the state's claims about it, and the findings of the check.
 
 Tasks are made on the driver and go to the Spark tasks; neither needs Spark here.
 """
@@ -19,7 +19,7 @@ FINDINGS_MAX: Final = 200  # of one block; what follows is counted in the last o
 
 
 class BlockTask(NamedTuple):
-    """What one task must know to judge one block. Small and picklable."""
+    """The facts that a task needs to judge a block. Small and picklable."""
 
     replica: str
     stream: str
@@ -42,7 +42,7 @@ class BlockTask(NamedTuple):
 
 
 class BlockFindings:
-    """What is wrong with one block, as far as it has been looked at."""
+    """Findings of a block, as far as the block has been checked."""
 
     def __init__(self, task: BlockTask) -> None:
         self.task = task
@@ -54,7 +54,7 @@ class BlockFindings:
         return bool(self._findings)
 
     def add(self, code: str, **fields: Any) -> None:
-        """One more finding; `fields` as of `findings.finding`."""
+        """Add a finding; `fields` as of `findings.finding`."""
         if len(self._findings) == FINDINGS_MAX:
             self._left_out += 1
             return
@@ -73,7 +73,7 @@ class BlockFindings:
         return any(each.code in codes for each in self._findings)
 
     def told(self) -> list[Finding]:
-        """All findings; the last one says how many more there were."""
+        """Return all findings; the last one says how many more there were."""
         if not self._left_out:
             return self._findings
         *others, last = self._findings

@@ -22,7 +22,7 @@ LOW_BITS: Final = (1 << 32) - 1
 
 
 def bucket_count(works: Sequence[Work]) -> int:
-    """How many rows of kind bucket `works` give at most, about."""
+    """Estimate how many rows of kind bucket `works` give at most."""
     return sum((work.task.last_seq - work.task.first_seq >> BUCKET_SHIFT) + 2 for work in works)
 
 

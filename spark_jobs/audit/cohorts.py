@@ -20,7 +20,7 @@ from spark_jobs.audit.replica_files import Store, StreamFiles, View, files_of, o
 
 @dataclass
 class ReplicaRow:
-    """One line of the report's table: one replica of one stream."""
+    """A line of the report's table: a replica of a stream."""
 
     replica: str
     stream: str
@@ -37,7 +37,7 @@ class ReplicaRow:
 
 
 class Cohorts:
-    """All replicas of the wanted streams, in cohorts: those that should hold the same."""
+    """Replicas of the wanted streams, in cohorts: a cohort's replicas should hold the same."""
 
     def __init__(self, streams: Sequence[str], only: set[str] | None) -> None:
         """`streams` are the names asked for, none for all; of them, `only` some if given."""

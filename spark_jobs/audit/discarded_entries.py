@@ -10,7 +10,7 @@ from spark_jobs.replica.read_only_disk import ReadOnlyDisk
 
 
 def tail_findings(root: str, label: str) -> list[Finding]:
-    """One for each file in `trash/` of the data directory `root`."""
+    """Return a finding for each file in `trash/` of the data directory `root`."""
     trash = os.path.join(root, "trash")
     found = []
     for tail in tails_in(ReadOnlyDisk(), trash) if os.path.isdir(trash) else ():

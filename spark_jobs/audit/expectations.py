@@ -1,4 +1,4 @@
-"""What publishers were told against what the stream holds: lost and phantom writes.
+"""Comparison of publishers' acks with the stream: lost and phantom writes.
 
 The file (`--expect`, Parquet or JSON) has a row per publish, with any of the columns `seq` (of the
 ack), `id` (Nats-Msg-Id; `msg_id` is the same), `subject`, `payload` or `payload_hash` (sha256 as
@@ -227,7 +227,7 @@ def _lost_write(view: View, seq: int | None, expected: str, got: str) -> Finding
 
 
 def _ranges(first_seq: int, deleted: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """What the stream does not hold any more, as rows (low, high), ascending."""
+    """Return the seqs that the stream has deleted, as rows (low, high), ascending."""
     return np.array([(0, first_seq - 1), *deleted], np.int64)
 
 

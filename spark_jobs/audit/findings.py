@@ -1,4 +1,4 @@
-"""What an audit can find: the codes, one finding, and a list of findings made presentable. Pure.
+"""Codes of an audit, a finding, and a list of findings made presentable. Pure.
 
 Codes, severities and field names are API: `findings.parquet` and `findings.json` have them, and
 docs/audit.md explains each. A code is never used for two different facts.
@@ -34,7 +34,7 @@ EXIT_FAILED: Final = 3
 
 
 class Code(NamedTuple):
-    """One kind of finding: its severity, what it says, and what to do about it."""
+    """A kind of finding: its severity, its text, and the advice for it."""
 
     severity: str
     meaning: str
@@ -233,7 +233,7 @@ REPLACED: Final = frozenset(code for code, each in CODES.items() if _REPLACE in 
 
 
 class Finding(NamedTuple):
-    """One thing that is not as it should be. None where a field does not apply."""
+    """A fact that contradicts the promises of the store. None where a field does not apply."""
 
     severity: str
     code: str
@@ -348,7 +348,7 @@ def exit_status(findings: Sequence[Finding]) -> int:
 
 
 def counts(findings: Iterable[Finding]) -> dict[str, int]:
-    """How many findings there are of each code, by code."""
+    """Count the findings of each code."""
     found: dict[str, int] = defaultdict(int)
     for each in findings:
         found[each.code] += 1

@@ -37,7 +37,7 @@ class LiveError(StreamdError):
 
 @dataclass
 class LiveStream:
-    """One node's replica of one stream, as it was when it was asked."""
+    """A node's replica of one stream, as the node showed it."""
 
     label: str
     name: str
@@ -75,7 +75,7 @@ class LiveStream:
         return [(number, total & MASK64) for number, total in sorted(sums.items())]
 
     def held(self, buckets: Sequence[int]) -> Iterator[tuple[int, Held]]:
-        """What is held in `buckets`."""
+        """Read the messages in `buckets`."""
         wanted = set(buckets)
         for seq, held in self._held.items():
             if seq >> BUCKET_SHIFT in wanted:
@@ -84,7 +84,7 @@ class LiveStream:
 
 @dataclass
 class LiveNode:
-    """One server to ask: `LABEL=nats://HOST:PORT` and, if given, its monitoring URL."""
+    """A server to ask: `LABEL=nats://HOST:PORT` and, if given, its monitoring URL."""
 
     label: str
     connection: ConnectOptions
@@ -118,7 +118,7 @@ class LiveNode:
             )
 
     def _details(self) -> Iterator[dict[str, Any]]:
-        """All streams as /jsz shows them, page by page."""
+        """Yield all streams as /jsz shows them, page by page."""
         every = "streams=1&digest=1&config=1"
         for account in self._jsz(every):
             count = 0
@@ -167,7 +167,7 @@ class LiveNode:
 
 
 def _read_batch(wire: Wire, stream: str, seq: int) -> tuple[list[tuple[int, Held]], int]:
-    """One batch of direct gets from `seq` on: ((seq, what), bytes)."""
+    """Read a batch of direct gets from `seq` on: ((seq, what), bytes)."""
     inbox = wire.inbox()
     sid = wire.subscribe(inbox)
     body = json.dumps({"seq": seq, "batch": BATCH_MSGS}).encode()

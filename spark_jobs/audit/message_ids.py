@@ -60,7 +60,7 @@ def duplicate_findings(ids: DataFrame, views: Mapping[str, View]) -> list[Findin
 
 
 def _windows(views: Mapping[str, View]) -> pa.Table:
-    """What the window of a stream surely forbids: an id again within so many nanoseconds.
+    """Return for how many nanoseconds each stream surely forbids an id to come again.
 
     A stream whose configuration was changed may have had another window before; there only ids
     that the state still remembers are judged, because what it remembers it must refuse.

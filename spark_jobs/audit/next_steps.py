@@ -1,4 +1,4 @@
-"""What to do next after an audit, in one order that is safe for all findings together. Pure.
+"""Next steps after an audit, in one order that is safe for all findings together. Pure.
 
 A finding knows its own replica only. Three damaged replicas, each removed as its own finding would
 have it, are a lost stream: so the order is made here, of all of them.
@@ -46,7 +46,7 @@ def next_steps(document: Mapping[str, Any]) -> list[str]:
 
 
 def _node_steps(document: Mapping[str, Any]) -> list[str]:
-    """What concerns a node and not one of its streams."""
+    """Return the steps that concern a node as a whole."""
     found = []
     for code in _NODE_WIDE:
         about = [each for each in document["findings"] if each["code"] == code]

@@ -1,4 +1,4 @@
-"""Do replicas hold the same? At which log index they can be compared, and which record differs.
+"""Comparison of replicas: the log index at which they can be compared, and the records that differ.
 
 Replicas are opened at one common log index, so lag is no drift. One that can't be opened there
 (behind, or a backup, or a live node) is compared too, but only in what both sides hold.
@@ -20,7 +20,7 @@ BUCKETS_MAX: Final = 64  # of one stream that are narrowed down to records
 
 
 class Alignment(NamedTuple):
-    """Where replicas of one stream can be compared."""
+    """The log index at which replicas of a stream can be compared."""
 
     log_index: int
     aligned: tuple[str, ...]  # labels of those that can be opened at `index`
@@ -112,7 +112,7 @@ class Cohort:
 
 
 class Held(NamedTuple):
-    """What one replica has under one seq."""
+    """The record of one replica under one seq."""
 
     crc: int
     ts: int
@@ -191,7 +191,7 @@ def _judge(
     held: Mapping[str, Held],
     damaged: Mapping[str, Sequence[tuple[int, int]]],
 ) -> list[_Verdict]:
-    """What is wrong with `seq`, on every replica that is not as the others.
+    """Return what is wrong with `seq` on every replica that differs from the majority.
 
     Content is compared between all that hold the message; that one is missing can be told only
     between replicas at one log index.
@@ -249,7 +249,7 @@ def _text(held: Held) -> str:
 
 
 def _in_runs(cohort: Cohort, verdicts: Sequence[_Verdict]) -> list[Finding]:
-    """One finding per run of consecutive seqs of one replica and code."""
+    """Join findings of consecutive seqs of one replica and code into one."""
     lines: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
     for seq, code, label, expected, got in verdicts:
         lines[code, label].append((seq, expected, got))
@@ -282,7 +282,7 @@ def _in_runs(cohort: Cohort, verdicts: Sequence[_Verdict]) -> list[Finding]:
 
 
 def state_findings(views: Sequence[View], *, has_record_drift: bool) -> list[Finding]:
-    """What differs between aligned replicas beside stored messages: consumers, then the rest."""
+    """Return the differences of aligned replicas beside stored messages: consumers, then the rest."""
     known = [view for view in views if view.machine is not None]
     if len(known) < 2:
         return []

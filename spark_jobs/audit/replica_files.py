@@ -1,4 +1,4 @@
-"""One replica of one stream as its files tell it, damaged or not. Reads; never writes.
+"""A replica of a stream as its files tell it, damaged or not. Reads; never writes.
 
 The driver opens state here: the newest valid snapshot and the entries of the write-ahead log after
 it, applied in memory by the server's own machine. Where something is damaged this goes on with what
@@ -61,7 +61,7 @@ _RECOVERY_ERRORS: Final = (
 
 @dataclass
 class SnapshotFileFact:
-    """One snapshot file: its decoded content, or why there is none."""
+    """A snapshot file: its decoded content, or the reason why there is none."""
 
     path: str
     snapshot: Snapshot | None
@@ -128,7 +128,7 @@ class Store:
 
 @dataclass
 class StreamFiles:
-    """What there is of one stream in one store, before it is opened."""
+    """Files of a stream in one store, before the stream is opened."""
 
     store: Store
     asset: StreamAsset
@@ -174,7 +174,7 @@ class StreamFiles:
         return [fact for fact in self.snapshots if fact.problem]
 
     def block_numbers(self) -> list[int]:
-        """Of the block files there are, ascending."""
+        """Return the numbers of the block files in a directory, ascending."""
         names = ReadOnlyDisk().listdir(self.store.directory(self.asset.uid))
         return sorted(no for name in names if (no := block_number(name)) is not None)
 
@@ -415,8 +415,8 @@ class _Blocks:
 
 
 def _durable_ends(state: StreamState) -> dict[int, int]:
-    """How far each block's file must reach: sealed ones with their footer, whose length the file
-    alone knows, so at least one byte of it; the newest up to the snapshot's tail."""
+    """Return how far each block's file must reach: sealed blocks with their footer, whose length
+    the file alone knows, so at least one byte of it; the newest block up to the snapshot's tail."""
     ends: dict[int, int] = {}
     for row in state.messages[-1]:
         block_no, end_offset, is_sealed = row[0], row[8], row[9]
@@ -464,7 +464,7 @@ def read_index_db(files: StreamFiles) -> IndexDb:
 
 
 def log_findings(store: Store) -> list[Finding]:
-    """What is wrong with the write-ahead log of a store."""
+    """Return the findings about the write-ahead log of a store."""
     wal = os.path.join(store.root, "wal")
     found = []
     for text in store.log.damage:

@@ -1,4 +1,4 @@
-"""One audit from beginning to end: open, read in Spark, compare, narrow down, look twice.
+"""An audit from beginning to end: open, read in Spark, compare, narrow down, look twice.
 
 The driver opens snapshots and logs; Spark tasks read blocks and send back findings and one digest
 per replica and 4,096 seqs. Only where digests differ are records looked at.
@@ -52,7 +52,7 @@ DRIVER_BUCKETS_MAX: Final = 250_000  # compared on the driver: 1e9 records, abou
 
 @dataclass
 class Request:
-    """What to audit, and how."""
+    """Inputs, level and limits of an audit."""
 
     stores: list[tuple[str, StoreDir]]  # label, directory
     live: list[LiveNode] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Request:
 
 @dataclass
 class Outcome:
-    """What an audit found. `notes` are facts that are nobody's fault."""
+    """Findings of an audit. `notes` are facts that are nobody's fault."""
 
     findings: list[Finding]
     rows: list[ReplicaRow]
@@ -109,7 +109,7 @@ def _identity(each: Finding) -> tuple[Any, ...]:
 
 
 class _Round:
-    """One look at everything (or at the streams `only`)."""
+    """A pass over everything (or over the streams `only`)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What runs in Spark tasks: a row of `spark.range` picks a group of blocks; Arrow batches come out.
+"""Functions of Spark tasks: a row of `spark.range` picks a group of blocks; Arrow batches come out.
 
 First pass: findings, and a digest per replica and 4,096 seqs. Second pass, only over what differs:
 who holds which record. Third, if there are message ids: which ids come twice in one window.
@@ -66,7 +66,7 @@ _ID_ARROW = pa.schema(
 
 
 class Work(NamedTuple):
-    """One block to look at, for whom, and what is wanted of it."""
+    """A block to read, the replica it belongs to, and the rows that are wanted of it."""
 
     task: BlockTask
     cohort: str
@@ -76,14 +76,14 @@ class Work(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What a task read of one block."""
+    """Counts of what a task read of a block."""
 
     replica: str
     stream: str
     record_count: int
     byte_count: int
     has_headers: bool
-    subject_sum: int  # see audit_block; -1: not known
+    subject_sum: int  # see record_rows; -1: not known
 
 
 def groups_of(works: Sequence[Work], sizes: Sequence[int], *, at_least: int) -> list[bytes]:
@@ -171,7 +171,7 @@ def _no_buckets() -> tuple[Any, Any, Any]:
 
 
 def columns_crc(rows: BlockRows) -> int:
-    """One number for where the live messages of a block are and what they are; never 0."""
+    """Return a number for the live messages of a block and their places; never 0."""
     crc = 0
     for column in (rows.seqs, rows.crcs, rows.offsets, rows.lengths, rows.tss):
         crc = crc32c(np.ascontiguousarray(column).view(np.uint8).tobytes(), crc)

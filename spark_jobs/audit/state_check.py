@@ -1,4 +1,4 @@
-"""What the driver checks of one replica's state: snapshots, index.db, numbers, consumers, limits.
+"""Checks of a replica's state by the driver: snapshots, index.db, numbers, consumers, limits.
 
 Nothing here reads messages; that is `block_check`, for which `tasks_of` names the blocks.
 """
@@ -72,7 +72,7 @@ def _should_be_there(files: StreamFiles) -> bool:
 
 
 def view_findings(view: View) -> list[Finding]:
-    """What the state says by itself: whether it can be had, adds up, and keeps its promises."""
+    """Check the state by itself: whether it can be had, adds up, and keeps its promises."""
     if not view.is_known:
         if not view.files.is_there or (view.files.has_gap and not view.files.bad_snapshots):
             return []  # told by `files_findings`
@@ -277,7 +277,7 @@ def store_findings(store: Store) -> list[Finding]:
 
 
 def tasks_of(view: View) -> list[BlockTask]:
-    """One task per block that the state names, or per block file if there is no state."""
+    """Return a task per block that the state names, or per block file if there is no state."""
     if not view.is_known:
         return _raw_tasks(view)
     first_seq = view.index_row()[0]

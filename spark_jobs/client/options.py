@@ -1,4 +1,4 @@
-"""What a user may say about a read or a connection: option names to typed values.
+"""Options of a read or a connection: a user's names and texts to typed values.
 
 Names are matched without regard to case. An unknown name is an error that names the nearest known
 one; so is a value out of its range. Values of readers and connections are plain and picklable.
@@ -187,7 +187,8 @@ def _servers(text: str) -> tuple[tuple[str, ...], str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """How to reach a server. `servers` are "host:port", or "tls://host:port"; tried in order."""
+    """Address and credentials of a server. `servers` are "host:port", or "tls://host:port"; tried
+    in order."""
 
     servers: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_PORT}",)
     user: str = ""
@@ -224,7 +225,7 @@ class ConnectOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """One read of one stream. 0, "" and () mean not given; times are ns, bounds inclusive."""
+    """A read of one stream. 0, "" and () mean not given; times are ns, bounds inclusive."""
 
     stream: str
     connection: ConnectOptions = field(default_factory=ConnectOptions)

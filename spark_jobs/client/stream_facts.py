@@ -1,4 +1,4 @@
-"""What a server says about a stream: bounds, identity, and which ways of reading it allows."""
+"""Facts of a stream as a server tells them: bounds, identity, and the ways of reading it allows."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class Wire:
-    """One connection to one server; `Wire.connect` makes it."""
+    """A connection to a server; `Wire.connect` makes it."""
 
     def __init__(self, options: ConnectOptions, dialed: Dialed) -> None:
         self.options = options

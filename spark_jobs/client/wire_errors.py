@@ -1,4 +1,4 @@
-"""What may go wrong between a task and a server. All of it can be pickled."""
+"""Errors between a task and a server. All of them can be pickled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WireTimeout(WireError):
 
 
 class NoResponders(WireError):
-    """Nobody listens to the subject of a request."""
+    """A request whose subject has no subscriber."""
 
     def __init__(self, subject: str) -> None:
         super().__init__(subject)

@@ -14,7 +14,7 @@ STATUS_LINE: Final = b"NATS/1.0"
 
 
 class Msg(NamedTuple):
-    """One message as the server sent it.
+    """A message as the server sent it.
 
     `headers` is the whole block, b"" if there is none. `status` is the number of its first line,
     0 if that has none; `description` is the text behind the number.
@@ -132,7 +132,7 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
 
 
 class Address(NamedTuple):
-    """One server: where it is, and the credentials its URL carries ("" for none)."""
+    """A server's host and port, and the credentials its URL carries ("" for none)."""
 
     host: str
     port: int

@@ -186,7 +186,7 @@ def _settings(spark: SparkSession) -> Iterator[None]:
 
 
 class Export:
-    """One run, the only writer of the directory."""
+    """A run of the job, the only writer of the directory."""
 
     def __init__(
         self,
@@ -350,7 +350,7 @@ class Export:
         return commit
 
     def _read_back(self, commit: Commit) -> tuple[DataFile, ...]:
-        """What the staged files hold, by themselves."""
+        """Read the staged files again and return rows, bounds and digests of each."""
         from pyspark.sql import functions as F
 
         from spark_jobs.jobs.row_hash import digest_of, digest_parts, row_hash

@@ -37,7 +37,7 @@ class LedgerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file. `digest` is the sum modulo 2^64 of its rows' hashes, as 16 hex digits."""
+    """A Parquet file. `digest` is the sum modulo 2^64 of its rows' hashes, as 16 hex digits."""
 
     path: str
     rows: int
@@ -49,7 +49,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a directory is an export of; it never changes."""
+    """The stream that a directory is an export of, its beginning and partitions; never changed."""
 
     stream: str
     created: str  # tells a recreated stream from the one that was exported before
@@ -60,7 +60,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One record. An export covers seqs first_seq..last_seq; a compaction covers none anew."""
+    """A record of the ledger. An export covers seqs first_seq..last_seq; a compaction covers none
+    anew."""
 
     number: int
     kind: str
@@ -108,7 +109,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Ledger:
-    """All commits of one directory. Only the holder of `files.lock()` may call what writes."""
+    """The commits of one directory. Only the holder of `files.lock()` may call what writes."""
 
     files: Files
     commits: list[Commit] = field(default_factory=list)
@@ -139,7 +140,7 @@ class Ledger:
 
     @property
     def last_seq(self) -> int:
-        """All seqs up to here were looked at; 0 before the first export."""
+        """The seq up to which the stream is exported; 0 before the first export."""
         return max((each.last_seq for each in self.commits if each.kind == EXPORT), default=0)
 
     @property
@@ -153,7 +154,7 @@ class Ledger:
 
     @property
     def lost_count(self) -> int:
-        """How many messages could not be read when they were exported."""
+        """Count the messages that could not be read when they were exported."""
         return sum(last - first + 1 for each in self.commits for first, last in each.lost)
 
     def recover(self) -> list[str]:

@@ -24,7 +24,7 @@ class DirectoryBusy(Exception):
 
 
 class Files(Protocol):
-    """What a ledger needs of a file system."""
+    """File operations that a ledger needs."""
 
     url: str  # what Spark is given
 
@@ -36,7 +36,7 @@ class Files(Protocol):
         """Bytes of every file below directory `name`, by name; {} if there is no such directory."""
 
     def names(self, name: str) -> list[str]:
-        """What a directory holds, sorted; [] if there is none."""
+        """Return the names in a directory, sorted; [] if there is none."""
 
     def sync(self, names: list[str]) -> None: ...
     def rename(self, source: str, target: str) -> None:

@@ -1,4 +1,4 @@
-"""What an export of damaged files could not get: the messages of which no record is whole."""
+"""Messages that an export of damaged files lacks, because no record of them is whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one run of `export` will do, and whether it may: the stream must be the one of before."""
+"""Plan of one run of `export`, and the check that it may run: the stream must be the one of before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one run will export: seqs first_seq..last_seq, none if it ends before it begins."""
+    """Seqs of one run: first_seq..last_seq, none if it ends before it begins."""
 
     source: Source
     first_seq: int
@@ -48,7 +48,7 @@ def partitioning(text: str) -> tuple[str, ...]:
 def plan_of(
     origin: Origin, ledger: Ledger, wanted: tuple[str, ...] | None, args: argparse.Namespace
 ) -> Plan:
-    """What is to be done with `args` of the job; `wanted`: how it is partitioned, None: as before.
+    """Plan a run with `args` of the job; `wanted` is its partitioning, None for that of before.
 
     Raises JobError where the stream is not the one exported before.
     """

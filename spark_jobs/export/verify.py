@@ -1,4 +1,4 @@
-"""Does an export hold what the stream holds: every file read again, both compared row by row."""
+"""Comparison of an export with the stream: every file is read again, row by row."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def directory_of(dlq: str | None) -> str:
 
 
 class Record(NamedTuple):
-    """One malformed record."""
+    """A malformed record."""
 
     file: str
     line: int
@@ -158,7 +158,7 @@ _OF_THE_WRITE: Final = (
 
 
 def run_name(job_id: str | None, paths: list[str], began: str) -> str:
-    """What the records of this run are kept under: the same for the same `--job-id`."""
+    """Return the name of this run's malformed records: the same for the same `--job-id`."""
     if job_id:
         return job_id
     return f"{began}-{hashlib.blake2b(repr(paths).encode(), digest_size=4).hexdigest()}"

@@ -116,8 +116,9 @@ def _schemas(
 
 
 def _footer(name: str) -> tuple[str, str]:
-    """What the footer of a local file says of its columns, and why it can't be read. Files of the
-    same words have the same schema, of which Spark then reads one; elsewhere it reads each."""
+    """Return the columns that the footer of a local file tells, and the reason if it can't be read.
+    Files with equal texts have the same schema, of which Spark then reads one; elsewhere it reads
+    each."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -36,8 +36,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Input:
-    """What was read. `malformed` has the columns file, line, text (binary), reason, and is None
-    where every record parses by construction."""
+    """Rows that parse and records that do not. `malformed` has the columns file, line, text
+    (binary), reason, and is None where every record parses by construction."""
 
     rows: DataFrame
     malformed: DataFrame | None

@@ -1,5 +1,5 @@
-"""What the jobs share: arguments, the session, exit statuses, errors as one line; and the command
-`streamd-spark`, which starts any of them.
+"""The command `streamd-spark`, and what its jobs share: arguments, the session, exit statuses,
+errors as one line.
 
     streamd-spark export --servers nats://127.0.0.1:4222 --stream ORDERS --to ./orders
     streamd-spark stats --path ./data --stream ORDERS
@@ -117,7 +117,7 @@ def connect_arguments(
 
 
 def connect_options(args: argparse.Namespace, *, prefix: str = "") -> dict[str, str]:
-    """What `connect_arguments` found, as options of the data source; only what was given."""
+    """Return the arguments of `connect_arguments` as options of the data source; only those given."""
     found = {}
     for option in CONNECTION:
         name = f"{prefix}-{option}" if prefix else option
@@ -209,7 +209,8 @@ def run_job(
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, without traceback; of a Spark error the Python error inside, if any."""
+    """Return an error as one line, without traceback; of a Spark error the Python error inside, if
+    any."""
     text = str(error).strip()
     if type(error).__module__.startswith(("pyspark", "py4j")):
         if "Traceback (most recent call last)" in text:
@@ -254,7 +255,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def missing_packages() -> str:
-    """What is not installed and how to get it, in one line; "" if all is there."""
+    """Name the packages that are not installed and how to get them, in one line; "" if none is
+    missing."""
     names = {"pyspark": "PySpark", "pyarrow": "PyArrow", "pandas": "pandas", "numpy": "NumPy"}
     absent = [title for name, title in names.items() if importlib.util.find_spec(name) is None]
     if not absent:

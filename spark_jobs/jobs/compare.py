@@ -33,7 +33,7 @@ Read = Callable[[int, int], "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What counts as equal."""
+    """Fields that must be equal, and the key by which records are paired."""
 
     by: str = SEQ
     fields: tuple[str, ...] = CONTENT
@@ -42,7 +42,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One set of records: `read` gives those from `first_seq` to `last_seq`, every time the same"""
+    """A set of records: `read` gives those from `first_seq` to `last_seq`, every time the same."""
 
     read: Read
     first_seq: int

@@ -1,4 +1,4 @@
-"""Are two streams equal, and where not: of one server, two clusters, files, or a nats-server.
+"""Comparison of two streams: of one server, two clusters, files, or a nats-server.
 
     streamd-spark diff --stream ORDERS --left-servers nats://a:4222 --right-servers nats://b:4222
     streamd-spark diff --stream ORDERS --left-path ./backup --right-servers nats://a:4222

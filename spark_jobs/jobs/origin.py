@@ -1,4 +1,4 @@
-"""Where a job's rows come from: one stream, of a server or of files, with facts about it."""
+"""Source of a job's rows: one stream, of a server or of files, with facts about it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a stream was when it was asked. `created`: RFC 3339, what tells recreated ones apart."""
+    """Facts of a stream at one moment. `created`: RFC 3339, differs between a stream and its
+    recreation."""
 
     name: str
     created: str
@@ -38,7 +39,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One stream as the data source is asked for it."""
+    """A stream with the options by which the data source reads it."""
 
     options: Mapping[str, str] = field(default_factory=dict)
 

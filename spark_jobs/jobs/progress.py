@@ -22,7 +22,8 @@ TASKS_EVERY_S: Final = 0.5
 
 
 class Progress:
-    """How far a job is. `total` None: not known. Safe to call from several threads."""
+    """Count of finished work, shown on stderr. `total` None: not known. Safe to call from several
+    threads."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Progress:
                 self._bar.update(self._task, completed=done, total=self.total)
 
     def note(self, text: str) -> None:
-        """One line beside the count, at once."""
+        """Print a line beside the count, at once."""
         if self._is_quiet:
             return
         if self._bar is not None:

@@ -117,8 +117,8 @@ def _work(args: argparse.Namespace) -> int:
 
 
 def _target(args: argparse.Namespace) -> dict[str, str]:
-    """How to reach the stream that is written: as the one that is read, or as another user there,
-    or elsewhere."""
+    """Return how to reach the stream that is written: as the one that is read, or as another user
+    there, or elsewhere."""
     source, target = connect_options(args), connect_options(args, prefix="to")
     if not target:
         return source

@@ -1,4 +1,4 @@
-"""What is in a stream: rates, sizes, top subjects, skew, and gaps between times.
+"""Content of a stream in figures: rates, sizes, top subjects, skew, and gaps between times.
 
     streamd-spark stats --stream ORDERS
     streamd-spark stats --path ./data --stream ORDERS --output json
@@ -64,7 +64,7 @@ SUBJECT, SIZE, GAP, SECOND, EDGE, LONG_GAP = "subject", "size", "gap", "second",
 
 @dataclass(slots=True)
 class Spread:
-    """How values are distributed. `percentiles`: "p50" and so on."""
+    """Distribution of a value. `percentiles`: "p50" and so on."""
 
     min: int = 0
     max: int = 0
@@ -353,7 +353,7 @@ def _summarize_gaps(made: Stats, counts: DataFrame, edges: list[Any]) -> None:
 
 
 def _spread(rows: list[tuple[int, int, int, int, int]], total: int) -> Spread:
-    """Of (step, count, sum, low, high) in order of step."""
+    """Summarize (step, count, sum, low, high) in order of step."""
     if not rows:
         return Spread()
     count = sum(row[1] for row in rows)

@@ -1,4 +1,4 @@
-"""What the jobs that write a stream share: arguments, the stream itself, the write, its numbers."""
+"""Parts of the jobs that write a stream: arguments, the stream itself, the write, its numbers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _prepare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def sink_options(args: argparse.Namespace) -> dict[str, str]:
-    """What `sink_arguments` found of the write itself, as options of the sink."""
+    """Return the arguments of `sink_arguments` about the write itself, as options of the sink."""
     found = {"stream": args.stream, "delivery": args.delivery}
     if args.job_id:
         found["jobId"] = args.job_id
@@ -180,7 +180,7 @@ def plan_of(settings: Mapping[str, str], messages: DataFrame) -> str:
 
 
 def _partition_count(messages: DataFrame) -> int:
-    """How many tasks a write of `messages` has; 0 if the session can't tell (Spark Connect)."""
+    """Count the tasks of a write of `messages`; 0 if the session can't tell (Spark Connect)."""
     if "connect" in type(messages).__module__:
         return 0
     return int(messages.rdd.getNumPartitions())
@@ -300,7 +300,7 @@ def refused_rows(
     *,
     default_subjects: str,
 ) -> tuple[str, dict[int, str]]:
-    """What the sink itself would say to these rows: (a note on the stream, text by place)."""
+    """Return what the sink would say to these rows: (a note on the stream, text by place)."""
     import pyarrow as pa
 
     from spark_jobs.sink import rows as sink_rows

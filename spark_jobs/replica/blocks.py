@@ -51,7 +51,7 @@ class TornTail:
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
-    """One block of a stream as a view saw it. Picklable; reads nothing by itself."""
+    """A block of a stream as a view saw it. Picklable; reads nothing by itself."""
 
     replica: str
     path: str
@@ -363,7 +363,7 @@ def _dead_ranges(machine: StreamMachine, blocks: list[Block]) -> list[tuple[tupl
 
 
 def behind_the_end(views: list[BlockView], blocks: ReplayedBlocks) -> list[TornTail]:
-    """What follows the end of the newest block in its file and is no whole record."""
+    """Return what follows the end of the newest block in its file and is no whole record."""
     if not views or views[-1].is_sealed or views[-1].tail:
         return []
     view = views[-1]

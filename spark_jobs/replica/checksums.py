@@ -1,4 +1,4 @@
-"""Are many block records whole? One crc32c over all of them instead of one call for each.
+"""Verification of many block records by one crc32c over all of them instead of one call for each.
 
 A record ends with its own crc32c, so the crc32c of a whole record is a constant, `RESIDUE`. The
 crc of records one behind another therefore depends on their lengths alone: it is the sum over all
@@ -62,7 +62,8 @@ def are_whole(blob: Blob, starts: Array, ends: Array) -> bool:
 
 
 def record_starts(blob: Blob, starts: Array, ends: Array, *, first: int, end: int) -> Array | None:
-    """Where all records from `first` up to `end` begin, ascending; None if they are not whole.
+    """Return where all records from `first` up to `end` begin, ascending; None if they are not
+    whole.
 
     `starts`, `ends`: where some of them are said to begin and end, at least one, ascending. None
     says that some byte is damaged, or that a record is not where it is said to be.
@@ -80,7 +81,7 @@ def record_starts(blob: Blob, starts: Array, ends: Array, *, first: int, end: in
 
 
 def _ends_between(blob: Blob, low: Array, high: Array) -> Array | None:
-    """Where the records in the gaps low..high end; None if what is there can't be records."""
+    """Return where the records in the gaps low..high end; None if what is there can't be records."""
     wide = np.flatnonzero(low != high)
     low, high = low[wide], high[wide]
     found: list[Array] = []

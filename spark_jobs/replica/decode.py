@@ -52,7 +52,7 @@ OnDamage = Callable[[CorruptionError], None]
 
 @dataclass(frozen=True, slots=True)
 class BlockColumns:
-    """One row for each message in a block, dead ones too, in seq order; all arrays are of equal
+    """Columns of the messages in a block, dead ones too, in seq order; all arrays are of equal
     length. `offsets` are in the block, `lengths` are of whole records."""
 
     seqs: Array  # int64
@@ -423,7 +423,7 @@ class _Maker:
         )
 
     def batch(self, rows: Array) -> pa.RecordBatch:
-        """One batch of `rows`, ascending and not empty."""
+        """Build a batch of `rows`, ascending and not empty."""
         first, last = int(rows[0]), int(rows[-1])
         if last - first + 1 == len(rows):
             return self._batch(slice(first, last + 1), len(rows))  # views instead of copies

@@ -1,4 +1,4 @@
-"""Where the records of one group are in a shared log: `LogIndex`.
+"""Positions of one group's records in a shared log: `LogIndex`.
 
 Every segment begins with a batch that says how far each group was released and where its log ended.
 So of the log of one group only those segments are read in which it got further, from the one that
@@ -37,7 +37,7 @@ _PAUSE_S: Final = 0.01  # a write past the page cache is seen a moment later
 
 
 class _Start(NamedTuple):
-    """What the first batch of a segment says of one group."""
+    """Facts of a group in the first batch of a segment."""
 
     released: Index
     tip: tuple[Index, Term, int] | None  # None: where its log ends is not said
@@ -102,7 +102,7 @@ class LogIndex:
         return any(record.type == wf.TIP for record in self._read(no, places))
 
     def group(self, uid: Uid) -> GroupLog | None:
-        """Where the entries of `uid` are; None: the log knows no such group.
+        """Return the positions of the entries of `uid`; None if the log knows no such group.
 
         Raises CorruptionError naming segment and offset.
         """
@@ -194,7 +194,7 @@ class LogIndex:
 
 
 class _SegmentReader:
-    """One reading of one segment."""
+    """A pass over one segment."""
 
     def __init__(self, disk: Disk, fd: int, header: wf.SegmentHeader, path: str) -> None:
         self._header = header

@@ -86,7 +86,7 @@ class LogReader:
         self._disk.close_all()
 
     def group(self, uid: Uid) -> GroupLog | None:
-        """Where the entries of a group are; None: the log knows no such group."""
+        """Return the positions of a group's entries; None if the log knows no such group."""
         if self._index is not None and uid not in self.groups:
             try:
                 found = self._index.group(uid)

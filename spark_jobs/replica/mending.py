@@ -1,4 +1,4 @@
-"""One block of what several replicas have of it: `mended`.
+"""A block put together from several replicas' copies: `mended`.
 
 Replicas write the same bytes at the same offsets of the same block (I9), so where a record is
 damaged in one file, the record that stands there in another is the same one. What comes of it is
@@ -71,7 +71,7 @@ def _record_at(blob: bytes, pos: int, end: int) -> bytes:
 
 
 def _next_record(blob: bytes, pos: int, end: int) -> int:
-    """Where the next whole message record behind `pos` begins, or `end`."""
+    """Return where the next whole message record behind `pos` begins, or `end`."""
     mark = blob.find(_MESSAGE_MARK, pos + 5, end)
     while mark >= 0:
         if fmt.verify_at(blob, mark - 4):

@@ -46,7 +46,7 @@ class ReadOnlyDisk:
         _close_all(self.fds)
 
     def crash_point(self, name: str) -> None:
-        """Do nothing: a reader has no durable steps."""
+        """Ignore the name: a reader has no durable steps."""
 
     def is_short_of_files(self) -> bool:
         """Return False: no files are kept in reserve."""

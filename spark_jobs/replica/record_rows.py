@@ -64,7 +64,7 @@ def text_hash(text: bytes) -> int:
 
 
 def subject_sum(counts: Iterable[tuple[bytes, int]]) -> int:
-    """One number for how many messages each subject has; sums of parts add up modulo 2^64."""
+    """Return a number for how many messages each subject has; sums of parts add up modulo 2^64."""
     return sum(text_hash(name) * count for name, count in counts) & MASK64
 
 

@@ -55,7 +55,7 @@ class StreamFiles(NamedTuple):
 
 
 class StoreDir:
-    """One node's data directory: `path` has node.json, wal/, meta/ and streams/."""
+    """A node's data directory: `path` has node.json, wal/, meta/ and streams/."""
 
     def __init__(self, path: Path, server_name: str) -> None:
         self.path = path
@@ -77,7 +77,7 @@ class StoreDir:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What node.json or its copy says, whichever is newer and whole."""
+        """The content of node.json or its copy, whichever is newer and whole."""
         try:
             copies = node_file.read(ReadOnlyDisk(), str(self.path))
         except OSError as err:
@@ -96,7 +96,7 @@ class StoreDir:
         return LogReader(self.path / "wal", tolerate_damage=tolerate_damage, is_whole=is_whole)
 
     def read(self, work: Callable[[], T]) -> T:
-        """What `work` returns; tried again while the directory changes under it.
+        """Return what `work` returns; try again while the directory changes under it.
 
         Raises StoreBusy when it changed every time, else what `work` raised.
         """

@@ -1,4 +1,4 @@
-"""What several replicas of a stream know together."""
+"""Facts that several replicas of a stream prove together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamd.types import Index, Uid
 
 
 class Survey(NamedTuple):
-    """What several directories hold of one stream."""
+    """Committed index and last entries of a stream in several directories."""
 
     committed: Index  # what they together prove to be committed
     lasts: dict[str, Index]  # last log index by replica; those without the stream are not here
@@ -67,7 +67,7 @@ def survey(stores: Sequence[StoreDir], name: str) -> Survey:
 
 
 class _Look(NamedTuple):
-    """One replica in a survey."""
+    """A replica in a survey."""
 
     log: LogReader
     uid: Uid

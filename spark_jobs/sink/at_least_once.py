@@ -1,4 +1,4 @@
-"""One task's rows into a stream, each at least once: plain publishes, many on their way at once.
+"""Rows of a task into a stream, each at least once: plain publishes, many on their way at once.
 
 A row sent twice has the same `Nats-Msg-Id`, so within the stream's duplicate window it is stored
 once. Rows keep their order unless a connection is lost in between.
@@ -162,7 +162,7 @@ class PlainWriter:
             )
 
     def _finish(self, number: int, chunk: _Chunk) -> None:
-        """All rows of a chunk are answered."""
+        """Count a chunk whose rows are all answered; its refused rows go to the dead letters."""
         if chunk.rejections:
             self._letters.send(self._link.wire(), chunk.rejections, chunk.rows, "", 0)
         del self._chunks[number]

@@ -1,4 +1,4 @@
-"""One task's rows into a stream, each once: atomic batches chained by the ledger.
+"""Rows of a task into a stream, each once: atomic batches chained by the ledger.
 
 While one batch is committed the rows of the next are on their way; its commit waits for the ack
 before it. Whatever goes wrong ends in the same way: put back what is not acknowledged, read the

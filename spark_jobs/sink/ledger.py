@@ -29,7 +29,7 @@ _VERSION: Final = 1
 
 
 class LedgerError(Exception):
-    """What the ledger says does not fit what is to be written; nothing was written wrongly."""
+    """The ledger does not fit what is to be written; nothing was written wrongly."""
 
 
 def pattern_of(stream: str) -> str:
@@ -63,7 +63,7 @@ def check_job(job: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How far one partition is. `seq`: of the entry's message, 0 if there is none yet."""
+    """Progress of one partition. `seq`: of the entry's message, 0 if there is none yet."""
 
     seq: int = 0
     batch: int = -1  # the micro-batch; 0 in a batch job
@@ -149,7 +149,7 @@ def partitions_of(wire: Wire, stream: str, job: str) -> list[int]:
 
 
 def read_head(wire: Wire, stream: str, job: str) -> dict[str, Any] | None:
-    """What `write_head` stored last for `job`, with its `seq`; None if nothing."""
+    """Return what `write_head` stored last for `job`, with its `seq`; None if nothing."""
     found = _last(wire, stream, head_of(stream, job))
     if found is None or not found[1]:
         return None
@@ -218,7 +218,7 @@ def _last(wire: Wire, stream: str, subject: str) -> tuple[int, bytes] | None:
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What the sink needs to know of the stream it writes. Sizes in bytes, 0 for no limit."""
+    """Facts that the sink needs of the stream it writes. Sizes in bytes, 0 for no limit."""
 
     name: str
     subjects: tuple[str, ...]
@@ -294,7 +294,8 @@ class StreamFacts:
         return found
 
     def ledger_changes(self) -> dict[str, Any]:
-        """What must change in the stream's config before a ledger can be kept; {} if nothing."""
+        """Return what must change in the stream's config before a ledger can be kept; {} if
+        nothing."""
         changes: dict[str, Any] = {}
         if not self.config.get("allow_atomic"):
             changes["allow_atomic"] = True

@@ -39,7 +39,8 @@ def is_about_stream(code: int, text: str) -> bool:
 
 
 def letter_subject(wire: Wire, dlq: str) -> tuple[str, str]:
-    """Where rejected rows go, as (subject, stream): `dlq` is a subject, or `stream:NAME`.
+    """Return the place of rejected rows, as (subject, stream): `dlq` is a subject, or
+    `stream:NAME`.
 
     Raises OptionError if no stream would keep them.
     """

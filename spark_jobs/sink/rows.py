@@ -34,7 +34,7 @@ Sums = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows. All arrays have the same length; `None` for a column that was not given.
+    """A run of rows. All arrays have the same length; `None` for a column that was not given.
 
     `headers` are whole lines without the status line and the last, empty one. `numbers` counts
     rows from 0 within the partition. `bad_headers`: HEADER_* per row, None if all are well.

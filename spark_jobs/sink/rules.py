@@ -36,7 +36,7 @@ _HEADER_RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """One row that is not stored. `code`: the server's error code, 0 if it has none for this."""
+    """A row that is not stored. `code`: the server's error code, 0 if it has none for this."""
 
     partition: int
     row: int
@@ -102,7 +102,7 @@ class Rules:
                     found[at] = (rules[index], 0)
 
     def _subject_rule(self, raw: bytes) -> str:
-        """What is wrong with a subject; "" if nothing."""
+        """Return what is wrong with a subject; "" if nothing."""
         if not raw:
             return "its subject is null or empty"
         if len(raw) > SUBJECT_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""What a user may say about a write: options, and the columns of the written DataFrame."""
+"""Options of a write, and the columns of the written DataFrame."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """One write to one stream."""
+    """A write to one stream."""
 
     stream: str
     connection: ConnectOptions = field(default_factory=ConnectOptions)

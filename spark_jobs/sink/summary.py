@@ -1,4 +1,4 @@
-"""What a write did in all, told to who asked: in a file, or on a subject.
+"""Outcome of a whole write, told in a file or on a subject.
 
 A file is for a driver on this machine. Under Spark Connect the driver is elsewhere and the client
 has no file in common with it, but both reach the servers: the driver publishes the summary, and
@@ -71,7 +71,7 @@ class Listener:
         self._thread.join()
 
     def summary(self, timeout_s: float = TOLD_WITHIN_S) -> dict[str, Any]:
-        """What the driver told, once the write is over; {} if nothing came."""
+        """Return what the driver told, once the write is over; {} if nothing came."""
         self._is_told.wait(timeout_s)
         return self._summary
 

@@ -1,4 +1,4 @@
-"""One task attempt of the sink: who writes, what was done, and whether the ledger fits it."""
+"""A task attempt of the sink: its writer, its outcome, and whether the ledger fits it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from spark_jobs.sink.sink_options import SinkOptions
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Who writes. `batch`: the micro-batch, 0 in a batch job; `attempt` is for people to read."""
+    """The writer of some rows. `batch`: the micro-batch, 0 in a batch job; `attempt` is for people
+    to read."""
 
     job: str
     partition: int
@@ -26,14 +27,14 @@ class Task:
 
     @property
     def id_prefix(self) -> bytes:
-        """What the ids of generated rows begin with."""
+        """Return the beginning of the ids of generated rows."""
         batch = f"{self.batch}:" if self.is_streaming else ""
         return f"{self.job}:{batch}{self.partition}:".encode()
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one attempt did. Rows in all, and of them: done before, sent, left out."""
+    """Counts of one attempt: rows in all, and of them: done before, sent, left out."""
 
     rows: int = 0
     resumed: int = 0

@@ -46,7 +46,7 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did; goes to the driver."""
+    """Outcome of one task; goes to the driver."""
 
     partition: int
     job: str
@@ -148,7 +148,7 @@ def _check_partitions(options: SinkOptions, job: str, *, batch: int, partition_c
 
 
 def summary_of(messages: Sequence[Written | None], options: SinkOptions) -> dict[str, Any]:
-    """What all tasks did together, for options summaryFile and summarySubject."""
+    """Sum up the outcomes of all tasks, for options summaryFile and summarySubject."""
     done = [message for message in messages if message is not None]
     found: dict[str, Any] = {"job": options.job, "partitions": len(messages)}
     for name in ("rows", "resumed", "sent", "duplicates", "rejected", "payload_bytes"):
@@ -159,7 +159,7 @@ def summary_of(messages: Sequence[Written | None], options: SinkOptions) -> dict
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One `df.write`."""
+    """A `df.write`."""
 
     def __init__(self, options: SinkOptions, layout: Layout, facts: StreamFacts) -> None:
         self._options = options
@@ -170,7 +170,7 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self._options, self._layout, self._facts, iterator, is_streaming=False)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks succeeded; their rows have been in the stream since each batch."""
+        """Check the ledger and tell the summary: every task has succeeded, its rows are stored."""
         options = self._options
         if options.is_exact and not options.is_made_up:
             _check_partitions(options, options.job, batch=0, partition_count=len(messages))
@@ -183,7 +183,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One `df.writeStream`."""
+    """A `df.writeStream`."""
 
     def __init__(self, options: SinkOptions, layout: Layout, facts: StreamFacts) -> None:
         self._options = options
@@ -194,7 +194,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, self._layout, self._facts, iterator, is_streaming=True)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of the micro-batch succeeded."""
+        """Check the ledger: every task of the micro-batch has succeeded, its rows are stored."""
         job = next((each.job for each in messages if isinstance(each, Written)), "")
         if self._options.is_exact and job:
             _check_partitions(self._options, job, batch=batchId, partition_count=len(messages))

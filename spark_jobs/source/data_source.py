@@ -24,7 +24,7 @@ quiet_broken_pipes()  # Spark imports this module in each process that plans or 
 
 
 class StreamdDataSource(DataSource):
-    """One stream of a server, or of data directories when option `path` is given.
+    """A stream of a server, or of data directories when option `path` is given.
 
     Options: spark_jobs/client/options.py. Readers and writers are imported when they are asked for.
     """

@@ -58,8 +58,8 @@ class DataLoss(StreamdError):
 
 @dataclass
 class OfflinePartition(InputPartition):
-    """What is in `bounds` of a run of blocks. `seqs`: for each block just these (int64), or None
-    for all."""
+    """A run of blocks, of which a task reads what is in `bounds`. `seqs`: for each block just these
+    (int64), or None for all."""
 
     blocks: tuple[BlockView, ...]
     bounds: Bounds
@@ -202,7 +202,7 @@ class PushdownReader(DataSourceReader):
 
 
 def stores_of(paths: Iterable[str]) -> list[StoreDir]:
-    """All data directories at `paths`, each once. Raises FileNotFoundError."""
+    """Return the data directories at `paths`, each once. Raises FileNotFoundError."""
     found = {store.path.resolve(): store.path for path in paths for store in find_stores(path)}
     return named_stores(list(found.values()))
 

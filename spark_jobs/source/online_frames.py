@@ -229,7 +229,7 @@ class Frames:
 
 
 class _Layout(NamedTuple):
-    """Where things are in a frame of `size` bytes, as (first, after the last) offsets."""
+    """Places of the fields in a frame of `size` bytes, as (first, after the last) offsets."""
 
     size: int
     fixed: list[int]  # offsets of the bytes that are the same in each frame of a run

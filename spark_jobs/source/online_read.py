@@ -1,4 +1,4 @@
-"""One range of a stream, read from servers: every message of it once, in order, or an error.
+"""A range of a stream, read from servers: every message of it once, in order, or an error.
 
 Messages come through an ordered pull consumer made for the read (the server's fastest way: it
 formats whole runs of records at once), or, where a consumer would change what the stream keeps

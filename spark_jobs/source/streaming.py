@@ -55,7 +55,8 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offset | None = None  # where a query with trigger availableNow ends
 
     def initialOffset(self) -> Offset:
-        """Where a new query begins. Raises WireError; DataLost for a `startSeq` that is gone."""
+        """Return where a new query begins. Raises WireError; DataLost for a `startSeq` that is
+        gone."""
         return with_retries(self._options.connection, self._initial)
 
     def _initial(self, wire: Wire) -> Offset:
@@ -86,7 +87,7 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Where the next batch ends; `start` if there is nothing (or not enough) to read.
+        """Return where the next batch ends; `start` if there is nothing (or not enough) to read.
 
         Raises StreamChanged if the stream is another one by now (failOnDataLoss=false: the batch
         is what the new one holds), DataLost if messages from `start` on were purged.
