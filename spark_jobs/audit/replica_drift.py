@@ -282,7 +282,7 @@ def _in_runs(cohort: Cohort, verdicts: Sequence[_Verdict]) -> list[Finding]:
 
 
 def state_findings(views: Sequence[View], *, has_record_drift: bool) -> list[Finding]:
-    """Return the differences of aligned replicas beside stored messages: consumers, then the rest."""
+    """Return the differences of aligned replicas but for messages: consumers, then the rest."""
     known = [view for view in views if view.machine is not None]
     if len(known) < 2:
         return []

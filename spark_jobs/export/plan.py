@@ -1,4 +1,4 @@
-"""Plan of one run of `export`, and the check that it may run: the stream must be the one of before."""
+"""Plan of one run of `export`, and the check that its stream is the one of before."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def _subject(template: str) -> Column:
 
 
 def _pattern(template: str) -> str:
-    """Return the subject that a new stream must capture: a `*` for each token that holds a column."""
+    """Return the subject for a new stream to capture: a `*` for each token that holds a column."""
     whole = "".join("\x00" if is_column else text for text, is_column in _pieces(template))
     return ".".join("*" if "\x00" in token else token for token in whole.split("."))
 

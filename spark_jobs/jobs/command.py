@@ -117,7 +117,7 @@ def connect_arguments(
 
 
 def connect_options(args: argparse.Namespace, *, prefix: str = "") -> dict[str, str]:
-    """Return the arguments of `connect_arguments` as options of the data source; only those given."""
+    """Return the given arguments of `connect_arguments` as options of the data source."""
     found = {}
     for option in CONNECTION:
         name = f"{prefix}-{option}" if prefix else option

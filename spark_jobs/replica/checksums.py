@@ -81,7 +81,7 @@ def record_starts(blob: Blob, starts: Array, ends: Array, *, first: int, end: in
 
 
 def _ends_between(blob: Blob, low: Array, high: Array) -> Array | None:
-    """Return where the records in the gaps low..high end; None if what is there can't be records."""
+    """Return where the records in the gaps low..high end; None if those can't be records."""
     wide = np.flatnonzero(low != high)
     low, high = low[wide], high[wide]
     found: list[Array] = []
