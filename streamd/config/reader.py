@@ -10,9 +10,9 @@ import re
 from functools import partial
 from typing import Any
 
-from streamd.config.block_reader import Setter, Unserved, put_in, put_on, words
 from streamd.config.cluster_options import ClusterOptions, ClusterTls
 from streamd.config.grammar import Value, digest, parse_file
+from streamd.config.key_blocks import KeyBlocks, Setter, Unserved, put_in, put_on, words
 from streamd.config.options import Options
 from streamd.config.users_reader import OPERATORS, UNSERVED_AUTHORIZATION, UsersReader
 from streamd.config.values import (
@@ -102,54 +102,59 @@ _UNSERVED_CLUSTER_TLS = Unserved(
 )
 
 
-class _Reader(UsersReader):
-    """Carries values of the tree into `Options`, one method per block."""
+class _Reader:
+    """Reads the tree into `Options`, one method per block."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._blocks = KeyBlocks(options)
+        self._users = UsersReader(options, self._blocks)
 
     def top(self, root: Value) -> None:
         o = self._options
-        self._block(
+        self._blocks.read(
             root,
             {
                 "listen": self._listen,
-                "host|net": self._text("host"),
-                "port": self._integer("port"),
-                "client_advertise": self._text("client_advertise"),
+                "host|net": self._blocks.text("host"),
+                "port": self._blocks.integer("port"),
+                "client_advertise": self._blocks.text("client_advertise"),
                 "server_name": self._server_name,
                 "server_tags": self._server_tags,
                 "server_metadata": self._server_metadata,
                 "http": self._http,
-                "http_port|monitor_port": self._integer("http_port"),
-                "http_base_path": self._text("http_base_path"),
-                "debug": self._flag("is_debug"),
-                "trace": self._flag("is_trace"),
+                "http_port|monitor_port": self._blocks.integer("http_port"),
+                "http_base_path": self._blocks.text("http_base_path"),
+                "debug": self._blocks.flag("is_debug"),
+                "trace": self._blocks.flag("is_trace"),
                 "trace_verbose": self._trace_verbose,
                 "trace_headers": self._trace_headers,
-                "logtime": self._flag("has_logtime"),
-                "logtime_utc": self._flag("is_logtime_utc"),
-                "logfile|log_file": self._text("log_file"),
-                "logfile_size_limit|log_size_limit": self._integer("log_size_limit"),
-                "logfile_max_num|log_max_num": self._integer("log_files_max"),
-                "max_traced_msg_len": self._integer("max_traced_msg_len"),
-                "pidfile|pid_file": self._text("pid_file"),
-                "ports_file_dir": self._text("ports_file_dir"),
-                "max_control_line": self._bound("max_control_line"),
-                "max_payload": self._bound("max_payload"),
-                "max_pending": self._bound("max_pending", highest=2**63 - 1),
-                "max_connections|max_conn": self._integer("max_connections"),
-                "max_subscriptions|max_subs": self._integer("max_subscriptions"),
-                "max_sub_tokens|max_subscription_tokens": self._integer("max_sub_tokens"),
-                "max_closed_clients": self._bound("max_closed_clients"),
-                "ping_interval": self._duration("ping_interval_ns"),
-                "ping_max": self._integer("ping_max"),
-                "write_deadline": self._duration("write_deadline_ns"),
+                "logtime": self._blocks.flag("has_logtime"),
+                "logtime_utc": self._blocks.flag("is_logtime_utc"),
+                "logfile|log_file": self._blocks.text("log_file"),
+                "logfile_size_limit|log_size_limit": self._blocks.integer("log_size_limit"),
+                "logfile_max_num|log_max_num": self._blocks.integer("log_files_max"),
+                "max_traced_msg_len": self._blocks.integer("max_traced_msg_len"),
+                "pidfile|pid_file": self._blocks.text("pid_file"),
+                "ports_file_dir": self._blocks.text("ports_file_dir"),
+                "max_control_line": self._blocks.bound("max_control_line"),
+                "max_payload": self._blocks.bound("max_payload"),
+                "max_pending": self._blocks.bound("max_pending", highest=2**63 - 1),
+                "max_connections|max_conn": self._blocks.integer("max_connections"),
+                "max_subscriptions|max_subs": self._blocks.integer("max_subscriptions"),
+                "max_sub_tokens|max_subscription_tokens": self._blocks.integer("max_sub_tokens"),
+                "max_closed_clients": self._blocks.bound("max_closed_clients"),
+                "ping_interval": self._blocks.duration("ping_interval_ns"),
+                "ping_max": self._blocks.integer("ping_max"),
+                "write_deadline": self._blocks.duration("write_deadline_ns"),
                 "lame_duck_duration": self._lame_duck_duration,
                 "lame_duck_grace_period": self._lame_duck_grace,
                 "no_header_support": self._no_header_support,
-                "authorization": self._authorization,
-                "accounts": self._accounts,
-                "|".join(OPERATORS): self._unserved_users("operator"),
-                "trusted_keys|trusted": self._unserved_users("trusted_keys"),
-                "no_auth_user": self._text("no_auth_user"),
+                "authorization": self._users.authorization,
+                "accounts": self._users.accounts,
+                "|".join(OPERATORS): self._users.unserved_users("operator"),
+                "trusted_keys|trusted": self._users.unserved_users("trusted_keys"),
+                "no_auth_user": self._blocks.text("no_auth_user"),
                 "jetstream": self._jetstream,
                 "cluster": self._cluster,
                 "store_dir|storedir": put_on(o.jetstream, "store_dir", as_text),
@@ -160,7 +165,7 @@ class _Reader(UsersReader):
         for name in names:
             if names.count(name) > 1:
                 raise root.error(f'Duplicate user "{name}" detected')
-        o.is_open_besides_system = self._has_only_system_users(root)
+        o.is_open_besides_system = self._users.has_only_system_users(root)
 
     # --- top-level values with rules of their own ------------------------------------------------
 
@@ -201,7 +206,7 @@ class _Reader(UsersReader):
     def _lame_duck_duration(self, value: Value) -> None:
         if not isinstance(value.raw, str):
             raise mismatch(value, "a string")
-        duration = self._duration_of(value, "lame_duck_duration")
+        duration = self._blocks.duration_of(value, "lame_duck_duration")
         if duration < 30 * SECOND_NS:
             raise value.error(
                 f"invalid lame_duck_duration of {format_duration(duration)}, minimum is 30 seconds"
@@ -211,7 +216,7 @@ class _Reader(UsersReader):
     def _lame_duck_grace(self, value: Value) -> None:
         if not isinstance(value.raw, str):
             raise mismatch(value, "a string")
-        duration = self._duration_of(value, "lame_duck_grace_period")
+        duration = self._blocks.duration_of(value, "lame_duck_grace_period")
         if duration < 0:
             raise value.error("invalid lame_duck_grace_period, needs to be positive")
         self._options.lame_duck_grace_ns = duration
@@ -240,7 +245,7 @@ class _Reader(UsersReader):
         def tls(value: Value) -> None:
             found: dict[str, Any] = {}
             keep = partial(put_in, found)
-            self._block(
+            self._blocks.read(
                 value,
                 {
                     "cert_file": keep("cert_file", as_text),
@@ -256,7 +261,7 @@ class _Reader(UsersReader):
                 raise value.error("missing 'cert_file' or 'key_file' in TLS configuration")
             settings["tls"] = ClusterTls(**found)
 
-        self._block(
+        self._blocks.read(
             block,
             {
                 "name": put("name", name),
@@ -288,10 +293,10 @@ class _Reader(UsersReader):
 
         def seconds(value: Value) -> float:
             if isinstance(value.raw, str):
-                return self._duration_of(value, "timeout") / SECOND_NS
+                return self._blocks.duration_of(value, "timeout") / SECOND_NS
             return float(as_number(value))
 
-        self._block(
+        self._blocks.read(
             block,
             {
                 "user|username": put("username", as_text),
@@ -323,7 +328,7 @@ class _Reader(UsersReader):
             )
         js.is_enabled = True
         put = partial(put_on, js)
-        self._block(
+        self._blocks.read(
             value,
             {
                 "enabled|enable": put("is_enabled", as_flag),
@@ -343,7 +348,7 @@ class _Reader(UsersReader):
     def _sync_interval(self, value: Value) -> int:
         if isinstance(value.raw, str) and value.raw.lower() == "always":
             return 0
-        interval = self._duration_of(value, "sync_interval")
+        interval = self._blocks.duration_of(value, "sync_interval")
         if interval <= 0:
             raise value.error(f"sync_interval must be positive or always, got {plain_text(value)}")
         return interval
@@ -352,25 +357,27 @@ class _Reader(UsersReader):
         put = partial(put_on, self._options.jetstream)
 
         def batch(inner: Value) -> None:
-            self._block(
+            self._blocks.read(
                 inner,
                 {
                     "max_inflight_per_stream": put("max_batches_per_stream", as_integer),
                     "max_inflight_total": put("max_batches_total", as_integer),
                     "max_msgs": put("max_batch_msgs", as_integer),
-                    "timeout": put("batch_timeout_ns", lambda v: self._duration_of(v, "timeout")),
+                    "timeout": put(
+                        "batch_timeout_ns", lambda v: self._blocks.duration_of(v, "timeout")
+                    ),
                 },
                 "jetstream.limits.batch.",
             )
 
-        self._block(
+        self._blocks.read(
             block,
             {
                 "max_ack_pending": put("max_ack_pending", as_integer),
                 "max_ha_assets": put("max_ha_assets", as_integer),
                 "max_request_batch": put("max_request_batch", as_integer),
                 "duplicate_window": put(
-                    "duplicate_window_ns", lambda v: self._duration_of(v, "duplicate_window")
+                    "duplicate_window_ns", lambda v: self._blocks.duration_of(v, "duplicate_window")
                 ),
                 "batch": batch,
             },

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from streamd.config.block_reader import BlockReader, Setter, Unserved, put_on, words
 from streamd.config.grammar import Value
-from streamd.config.options import Permissions, ResponsePermission, User
+from streamd.config.key_blocks import KeyBlocks, Setter, Unserved, put_on, words
+from streamd.config.options import Options, Permissions, ResponsePermission, User
 from streamd.config.values import (
     as_allow_deny,
     as_integer,
@@ -31,41 +31,47 @@ _UNSERVED_ACCOUNT = Unserved(
 )
 
 
-class UsersReader(BlockReader):
-    """The part of the reader that knows users and what they may do."""
+class UsersReader:
+    """Reads users and their permissions into `Options`."""
 
-    def _unserved_users(self, key: str) -> Setter:
-        """`key` names users who can't log in here. Without it the server would be open to all."""
+    def __init__(self, options: Options, blocks: KeyBlocks) -> None:
+        self._options = options
+        self._blocks = blocks
+
+    def unserved_users(self, key: str) -> Setter:
+        """Return the setter of `key`, whose users can't log in here. The server that ignores it
+        would be open to all."""
 
         def set_(value: Value) -> None:
             self._options.has_unserved_users = True
-            self._refuse(
+            self._blocks.refuse(
                 value, f'"{key}" is not served by this version: those it lets in cannot log in'
             )
 
         return set_
 
-    def _authorization(self, block: Value) -> None:
+    def authorization(self, block: Value) -> None:
+        """Read the `authorization` block."""
         o = self._options
         users: list[User] = []
         defaults: list[Permissions] = []
 
         def add_timeout(value: Value) -> None:
             if isinstance(value.raw, str):
-                o.auth_timeout_s = self._duration_of(value, "timeout") / SECOND_NS
+                o.auth_timeout_s = self._blocks.duration_of(value, "timeout") / SECOND_NS
             else:
                 o.auth_timeout_s = float(as_number(value))
 
-        self._block(
+        self._blocks.read(
             block,
             {
-                "user|username": self._text("username"),
-                "pass|password": self._text("password"),
-                "token": self._text("token"),
+                "user|username": self._blocks.text("username"),
+                "pass|password": self._blocks.text("password"),
+                "token": self._blocks.text("token"),
                 "timeout": add_timeout,
                 "users": lambda v: users.extend(self._users(v, ACCOUNT)),
-                "nkeys": self._unserved_users("authorization.nkeys"),
-                "auth_callout|auth_hook": self._unserved_users("authorization.auth_callout"),
+                "nkeys": self.unserved_users("authorization.nkeys"),
+                "auth_callout|auth_hook": self.unserved_users("authorization.auth_callout"),
                 "default_permissions|default_permission|permissions": lambda v: defaults.append(
                     self._permissions(v)
                 ),
@@ -85,15 +91,19 @@ class UsersReader(BlockReader):
                 user.permissions = user.permissions or defaults[-1]
         o.users.extend(users)
 
-    def _accounts(self, block: Value) -> None:
-        """Users of all accounts may log in; accounts are not separated from each other yet."""
-        self._refuse(block, '"accounts" is not served by this version: all users share one account')
+    def accounts(self, block: Value) -> None:
+        """Read the users of all accounts, who share one; that is refused unless it is allowed."""
+        self._blocks.refuse(
+            block, '"accounts" is not served by this version: all users share one account'
+        )
         for name, account in as_members(block, "accounts").items():
             users: list[User] = []
             if isinstance(account.raw, dict):
-                self._block(
+                self._blocks.read(
                     account,
-                    {"users": lambda v, n=name, u=users: u.extend(self._users(v, n))},  # type: ignore[misc]
+                    {
+                        "users": lambda v, n=name, u=users: u.extend(self._users(v, n))  # type: ignore[misc]
+                    },
                     f"accounts.{name}.",
                     _UNSERVED_ACCOUNT,
                 )
@@ -101,11 +111,11 @@ class UsersReader(BlockReader):
                 raise account.error(f'"accounts.{name}" must be a block, not {kind_of(account)}')
             self._options.users.extend(users)
 
-    def _has_only_system_users(self, root: Value) -> bool:
-        """True if the only users are the system account's, and nothing says who else may come.
+    def has_only_system_users(self, root: Value) -> bool:
+        """Return True if the only users are the system account's, and no key names others.
 
-        That is how monitoring is set up for a server without logins: nats-server then lets in all
-        who show no credentials, as if there were no users.
+        Monitoring is set up so for a server without logins: nats-server then admits every client
+        without credentials, as if there were no users.
         """
         members = {key.lower(): value for key, value in as_members(root, "configuration").items()}
         accounts = members.get("accounts")
@@ -131,7 +141,7 @@ class UsersReader(BlockReader):
                     raise value.error(f'invalid connection types ["{as_text(way)}"]')
                 ways.append(name)
 
-        self._block(
+        self._blocks.read(
             entry,
             {
                 "user|username": put_on(user, "name", as_text),
@@ -147,7 +157,7 @@ class UsersReader(BlockReader):
         )
         if nkeys:
             self._options.has_unserved_users = True
-            self._refuse(
+            self._blocks.refuse(
                 nkeys[-1], '"users.nkey" is not served by this version: the user cannot log in'
             )
             return None
@@ -155,7 +165,7 @@ class UsersReader(BlockReader):
             raise entry.error("User entry requires a user")
         if ways and "STANDARD" not in ways:
             self._options.has_unserved_users = True
-            self._refuse(
+            self._blocks.refuse(
                 ways_at[-1],
                 f'"users.allowed_connection_types": {", ".join(ways)} is not served by this'
                 f' version: user "{user.name}" cannot log in',
@@ -172,7 +182,7 @@ class UsersReader(BlockReader):
         def subscribe(value: Value) -> None:
             permissions.subscribe_allow, permissions.subscribe_deny = as_allow_deny(value, True)
 
-        self._block(
+        self._blocks.read(
             block,
             {
                 "pub|publish|import": publish,
@@ -191,7 +201,7 @@ class UsersReader(BlockReader):
         if isinstance(value.raw, bool):
             return ResponsePermission() if value.raw else None
         response = ResponsePermission()
-        self._block(
+        self._blocks.read(
             value,
             {
                 "max|max_msgs|max_messages|max_responses": put_on(
@@ -200,7 +210,7 @@ class UsersReader(BlockReader):
                 "expires|expiration|ttl": put_on(
                     response,
                     "ttl_ns",
-                    lambda v: self._duration_of(v, "expires") or 120 * SECOND_NS,
+                    lambda v: self._blocks.duration_of(v, "expires") or 120 * SECOND_NS,
                 ),
             },
             "allow_responses.",

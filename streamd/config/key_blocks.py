@@ -1,4 +1,4 @@
-"""Reading one block of a configuration: each key has who takes its value."""
+"""`KeyBlocks`: reads blocks of a configuration; each key has a setter that takes its value."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Setter = Callable[[Value], None]
 class Unserved(NamedTuple):
     """Keys of nats-server's that this version does not serve.
 
-    To ignore one that is `protecting` would let somebody in, show somebody else's data or change
-    what a message means: such a configuration is refused. One that is `additional` opens another
-    door or tunes something: without it less is there, and what is there is as safe.
+    To ignore a `protecting` key would let a stranger in, show another account's data or change the
+    meaning of a message: such a configuration is refused. An `additional` key opens another
+    listener or tunes something: without it the server does less, as safely.
     """
 
     protecting: Collection[str] = ()
@@ -27,27 +27,27 @@ class Unserved(NamedTuple):
 
 
 def words(text: str) -> frozenset[str]:
-    """The keys in `text`."""
+    """Return the keys in `text`."""
     return frozenset(text.split())
 
 
 def put_on(target: object, attribute: str, convert: Callable[[Value], Any]) -> Setter:
-    """Sets an attribute of `target`."""
+    """Return a setter of an attribute of `target`."""
     return lambda v: setattr(target, attribute, convert(v))
 
 
 def put_in(target: dict[str, Any], key: str, convert: Callable[[Value], Any]) -> Setter:
-    """Sets a member of `target`."""
+    """Return a setter of a member of `target`."""
     return lambda v: target.__setitem__(key, convert(v))
 
 
-class BlockReader:
-    """Carries values into `Options`. The base of those who know what the blocks hold."""
+class KeyBlocks:
+    """Hands the values of a block to setters, and collects warnings and refusals in `Options`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
-    def _block(
+    def read(
         self,
         block: Value,
         setters: dict[str, Setter],
@@ -67,30 +67,34 @@ class BlockReader:
             elif name in unserved.protecting and value.raw is False:
                 pass  # asks for nothing
             elif name in unserved.protecting:
-                self._refuse(value, f'"{value.key}" is not served by this version')
+                self.refuse(value, f'"{value.key}" is not served by this version')
             elif name in unserved.additional:
-                self._warn(value, f'"{value.key}" is not served by this version and is ignored')
+                self.warn(value, f'"{value.key}" is not served by this version and is ignored')
             elif not value.is_referred_to:
                 raise unknown_field(value, key, [*by_name, *unserved[0], *unserved[1]])
 
-    def _refuse(self, value: Value, text: str) -> None:
-        """Remember a setting that must not be ignored; `finish` decides what follows."""
+    def refuse(self, value: Value, text: str) -> None:
+        """Add a setting that must not be ignored; `finish` decides whether the start fails."""
         self._options.unserved.append(str(value.error(text)))
 
-    def _warn(self, value: Value, text: str) -> None:
+    def warn(self, value: Value, text: str) -> None:
+        """Add a warning that names the place of `value`."""
         self._options.warnings.append(f"{value.file}:{value.line}:{value.col}: {text}")
 
-    def _text(self, attribute: str) -> Setter:
+    def text(self, attribute: str) -> Setter:
+        """Return the setter of an option that is a text."""
         return put_on(self._options, attribute, as_text)
 
-    def _flag(self, attribute: str) -> Setter:
+    def flag(self, attribute: str) -> Setter:
+        """Return the setter of an option that is a flag."""
         return put_on(self._options, attribute, as_flag)
 
-    def _integer(self, attribute: str) -> Setter:
+    def integer(self, attribute: str) -> Setter:
+        """Return the setter of an option that is a integer."""
         return put_on(self._options, attribute, as_integer)
 
-    def _bound(self, attribute: str, *, highest: int = 0x7FFFFFFF) -> Setter:
-        """A bound that must exist: nobody gets an unlimited one. 0 stands for the default."""
+    def bound(self, attribute: str, *, highest: int = 0x7FFFFFFF) -> Setter:
+        """Return the setter of a bound, which is never unlimited. 0 stands for the default."""
 
         def as_bound(value: Value) -> int:
             number = as_integer(value)
@@ -100,17 +104,19 @@ class BlockReader:
 
         return put_on(self._options, attribute, as_bound)
 
-    def _duration(self, attribute: str) -> Setter:
+    def duration(self, attribute: str) -> Setter:
+        """Return the setter of an option that is a duration in ns."""
         name = attribute.removesuffix("_ns")
-        return put_on(self._options, attribute, lambda v: self._duration_of(v, name))
+        return put_on(self._options, attribute, lambda v: self.duration_of(v, name))
 
-    def _duration_of(self, value: Value, name: str) -> int:
+    def duration_of(self, value: Value, name: str) -> int:
+        """Return a duration in ns; warns of a number without unit, which is taken for seconds."""
         if isinstance(value.raw, int) and not isinstance(value.raw, bool):
             if value.raw >= 1_000_000:  # a bare 2m is two million, not two minutes
                 raise value.error(
                     f'"{value.key or name}": {value.raw} seconds: quote durations, as in "2m"'
                 )
-            self._warn(
+            self.warn(
                 value, f'"{value.key or name}" is taken for {value.raw} s: write "{value.raw}s"'
             )
             return value.raw * SECOND_NS
