@@ -25,6 +25,7 @@ LEAVES = {
     "errors",
     "durations",
     "memory_share",
+    "callbacks",
     "installation",
 }
 MAY_IMPORT = {

@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from streamd import limits
+from streamd.callbacks import ignore
 from streamd.errors import NOT_OPENED, DiskError, ReadError
 from streamd.store.direct_io import DirectWriter
 from streamd.types import Buffer
@@ -375,10 +376,6 @@ def _reason(err: OSError) -> str:
     return os.strerror(err.errno) if err.errno else str(err)
 
 
-def _nothing() -> None:
-    """Return at once, as a job."""
-
-
 def _noted(result: object) -> None:
     """Mark a delayed job that is only noted for now; its `done`."""
 
@@ -467,7 +464,7 @@ class DiskThread:
             if self._running.acquire(blocking=False):
                 self._run_on_loop()
             else:
-                self.submit(_nothing, None)  # a delayed job runs: all goes behind it
+                self.submit(ignore, None)  # a delayed job runs: all goes behind it
 
     def submit_later(self, delay_s: float, job: Callable[[], object]) -> None:
         """Run `job` on the thread, not before `delay_s` from now. Not run if closed before."""
@@ -480,7 +477,7 @@ class DiskThread:
 
     def close(self) -> None:
         """Run what was submitted, then end. Blocks; completions still reach the loop."""
-        self.submit(_nothing, None)
+        self.submit(ignore, None)
         self._jobs.put(None)
         self._thread.join()
 

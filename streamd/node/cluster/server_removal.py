@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from streamd import limits
+from streamd.callbacks import ignore
 from streamd.errors import ConfigError, JsError
 from streamd.machine import commands
 from streamd.machine.meta import StreamAsset
@@ -127,7 +128,7 @@ class Removals:
         node.save_identity()
         node.replicas.fail_all(ConfigError(self.reason))
         # Not at once: this may be a turn of the meta group, or its start.
-        node.env.loop.call_soon(node.meta_member.close, _nothing)
+        node.env.loop.call_soon(node.meta_member.close, ignore)
 
     # --- who takes over ---------------------------------------------------------------------
 
@@ -186,7 +187,3 @@ def _text(name: NodeId) -> str:
         f"server {name!r} was removed from the cluster: to have it join again, stop it and give it "
         "an empty store directory"
     )
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from streamd.callbacks import ignore
 from streamd.errors import ConfigError
 from streamd.limits import BOOTSTRAP_QUIET_LOOKS
 from streamd.node.ports import Peers
@@ -109,7 +110,8 @@ class Bootstrap:
         for node_id in names[1:]:
             # Before anything else tells them that there is a cluster: they belong to it from
             # its first hour, and have nothing they could have forgotten.
-            self._peers.call(node_id, "bootstrap", [cluster_id, names], _ignore)
+            # A node that is not reached meets this one again, and joins.
+            self._peers.call(node_id, "bootstrap", [cluster_id, names], ignore)
         self._on_decided(False)
 
     def _latest_removal(self, cluster_id: str) -> int:
@@ -147,7 +149,3 @@ class Bootstrap:
         self._identity.clear()
         self._identity |= before
         return False
-
-
-def _ignore(result: Any) -> None:
-    """Whoever was not told meets us again and joins."""

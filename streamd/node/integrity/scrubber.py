@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamd import limits
+from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, StreamdError, is_passing
 from streamd.machine.indexes.columns import Block
 from streamd.node.identity import store_directory
@@ -163,7 +164,7 @@ class Scrubber:
             size, fault = result
             if fault and not self._node.is_stopping and not monitor.stopped.is_set():
                 self._node.damages.on_void_snapshot(uid, f"the snapshot at {index}: {fault}")
-                monitor.save_anew(_nothing)
+                monitor.save_anew(ignore)
             self._was_read(size, self._next)
 
         self._node.block_thread.submit(partial(check, index), done)
@@ -266,7 +267,3 @@ class Scrubber:
 
         job = partial(replica.store.damaged_records, block.block_no, places)
         self._node.block_thread.submit(job, done)
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""

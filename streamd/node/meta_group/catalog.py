@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from streamd import limits
+from streamd.callbacks import ignore
 from streamd.node.stream_groups.remote_stream import RemoteStream
 from streamd.node.stream_groups.stream_handle import LocalStream
 
@@ -22,7 +23,7 @@ class Catalog:
     def __init__(self, capturing: Callable[[bytes], Iterable[str]]) -> None:
         self._capturing = capturing
         self.topology_version = 0
-        self.on_change: Callable[[], None] = _ignore
+        self.on_change: Callable[[], None] = ignore
         self._handles: dict[str, LocalStream | RemoteStream] = {}
         self._sorted: list[LocalStream | RemoteStream] | None = []
         self._routes: dict[bytes, tuple[LocalStream | RemoteStream, ...]] = {}
@@ -78,6 +79,3 @@ class Catalog:
         self._routes.clear()
         self.topology_version += 1
         self.on_change()
-
-
-def _ignore() -> None: ...

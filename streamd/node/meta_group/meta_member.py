@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamd import errors, limits
+from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, StreamdError
 from streamd.machine import commands
 from streamd.machine.meta import MetaMachine, StreamAsset
@@ -174,7 +175,7 @@ class MetaMember:
         monitor = self.monitor
         if self.is_fresh or not self._node.is_running or monitor is None:
             return
-        monitor.post(inbox.ReadBarrier(self._is_fresh_now, _nothing))
+        monitor.post(inbox.ReadBarrier(self._is_fresh_now, ignore))
         self._node.env.loop.call_later(limits.META_FRESH_RETRY_MS / 1000, self._freshen)
 
     def _is_fresh_now(self) -> None:
@@ -253,7 +254,7 @@ class MetaMember:
         if self._node.is_clustered and group is not None:
             raft = group.raft
             state = HardState(raft.term, raft.vote, group.machine.applied, raft.is_uncertain)
-            self._node.wal.append([(META_UID, [], state, 0)], _nothing)
+            self._node.wal.append([(META_UID, [], state, 0)], ignore)
 
     # --- proposing --------------------------------------------------------------------------
 
@@ -355,7 +356,3 @@ class MetaMember:
             self.restart_damaged()
         else:
             self._node.give_up(err)
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""

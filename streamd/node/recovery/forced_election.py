@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamd import errors, limits
+from streamd.callbacks import ignore
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.reconfiguration_steps import named_by
 from streamd.node.groups import inbox
@@ -80,7 +81,8 @@ class Heirs:
                 )  # fmt: skip
         elif doubtful and monitor is not None:
             # Who may have more is known to the meta group alone, and here perhaps of long ago.
-            monitor.post(inbox.ReadBarrier(self._look_now, _nothing))
+            # Asked again if it is not answered.
+            monitor.post(inbox.ReadBarrier(self._look_now, ignore))
         for uid in list(self._turns):
             self._look_if_over(uid)
 
@@ -142,7 +144,8 @@ class Heirs:
         if asked == node.server_name:
             self._stand_in(asset, names)
         elif node.peering.peers is not None:
-            node.peering.peers.call(asked, "stand_in", [uid, names], _ignore)
+            # The outcome shows in the leader that comes.
+            node.peering.peers.call(asked, "stand_in", [uid, names], ignore)
 
     def serve(self, args: list[Any], answer: Callable[[Any], None]) -> None:
         """A voter in doubt asks this node's member to stand."""
@@ -161,11 +164,3 @@ class Heirs:
         if replica is not None and not replica.group.failure:
             everybody = frozenset((*names, *named_by(asset)))
             replica.monitor.post(inbox.ForceElection(everybody, 0))
-
-
-def _nothing() -> None:
-    """It is asked again."""
-
-
-def _ignore(answer: Any) -> None:
-    """What comes of it shows in who leads."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from streamd.callbacks import ignore
 from streamd.store.blocks.record_format import BLOCK_SUFFIX
 from streamd.store.disk import Disk, Thread
 
@@ -37,7 +38,7 @@ class EmptyTrash:
         disk: Disk,
         thread: Thread,
         path: str,
-        on_failed: Callable[[BaseException], None] = lambda err: None,
+        on_failed: Callable[[BaseException], None] = ignore,
     ) -> None:
         self._disk = disk
         self._thread = thread

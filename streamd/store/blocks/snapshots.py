@@ -17,6 +17,7 @@ from hashlib import sha256
 from struct import Struct
 from typing import NamedTuple
 
+from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, IncarnationError
 from streamd.store.disk import Disk, is_refused, opened, read_error
 from streamd.types import Index, Term, Uid
@@ -172,7 +173,7 @@ class SnapshotFile:
         name: str,
         *,
         group: Uid,
-        on_void: Callable[[str], object] = lambda fault: None,
+        on_void: Callable[[str], object] = ignore,
     ) -> Snapshot | None:
         """Return the newest generation that verifies; None if there never was a snapshot.
 

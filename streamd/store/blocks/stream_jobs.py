@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from streamd.callbacks import ignore
 from streamd.errors import DiskError, StreamdError
 from streamd.store.disk import Thread
 
@@ -20,7 +21,7 @@ class StreamJobs:
 
     def __init__(self, directory: str, thread: Thread) -> None:
         self.failure: StreamdError | None = None
-        self.on_error: Callable[[StreamdError], None] = lambda err: None
+        self.on_error: Callable[[StreamdError], None] = ignore
         self.is_closed = False  # nothing is read or removed for the stream any more
         self._directory = directory
         self._thread = thread

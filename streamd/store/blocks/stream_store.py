@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
+from streamd.callbacks import ignore
 from streamd.errors import StreamdError
 from streamd.store.blocks.block import HEADER_BYTES, BlockExtents, BlockFiles
 from streamd.store.blocks.block_reader import BlockReader
@@ -199,9 +200,7 @@ class StreamStore:
 
     # --- recovery ---------------------------------------------------------------------------------
 
-    def load_snapshot(
-        self, on_void: Callable[[str], object] = lambda fault: None
-    ) -> LoadedSnapshot | None:
+    def load_snapshot(self, on_void: Callable[[str], object] = ignore) -> LoadedSnapshot | None:
         """Return the newest snapshot that verifies, or None if there never was one.
 
         Calls `on_void` for each newer one that does not verify. Raises CorruptionError if there are
@@ -331,7 +330,7 @@ class StreamStore:
         self.flush()
         jobs = self._jobs
         jobs.is_closed = True
-        jobs.submit(self._files.close, lambda result: None)
+        jobs.submit(self._files.close, ignore)
         if not jobs.is_inline:  # there nothing is in memory yet, and the memory is the loop's
             self._tail.clear()
             self._chunks.clear()

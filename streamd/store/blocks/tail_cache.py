@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
+from streamd.callbacks import ignore
 from streamd.memory_share import MemoryShare
 from streamd.store.blocks.block import OpenBlocks
 from streamd.types import Pieces
@@ -21,10 +22,6 @@ GATHERED_BYTES_MAX = 64 * 1024 * 1024  # per node, waiting for more to be writte
 QUEUE_BYTES_MAX = 128 * 1024 * 1024  # per node, to be written: more, and the log has to wait
 CHUNK_CACHE_BYTES = 4 * 1024 * 1024  # per stream: some replaying readers, each at its own place
 CHUNK_SHARE_BYTES = 64 * 1024 * 1024  # per node
-
-
-def _nothing() -> None:
-    """Ignore that the queue is full or has room."""
 
 
 class Gatherer(Protocol):
@@ -49,8 +46,8 @@ class CacheBudget:
         *,
         gathered_bytes_max: int = GATHERED_BYTES_MAX,
         queue_bytes_max: int = QUEUE_BYTES_MAX,
-        on_full: Callable[[], None] = _nothing,
-        on_room: Callable[[], None] = _nothing,
+        on_full: Callable[[], None] = ignore,
+        on_room: Callable[[], None] = ignore,
         open_blocks: OpenBlocks | None = None,
     ) -> None:
         self.open_blocks = open_blocks if open_blocks is not None else OpenBlocks()

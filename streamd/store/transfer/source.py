@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from crc32c import crc32c
 
+from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, StreamdError
 from streamd.store.blocks.block_verify import check_block
 from streamd.store.blocks.index_db import read_index
@@ -57,7 +58,7 @@ class FileSource:
         thread: Thread,
         *,
         name: str = "stream",
-        flush: Callable[[], None] = lambda: None,
+        flush: Callable[[], None] = ignore,
     ) -> None:
         self._disk = disk
         self._directory = directory

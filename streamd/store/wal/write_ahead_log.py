@@ -45,6 +45,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+from streamd.callbacks import ignore
 from streamd.errors import DiskError
 from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.wal import wal_format as wf
@@ -93,7 +94,7 @@ class Wal:
         self.damage = recovered.damage  # each damaged or missing piece, if damage is tolerated
         self.damaged_groups = recovered.damaged_groups  # may have lost votes or entries: why
         self.may_have_lost_groups = recovered.may_have_lost_groups  # without a trace
-        self.on_crowded: Callable[[], None] = _nothing  # one segment more: see `pinning_groups`
+        self.on_crowded: Callable[[], None] = ignore  # one segment more: see `pinning_groups`
         # Commit index of a group with peers; 0: not known. For any thread.
         self.commit_of: Callable[[Uid], Index] = _unknown
         self._segments = PinnedSegments(disk, recovered.segments, recovered.groups.values())
@@ -137,7 +138,7 @@ class Wal:
         helper: Thread | None = None,
         tolerate_damage: bool = False,
         expected: Expected = NOTHING,
-        on_groups_lost: Callable[[], None] = lambda: None,
+        on_groups_lost: Callable[[], None] = ignore,
     ) -> Wal:
         """Recover the log in `directory` (made if it is not there) and get ready to append.
 
@@ -321,7 +322,7 @@ class Wal:
         self._lazy.append((wf.RESET, group, index, term, chain))
         self._lazy_unlogged += 1
         writes: list[WalWrite] = [] if hard_state is None else [(group, [], hard_state, 0)]
-        self.append(writes, done or _nothing)
+        self.append(writes, done or ignore)
         self._free_segments()
 
     def destroy(self, group: Uid) -> None:
@@ -350,7 +351,7 @@ class Wal:
         if self._segments.is_overcrowded():
             log = self._groups[group]
             entries = self._segments.read(group, log, log.first, log.last + 1, 1 << 62)
-            self._append([(group, entries, None, 0)], _nothing, [log.hint])
+            self._append([(group, entries, None, 0)], ignore, [log.hint])
 
     @property
     def oldest(self) -> int:
@@ -379,7 +380,7 @@ class Wal:
         """
         self._segments.retire_all()
         self._writer.is_segment_wanted = True
-        self.append([], _nothing)
+        self.append([], ignore)
 
     @property
     def is_renewing(self) -> bool:
@@ -473,7 +474,7 @@ class Wal:
         if self._lazy_unlogged:
             # The record that lets the segment go must be durable first (I11).
             if self._lazy:
-                self.append([], _nothing)
+                self.append([], ignore)
             return
         while segments.has_free():
             no, fd = segments.drop_oldest()
@@ -482,7 +483,3 @@ class Wal:
 
 def _unknown(uid: Uid) -> Index:
     return 0
-
-
-def _nothing() -> None:
-    """Ignore that an append is done: it only carried lazy records."""
