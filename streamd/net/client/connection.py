@@ -216,6 +216,7 @@ class Connection(asyncio.Protocol):
         self._fail("Authentication Failure", b"Authorization Violation")
 
     def _on_auth_timeout(self) -> None:
+        self._auth_timer = None
         # A client that is served without a login (`no_auth_user`) has to say something, too.
         is_silent = self.last_read_ns == self.start_ns
         if not self.is_closed and (self.profile.identity is None or is_silent):
@@ -241,7 +242,7 @@ class Connection(asyncio.Protocol):
         self._connections.close(self)  # while its subscriptions can still be seen
         self.output.close()
         self._guard.close()
-        self._keep_alive.stop()
+        self._keep_alive.close()
         if self._auth_timer is not None:
             self._auth_timer.cancel()
         subs = self.session.end()

@@ -20,6 +20,7 @@ class KeepAlive:
     __slots__ = (
         "_has_rtt",
         "_heard_ns",
+        "_is_closed",
         "_loop",
         "_on_stale",
         "_policy",
@@ -51,6 +52,7 @@ class KeepAlive:
         self._unanswered_count = 0
         self._sent_at_s = 0.0  # time of the PING that is not answered yet; 0: all are
         self._has_rtt = False
+        self._is_closed = False
 
     def start(self) -> None:
         """Send the first PING after one interval: the connection is new."""
@@ -69,15 +71,21 @@ class KeepAlive:
             self._sent_at_s = 0.0
             self._has_rtt = True
 
-    def stop(self) -> None:
-        """Send no more PINGs."""
+    def close(self) -> None:
+        """Send no more PINGs, and let go of the connection."""
+        self._is_closed = True
+        self._disarm()
+        self._heard_ns = time.time_ns
+        self._send_ping = self._on_stale = _ignore
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _arm(self, after_s: float) -> None:
-        self.stop()
-        if self._policy.options.ping_interval_ns > 0:
+        self._disarm()
+        if self._policy.options.ping_interval_ns > 0 and not self._is_closed:
             self._timer = self._loop.call_later(after_s, self._on_due)
 
     def _on_due(self) -> None:
@@ -92,3 +100,7 @@ class KeepAlive:
             self._sent_at_s = self._loop.time()
             self._send_ping()
         self._arm(options.ping_interval_ns / 1e9)
+
+
+def _ignore() -> None:
+    """Do nothing: the connection has ended."""

@@ -96,9 +96,15 @@ class Output:
         self._write_bytes = write_bytes
 
     def close(self) -> None:
-        """Take no more lines; those that were collected are lost if they were not written."""
+        """Take no more lines; those that were collected are lost if they were not written.
+
+        Also lets go of the connection, so that it is freed without the garbage collector.
+        """
         self.is_closed = True
         self.out = Discard()
+        self._write_bytes = _not_open
+        self.drop_subscription = _ignore
+        self.stall = _ignore
 
     # --- lines and blobs ------------------------------------------------------------------------
 
@@ -286,4 +292,8 @@ class Discard(list[bytes]):
 
 
 def _not_open(data: bytes) -> None:
-    raise AssertionError(f"{len(data)} bytes written before the connection was made")
+    raise AssertionError(f"{len(data)} bytes written while the connection was not open")
+
+
+def _ignore(_value: object) -> None:
+    """Do nothing: the connection has ended."""

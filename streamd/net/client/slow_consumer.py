@@ -38,6 +38,7 @@ class SlowConsumerGuard:
     def close(self) -> None:
         """Watch no more; nothing waits from here on."""
         self._transport = None
+        self._on_slow = _ignore
         self.relax()
 
     @property
@@ -82,3 +83,7 @@ class SlowConsumerGuard:
             self._on_slow("Slow Consumer (Write Deadline)")
         else:  # all that waits came later: the client reads as fast as it is sent messages
             self._start_timer()
+
+
+def _ignore(_reason: str) -> None:
+    """Do nothing: the connection has ended."""

@@ -1,5 +1,7 @@
 """One connection's handshake, answers, rights, keep-alive and end, on a fake transport."""
 
+import gc
+import io
 import json
 import time
 
@@ -7,8 +9,14 @@ import bcrypt
 import pytest
 
 from streamd.config.options import Options, Permissions, ResponsePermission, User
-from tests.unit.net.bed import Bed
+from streamd.net.client.connection import Connection
+from streamd.net.client.output import Output
+from streamd.net.client.session import Session
+from streamd.obs.server_log import Log
+from streamd.protocol.client_protocol import ClientParser
+from tests.unit.net.bed import CONNECT, Bed
 
+PARTS = (Connection, Output, Session, ClientParser)
 PLAIN = b'CONNECT {"verbose":false,"pedantic":false}\r\n'
 
 
@@ -497,3 +505,50 @@ def test_totals_survive_their_connections():
     facts = bed.registry.closed[-1]
     assert facts.reason == "Client Closed" and facts.subscription_count == 1
     assert facts.stop_ns >= facts.start_ns
+
+
+def _count_of(kind: type) -> int:
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize("ending", ["leaves", "fails", "is slow"])
+def test_a_closed_connection_is_freed_without_the_garbage_collector(
+    ending: str, is_traced: bool
+) -> None:
+    """Connections get old, and the collector hardly ever looks at old objects (GC_THRESHOLDS)."""
+    options = Options(is_trace=is_traced, auth_timeout_s=2.0, token="t", max_pending=100)
+    bed = Bed(options, log=Log(stream=io.StringIO(), is_trace=is_traced))
+    connect = CONNECT.replace(b"{", b'{"auth_token":"t",', 1)
+    gc.collect()
+    gc.disable()
+    try:
+        before = [_count_of(kind) for kind in PARTS]
+        peer = bed.peer(connect)
+        peer.send(b"SUB a 1\r\nPUB a 1\r\nx\r\nPING\r\n")
+        assert [_count_of(kind) for kind in PARTS] == [count + 1 for count in before]
+        if ending == "fails":
+            peer.send(b"nonsense\r\n")
+        elif ending == "is slow":
+            peer.transport.is_stuck = True
+            peer.transport.high = 50
+            peer.send(b"PUB a 200\r\n" + b"x" * 200 + b"\r\n")
+            assert peer.transport.is_aborted
+        peer.leave()
+        bed.clock.timers.clear()
+        peer.transport.conn = None  # as a transport does whose connection is lost
+        del peer
+        assert [_count_of(kind) for kind in PARTS] == before
+    finally:
+        gc.enable()
+
+
+def test_no_timer_is_left_of_a_client_that_its_ping_cuts_off():
+    """The PING is one byte too many for it: the connection ends within the timer's own turn."""
+    bed = Bed(Options(max_pending=100, ping_interval_ns=1_000_000_000, write_deadline_ns=0))
+    peer = bed.peer()
+    peer.transport.is_stuck, peer.transport.waiting = True, 100
+    peer.conn.pause_writing()
+    bed.clock.advance(2.0)
+    assert peer.transport.is_aborted
+    assert not [timer for timer in bed.clock.timers if timer.action is not None]
