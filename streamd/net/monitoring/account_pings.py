@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from streamd.limits import MONITORING_PINGS_MAX
 from streamd.net.monitoring.documents import Monitoring
 from streamd.net.monitoring.query import BadQuery, Query
-from streamd.net.monitoring.sliced_pages import Slicer, Steps, encode
+from streamd.net.monitoring.sliced_pages import Document, Slicer, Steps, encode
 from streamd.net.pubsub.subscriptions import Subscriptions
 
 _PREFIX: Final = b"$SYS.REQ.ACCOUNT.PING."
 _STATES: Final = ("open", "closed", "any")
 _TEXTS: Final = ("sort", "user", "filter_subject", "offset", "limit", "cid")
-_Document = Callable[[Query], Steps[dict[str, Any]]]
 
 
 class Answers(Protocol):
     """Answers of this server to `$SYS.REQ` requests, each with a description of the server."""
 
-    def send(self, reply: bytes, answer: dict[str, Any]) -> None:
+    def send(self, reply: bytes, answer: Document) -> None:
         """Send one answer."""
 
-    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answer: Document) -> Document:
         """Return an answer as it is sent."""
 
     def publish(self, reply: bytes, body: bytes) -> None:
@@ -56,11 +55,11 @@ class AccountPings:
         self,
         subscriptions: Subscriptions,
         name: bytes,
-        query_of: Callable[[dict[str, Any]], Query],
-        document: _Document,
+        query_of: Callable[[Document], Query],
+        document: Callable[[Query], Steps[Document]],
     ) -> None:
         def on_request(
-            _subject: bytes, reply: bytes, _headers: bytes, payload: bytes, _conn: Any
+            _subject: bytes, reply: bytes, _headers: bytes, payload: bytes, _conn: object
         ) -> None:
             if not reply:
                 return
@@ -75,7 +74,7 @@ class AccountPings:
 
         subscriptions.subscribe_internal(_PREFIX + name, on_request, is_told=True)
 
-    def _answer(self, reply: bytes, steps: Steps[dict[str, Any]]) -> None:
+    def _answer(self, reply: bytes, steps: Steps[Document]) -> None:
         if self._asked_count >= MONITORING_PINGS_MAX:
             self._refuse(reply, "too many requests are waiting")
             return
@@ -96,7 +95,7 @@ class AccountPings:
     def _refuse(self, reply: bytes, text: str) -> None:
         self._answers.send(reply, {"data": None, "error": {"code": 500, "description": text}})
 
-    def _text(self, steps: Steps[dict[str, Any]]) -> Steps[bytes]:
+    def _text(self, steps: Steps[Document]) -> Steps[bytes]:
         document = yield from steps
         pieces = []
         for piece in encode(self._answers.whole({"data": document}), ""):
@@ -105,7 +104,7 @@ class AccountPings:
         return "".join(pieces).encode(errors="replace")
 
 
-def connz_query(asked: dict[str, Any]) -> Query:
+def connz_query(asked: Document) -> Query:
     """Return what the monitoring port would be asked. The account is always the asker's."""
     query = {key: _text(asked[key]) for key in _TEXTS if asked.get(key)}
     if asked.get("auth"):
@@ -115,16 +114,18 @@ def connz_query(asked: dict[str, Any]) -> Query:
     if asked.get("subscriptions_detail"):
         query["subs"] = "detail"
     state = asked.get("state") or 0
-    is_known = isinstance(state, int) and 0 <= state < len(_STATES)
-    query["state"] = _STATES[state] if is_known else _text(state)
+    if isinstance(state, int) and 0 <= state < len(_STATES):
+        query["state"] = _STATES[state]
+    else:
+        query["state"] = _text(state)
     return query
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Return `value` as text that can be sent back: JSON may name halves of characters."""
     return str(value).encode(errors="replace").decode()
 
 
-def statz_query(asked: dict[str, Any]) -> Query:
+def statz_query(asked: Document) -> Query:
     """Return the query of a statistics ping. The account is always the asker's."""
     return {"unused": "1"}

@@ -12,8 +12,9 @@ from streamd.config.duration_values import format_uptime
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX
 from streamd.net.monitoring.query import BadQuery, Query, flag, number, page
-from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
+from streamd.net.monitoring.sliced_pages import Document, Rows, Steps, looked_at
 from streamd.net.monitoring.stats import (
+    Connection,
     ConnectionStats,
     ServerStats,
     SublistStats,
@@ -21,6 +22,9 @@ from streamd.net.monitoring.stats import (
 )
 from streamd.subjects import is_valid_literal, matches
 from streamd.types import ACCOUNT
+
+Shown = Connection | ConnectionStats
+"""A connection that is open, or the stats of one that was."""
 
 _RUN = 1024  # connections sorted in one step; such runs are merged, some in each step
 
@@ -32,7 +36,7 @@ class Connz:
         self._stats = stats
         self._server_id = server_id
 
-    def connz(self, query: Query) -> Steps[dict[str, Any]]:
+    def connz(self, query: Query) -> Steps[Document]:
         """Build /connz. Of one connection (`cid`) offset and limit cut its subscriptions."""
         sort = query.get("sort", "") or "cid"
         state = query.get("state", "") or "open"
@@ -69,13 +73,13 @@ class Connz:
             "connections": Rows(_connection(stats, now, shows) for stats in shown),
         }
 
-    def _found(self, query: Query, state: str, cid: int) -> Steps[list[Any]]:
+    def _found(self, query: Query, state: str, cid: int) -> Steps[list[Shown]]:
         """Collect the connections that the query means, in the order they came."""
         user, account = query.get("user", ""), query.get("acc", "")
         subject = query.get("filter_subject", "").encode(errors="replace")
         if account and account != ACCOUNT:
             return []
-        every: list[Any] = []
+        every: list[Shown] = []
         if state != "closed":
             every += self._stats.open_connections()
         if state != "open":
@@ -96,7 +100,7 @@ class Connz:
             found.append(connection)
         return found
 
-    def _has_subject(self, connection: Any, wanted: bytes) -> Steps[bool]:
+    def _has_subject(self, connection: Shown, wanted: bytes) -> Steps[bool]:
         for sub in looked_at(self._stats.stats_of(connection).subscriptions()):
             if sub is None:
                 yield
@@ -105,7 +109,7 @@ class Connz:
         return False
 
     def _sorted(
-        self, found: list[Any], sort: str, now: int, offset: int, limit: int
+        self, found: list[Shown], sort: str, now: int, offset: int, limit: int
     ) -> Steps[list[ConnectionStats]]:
         """Return one page of `found` in its order: runs are sorted, then merged as far as needed.
 
@@ -138,7 +142,7 @@ class Connz:
                 break
         return shown
 
-    def subsz(self, query: Query) -> Steps[dict[str, Any]]:
+    def subsz(self, query: Query) -> Steps[Document]:
         """Build /subsz."""
         with_list = flag(query, "subs")
         offset, limit = page(query)
@@ -147,7 +151,7 @@ class Connz:
         if test and not is_valid_literal(test):
             raise BadQuery(f"invalid test subject, must be valid publish subject: {test.decode()}")
         stats = yield from self._stats.sublist()
-        document: dict[str, Any] = {
+        document: Document = {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
             **sublist_stats(stats),
@@ -176,7 +180,7 @@ class Connz:
         return document
 
 
-def sublist_stats(stats: SublistStats) -> dict[str, Any]:
+def sublist_stats(stats: SublistStats) -> Document:
     """Return how big the subscription registry is, as it is shown."""
     return {
         "num_subscriptions": stats.subscriptions,
@@ -230,14 +234,14 @@ class _Shown:
         self.limit = MONITORING_PAGE
 
     def subscriptions(
-        self, stats: ConnectionStats, show: Callable[[SubscriptionStats], Any]
+        self, stats: ConnectionStats, show: Callable[[SubscriptionStats], object]
     ) -> Rows | None:
         """Return the rows of a connection's subscriptions; None if it has none."""
         return Rows(self._rows(stats, show)) if stats.subscription_count else None
 
     def _rows(
-        self, stats: ConnectionStats, show: Callable[[SubscriptionStats], Any]
-    ) -> Iterator[Any]:
+        self, stats: ConnectionStats, show: Callable[[SubscriptionStats], object]
+    ) -> Iterator[object]:
         at = -1
         for sub in looked_at(stats.subscriptions()):
             if sub is None:
@@ -250,9 +254,9 @@ class _Shown:
                 yield show(sub)
 
 
-def _connection(stats: ConnectionStats, now: int, shows: _Shown) -> dict[str, Any]:
+def _connection(stats: ConnectionStats, now: int, shows: _Shown) -> Document:
     until = stats.stop_ns or now
-    entry: dict[str, Any] = {
+    entry: Document = {
         "cid": stats.cid,
         "kind": "Client",
         "type": "nats",
@@ -286,8 +290,8 @@ def _connection(stats: ConnectionStats, now: int, shows: _Shown) -> dict[str, An
     return {key: value for key, value in entry.items() if value is not None}
 
 
-def _subscription(sub: SubscriptionStats) -> dict[str, Any]:
-    entry: dict[str, Any] = {"subject": sub.subject}
+def _subscription(sub: SubscriptionStats) -> Document:
+    entry: Document = {"subject": sub.subject}
     if sub.queue:
         entry["qgroup"] = sub.queue
     entry["sid"] = sub.sid

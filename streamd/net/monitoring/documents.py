@@ -13,7 +13,6 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from streamd import NATS_LEVEL, __version__
 from streamd.api.times import format_ns
@@ -25,7 +24,7 @@ from streamd.net.monitoring.connz import Connz, sublist_stats
 from streamd.net.monitoring.healthz import Health, judge, store_gone
 from streamd.net.monitoring.jetstreamz import JetStreamSources, JetStreamz, no_stats
 from streamd.net.monitoring.query import BadQuery, Query, flag, page
-from streamd.net.monitoring.sliced_pages import Rows, Steps
+from streamd.net.monitoring.sliced_pages import Document, Rows, Steps
 from streamd.net.monitoring.stacks import command_line, stacks
 from streamd.net.monitoring.stats import Routes, RouteStats, ServerStats
 from streamd.net.pubsub.interest import RemoteSub
@@ -85,13 +84,13 @@ class Monitoring:
 
     # --- /varz ------------------------------------------------------------------------------------
 
-    def varz(self, query: Query) -> Steps[dict[str, Any]]:
+    def varz(self, query: Query) -> Steps[Document]:
         o = self._options
         traffic = yield from self._stats.traffic()
         jetstream = (yield from self._js.varz()) if self._js is not None else {}
         route_count = len(self._routes())
         now = time.time_ns()
-        document: dict[str, Any] = {
+        document: Document = {
             "server_id": self._server_id,
             "server_name": self._server_name,
             "version": NATS_LEVEL,
@@ -163,11 +162,11 @@ class Monitoring:
         """Return where clients of the cluster connect; None: no other server tells its own."""
         return (self._cluster.client_urls() or None) if self._cluster is not None else None
 
-    def _varz_cluster(self) -> dict[str, Any]:
+    def _varz_cluster(self) -> Document:
         cluster = self._cluster
         if cluster is None:
             return {}
-        shown: dict[str, Any] = {
+        shown: Document = {
             "name": cluster.name,
             "addr": cluster.host,
             "cluster_port": cluster.port,
@@ -179,22 +178,22 @@ class Monitoring:
 
     # --- /connz, /subsz ---------------------------------------------------------------------------
 
-    def connz(self, query: Query) -> Steps[dict[str, Any]]:
+    def connz(self, query: Query) -> Steps[Document]:
         return self._connz.connz(query)
 
-    def subsz(self, query: Query) -> Steps[dict[str, Any]]:
+    def subsz(self, query: Query) -> Steps[Document]:
         return self._connz.subsz(query)
 
     # --- /jsz -------------------------------------------------------------------------------------
 
-    def jsz(self, query: Query, *, is_whole: bool = False) -> Steps[dict[str, Any]]:
+    def jsz(self, query: Query, *, is_whole: bool = False) -> Steps[Document]:
         """Build /jsz; with `is_whole` of all streams and consumers, which no page is."""
         if self._js is not None:
             return (yield from self._js.jsz(query, is_whole=is_whole))
         now = format_ns(time.time_ns())
         return {**no_stats(), "server_id": self._server_id, "now": now, "disabled": True}
 
-    def raftz(self, query: Query) -> Steps[dict[str, Any] | None]:
+    def raftz(self, query: Query) -> Steps[Document | None]:
         """Build /raftz; None: no such groups exist, which is answered with 404."""
         return (yield from self._js.raftz(query)) if self._js is not None else None
 
@@ -207,7 +206,7 @@ class Monitoring:
 
     # --- /healthz ---------------------------------------------------------------------------------
 
-    def healthz(self, query: Query) -> Steps[tuple[int, dict[str, Any]]]:
+    def healthz(self, query: Query) -> Steps[tuple[int, Document]]:
         """Build (HTTP status, document)."""
         is_detailed = flag(query, "details")
         status, kind, text, names, lost = yield from self._health(query)
@@ -224,7 +223,7 @@ class Monitoring:
                 if name != names["stream"]
             ]
             return status, {"status": word, "errors": errors[:MONITORING_PAGE]}
-        document: dict[str, Any] = {"status": word, "error": text}
+        document: Document = {"status": word, "error": text}
         if lost:
             document["lost"] = list(lost)[:MONITORING_PAGE]
         return status, document
@@ -255,8 +254,8 @@ class Monitoring:
 
     # --- the rest: what a single node has to say --------------------------------------------------
 
-    def accountz(self, query: Query) -> Steps[dict[str, Any]]:
-        document: dict[str, Any] = {
+    def accountz(self, query: Query) -> Steps[Document]:
+        document: Document = {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
             "system_account": SYSTEM_ACCOUNT,
@@ -283,7 +282,7 @@ class Monitoring:
         }
         return document
 
-    def accstatz(self, query: Query) -> Steps[dict[str, Any]]:
+    def accstatz(self, query: Query) -> Steps[Document]:
         traffic = yield from self._stats.traffic()
         stats = []
         if traffic.connections or flag(query, "unused"):
@@ -308,7 +307,7 @@ class Monitoring:
             "account_statz": stats,
         }
 
-    def routez(self, query: Query) -> Steps[dict[str, Any]]:
+    def routez(self, query: Query) -> Steps[Document]:
         """Build /routez; with `subs` it lists what clients of each server want."""
         is_detailed = query.get("subs") == "detail"
         with_subjects = not is_detailed and flag(query, "subs")
@@ -334,7 +333,7 @@ class Monitoring:
             "routes": routes,
         }
 
-    def ipqueuesz(self, query: Query) -> Steps[dict[str, Any]]:
+    def ipqueuesz(self, query: Query) -> Steps[Document]:
         """Build /ipqueuesz: what waits somewhere; with `all` also where nothing waits."""
         shows_all, wanted = flag(query, "all"), query.get("queues", "")
         offset, limit = page(query)
@@ -354,7 +353,7 @@ class Monitoring:
         """Write down the stack of each thread and task."""
         return stacks()
 
-    def debug_vars(self, query: Query) -> Steps[dict[str, Any]]:
+    def debug_vars(self, query: Query) -> Steps[Document]:
         """Build /debug/vars: of what Go publishes there, what has a meaning here."""
         yield
         memory = _resident_bytes()
@@ -371,7 +370,7 @@ class Monitoring:
     def _routes(self) -> Sequence[RouteStats]:
         return self._cluster.routes() if self._cluster is not None else ()
 
-    def gatewayz(self, query: Query) -> Steps[dict[str, Any]]:
+    def gatewayz(self, query: Query) -> Steps[Document]:
         yield
         return {
             "server_id": self._server_id,
@@ -380,7 +379,7 @@ class Monitoring:
             "inbound_gateways": {},
         }
 
-    def leafz(self, query: Query) -> Steps[dict[str, Any]]:
+    def leafz(self, query: Query) -> Steps[Document]:
         yield
         return {
             "server_id": self._server_id,
@@ -390,7 +389,7 @@ class Monitoring:
         }
 
 
-def _route(stats: RouteStats, now: int) -> dict[str, Any]:
+def _route(stats: RouteStats, now: int) -> Document:
     return {
         "rid": stats.rid,
         "remote_id": stats.remote_id,
@@ -412,19 +411,19 @@ def _route(stats: RouteStats, now: int) -> dict[str, Any]:
     }
 
 
-def _remote_rows(subs: list[RemoteSub], rid: int, is_detailed: bool) -> Iterator[Any]:
+def _remote_rows(subs: list[RemoteSub], rid: int, is_detailed: bool) -> Iterator[object]:
     for sub in subs:
         subject = sub.pattern.decode(errors="replace")
         if not is_detailed:
             yield subject
             continue
-        row: dict[str, Any] = {"subject": subject}
+        row: Document = {"subject": subject}
         if sub.queue:
             row["qgroup"] = sub.queue.decode(errors="replace")
         yield row | {"sid": subject, "msgs": 0, "cid": rid}
 
 
-def _imports(*, has_jetstream: bool) -> list[dict[str, Any]]:
+def _imports(*, has_jetstream: bool) -> list[Document]:
     """Return the imports of an account: requests to the system account, answered by the server."""
     served = [
         (f"$SYS.REQ.USER.{ACCOUNT}.INFO", "$SYS.REQ.USER.INFO", True),

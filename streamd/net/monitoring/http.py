@@ -27,7 +27,7 @@ from streamd.limits import (
 )
 from streamd.net.monitoring.documents import Monitoring
 from streamd.net.monitoring.query import BadQuery, Query
-from streamd.net.monitoring.sliced_pages import Slicer, Steps, encode, gather
+from streamd.net.monitoring.sliced_pages import Document, Slicer, Steps, encode, gather
 from streamd.obs import metrics
 from streamd.obs.server_log import Log
 
@@ -186,7 +186,7 @@ class HttpServer:
 
         return handle
 
-    def _document(self, build: Callable[[Query], Steps[dict[str, Any]]]) -> Handler:
+    def _document(self, build: Callable[[Query], Steps[Document]]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             document = await self._slicer.wait(build(request.query))
             return await self._answer(request, encode(document))

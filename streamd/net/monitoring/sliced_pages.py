@@ -26,15 +26,18 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 """A builder of a T. It returns the T at its end."""
 
+Document = dict[str, object]
+"""A JSON object, whose lists may be `Rows`."""
+
 
 class Rows:
     """A list in a document, made while it is encoded: once. A None among its members is no row
     but a pause."""
 
-    def __init__(self, members: Iterable[Any]) -> None:
+    def __init__(self, members: Iterable[object]) -> None:
         self._members = members
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return iter(self._members)
 
 
@@ -45,7 +48,9 @@ class Slicer:
     """
 
     def __init__(
-        self, call_soon: Callable[..., Any], clock: Callable[[], float] = time.perf_counter
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._call_soon = call_soon
         self._clock = clock
@@ -155,7 +160,7 @@ def looked_at(members: Iterable[T], count: int = SLICE_LOOKS) -> Iterator[T | No
         yield member
 
 
-def encode(value: Any, line_end: str = "\n") -> Iterator[str]:
+def encode(value: object, line_end: str = "\n") -> Iterator[str]:
     """Iterate over the pieces of a document as JSON: for people, indented as nats-server does it,
     or with `line_end` "" in one line. An empty piece is a pause."""
     if isinstance(value, dict):
@@ -165,7 +170,7 @@ def encode(value: Any, line_end: str = "\n") -> Iterator[str]:
     return iter((_scalar(value),))
 
 
-def to_text(document: Any) -> str:
+def to_text(document: object) -> str:
     """Return the whole text of a document."""
     return "".join(encode(document))
 
@@ -192,7 +197,7 @@ def whole(document: Any) -> Any:
     return document
 
 
-def _encode_object(document: dict[str, Any], line_end: str) -> Iterator[str]:
+def _encode_object(document: Document, line_end: str) -> Iterator[str]:
     if not document:
         yield "{}"
         return
@@ -211,7 +216,7 @@ def _encode_object(document: dict[str, Any], line_end: str) -> Iterator[str]:
     yield f"{text}{line_end}}}"
 
 
-def _encode_array(members: Iterable[Any], line_end: str) -> Iterator[str]:
+def _encode_array(members: Iterable[object], line_end: str) -> Iterator[str]:
     inner = line_end and line_end + "  "
     lead = "[" + inner
     for member in members:
@@ -224,7 +229,7 @@ def _encode_array(members: Iterable[Any], line_end: str) -> Iterator[str]:
     yield f"{line_end}]" if lead[0] == "," else "[]"
 
 
-def _scalar(value: Any) -> str:
+def _scalar(value: object) -> str:
     if type(value) is str:
         return encode_basestring(value)
     if type(value) is int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd.limits import FANOUT_BYTES, FANOUT_MSG_BYTES
 from streamd.net.pubsub.ingest import Ingest
@@ -34,7 +34,7 @@ class Publisher(Receiver, Protocol):
     def forbid_publish(self, subject: bytes) -> None:
         """Tell the client that nobody may publish to `subject`."""
 
-    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Sequence[object]) -> None:
         """See ports.PublishSink."""
 
     def stall(self, rest_s: float) -> None:

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 from streamd.protocol import peer_frames, route_proof
 from streamd.protocol.peer_frames import Frame, ProtocolError
@@ -44,13 +43,13 @@ class Handshake:
         self.server_id = ""
         self.address = ("", 0)  # at which it can be dialed
 
-    def hello(self, facts: dict[str, Any]) -> bytes:
+    def hello(self, facts: dict[str, object]) -> bytes:
         """Return this side's HELLO."""
         data = peer_frames.hello(facts | {"nonce": secrets.token_bytes(16)})
         self._hellos[0 if self.is_dialer else 1] = data[4:]
         return data
 
-    def on_hello(self, frame: Frame, ip: str) -> dict[str, Any]:
+    def on_hello(self, frame: Frame, ip: str) -> dict[str, object]:
         """Take in the other side's HELLO, sent from `ip`; returns its facts. Raises
         ProtocolError."""
         facts = peer_frames.check_hello(frame)

@@ -164,7 +164,7 @@ class GatewayServer:
         router: MessageRouter,
         stream_subjects: Callable[[], Iterable[str]],
         links: PeerLinks,
-        call_soon: Callable[[Callable[[], None]], Any],
+        call_soon: Callable[[Callable[[], None]], object],
         domain: str = "",
     ) -> None:
         """`stream_subjects` returns the patterns that streams of the cluster capture;

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from streamd.limits import (
     PEER_FRAME_BYTES_MAX,
@@ -46,7 +46,7 @@ class LinkRegistry(Protocol):
     def register(self, link: PeerLink) -> bool:
         """Take in a new connection; False: the server stops."""
 
-    def why_not(self, link: PeerLink, facts: dict[str, Any]) -> str:
+    def why_not(self, link: PeerLink, facts: dict[str, object]) -> str:
         """Judge a HELLO: return why there can be no link, or ""."""
 
     def choose(self, link: PeerLink) -> str:
@@ -55,7 +55,7 @@ class LinkRegistry(Protocol):
     def replaced_by(self, link: PeerLink) -> None:
         """Keep `link`, which the arbiter on the other side chose, instead of any other."""
 
-    def welcome(self) -> dict[str, Any]:
+    def welcome(self) -> dict[str, object]:
         """Return what WELCOME says."""
 
     def came_up(self, link: PeerLink) -> None:
@@ -103,7 +103,7 @@ class PeerLink(asyncio.Protocol):
 
         self.is_chosen = False  # the arbiter (who may be us) welcomed this link
         self.was_up = False
-        self.hello: dict[str, Any] = {}  # what the node behind the link says of itself
+        self.hello: dict[str, object] = {}  # what the node behind the link says of itself
         self.ip, self.port = "", 0
         self.rid = 0
 
@@ -233,7 +233,7 @@ class PeerLink(asyncio.Protocol):
     def _send_welcome(self) -> None:
         self.writer.write(peer_frames.frame(peer_frames.WELCOME, self._registry.welcome()))
 
-    def _on_welcome(self, hello: dict[str, Any]) -> None:
+    def _on_welcome(self, hello: dict[str, object]) -> None:
         self.hello = hello
         if self._local.is_arbiter(self.name):
             if not self.is_chosen and not self._choose():

@@ -124,7 +124,7 @@ class LinkExchange:
         _, done, _ = self._calls.pop(number)
         done(CLUSTER_NOT_AVAIL())
 
-    def _answer(self, number: int, outcome: Any) -> None:
+    def _answer(self, number: int, outcome: object) -> None:
         if not self.is_up:
             return  # the other side knows that the link is gone
         is_error = isinstance(outcome, StreamdError)
@@ -209,7 +209,7 @@ class LinkExchange:
         self._inbound.message_failed(self._name, what, err, is_new=is_new)
 
 
-def _error_of(value: Any) -> RequestError:
+def _error_of(value: object) -> RequestError:
     """Return the error that an answer brings. Raises ProtocolError."""
     if type(value) is not list or list(map(type, value)) != [int, int, str]:
         raise ProtocolError("an error that is not two codes and a text")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd.config.cluster_options import join_address
 from streamd.limits import (
@@ -22,7 +22,7 @@ from streamd.types import NodeId
 class LinkEvents(Protocol):
     """Follower of the links: the cluster as this server sees it."""
 
-    def words(self) -> dict[str, Any]:
+    def words(self) -> dict[str, object]:
         """Return the node's own words, for WELCOME."""
 
     def why_not_up(self, link: PeerLink) -> str:
@@ -102,7 +102,7 @@ class LinkTable:
         self._open.add(link)
         return not self._is_closing
 
-    def welcome(self) -> dict[str, Any]:
+    def welcome(self) -> dict[str, object]:
         """Return what WELCOME says: the node's own words, and who else is here."""
         return {"node": self._events.words(), "peers": self.known()}
 
@@ -110,7 +110,7 @@ class LinkTable:
         """True if a configured route leads to where `link` does."""
         return any(target.name == link.name for target in self._dialer.explicit)
 
-    def why_not(self, link: PeerLink, facts: dict[str, Any]) -> str:
+    def why_not(self, link: PeerLink, facts: dict[str, object]) -> str:
         """Judge a HELLO: return why there can be no link, or ""."""
         local, boot = self._local, link.handshake.boot
         if boot == local.boot:
@@ -213,7 +213,7 @@ class LinkTable:
     def refused(self, link: PeerLink, reason: str) -> None:
         """Log that a handshake or link failed by somebody's fault: once for each source."""
         if not self._is_closing and self._is_new_fault(link.source, reason.partition(":")[0]):
-            fields: dict[str, Any] = {"address": join_address(link.ip, link.port)}
+            fields: dict[str, object] = {"address": join_address(link.ip, link.port)}
             if link.name:
                 fields["node"] = link.name
             self._log.error(f"route connection refused: {reason}", **fields)

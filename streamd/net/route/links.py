@@ -257,7 +257,7 @@ class ClusterLinks:
 
     # --- for the table (`link_table.LinkEvents`) ------------------------------------------------
 
-    def words(self) -> dict[str, Any]:
+    def words(self) -> dict[str, object]:
         """Return the node's own words, for WELCOME."""
         return self.dispatch.handler.hello()
 
@@ -312,7 +312,7 @@ class ClusterLinks:
         if args:
             self._learn_peers(args[0])
 
-    def _learn_peers(self, addresses: Any) -> None:
+    def _learn_peers(self, addresses: object) -> None:
         if isinstance(addresses, dict):
             for name, address in addresses.items():
                 if isinstance(name, str) and isinstance(address, str):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import Any
 
 from streamd.config.cluster_options import ClusterOptions, split_address
 from streamd.net.route.dial_target import DialTarget
@@ -31,7 +30,7 @@ class LocalServer:
         self.auth_timeout_s = options.auth_timeout_s
         self.boot = secrets.token_hex(16)
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> dict[str, object]:
         """Return the facts of this server's HELLO."""
         host, port = advertised(self.options.advertise, self.options.host, self.port)
         return {

@@ -74,7 +74,7 @@ class PeerLinks(Protocol):
 def connect(
     router: MessageRouter,
     links: PeerLinks,
-    call_soon: Callable[[Callable[[], None]], Any] | None = None,
+    call_soon: Callable[[Callable[[], None]], object] | None = None,
 ) -> Remotes:
     """Connect `router` to other nodes: interest and messages are shared. At most once. `call_soon`
     is the event loop's; it may be left out where a loop is running."""
@@ -166,7 +166,7 @@ class Remotes:
         fanout: FanOut,
         output_queue: OutputQueue,
         links: PeerLinks,
-        call_soon: Callable[[Callable[[], None]], Any],
+        call_soon: Callable[[Callable[[], None]], object],
         tell_drained: Callable[[], None],
     ) -> None:
         """`tell_drained` resumes what waits for room in connections or links."""
