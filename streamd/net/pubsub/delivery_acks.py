@@ -1,7 +1,7 @@
 """Acks of deliveries and flow-control replies of clients, on their way to consumers.
 
 Both are messages on subjects that name a stream and a consumer. They go to the stream's group and
-are not routed, unless some subscription could see them (`Subscriptions.ack_watcher_count`).
+are not routed, unless a subscription could see them (`Subscriptions.ack_watcher_count`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class AckedStream(Protocol):
     """A stream, as acks reach it; see ports.StreamHandle."""
 
     def takes_acks(self, name: str) -> bool:
-        """False if surely nobody listens for acks of that consumer."""
+        """False if acks of that consumer have no receiver for sure."""
 
     def acks(
         self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
@@ -77,14 +77,14 @@ class DeliveryAcks:
             return False
         stream = self._stream_named(tokens[2])
         if stream is None or not stream.takes_acks(tokens[3].decode(errors="replace")):
-            return False  # nobody is there: who wants an answer hears "no responders"
+            return False  # no receiver: a client that wants an answer hears "no responders"
         if self._ingest.collected:
             self._ingest.post(conn)
         stream.acks(subjects, replies, payloads)
         return True
 
     def take(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """Hand over an ack or flow-control reply; False: it is none, or others want to see it."""
+        """Hand over an ack or flow-control reply; False: it is neither, or has to be routed too."""
         if not subject.startswith(ACK_PREFIX):
             if not subject.startswith(FLOW_PREFIX) or self.streams is None:
                 return False

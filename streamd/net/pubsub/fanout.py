@@ -29,10 +29,10 @@ class Publisher(Receiver, Protocol):
 
     @property
     def is_told_no_responders(self) -> bool:
-        """True if the client hears of requests that nobody gets."""
+        """True if the client is told of its requests that reach no subscriber."""
 
     def forbid_publish(self, subject: bytes) -> None:
-        """Tell the client that nobody may publish to `subject`."""
+        """Refuse a publish: no client may publish to `subject`."""
 
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Sequence[object]) -> None:
         """See ports.PublishSink."""
@@ -45,8 +45,8 @@ class FanOut:
     """Delivers messages to the subscriptions of one subject space, and to other nodes."""
 
     def __init__(self, table: RouteTable, output_queue: OutputQueue, ingest: Ingest) -> None:
-        """`ingest` takes what streams capture; it is posted before the server's own subscriptions
-        see anything, so that they may count on it."""
+        """`ingest` takes the messages for streams; it is posted before a subscription of the server
+        itself sees a message, which may build on those."""
         self.table = table
         self.remotes: OtherNodes | None = None  # None: no other nodes
         self._output_queue = output_queue
@@ -66,7 +66,7 @@ class FanOut:
         header: bytes,
         payload: bytes,
     ) -> int:
-        """Deliver one message; returns how many got it.
+        """Deliver one message; returns to how many receivers.
 
         `conn` None: published by the server, which sees to the streams itself.
         """
@@ -196,7 +196,7 @@ class FanOut:
         return 1
 
     def tell_no_responders(self, conn: Publisher, subject: bytes, reply: bytes) -> None:
-        """Answer a request that nobody got: with a 503 on its reply subject."""
+        """Answer a request that reached no subscriber: with a 503 on its reply subject."""
         for sub in self.table.find(reply).plain:
             if sub.conn is conn and sub.is_open:
                 header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
@@ -315,7 +315,7 @@ class FanOut:
     # --- written out ------------------------------------------------------------------------------
 
     def flush_if_idle(self) -> None:
-        """Write out what connections got, unless the chunk being handled will do it anyway."""
+        """Write collected output, unless a chunk is being handled, whose end does it."""
         output = self._output_queue
         if output.is_in_chunk:
             return

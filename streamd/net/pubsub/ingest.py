@@ -24,7 +24,7 @@ _FAST_BATCH: Final = b".$FI"
 class Ingest:
     """Publishes for streams that wait to be handed over: those of one chunk, by stream.
 
-    They are posted once per chunk, or before whatever must come after them.
+    They are posted once per chunk, or before a message that must come after them.
     """
 
     __slots__ = ("_is_forwarded", "collected", "has_odd_headers")
@@ -60,7 +60,7 @@ class Ingest:
             collecting[1].extend(answers)
 
     def post(self, sink: PublishSink) -> None:
-        """Hand what was collected to its streams; the outcomes go to `sink`."""
+        """Hand the collected messages to their streams; the outcomes go to `sink`."""
         collected = self.collected
         self.collected = {}
         for stream, (msgs, replies) in collected.items():

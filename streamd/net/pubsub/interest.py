@@ -15,7 +15,7 @@ from streamd.types import NodeId
 
 Key = tuple[bytes, bytes]
 Change = tuple[bytes, bytes, int]
-"""(pattern, queue, members there are now); without a queue 1, and 0 when nobody is left."""
+"""(pattern, queue, members there are now); without a queue 1, and 0 when the last one ended."""
 
 
 Delivery = tuple[bytes, bytes, bytes, bytes]
@@ -89,7 +89,7 @@ class LocalInterest:
         return bool(self._told)
 
     def take_changes(self) -> list[Change]:
-        """Return what others have to be told; they count as told now."""
+        """Return the changes that other nodes have to be told; they count as told now."""
         told, self._told = self._told, {}
         return [
             change
@@ -129,7 +129,7 @@ class RemoteInterest:
         self._subs: dict[PeerNode, dict[Key, RemoteSub]] = {}
 
     def apply(self, node: PeerNode, changes: Iterable[Sequence[Any]]) -> list[Key]:
-        """Take in what a node said; returns (pattern, queue) of all that is different now."""
+        """Apply changes that a node told; returns (pattern, queue) of each that took effect."""
         subs = self._subs.setdefault(node, {})
         changed: list[Key] = []
         for pattern, queue, count in changes:
@@ -151,7 +151,7 @@ class RemoteInterest:
         return changed
 
     def forget(self, node: PeerNode) -> list[Key]:
-        """Drop what a node wanted, for it is gone; returns (pattern, queue) of each."""
+        """Drop the interest of a node that is gone; returns (pattern, queue) of each entry."""
         subs = self._subs.pop(node, {})
         for sub in subs.values():
             self._remove(sub)
@@ -162,7 +162,7 @@ class RemoteInterest:
         self.ack_watcher_count -= sees_acks(sub.pattern)
 
     def of_node(self, node_id: NodeId) -> list[RemoteSub]:
-        """Return what a node wants."""
+        """Return the interest of a node."""
         for node, subs in self._subs.items():
             if node.node_id == node_id:
                 return list(subs.values())
@@ -170,7 +170,7 @@ class RemoteInterest:
 
 
 def sees_acks(pattern: bytes) -> bool:
-    """True if whoever subscribes to `pattern` may receive acks or answers to flow control."""
+    """True if a subscription to `pattern` may receive acks or answers to flow control."""
     head = pattern.split(b".", 2)
     first = head[0]
     if first == b">":

@@ -1,9 +1,9 @@
-"""Core NATS: the router of one subject space. Takes what is published and sends it where it leads.
+"""Core NATS: the router of one subject space, from publishes to their receivers.
 
 Publishes arrive in batches (one socket chunk of one connection) and leave in batches. Everything
 here runs on the event loop. `MessageRouter` owns the parts of its subject space:
 
-    Subscriptions  who wants what, and the table of routes     `subscriptions.py`
+    Subscriptions  interest, and the table of routes           `subscriptions.py`
     FanOut         delivery to clients and other nodes         `fanout.py`
     Ingest         publishes that wait for their streams       `ingest.py`
     DeliveryAcks   acks of deliveries, to their consumers      `delivery_acks.py`
@@ -82,7 +82,7 @@ class MessageRouter:
         self._remotes: OtherNodes | None = None  # None: no other nodes
         self._when_drained: list[Callable[[], None]] = []
         self._server_sink = ServerSink(self.publish, self.domain_field)
-        # What clients of servers without JetStream published, in one note.
+        # Publishes of clients of servers without JetStream, of one note.
         self._gateway_ingest = Ingest()
 
     def attach(self, streams: Streams) -> None:
@@ -128,7 +128,7 @@ class MessageRouter:
         self._when_drained.append(tell)
 
     def on_drained(self) -> None:
-        """Resume what waits for room: a connection or link that was congested has some again."""
+        """Resume deliveries that wait for room: a congested connection or link has some again."""
         if self._remotes is not None:
             self._remotes.on_drained()
         waiting, self._when_drained = self._when_drained, []
@@ -138,15 +138,15 @@ class MessageRouter:
     # --- chunks -----------------------------------------------------------------------------------
 
     def begin_chunk(self) -> None:
-        """Begin with what one socket chunk of a connection held."""
+        """Begin with the publishes of one socket chunk of a connection."""
         self.output_queue.begin_chunk()
         self._ingest.has_odd_headers = False
         if self._streams is not None and self._streams.topology_version != self._topology:
             self._refresh_topology()
 
     def end_chunk(self, conn: Publisher) -> None:
-        """Post what streams get, write what connections get; have `conn` rest if a receiver or
-        another node is far behind."""
+        """Post publishes to their streams, write output; have `conn` rest if a receiver or another
+        node is far behind."""
         if self._ingest.collected:
             self._ingest.post(conn)
         self._acks.forget()
@@ -159,7 +159,7 @@ class MessageRouter:
             conn.stall(rest_s)
 
     def post_collected(self, sink: PublishSink) -> None:
-        """Hand publishes collected so far to their streams, so that what follows comes after."""
+        """Hand publishes collected so far to their streams, before something that must follow."""
         self._ingest.post(sink)
 
     # --- publishing -------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class MessageRouter:
         headers: list[bytes],
         payloads: list[bytes],
     ) -> int:
-        """As `_publish_all`, where some messages may be meant to reach nobody."""
+        """As `_publish_all`, where some messages may be traces alone, which are not delivered."""
         clock, until = self.output_queue.clock, self.output_queue.until
         done = 0
         for subject, reply, header, payload in zip(
@@ -288,8 +288,8 @@ class MessageRouter:
         return done
 
     def _trace_only(self, conn: Publisher, msg: Msg, reply: bytes) -> None:
-        """Deliver nothing; the client hears only where nobody would have got the message. Requests
-        to the server itself are not done, and count as that."""
+        """Deliver nothing; the client is told only if the message would have had no receiver.
+        Requests to the server itself are not served, and count as that."""
         subject = msg[0]
         route = self._find(subject)
         if route.is_forbidden:
@@ -307,8 +307,8 @@ class MessageRouter:
     def publish_lone(
         self, conn: Publisher, subject: bytes, reply: bytes, header: bytes, payload: bytes
     ) -> bool:
-        """`publish_batch` of a chunk with one message, if that goes to a stream here and to nobody
-        else; False: nothing was done."""
+        """`publish_batch` of a chunk with one message, if a stream here is its only receiver;
+        False: nothing was done."""
         streams, remotes = self._streams, self._remotes
         if streams is None or streams.topology_version != self._topology:
             return False
@@ -367,7 +367,7 @@ class MessageRouter:
                 sub.callback(subject, reply, headers, payload, client)
 
     def published_for(self) -> None:
-        """Hand what came by `publish_for` to the streams, and write out what followed."""
+        """Post the messages of `publish_for` to their streams, and write the output."""
         self._post_gateway()
         self._acks.forget()
         self.fanout.flush_if_idle()

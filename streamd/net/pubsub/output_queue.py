@@ -25,7 +25,7 @@ class Writable(Protocol):
     """True while it is entered in `OutputQueue.dirty`."""
 
     def flush(self) -> bool:
-        """Write the lines; True if so much waits that their source should rest."""
+        """Write the lines; True if so many bytes wait that their source should rest."""
 
 
 class OutputQueue:
@@ -33,7 +33,7 @@ class OutputQueue:
 
     `dirty` is the same list for good, so that the parts that fill it keep it at hand. `until`, by
     `clock`, is when the client of the chunk has used up its share of the loop. `gathered` is how
-    many bytes wait, about; whoever hands one message to many adds to it.
+    many bytes wait, about; a delivery to many receivers adds to it.
     """
 
     __slots__ = ("_has_slow_receiver", "clock", "dirty", "gathered", "is_in_chunk", "until")
@@ -54,14 +54,14 @@ class OutputQueue:
         self._has_slow_receiver = False
 
     def end_chunk(self, publisher: Writable) -> bool:
-        """Write what the chunk led to; True if a receiver other than `publisher` is far behind."""
+        """Write the chunk's output; True if a receiver other than `publisher` is far behind."""
         self.is_in_chunk = False
         if self.dirty:
             self.write_out(publisher)
         return self._has_slow_receiver
 
     def write_out(self, publisher: Writable | None) -> None:
-        """Write what connections hold so far."""
+        """Write the output that connections hold so far."""
         self.gathered = 0
         dirty = self.dirty[:]
         self.dirty.clear()
@@ -71,7 +71,7 @@ class OutputQueue:
                 self._has_slow_receiver = True
 
     def in_parts(self, publisher: Writable | None, items: list[Item], size: int) -> Iterator[Item]:
-        """Yield receivers of `size` bytes each; what they got is written whenever it is much."""
+        """Yield receivers of `size` bytes each; output is written whenever it is much."""
         step = max(1, FANOUT_BYTES // size)
         for at in range(0, len(items), step):
             yield from items[at : at + step]

@@ -30,11 +30,11 @@ class OtherNodes(Protocol):
         """Note the end of a subscription that `subscribed` was told of."""
 
     def tell(self) -> None:
-        """Tell the other nodes what changed here."""
+        """Tell the other nodes of changed interest."""
 
     def flush(self, *, is_forwarded: bool = False) -> float:
-        """Send what waits; returns how many seconds its source should rest. `is_forwarded`: some
-        of the source's publishes went to streams that other nodes lead."""
+        """Send queued messages; returns how many seconds their publisher should rest.
+        `is_forwarded`: it published into streams that other nodes lead."""
 
     def schedule_messages(self) -> None:
         """Send messages that wait when the loop's iteration is over."""
@@ -44,7 +44,7 @@ class OtherNodes(Protocol):
 
 
 class RemoteGroup:
-    """The nodes with members of one queue group, and whose turn it is."""
+    """The nodes with members of one queue group, and the turns of each."""
 
     __slots__ = ("_at", "_nodes", "_turn")
 
@@ -115,7 +115,7 @@ class RemoteRoute:
             node.outbox.append(item)
 
     def deliver(self, to: bytes, batch: list[Delivery], served: Collection[bytes]) -> None:
-        """Deliver messages under their own subjects to whoever subscribes to `to`."""
+        """Deliver messages under their own subjects to the subscribers of `to`."""
         for node in self.plain:
             node.deliver(to, b"", batch)
         for name, group in self.groups.items():
@@ -137,7 +137,7 @@ class RemoteRoute:
 
 
 def remote_route(match: Match[RemoteSub]) -> RemoteRoute | None:
-    """Return the route of what other nodes want; None if none does."""
+    """Return the route to other nodes; None if no other node wants the subject."""
     return RemoteRoute(match) if match.plain or match.queues else None
 
 

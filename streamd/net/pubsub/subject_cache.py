@@ -1,7 +1,7 @@
-"""`SubjectCache`: what was found for subjects, and how to forget it for all that begin alike.
+"""Cache by subject, of which all entries whose subjects begin alike can be dropped.
 
-A dict that also keeps its keys in order, made up for when it is asked: whoever subscribes and
-unsubscribes pays for what that changes, not for what everybody else publishes.
+A dict that also keeps its keys in order, made up for when it is asked: a subscription pays for
+the entries that it changes, not for all subjects that others publish to.
 """
 
 from __future__ import annotations

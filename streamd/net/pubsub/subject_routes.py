@@ -84,7 +84,7 @@ class Route:
         self.remote = remote  # None: no other node wants the subject
         self.streams = streams
         self.is_forbidden = is_forbidden
-        # The stream, when it is the only one who wants the subject: the commonest hot path.
+        # The stream, when it is the only receiver of the subject: the commonest hot path.
         self.only_stream: CapturingStream | None = None
         if len(streams) == 1 and not (match.plain or match.queues or remote):
             self.only_stream = streams[0]
@@ -115,7 +115,7 @@ class Route:
 
 
 _NOWHERE = Route(Match(), ())
-"""Of subjects with an empty token, which nothing matches: nobody could read what they brought."""
+"""Route of subjects with an empty token, which match no pattern."""
 
 
 class RouteTable:
@@ -135,7 +135,7 @@ class RouteTable:
         self._by_prefix: SubjectCache[Route | None] = SubjectCache()  # None: no common route
 
     def set_streams(self, streams_for: StreamsFor, streams_under: StreamsUnder) -> None:
-        """The set of streams changed; what was found so far may be wrong."""
+        """Look streams up by these from here on: the set of streams changed."""
         self._streams_for = streams_for
         self._streams_under = streams_under
         self.clear()

@@ -18,7 +18,7 @@ Callback = Callable[[bytes, bytes, bytes, bytes, Any], None]
 
 
 class DeliveryRights(Protocol):
-    """Permissions of a client, as far as they bear on what it is sent."""
+    """Permissions of a client, as far as they bear on deliveries to it."""
 
     def is_denied_delivery(self, subject: bytes) -> bool:
         """True if a message on `subject` must not reach the client."""
@@ -63,10 +63,10 @@ class Receiver(Protocol):
         """Permissions; None: no restrictions. Never None for a filtered subscription."""
 
     def flush(self) -> bool:
-        """Write what `out` holds; True if so much waits that its source should rest."""
+        """Write the lines of `out`; True if so many bytes wait that their source should rest."""
 
     def send_blob(self, blob: bytes) -> None:
-        """Send whole messages, CRLFs and all, behind what `out` holds."""
+        """Send whole messages, CRLFs and all, behind the lines of `out`."""
 
     def drop_subscription(self, sub: Subscription) -> None:
         """End a subscription whose last message was delivered."""
@@ -125,7 +125,7 @@ Entry = TypeVar("Entry", bound=Interest)
 
 
 class _Level(Generic[Entry]):
-    """The entries with one and the same pattern; and in the tree, what follows a token."""
+    """The entries with one and the same pattern; in the tree, also the levels below a token."""
 
     __slots__ = ("children", "plain", "queues")
 
@@ -244,7 +244,7 @@ class Sublist(Generic[Entry]):
         return level is not None and bool(queue in level.queues if queue else level.plain)
 
     def match(self, subject: bytes) -> Match[Entry]:
-        """Return what the literal `subject` leads to."""
+        """Return the entries that match the literal `subject`."""
         found: Match[Entry] = Match()
         level = self._literals.get(subject)
         if level is not None:
@@ -273,7 +273,7 @@ class Sublist(Generic[Entry]):
         return found
 
     def match_under(self, prefix: bytes) -> Match[Entry] | None:
-        """Return what every subject of the form `prefix` + one token leads to.
+        """Return the entries that match every subject of the form `prefix` + one token.
 
         `prefix` ends with a dot. None when such subjects lead to different places.
         """

@@ -1,5 +1,5 @@
-"""Subscriptions of one subject space: those of clients, of the server itself, and what other nodes
-want; and watches, whose owners hear when interest in a subject appears or ends.
+"""Subscriptions of one subject space: of clients, of the server itself, and interest of other
+nodes; and watches, whose owners hear when interest in a subject appears or ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Watch:
 
 
 class Subscriptions:
-    """Registry of who wants which messages, with the table of routes that follows from it."""
+    """Registry of subscriptions and interest, with the table of routes that follows from it."""
 
     def __init__(self) -> None:
         self.sublist: Sublist[Subscription] = Sublist()
@@ -106,7 +106,7 @@ class Subscriptions:
                 del self._watches[token.subject]
 
     def on_remote_interest(self, patterns: list[bytes] | None) -> None:
-        """Follow a change of what other nodes want: of `patterns`, or (None) of anything."""
+        """Follow a change of other nodes' interest: in `patterns`, or (None) in anything."""
         watcher_count = self.remote_interest.ack_watcher_count
         self.ack_watcher_count += watcher_count - self._remote_ack_watcher_count
         self._remote_ack_watcher_count = watcher_count

@@ -27,17 +27,17 @@ class ClientUrls:
         return list(dict.fromkeys(self.own + others))
 
     def learn(self, sender: NodeId, urls: list[str]) -> None:
-        """Take in what another server says of itself."""
+        """Take in the addresses that another server told."""
         self._of_others[sender] = urls
         self.changed()
 
     def forget(self, sender: NodeId) -> None:
-        """Drop what a server said that is gone."""
+        """Drop the addresses of a server that is gone."""
         if self._of_others.pop(sender, None):
             self.changed()
 
     def changed(self) -> None:
-        """Tell those who want to know."""
+        """Call the followers with all addresses."""
         urls = self.all()
         for tell in self._on_change:
             tell(urls)

@@ -126,7 +126,7 @@ class Dialer:
         return len(others.difference(left_out)) + 1
 
     def unreached(self) -> list[str]:
-        """Return the addresses of configured routes that lead to nobody at the moment."""
+        """Return the addresses of configured routes without a link at the moment."""
         return [
             target.address
             for target in self.explicit

@@ -76,12 +76,12 @@ class FrameWriter:
             self._waiting_bytes = 0
 
     def stop(self) -> None:
-        """Write what waits, and take no more; the socket stays open until `close`."""
+        """Write the queued frames, and take no more; the socket stays open until `close`."""
         self._flush()
         self._is_closed = True
 
     def discard(self) -> None:
-        """Drop what waits, and take no more: the connection is lost."""
+        """Drop the queued frames, and take no more: the connection is lost."""
         self._is_closed = True
         self._waiting = []
         self._waiting_bytes = 0
@@ -93,7 +93,7 @@ class FrameWriter:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close the socket at once; what waits is lost."""
+        """Close the socket at once; queued frames are lost."""
         self._is_closed = True
         if self._transport is not None:
             self._transport.abort()

@@ -1,4 +1,4 @@
-"""Handshake of a link, sans-IO: the frames of both sides, and what they prove.
+"""Handshake of a link, sans-IO: the frames of both sides, and their proofs.
 
     dialer   HELLO ->                   AUTH ->            WELCOME -> (up)
     acceptor          <- HELLO AUTH             <- WELCOME                 (up)
@@ -63,7 +63,7 @@ class Handshake:
             raise ProtocolError("HELLO without a name and an address")
         self.name, self.boot, self.server_id = name, boot, server_id
         self.address = (host or ip, port)
-        # What both sides prove covers the very bytes that were sent: packing is deterministic.
+        # The proofs cover the very bytes that were sent: packing is deterministic.
         self._hellos[1 if self.is_dialer else 0] = peer_frames.hello(facts)[4:]
         return facts
 

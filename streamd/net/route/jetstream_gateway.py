@@ -38,15 +38,15 @@ _CLIENT_FIELDS: Final = ("cid", "ip", "start_ns", "rtt_ns", "user", "name", "lan
 
 
 class GatewayClient(Protocol):
-    """A client whose publishes go through the gateway, as far as its new server is told of it."""
+    """A client whose publishes go through the gateway."""
 
     def may_administer(self, subject: bytes) -> bool:
-        """True if the client may ask for what concerns the whole cluster."""
+        """True if the client may make requests that concern the whole cluster."""
 
 
 class GatewayStream:
     """The end at the server without JetStream: in the router's eyes a stream, led elsewhere, that
-    captures whatever concerns JetStream."""
+    captures all subjects of JetStream."""
 
     is_local = False
     name_bytes = b""
@@ -157,7 +157,7 @@ class GatewayStream:
 
 
 class GatewayServer:
-    """The end at a server with JetStream: tells of the streams, and takes in what comes."""
+    """The end at a server with JetStream: tells of the streams, and takes in their messages."""
 
     def __init__(
         self,

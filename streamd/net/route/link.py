@@ -56,7 +56,7 @@ class LinkRegistry(Protocol):
         """Keep `link`, which the arbiter on the other side chose, instead of any other."""
 
     def welcome(self) -> dict[str, object]:
-        """Return what WELCOME says."""
+        """Return the content of WELCOME."""
 
     def came_up(self, link: PeerLink) -> None:
         """Take in a link whose handshake is done."""
@@ -88,7 +88,7 @@ class PeerLink(asyncio.Protocol):
         inbound: Inbound,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`target` is what was dialed; None: the other side dialed."""
+        """`target` is the address that was dialed; None: the other side dialed."""
         self.target = target
         self._local = local
         self._registry = registry
@@ -125,7 +125,7 @@ class PeerLink(asyncio.Protocol):
 
     @property
     def source(self) -> str:
-        """Address that the link leads to, as far as nobody can make it up."""
+        """Address that the link leads to, as far as it cannot be made up by the other side."""
         return self.target.address if self.target is not None else self.ip
 
     @property
@@ -166,7 +166,7 @@ class PeerLink(asyncio.Protocol):
                         self._receive(frame)
                     else:
                         self._shake_hands(frame)
-                # What is behind a proof, in the same chunk, may be longer than what is before it.
+                # Frames behind a proof, in the same chunk, may be longer than those before it.
                 frames = self._reader.feed(b"") if is_handshake else []
         except ProtocolError as err:
             self.refuse(f"Protocol Violation: {err}")
@@ -209,8 +209,9 @@ class PeerLink(asyncio.Protocol):
     def _on_hello(self, frame: Frame) -> None:
         handshake = self.handshake
         facts = handshake.on_hello(frame, self.ip)
-        if not handshake.is_dialer:  # even before a refusal: the dialer sees for itself what is
-            self.writer.write(handshake.hello(self._local.hello()))  # wrong
+        if not handshake.is_dialer:
+            # Even before a refusal: the dialer sees for itself what is wrong.
+            self.writer.write(handshake.hello(self._local.hello()))
         reason = self._registry.why_not(self, facts)
         if reason:
             self.refuse(reason)
@@ -283,14 +284,14 @@ class PeerLink(asyncio.Protocol):
     # --- the end --------------------------------------------------------------------------------
 
     def refuse(self, reason: str) -> None:
-        """Tell the other side why, and close. What stands before a colon is the kind of fault."""
+        """Tell the other side why, and close. Text before a colon is the kind of fault."""
         if not self.reason:
             if reason not in _QUIET:
                 self._registry.refused(self, reason)
             self.close(reason)
 
     def close(self, reason: str) -> None:
-        """Say why, then close when all is sent."""
+        """Tell the other side the reason, then close when all is sent."""
         if not self.reason and self.writer.is_open:
             self.writer.write(peer_frames.frame(peer_frames.CLOSE, reason))
             self.writer.stop()
@@ -299,14 +300,14 @@ class PeerLink(asyncio.Protocol):
             self.writer.close()
 
     def cut(self, reason: str) -> None:
-        """Close at once; what waits is lost."""
+        """Close at once; queued frames are lost."""
         if not self.reason and self.writer.is_open:
             self.reason = reason
             self.writer.abort()
             self._down()
 
     def abort(self) -> None:
-        """Let go of the socket whatever is still to be sent."""
+        """Release the socket; queued frames are lost."""
         self.writer.abort()
 
     def _closed_by_peer(self, reason: str) -> None:
@@ -325,7 +326,7 @@ class PeerLink(asyncio.Protocol):
         self.exchange.close()
 
     def stats(self) -> RouteStats:
-        """Return what monitoring shows."""
+        """Return the stats that monitoring shows."""
         return RouteStats(
             rid=self.rid,
             remote_id=self.handshake.server_id,

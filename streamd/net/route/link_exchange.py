@@ -22,7 +22,7 @@ from streamd.types import NodeId, Uid
 
 
 class Inbound(Protocol):
-    """Receivers of what other servers send."""
+    """Receivers of messages from other servers."""
 
     handler: PeerHandler
 

@@ -1,4 +1,4 @@
-"""Table of links: which there are, and which one of two servers' links is kept."""
+"""Table of links: those that exist, and the choice of the one that two servers keep."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class LinkTable:
         return not self._is_closing
 
     def welcome(self) -> dict[str, object]:
-        """Return what WELCOME says: the node's own words, and who else is here."""
+        """Return the content of WELCOME: the node's own words, and the other servers here."""
         return {"node": self._events.words(), "peers": self.known()}
 
     def is_configured(self, link: PeerLink) -> bool:

@@ -4,8 +4,8 @@
 
     LocalServer    this server as it introduces itself          `local_server.py`
     Dialer         dials servers that are not here              `dialer.py`
-    LinkTable      which links there are, and which are kept    `link_table.py`
-    PeerDispatch   receivers of what other servers send         `peer_dispatch.py`
+    LinkTable      all links, and the choice of those kept      `link_table.py`
+    PeerDispatch   receivers of messages from other servers     `peer_dispatch.py`
     ClientUrls     addresses for clients                        `client_urls.py`
 """
 
@@ -39,7 +39,7 @@ from streamd.types import NodeId, Uid
 
 
 class ClusterLinks:
-    """The links of this server, their start and end, and those who follow them."""
+    """The links of this server: their start and end, and the followers of both."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class ClusterLinks:
     # --- for others of this server --------------------------------------------------------------
 
     def serve_node(self, handler: PeerHandler) -> None:
-        """Give what peers send to a node from here on."""
+        """Give messages of peers to a node from here on."""
         self.dispatch.handler = handler
 
     def buffered_bytes(self, node_id: NodeId) -> int:
@@ -282,7 +282,7 @@ class ClusterLinks:
         return ""
 
     def link_up(self, link: PeerLink) -> None:
-        """Follow a link that is up: tell its server what it should know, and others of it."""
+        """Follow a link that is up: tell its server of this cluster, and others of that server."""
         name, address = link.name, join_address(*link.handshake.address)
         if self._urls.own:
             link.exchange.note("net.urls", self._urls.own)

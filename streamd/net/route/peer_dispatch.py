@@ -1,4 +1,4 @@
-"""Dispatch of what other servers send: to the node, or to the receivers of notes of one kind."""
+"""Dispatch of messages from other servers: to the node, or to the receivers of a kind of notes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Core NATS across nodes: tells others what clients here want, and passes messages on to them.
+"""Core NATS across nodes: tells others of the interest here, and passes messages on to them.
 
 A message is passed on by the node whose client published it, once to each node that wants it, and
 from there to clients only: never on to a third node, never into a stream.
 
 Notes to other nodes (`streamd.node.ports.Peers.note`), in order on each link:
 
-    net.sub      [is_full, [[pattern, queue, members], ...]]   what clients here want
+    net.sub      [is_full, [[pattern, queue, members], ...]]   interest of clients here
     net.msgs     [[subject, payload, reply?, headers?, queues?], ...]   or, for a run of plain
                  messages on one subject, [subject, [payload, ...]]
     net.deliver  [to, queue, [[subject, reply, headers, payload], ...]]   a consumer's messages
@@ -13,7 +13,7 @@ Notes to other nodes (`streamd.node.ports.Peers.note`), in order on each link:
     net.full     [to]                                          stop delivering to that subject
     net.room     [[to, ...]]                                   go on
 
-What waits here goes out at the end of a chunk, or else of the loop's iteration. Interest goes
+Queued messages go out at the end of a chunk, or else of the loop's iteration. Interest goes
 before anything else a chunk led to, so that the answer to a request finds its way back.
 """
 
@@ -114,7 +114,7 @@ class RemoteNode:
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send queued messages."""
         if self.outbox:
             outbox, self.outbox = self.outbox, []
             for part, size in _parts(outbox):
@@ -124,7 +124,7 @@ class RemoteNode:
     def deliver(self, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
         """Send a consumer's messages to the plain subscribers of `to` there, or, if a queue group
         is named, to that group alone."""
-        self.flush()  # what was sent before comes before
+        self.flush()  # order: messages queued before go before
         for part, size in _parts(batch):
             self._count(len(part), size)
             self._links.note(self.node_id, "net.deliver", [to, queue, part])
@@ -169,7 +169,7 @@ class Remotes:
         call_soon: Callable[[Callable[[], None]], object],
         tell_drained: Callable[[], None],
     ) -> None:
-        """`tell_drained` resumes what waits for room in connections or links."""
+        """`tell_drained` resumes deliveries that wait for room in connections or links."""
         self._subscriptions = subscriptions
         self._fanout = fanout
         self._output_queue = output_queue
@@ -185,7 +185,7 @@ class Remotes:
         for sub in subscriptions.sublist.all():
             if sub.is_told:
                 self._local.add(sub.pattern, sub.queue)
-        self._local.take_changes()  # nobody is there yet: whoever comes is told all
+        self._local.take_changes()  # no node is there yet, and each that comes is told all
         links.on_note_prefix(PREFIX, self._on_note)
         links.on_up(self._on_up)
         links.on_down(self._on_down)
@@ -214,7 +214,7 @@ class Remotes:
                 self.schedule()
 
     def tell(self) -> None:
-        """Tell the others what changed here."""
+        """Tell the other nodes of changed interest."""
         self.has_untold = False
         changes = self._local.take_changes()
         for node_id in list(self._nodes):  # a link that can't take it is gone
@@ -227,7 +227,7 @@ class Remotes:
             self._links.note(node_id, "net.sub", [is_full and at == 0, part])
 
     def schedule(self) -> None:
-        """Send what waits when the loop's iteration is over."""
+        """Send queued messages when the loop's iteration is over."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._on_scheduled)
@@ -243,9 +243,9 @@ class Remotes:
         self.on_drained()
 
     def flush(self, *, is_forwarded: bool = False) -> float:
-        """Send what waits. Returns how many seconds its source should rest, since it goes to a node
-        that is behind. With the square of how far: many sources, each of which sends a chunk
-        between two rests, would fill any link that takes less, and it would be closed."""
+        """Send queued messages. Returns how many seconds their publisher should rest, since they go
+        to a node that is behind: with the square of how far, for many publishers, each of which
+        sends a chunk between two rests, would fill any link that takes less."""
         if self.has_untold:
             self.tell()
         behind = 0.0
@@ -256,7 +256,7 @@ class Remotes:
         return STALL_S * behind**2 if behind > 1 else 0.0
 
     def on_drained(self) -> None:
-        """A connection here has room again, or is gone: those who wait for it may go on."""
+        """Let other nodes go on that wait for a connection here: it has room again, or is gone."""
         if not self._has_told_full:
             return
         self._has_told_full = False
@@ -271,7 +271,7 @@ class Remotes:
     # --- from other nodes -----------------------------------------------------------------------
 
     def _on_up(self, node_id: NodeId) -> None:
-        self.tell()  # or what is untold would be measured by what this node never heard
+        self.tell()  # first, since later changes are counted from the full set below
         node = self._node(node_id)
         node.outbox.clear()
         node.full.clear()
@@ -282,7 +282,7 @@ class Remotes:
         node = self._nodes.pop(node_id, None)
         if node is not None:
             self._changed(self._interest.forget(node), is_all=True)
-            self._tell_drained()  # whoever waited for that link
+            self._tell_drained()  # deliveries may have waited for that link
 
     def _node(self, node_id: NodeId) -> RemoteNode:
         node = self._nodes.get(node_id)
