@@ -462,8 +462,8 @@ def _successor(context: ApiContext, wanted: Placement, others: list[Document]) -
     return str(min(fitting, key=distance)["name"])
 
 
-def _cluster(context: ApiContext) -> placement.Cluster:
-    return placement.Cluster.seen_by(context.node)
+def _cluster(context: ApiContext) -> placement.ClusterView:
+    return placement.ClusterView.seen_by(context.node)
 
 
 # --- what other nodes ask -----------------------------------------------------------------------

@@ -36,6 +36,7 @@ from streamd.obs.server_log import Log
 
 if TYPE_CHECKING:
     from streamd.net.route.links import ClusterLinks
+    from streamd.node.local_node import LocalNode
 
 _NKEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _SIGNAL_WORDS = {  # as Go names them: tools read these lines
@@ -72,7 +73,7 @@ class ServerProcess:
         self._leave = leave
         self._server_id = "N" + "".join(secrets.choice(_NKEY_ALPHABET) for _ in range(55))
         self._server_name = options.server_name or _default_name(options)
-        self._node: Any = None
+        self._node: LocalNode | None = None
         self._cluster: ClusterLinks | None = None
         self._listener: Listener | None = None
         self._http: HttpServer | None = None
@@ -264,7 +265,7 @@ class ServerProcess:
                     yield from asset.config.get("subjects") or ()
 
             server = GatewayServer(router, stream_subjects, cluster, call_soon, domain)
-            node.catalog.on_change = server.streams_changed
+            node.watch_streams(server.streams_changed)
 
     def _share_urls(self, cluster: ClusterLinks) -> None:
         """Tell other servers where our clients connect, and our clients of theirs."""
@@ -279,7 +280,8 @@ class ServerProcess:
         started = time.perf_counter()
         # These rooms are not needed, hence not imported, by a server without streams.
         from streamd.api.router import Router
-        from streamd.node.local_node import Node
+        from streamd.node.local_node import LocalNode
+        from streamd.node.node_options import NodeOptions
 
         store_dir = js.store_dir
         if not store_dir:
@@ -297,9 +299,8 @@ class ServerProcess:
         )
         log.info("Starting JetStream")
         sync = "always" if js.is_sync_always else js.sync_interval_ns / 1e9
-        self._node = node = Node(
+        node_options = NodeOptions(
             store_dir=store_dir,
-            wires=self._router,
             server_id=self._server_id,
             server_name=self._server_name,
             sync=sync,
@@ -314,9 +315,8 @@ class ServerProcess:
             accepts_loss=options.accepts_loss,
             open_blocks_max=process_resources.open_blocks_max(),
             files_reserved=process_resources.files_reserved(),
-            log=log,
-            on_fatal=self._on_fatal,
         )
+        self._node = node = LocalNode(node_options, self._router, log=log, on_fatal=self._on_fatal)
         if self._cluster is not None and node.is_clustered:
             self._cluster.serve_node(node)
             links = self._cluster
@@ -339,18 +339,18 @@ class ServerProcess:
         api.attach(self._router.subscriptions)
         if js.domain:
             _serve_domain(js.domain, api, self._router)
-        node.on_stream_event = api.advisories.on_stream_event
-        node.on_store_gone = self._on_store_gone
+        node.hooks.on_stream_event = api.advisories.on_stream_event
+        node.hooks.on_store_gone = self._on_store_gone
         self._monitoring.attach(JetStreamSources(node, api))
-        self._log_jetstream(memory_max, storage_max)
+        self._log_jetstream(store_dir, memory_max, storage_max)
         log.info(f"Took {_took(started)} to start JetStream")
 
-    def _log_jetstream(self, memory_max: int, storage_max: int) -> None:
+    def _log_jetstream(self, store_dir: str, memory_max: int, storage_max: int) -> None:
         js, log = self._options.jetstream, self._log
         log.info("---------------- JETSTREAM ----------------")
         log.info(f"  Max Memory:      {_amount(memory_max)}")
         log.info(f"  Max Storage:     {_amount(storage_max)}")
-        log.info(f'  Store Directory: "{self._node.store_dir}"')
+        log.info(f'  Store Directory: "{store_dir}"')
         interval = f"every {format_duration(js.sync_interval_ns)}"
         log.info(f"  Fsync:           {'before every ack' if js.is_sync_always else interval}")
         log.info("-------------------------------------------")
@@ -413,7 +413,7 @@ class ServerProcess:
             os._exit(self._exit_status)
         self._remove_files()
 
-    async def _stop_node(self, node: Any) -> asyncio.Task[None] | None:
+    async def _stop_node(self, node: LocalNode) -> asyncio.Task[None] | None:
         """Stop it. While it gives its leaderships away, clients are served, new ones too. What
         follows takes a moment: if it is longer (last snapshots), they are not to wait for it, and
         it is returned."""
@@ -441,7 +441,7 @@ class ServerProcess:
         """Nothing is stored here any more. In a cluster clients are better off elsewhere; a single
         server stays, to say why: started anew it would be an empty one."""
         self._exit_status = 1
-        if self._node.is_clustered:
+        if self._options.is_clustered:
             self._lame_duck()
 
     def _on_fatal(self, err: BaseException) -> None:

@@ -1,15 +1,20 @@
-"""The one place of the server that asks what time it is."""
+"""Clocks: no other file of the server asks what time it is."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from streamd.limits import CLOCK_STEP_NS
 
-if TYPE_CHECKING:
-    from streamd.node.ports import Clock
+
+class Clock(Protocol):
+    def now_ns(self) -> int:
+        """Wall clock, ns since the epoch."""
+
+    def monotonic_ms(self) -> int:
+        """Never goes back; only differences mean anything."""
 
 
 class SystemClock:
@@ -31,8 +36,8 @@ class ClockWatch:
         self._clock = clock
         self._ahead_ns = self._read()
 
-    def look(self, warn: Callable[..., object]) -> None:
-        """Have an operator hear of it, once: ages and times of messages go by this clock."""
+    def check(self, warn: Callable[..., object]) -> None:
+        """Log that the clock was set, once: ages and times of messages go by this clock."""
         before, self._ahead_ns = self._ahead_ns, self._read()
         step_ns = self._ahead_ns - before
         if abs(step_ns) >= CLOCK_STEP_NS:

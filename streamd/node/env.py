@@ -1,4 +1,4 @@
-"""What a node needs of the world: a loop, a clock, a disk, threads. The simulator has its own."""
+"""`NodeEnv`: the world of a node: a loop, a clock, a disk, threads. The simulator has its own."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class NodeEnv(Protocol):
     def make_thread(self, name: str) -> NodeThread: ...
 
     def spawn(self, monitor: Monitor) -> None:
-        """Have `monitor` run until it is done; it calls its own `on_stopped` then."""
+        """Run `monitor` until it is done; it calls its own `on_stopped` then."""
 
 
 class SystemEnv:
     """The real world. Construct inside a running event loop."""
 
-    def __init__(self, *, clock: Clock | None = None, disk: Any = None) -> None:
+    def __init__(self, *, clock: Clock | None = None, disk: Disk | None = None) -> None:
         self._asyncio_loop = asyncio.get_running_loop()
         self.loop: Loop = self._asyncio_loop
         self.clock: Clock = clock or SystemClock()
-        self.disk: Any = disk or OsDisk()
+        self.disk: Disk = disk or OsDisk()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def make_thread(self, name: str) -> NodeThread:
@@ -50,7 +50,7 @@ class SystemEnv:
 
 
 def completion() -> tuple[asyncio.Event, Callable[[BaseException | None], None], list[Any]]:
-    """An event, a callback that sets it, and what the callback was given."""
+    """Return an event, a callback that sets it, and a list of what the callback was given."""
     event = asyncio.Event()
     results: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""A node: the groups that run on it, their log and disks, its start and its stop.
+"""`LocalNode`: one node: its parts are made and wired here, started and stopped in order.
 
 Start order: store directory, log (one scan), meta group, then every stream it knows. Stop order
 is the reverse. The node never deletes by inference: a stream's directory leaves `streams/` only
@@ -6,148 +6,91 @@ after the meta group committed the deletion of that very uid, and by a rename in
 
 Alone, a node is a cluster of one. With `cluster_name` it is one of several: `attach_peers` gives
 it their links, `bootstrap` decides which cluster it is, and every group may have peers.
+
+    NodeOptions -> store_opening -> NodeContext -> wiring -> NodeParts -> start
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from streamd import errors, limits
+from streamd import limits
 from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.machine.meta import MetaMachine
 from streamd.node.clock import ClockWatch
-from streamd.node.cluster.config_propagation import ConfigChanges
 from streamd.node.cluster.leaders import Leaders
-from streamd.node.cluster.peering import Peering
-from streamd.node.cluster.reconfiguration import Moves
-from streamd.node.cluster.server_removal import Removals
-from streamd.node.env import NodeEnv, SystemEnv, completion
+from streamd.node.cluster.peer_requests import PeerRequests
+from streamd.node.cluster.placement import ClusterView
+from streamd.node.cluster.server_removal import check_directory
+from streamd.node.context import LogSink, NodeHooks, NodeLife, NodeLog
+from streamd.node.env import NodeEnv, NodeThread, SystemEnv, completion
 from streamd.node.groups import inbox
-from streamd.node.groups.group import Group
-from streamd.node.groups.group_info import group_info
-from streamd.node.groups.leadership_transfer import HandOver
-from streamd.node.groups.memory_log import MemoryLog
-from streamd.node.groups.monitor import Monitor
-from streamd.node.groups.raft_members import Rafts
-from streamd.node.groups.wakeup import DueTurns
-from streamd.node.identity import ownership, store_directory
-from streamd.node.identity.amnesia import Amnesia
-from streamd.node.identity.bootstrap import Bootstrap
-from streamd.node.identity.incarnations import Sightings
-from streamd.node.identity.store_watch import StoreWatch
-from streamd.node.integrity.corruption import Damages
-from streamd.node.integrity.discarded_entries import Tails
-from streamd.node.integrity.scrubber import Scrubber
+from streamd.node.groups.leadership_transfer import LeadershipTransfer
+from streamd.node.identity import ownership
+from streamd.node.identity.bootstrap import Bootstrap, BootstrapRetry
 from streamd.node.meta_group.catalog import Catalog
-from streamd.node.meta_group.meta_member import MetaMember
-from streamd.node.ports import Done, Peers, Wires
-from streamd.node.recovery.forced_election import Heirs
-from streamd.node.recovery.lost_copies import LostCopies
-from streamd.node.recovery.quorum_loss_recovery import AcceptedLoss
-from streamd.node.replicas.replica_set import Replicas
-from streamd.node.replicas.replica_trash import Trash
-from streamd.node.resources.disk_quota import MemoryRoom, StorageRoom
-from streamd.node.resources.log_retention import Stragglers
-from streamd.node.resources.stall_detector import Slowness
-from streamd.node.stream_groups.publish_forwarding import PublishRoutes
+from streamd.node.node_options import NodeOptions
+from streamd.node.ports import Done, NodeHealth, Peers, StreamHandle, Wires
+from streamd.node.replicas.local_groups import LocalGroups
+from streamd.node.store_opening import StoreOpening
 from streamd.node.stream_groups.stream_handle import LocalStream
-from streamd.node.timers import Timers
+from streamd.node.wiring import Base, NodeParts, wire
 from streamd.raft.messages import Message
-from streamd.store.blocks.block import OPEN_BLOCKS_MAX
 from streamd.store.disk import disk_error
-from streamd.types import META_UID, BatchLimits, NodeId, Uid
+from streamd.types import META_UID, NodeId, Uid
 
 
-class Node:
+class Links(NamedTuple):
+    """Links to the other nodes, and how many there should be."""
+
+    peers: Peers | None = None
+    expected_size: Callable[[], int] = lambda: 1
+    unreached: Callable[[], list[str]] = list
+
+
+class LocalNode:
     """Implements `ports.NodeHandle` and `ports.PeerHandler`.
 
-    Without an `env`, construct it inside a running event loop.
+    Without an `env`, construct it inside a running event loop. `on_fatal(err)`: the node can't go
+    on, and whoever runs it stops it.
     """
 
     def __init__(
         self,
-        *,
-        store_dir: str,
+        options: NodeOptions,
         wires: Wires,
-        server_id: str,
-        server_name: str,
-        sync: str | float = "always",
-        max_payload: int = 1024 * 1024,
-        memory_max: int = -1,
-        storage_max: int = -1,
+        *,
         env: NodeEnv | None = None,
-        ha_assets_max: int = 0,
-        unique_tag: str = "",
-        batch_limits: BatchLimits | None = None,
-        cluster_name: str = "",
-        tags: tuple[str, ...] = (),
-        accepts_loss: bool = False,
-        open_blocks_max: int = OPEN_BLOCKS_MAX,
-        files_reserved: int = 0,
-        log: Any = None,
-        on_fatal: Callable[[BaseException], None] | None = None,
+        log: LogSink | None = None,
+        on_fatal: Callable[[BaseException], None] = lambda err: None,
     ) -> None:
-        self.store_dir = store_dir
-        self.server_id = server_id
-        self.server_name: NodeId = server_name
-        self.memory_max = memory_max
-        self.storage_max = storage_max
-        self.unique_tag = unique_tag  # see placement.Cluster
-        self.open_blocks_max = open_blocks_max  # see store.block.OpenBlocks
-        self._files_reserved = files_reserved  # see Disk.reserve_files
-        self.ha_assets_max = ha_assets_max  # replicated streams placed here; 0: any number
-        self.batch_limits = batch_limits or BatchLimits()
-        self.sync = sync
-        self.cluster_name = cluster_name
-        self.is_clustered = bool(cluster_name)
-        self.tags = tags
-        # For this start: of what a single server has lost; of what a voter in doubt may have had.
-        self.accepts_loss = accepts_loss and not self.is_clustered
-        self.accepts_doubt = accepts_loss and self.is_clustered
-        self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
-        self.on_store_gone: Callable[[], None] = lambda: None  # see `store_is_gone`
-        self.on_meta_event: Callable[[str, dict[str, Any]], None] | None = None
-        self.identity: dict[str, Any] = {}  # see storedir; empty until the start
-        self.env: NodeEnv = env or SystemEnv()
-        self.max_payload = max_payload
-        self.log = log
-        self.wires = wires
-        self.leaders = Leaders(self.server_name, self.env.clock.monotonic_ms)
-        self.publish_routes = PublishRoutes(self)
-        self.catalog = Catalog(lambda pattern: self.meta.capturing(pattern))
-        self.peering = Peering(self)
-        self.damages = Damages(self)
-        self.scrubber = Scrubber(self)
-        self.stragglers = Stragglers(self)
-        self.timers = Timers(self.env.loop)
-        self.tails = Tails(self)
-        self.slowness = Slowness(self)
-        self.store_watch = StoreWatch(self)
-        self.trash = Trash(self)
-        self.amnesia = Amnesia(self)
-        self.accepted_loss = AcceptedLoss(self)
-        self.meta_member = MetaMember(self)
-        self.replicas = Replicas(self)
-        self.moves = Moves(self)
-        self.heirs = Heirs(self)
-        self.lost_copies = LostCopies(self)
-        self.sightings = Sightings(self)
-        self.config_changes = ConfigChanges(self)
-        self.removals = Removals(self)
-        self.has_requests: Callable[[], bool] = lambda: False  # see wait_for_requests
+        self._options = options
+        self._wires = wires
+        self._env: NodeEnv = env or SystemEnv()
+        self._log = NodeLog(log)
         self._on_fatal = on_fatal
-        self._expected_size: Callable[[], int] = lambda: 1
-        self._unreached: Callable[[], list[str]] = list
-        self._bootstrap_looks = 0
-        self._told_waiting = ""  # what was said last of the cluster that is not founded yet
+        self._life = NodeLife()
+        self.hooks = NodeHooks()
+        self.groups = LocalGroups()
+        self.leaders = Leaders(
+            options.server_name,
+            self._env.clock.monotonic_ms,
+            is_clustered=options.is_clustered,
+        )
+        self.catalog = Catalog(lambda pattern: self.groups.meta.capturing(pattern))
+        self._requests = PeerRequests(self._log)
+        self._links = Links()
         self._bootstrap: Bootstrap | None = None
-        self._is_running = False
-        self._is_stopping = False
+        self._log_thread: NodeThread
+        self._opening = StoreOpening(
+            options, self._env, self.groups, self._log, self._life, self.hooks
+        )
+        self.parts: NodeParts
         self._stop_waiters: list[Callable[[], None]] = []
 
-    # --- life -------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------
 
     def attach_peers(
         self,
@@ -157,9 +100,7 @@ class Node:
     ) -> None:
         """Join the links to other nodes; before `start`. `expected_size`: nodes with streams that
         are configured; `unreached`: those of the configured without a link."""
-        self.peering.peers = peers
-        self._expected_size = expected_size
-        self._unreached = unreached
+        self._links = Links(peers, expected_size, unreached)
 
     def start(self, done: Callable[[BaseException | None], None]) -> None:
         """Recover everything on disk. Raises ConfigError, CorruptionError, DiskError.
@@ -167,77 +108,80 @@ class Node:
         `done` is called when every stream that can be served is served (those that can't are in
         `failed`); in a cluster, as soon as this node can take part.
         """
-        env = self.env
-        self._disk = env.disk
-        self._disk.reserve_files(self._files_reserved)
-        when_unknown = store_directory.WhenUnknown.REFUSE
-        if self.is_clustered:
-            when_unknown = store_directory.WhenUnknown.BEGIN_ANEW
-        elif self.accepts_loss:
-            when_unknown = store_directory.WhenUnknown.KEEP
-        opened = store_directory.prepare(self.store_dir, self._disk, when_unknown=when_unknown)
-        self.root, self._lock, self.identity = opened.root, opened.lock, opened.identity
-        for path in opened.foreign:
-            self.warn("a file that is none of this server's is left alone", path=path)
-        for text in opened.faults:
-            self.damages.on_found_at_start(text)
-        if self.is_clustered:
-            ownership.check_name(self)
-        else:
-            self.accepted_loss.begin()
-        self.room = StorageRoom(
-            self._disk,
-            self.root,
-            storage_max=self.storage_max,
-            used=self.storage_bytes,
-            unwritten=lambda: sum(h.store.unwritten_bytes for h in self.replicas if h.is_file),
-        )
-        self.memory_room = MemoryRoom(memory_max=self.memory_max, used=self.memory_bytes)
-        self._log_thread = env.make_thread("log")
-        self.block_thread = env.make_thread("block")
-        self.wal, self.is_log_lost = ownership.open_log(self, self._log_thread, self._on_log_error)
-        self.memory_log = MemoryLog(env.loop.call_soon)
-        self.due_turns = DueTurns()
-        self.rafts = Rafts(self)
-        self.publish_routes.relay.begin(self.rafts.next_nonce())
-        self._is_running = True
-        self.wal.on_crowded = self.stragglers.look
-        self.timers.again("stragglers", limits.STRAGGLER_CHECK_S, self.stragglers.look)
-        tell_room = partial(self.room.tell, warn=self.warn, info=self.info)
-        self.timers.again("room", limits.ROOM_CHECK_S, tell_room)
-        tell_clock = partial(ClockWatch(env.clock).look, self.warn)
-        self.timers.again("clock", limits.ROOM_CHECK_S, tell_clock)
-        self.slowness.start()
-        self.store_watch.start(self._lock)
-        self.scrubber.start()
-        self.damages.start()
-        self.tails.begin()
-        if not self.is_clustered:
-            ownership.check_kind(self)
-            self.meta_member.start()
-            self.meta_member.when_ready(partial(self._meta_recovered, done))
+        store = self._opening.open(on_log_error=self._on_log_error, on_put_back=self._on_put_back)
+        self._log_thread = store.log_thread
+        self.parts = parts = wire(self._base(), store)
+        self.leaders.watch(self.hooks.on_leaders)
+        context = parts.context
+        self._life.is_running = True
+        self._life.give_up = self._give_up
+        context.identity.on_failed = self._on_identity_failed
+        parts.cluster.news.on_changed = self._on_leader_news
+        self._start_watches(parts)
+        if context.is_clustered:
+            self._start_clustered(parts, done)
             return
-        assert self.peering.peers is not None, "a clustered node needs its peers first"
-        self.removals.check_directory()
-        ownership.check_kind(self)
-        self._bootstrap = Bootstrap(
-            name=self.server_name,
-            identity=self.identity,
-            expected_size=lambda: self._expected_size(),
-            peers=self.peering.peers,
-            random_id=lambda: self._disk.random_bytes(16).hex(),
-            save=self.save_identity,
-            on_decided=self._cluster_decided,
+        ownership.check_kind(context.identity, context.wal, context.root, is_clustered=False)
+        parts.meta.member.start()
+        parts.meta.member.when_ready(partial(self._meta_recovered, done))
+
+    def _base(self) -> Base:
+        return Base(
+            self.groups,
+            self.leaders,
+            self.catalog,
+            self._requests,
+            self._wires,
+            self._links.peers,
+            self._opening.lock,
+            view=partial(ClusterView.seen_by, self),
+            on_store_gone=self._on_store_gone,
         )
-        if self._bootstrap.is_decided:
-            self.meta_member.start()
+
+    def _start_watches(self, parts: NodeParts) -> None:
+        """Start what watches the log, the disk and the files, again and again."""
+        context, log = parts.context, self._log
+        timers = context.timers
+        context.wal.on_crowded = parts.log_retention.check
+        timers.again("stragglers", limits.STRAGGLER_CHECK_S, parts.log_retention.check)
+        report_room = partial(parts.quotas.storage.report, warn=log.warn, info=log.info)
+        timers.again("room", limits.ROOM_CHECK_S, report_room)
+        check_clock = partial(ClockWatch(context.env.clock).check, log.warn)
+        timers.again("clock", limits.ROOM_CHECK_S, check_clock)
+        parts.stall.start()
+        parts.integrity.store_watch.start()
+        parts.integrity.scrubber.start()
+        parts.integrity.corruption.start()
+        parts.integrity.discarded.start()
+
+    def _start_clustered(
+        self, parts: NodeParts, done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Start what a node of a cluster does besides, and let it found or join one."""
+        context, links, cluster = parts.context, self._links, parts.cluster
+        assert links.peers is not None, "a clustered node needs its peers first"
+        check_directory(context.identity, context.name, context.root)
+        ownership.check_kind(context.identity, context.wal, context.root, is_clustered=True)
+        self._bootstrap = bootstrap = Bootstrap(
+            name=context.name,
+            identity=context.identity.facts,
+            expected_size=links.expected_size,
+            peers=links.peers,
+            random_id=lambda: context.env.disk.random_bytes(16).hex(),
+            save=context.identity.save,
+            on_decided=self._on_cluster_decided,
+        )
+        self._requests.calls["bootstrap"] = bootstrap.serve
+        cluster.peering.judge_by(bootstrap, cluster.removal)
+        if bootstrap.is_decided:
+            parts.meta.member.start()
         else:
-            self._look_at_bootstrap()
-        self.trash.empty_all()
-        self.timers.again("facts", limits.FACTS_EVERY_S, self.peering.tell_facts)
-        self.timers.again("members", limits.PLACEMENT_EVERY_S, self.moves.look)
-        self.heirs.begin()
-        env.loop.call_soon(done, None)
+            BootstrapRetry(context, bootstrap, links.unreached).check()
+        parts.replicas.trash.empty_all()
+        context.timers.again("facts", limits.FACTS_EVERY_S, cluster.facts.send_all)
+        context.timers.again("members", limits.PLACEMENT_EVERY_S, self._check_members)
+        parts.recovery.forced_election.start()
+        context.env.loop.call_soon(done, None)
 
     async def started(self) -> None:
         """`start`, awaited."""
@@ -247,55 +191,53 @@ class Node:
         if results[0] is not None:
             raise results[0]
 
-    def save_identity(self) -> bool:
-        """Make what this node knows of itself what the next start finds. False: that failed, and
-        the node is at its end. From here on it logs nothing either, hence promises nothing: the
-        next start finds no more than what goes with the identity of before."""
-        try:
-            store_directory.save_identity(self.root, self._disk, self.identity)
-        except OSError as err:
-            if not self._is_running:
-                raise
-            self.error("node.json can't be written", reason=str(err))
-            self.wal.refuse(disk_error("writing node.json", self.root, err))
-            self.give_up(err)
-            return False
-        return True
-
     def _meta_recovered(self, done: Callable[[BaseException | None], None]) -> None:
-        group = self.meta_member.group
+        group = self.groups.meta_group
         if group is None or group.failure:
             reason = group.failure if group is not None else "not running"
             done(CorruptionError(f"meta group: {reason}"))
             return
-        if self.accepts_loss:
-            self.accepted_loss.settle(partial(self._open_streams, done))
+        open_streams = partial(self._open_streams, done)
+        if self.parts.context.accepts_loss:
+            self.parts.recovery.quorum_loss.adopt_streams(open_streams)
         else:
-            self._open_streams(done)
+            open_streams()
 
     def _open_streams(self, done: Callable[[BaseException | None], None]) -> None:
-        self.meta_member.follow()
-        if not self.accepts_loss:  # else some of them are known again by now, see there
-            self.replicas.leftovers.look()
+        parts = self.parts
+        accepts_loss, trash = parts.context.accepts_loss, parts.replicas.trash
+        parts.meta.member.follow()
+        if not accepts_loss:  # else some of them are known again by now, see there
+            parts.replicas.orphans.check()
         assets = sorted(self.meta.streams_by_name.values(), key=lambda asset: asset.uid)
         known = {asset.uid for asset in assets}
 
         def ready() -> None:
             try:
-                self.trash.take_orphans(known)
-                self.trash.empty_all()
+                trash.take_orphans(known)
+                trash.empty_all()
             except OSError as err:  # told, or whoever waits for this start waits for ever
-                done(disk_error("looking for what is left", self.root, err))
+                done(disk_error("looking for what is left", parts.context.root, err))
             else:
                 done(None)
 
         def opened() -> None:
-            if self.accepts_loss:
-                self.accepted_loss.finish(ready)
+            if accepts_loss:
+                parts.recovery.quorum_loss.finish(ready)
             else:
                 ready()
 
-        self.replicas.open_all(assets, opened)
+        parts.replicas.replicas.open_all(assets, opened)
+
+    def _on_cluster_decided(self, is_uncertain: bool) -> None:
+        identity = self.parts.context.identity
+        text = "cluster joined" if is_uncertain else "cluster founded"
+        self._log.info(text, id=identity.cluster_id)
+        self.parts.meta.member.start()
+        founders = [] if is_uncertain else list(identity.voters)
+        self.parts.cluster.peering.renew_hello(founders)
+
+    # --- stop -------------------------------------------------------------------------------
 
     def stop(self, done: Callable[[], None], groups_left: Callable[[], None] | None = None) -> None:
         """Hand leaderships over, stop every group (each may take a last snapshot), then the log
@@ -303,27 +245,27 @@ class Node:
 
         `groups_left` is called before the snapshots, when clients have been told: connections may
         be closed from then on."""
-        if groups_left is not None and (self._is_stopping or not self._is_running):
+        life = self._life
+        if groups_left is not None and (life.is_stopping or not life.is_running):
             groups_left()
-        if not self._is_running:
+        if not life.is_running:
             done()
             return
         self._stop_waiters.append(done)
-        if self._is_stopping:
+        if life.is_stopping:
             return
-        self._is_stopping = True
-        self.timers.stop()
-        self.scrubber.stop()
-        HandOver(self, partial(self._stop_groups, groups_left)).begin()
-
-    @property
-    def is_running(self) -> bool:
-        """True from when the log is open until the last file is closed."""
-        return self._is_running
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._is_stopping
+        life.is_stopping = True
+        parts = self.parts
+        parts.context.timers.stop()
+        parts.integrity.scrubber.stop()
+        LeadershipTransfer(
+            parts.context,
+            self.groups,
+            self.leaders,
+            parts.cluster.reconfiguration,
+            parts.cluster.forwarding,
+            partial(self._stop_groups, groups_left),
+        ).begin()
 
     async def stopped(self, groups_left: Callable[[], None] | None = None) -> None:
         """`stop`, awaited."""
@@ -332,262 +274,262 @@ class Node:
         await event.wait()
 
     def _stop_groups(self, groups_left: Callable[[], None] | None) -> None:
-        def meta_stopped() -> None:
-            self.replicas.close_stores()
-            self.wal.close()
-            self.block_thread.close()
-            self._log_thread.close()
-            self._disk.unlock(self._lock)
-            self._disk.reserve_files(0)
-            self._is_running = False
-            waiters, self._stop_waiters = self._stop_waiters, []
-            for done in waiters:
-                done()
-
-        self.publish_routes.close()
-        self.replicas.stop_all(lambda: self.meta_member.stop(meta_stopped))
+        parts = self.parts
+        parts.cluster.forwarding.close()
+        parts.replicas.replicas.stop_all(lambda: parts.meta.member.stop(self._close))
         if groups_left is not None:
-            loop = self.env.loop
+            loop = self._env.loop
             loop.call_soon(loop.call_soon, groups_left)  # behind the last turns
 
-    # --- which cluster ----------------------------------------------------------------------
-
-    def _look_at_bootstrap(self) -> None:
-        assert self._bootstrap is not None
-        if self._bootstrap.is_decided:
-            return
-        self._bootstrap.look()
-        if not self._bootstrap.is_decided:
-            self._tell_waiting(self._bootstrap.waits_for())
-            self.timers.later("bootstrap", limits.BOOTSTRAP_RETRY_S, self._look_at_bootstrap)
-
-    def _tell_waiting(self, what: str) -> None:
-        """Say what the cluster waits for before it is founded: after a moment, and on a change."""
-        self._bootstrap_looks += 1
-        unreached = " ".join(self._unreached())
-        if self._bootstrap_looks < limits.BOOTSTRAP_TOLD_LOOKS:
-            return
-        if f"{what} {unreached}" == self._told_waiting:
-            return
-        self._told_waiting = f"{what} {unreached}"
-        facts = {"unreached": unreached} if unreached else {}
-        self.warn(f"JetStream cluster is not founded yet: waiting for {what}", **facts)
-
-    def _cluster_decided(self, is_uncertain: bool) -> None:
-        self.info("cluster joined" if is_uncertain else "cluster founded", id=self.cluster_id)
-        self.meta_member.start()
-        self.peering.renew_hello([] if is_uncertain else self.identity["voters"])
+    def _close(self) -> None:
+        """Close log, threads and directory, in this order: all groups have stopped."""
+        context, disk = self.parts.context, self._env.disk
+        self.parts.replicas.replicas.close_stores()
+        context.wal.close()
+        context.block_thread.close()
+        self._log_thread.close()
+        disk.unlock(self._opening.lock)
+        disk.reserve_files(0)
+        self._life.is_running = False
+        waiters, self._stop_waiters = self._stop_waiters, []
+        for done in waiters:
+            done()
 
     @property
-    def cluster_id(self) -> str:
-        return str(self.identity.get("cluster_id", ""))
+    def is_running(self) -> bool:
+        """True from when the log is open until the last file is closed."""
+        return self._life.is_running
 
-    # --- groups and their leaders -----------------------------------------------------------
+    @property
+    def is_stopping(self) -> bool:
+        return self._life.is_stopping
+
+    # --- ports.NodeHandle: the node ---------------------------------------------------------
+
+    @property
+    def server_id(self) -> str:
+        return self._options.server_id
+
+    @property
+    def server_name(self) -> NodeId:
+        return self._options.server_name
+
+    @property
+    def store_dir(self) -> str:
+        return self._options.store_dir
+
+    @property
+    def memory_max(self) -> int:
+        return self._options.memory_max
+
+    @property
+    def storage_max(self) -> int:
+        return self._options.storage_max
+
+    @property
+    def is_clustered(self) -> bool:
+        return self._options.is_clustered
+
+    @property
+    def cluster_name(self) -> str:
+        return self._options.cluster_name
+
+    @property
+    def health(self) -> NodeHealth:
+        return self.parts.health
+
+    def is_short_of_files(self) -> bool:
+        return bool(self._env.disk.is_short_of_files())
+
+    def memory_bytes(self) -> int:
+        return self.groups.stored_bytes(is_file=False)
+
+    def storage_bytes(self) -> int:
+        return self.groups.stored_bytes(is_file=True)
+
+    def wait_for_requests(self, has_any: Callable[[], bool]) -> None:
+        self.hooks.has_requests = has_any
+
+    # --- ports.NodeHandle: groups and their leaders -----------------------------------------
 
     @property
     def meta(self) -> MetaMachine:
-        return self.meta_member.machine
+        return self.groups.meta
 
     @property
     def failed(self) -> dict[str, str]:
-        return self.replicas.failures.by_name()
-
-    def propose_meta(self, command: list[Any], done: Done) -> None:
-        self.meta_member.propose(command, done)
+        return self.parts.integrity.failed.by_name()
 
     @property
     def peers(self) -> Peers | None:
-        return self.peering.peers
+        return self._links.peers
 
     @property
     def node_facts(self) -> dict[NodeId, dict[str, Any]]:
-        return self.peering.node_facts
+        return self.parts.cluster.facts.by_node
 
     @property
     def meta_leader(self) -> NodeId:
-        return self.leaders.leader_of(META_UID) if self.is_clustered else self.server_name
+        return self.leaders.leader_of(META_UID)
 
     @property
     def is_meta_leader(self) -> bool:
-        group = self.meta_member.group
-        return group is not None and group.is_ready
+        return self.groups.is_meta_leader
 
     def leader_of(self, uid: Uid) -> NodeId:
-        return self.leaders.leader_of(uid) if self.is_clustered else self.server_name
-
-    def removal_obstacle(self, name: NodeId) -> str:
-        return self.removals.obstacle(name)
+        return self.leaders.leader_of(uid)
 
     def watch_leaders(self, on_change: Callable[[], None]) -> None:
-        self.leaders.watch(on_change)
+        self.hooks.leader_watchers.append(on_change)
+
+    def propose_meta(self, command: list[Any], done: Done) -> None:
+        self.parts.meta.proposals.propose(command, done)
+
+    def removal_obstacle(self, name: NodeId) -> str:
+        return self.parts.cluster.removal.obstacle(name)
 
     def replica(self, uid: Uid) -> LocalStream | None:
-        return self.replicas.get(uid)
+        return self.groups.get(uid)
 
-    def monitor_of(self, uid: Uid) -> Monitor | None:
-        """The monitor of this node's member of a group."""
-        if uid == META_UID:
-            return self.meta_member.monitor
-        replica = self.replicas.get(uid)
-        return replica.monitor if replica is not None else None
-
-    def group_of(self, uid: Uid) -> Group | None:
-        """This node's member of a group."""
-        if uid == META_UID:
-            return self.meta_member.group
-        replica = self.replicas.get(uid)
-        return replica.group if replica is not None else None
+    def waiting_count(self, uid: Uid) -> int | None:
+        monitor = self.groups.monitor_of(uid)
+        return monitor.waiting_count if monitor is not None else None
 
     def group_info(self, uid: Uid) -> dict[str, Any] | None:
-        return group_info(self, uid)
+        return self.parts.infos.of(uid, self.parts.replicas.roles.led_since_ns(uid))
 
     def step_down(self, uid: Uid, preferred: NodeId, done: Done) -> None:
-        monitor = self.monitor_of(uid)
-        if monitor is None:
-            done(errors.CLUSTER_NOT_LEADER())
-        else:
-            monitor.post(inbox.StepDown(preferred, done))
+        self.groups.step_down(uid, preferred, done)
 
     def wait_configured(
         self, uid: Uid, meta_index: int, done: Done, timeout_ms: int = 5000
     ) -> None:
-        self.config_changes.wait(uid, meta_index, done, timeout_ms)
+        self.parts.cluster.propagation.wait(uid, meta_index, done, timeout_ms)
 
-    def wait_for_requests(self, has_any: Callable[[], bool]) -> None:
-        self.has_requests = has_any
-
-    def on_call_prefix(self, prefix: str, serve: Callable[..., None]) -> None:
-        self.peering.call_prefixes[prefix] = serve
-
-    def on_note_prefix(self, prefix: str, take: Callable[..., None]) -> None:
-        self.peering.note_prefixes[prefix] = take
-
-    # --- ports.PeerHandler ------------------------------------------------------------------
-
-    def hello(self) -> dict[str, Any]:
-        return self.peering.hello()
-
-    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
-        if not self._is_running:
-            raise ConfigError("this node has not started")
-        if not hello:
-            return  # a server without JetStream: it is no member of anything
-        assert self._bootstrap is not None
-        self._bootstrap.check(node_id, hello)
-        self.removals.check(node_id, hello)
-        self.sightings.check(node_id, hello)
-        self._bootstrap.on_peer_up(node_id, hello)
-        self.peering.on_up(node_id, hello)
-
-    def on_hello_renewed(self, node_id: NodeId, hello: dict[str, Any]) -> None:
-        """A node that was in no cluster when we met is in one now."""
-        assert self._bootstrap is not None
-        try:
-            self._bootstrap.check(node_id, hello)
-            self.removals.check(node_id, hello)
-        except ConfigError as err:
-            self.error("peer refused", peer=node_id, reason=str(err))
-            return
-        self.peering.know(node_id, hello)
-        self._bootstrap.on_peer_up(node_id, hello)
-        self.peering.introduce_to(node_id)
-
-    def on_peer_down(self, node_id: NodeId) -> None:
-        if self._bootstrap is not None:
-            self._bootstrap.on_peer_down(node_id)
-        self.peering.on_down(node_id)
-
-    def on_raft(self, sender: NodeId, uid: Uid, messages: list[Message]) -> None:
-        monitor = self.monitor_of(uid)
-        if monitor is not None:
-            for message in messages:
-                monitor.post(inbox.Step(sender, message))
-        else:
-            self.replicas.hold(sender, uid, messages)
-
-    def on_call(
-        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
-    ) -> None:
-        if method == "bootstrap" and self._bootstrap is not None:
-            answer(self._bootstrap.on_call(args))
-        else:
-            self.peering.on_call(sender, method, args, answer)
-
-    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
-        self.peering.on_note(sender, kind, args)
-
-    # --- streams, see ports.NodeHandle ------------------------------------------------------
+    # --- ports.NodeHandle: streams ----------------------------------------------------------
 
     @property
     def topology_version(self) -> int:
         return self.catalog.topology_version
 
-    def stream(self, name: str) -> Any:
+    def stream(self, name: str) -> StreamHandle | None:
         return self.catalog.stream(name)
 
-    def streams(self) -> list[Any]:
+    def streams(self) -> Sequence[StreamHandle]:
         return self.catalog.streams()
 
-    def streams_for(self, subject: bytes) -> tuple[Any, ...]:
+    def streams_for(self, subject: bytes) -> tuple[StreamHandle, ...]:
         return self.catalog.streams_for(subject)
 
-    def streams_under(self, prefix: bytes) -> tuple[Any, ...] | None:
+    def streams_under(self, prefix: bytes) -> tuple[StreamHandle, ...] | None:
         return self.catalog.streams_under(prefix)
 
-    def is_short_of_files(self) -> bool:
-        return bool(self._disk.is_short_of_files())
+    def watch_streams(self, on_change: Callable[[], None]) -> None:
+        self.catalog.watch(on_change)
 
-    def memory_bytes(self) -> int:
-        return sum(h.machine.index.bytes for h in self.replicas if not h.is_file)
+    # --- ports.PeerHandler ------------------------------------------------------------------
 
-    def storage_bytes(self) -> int:
-        return sum(h.machine.index.bytes for h in self.replicas if h.is_file)
+    def on_call_prefix(self, prefix: str, serve: Callable[..., None]) -> None:
+        self._requests.call_prefixes[prefix] = serve
 
-    # --- faults, and the server's log -------------------------------------------------------
+    def on_note_prefix(self, prefix: str, take: Callable[..., None]) -> None:
+        self._requests.note_prefixes[prefix] = take
+
+    def hello(self) -> dict[str, Any]:
+        return self.parts.cluster.peering.hello()
+
+    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+        if not self._life.is_running:
+            raise ConfigError("this node has not started")
+        self.parts.cluster.peering.on_peer_up(node_id, hello)
+
+    def on_peer_down(self, node_id: NodeId) -> None:
+        self.parts.cluster.peering.on_peer_down(node_id)
+
+    def on_raft(self, sender: NodeId, uid: Uid, messages: list[Message]) -> None:
+        monitor = self.groups.monitor_of(uid)
+        if monitor is not None:
+            for message in messages:
+                monitor.post(inbox.Step(sender, message))
+        else:
+            self.parts.replicas.opener.hold(sender, uid, messages)
+
+    def on_call(
+        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
+    ) -> None:
+        self._requests.on_call(sender, method, args, answer)
+
+    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+        self._requests.on_note(sender, kind, args)
+
+    # --- membership -------------------------------------------------------------------------
+
+    def _on_leader_news(self, uid: Uid) -> None:
+        """Follow another node's word on who leads a group."""
+        if uid == META_UID:
+            self._check_members()
+        else:
+            self.parts.cluster.propagation.resolve(uid)
+
+    def _check_members(self) -> None:
+        """Carry on with changes of membership that are not finished."""
+        cluster = self.parts.cluster
+        self.parts.replicas.removal.check()
+        cluster.reconfiguration.carry_on(META_UID)
+        if self.groups.is_meta_leader:
+            cluster.replacement.check()
+        cluster.reconfiguration.check_all()
+
+    # --- faults -----------------------------------------------------------------------------
 
     def _on_log_error(self, err: BaseException) -> None:
-        """The log failed: nothing can be promised any more, so every group stops (I10)."""
-        if self.store_watch.is_gone():
+        """Stop every group with a log: the log failed, so nothing can be promised (I10)."""
+        if self.parts.integrity.store_watch.is_gone():
             return  # which has stopped them all
-        for handle in list(self.replicas):
-            if handle.is_file:
-                self.replicas.fail(handle.uid, handle.name, err)
-        self.give_up(err)
+        for replica in self.groups:
+            if replica.is_file:
+                self.parts.replicas.replicas.fail(replica.uid, replica.name, err)
+        self._give_up(err)
 
-    def store_is_gone(self, err: DiskError) -> None:
-        """The store directory was removed, or another took its place. Nothing is acked from here
-        on, and nothing is written by name: who finds half a directory would take it for this one.
-        The process goes on, to say so; leaderships go to nodes that have their data."""
-        self.wal.refuse(err)
-        self._disk.abandon()
-        self.timers.stop()
-        self.scrubber.stop()
-        self.error(
+    def _on_identity_failed(self, err: OSError) -> None:
+        """End a node that can't save what it knows of itself. From here on it logs nothing either,
+        hence promises nothing: the next start finds no more than what goes with the identity of
+        before."""
+        if not self._life.is_running:
+            raise err
+        context = self.parts.context
+        self._log.error("node.json can't be written", reason=str(err))
+        context.wal.refuse(disk_error("writing node.json", context.root, err))
+        self._give_up(err)
+
+    def _on_put_back(self, err: DiskError) -> None:
+        """End a node whose data is an older copy: it promises nothing before it starts again."""
+        self.parts.context.wal.refuse(err)
+        self._give_up(err)
+
+    def _on_store_gone(self, err: DiskError) -> None:
+        """End every group: the store directory was removed, or another took its place.
+
+        Nothing is acked from here on, and nothing is written by name: a start that finds half a
+        directory would take it for this one. The process goes on, to say so; leaderships go to
+        nodes that have their data.
+        """
+        parts = self.parts
+        parts.context.wal.refuse(err)
+        self._env.disk.abandon()
+        parts.context.timers.stop()
+        parts.integrity.scrubber.stop()
+        self._log.error(
             "the store directory is gone: nothing is stored or acked here any more",
             reason=str(err),
             advice="bring it back (is its volume mounted?) and restart this server; without it "
             "the next start begins with nothing, in a cluster with what the others have",
         )
-        self.replicas.end_all(err)
-        self.meta_member.end(err)
-        self.on_store_gone()
+        parts.replicas.replicas.end_all(err)
+        parts.meta.member.end(err)
+        self.hooks.on_store_gone()
 
-    def give_up(self, err: BaseException) -> None:
-        """This node can't go on: whoever runs it stops it."""
-        if self.store_watch.is_gone():
-            return  # that is why, and known by now
-        if self._on_fatal is not None:
+    def _give_up(self, err: BaseException) -> None:
+        """Tell whoever runs this node that it can't go on."""
+        if not self.parts.integrity.store_watch.is_gone():  # else that is why, and known by now
             self._on_fatal(err)
-
-    def info(self, text: str, **facts: Any) -> None:
-        """Write to the server's log, if there is one; so do the next two."""
-        if self.log is not None:
-            self.log.info(text, **facts)
-
-    def warn(self, text: str, **facts: Any) -> None:
-        if self.log is not None:
-            self.log.warning(text, **facts)
-
-    def error(self, text: str, **facts: Any) -> None:
-        if self.log is not None:
-            self.log.error(text, **facts)

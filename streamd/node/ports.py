@@ -1,4 +1,4 @@
-"""What a node shows to the rooms above it, and what it asks of them, as Protocols.
+"""Ports of a node: Protocols of what it shows to the rooms above it, and what it asks of them.
 
 Upward talk is a value or one of these; `node` never imports `net` or `api`.
 """
@@ -6,25 +6,18 @@ Upward talk is a value or one of these; `node` never imports `net` or `api`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from streamd.errors import CorruptionError
 from streamd.machine.asset_configs import StreamConfig
-from streamd.machine.meta import MetaMachine
+from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.streams.stream import StreamMachine
+from streamd.node.clock import Clock as Clock
 from streamd.raft.messages import Message
 from streamd.types import Msg, NodeId, Seq, StoredMsg, Uid
 
 Done = Callable[[Any], None]
 """Called once, on the event loop, with the command's outcome (a value or a JsError)."""
-
-
-class Clock(Protocol):
-    def now_ns(self) -> int:
-        """Wall clock, ns since the epoch."""
-
-    def monotonic_ms(self) -> int:
-        """Never goes back; only differences mean anything."""
 
 
 class Peers(Protocol):
@@ -58,13 +51,13 @@ class Peers(Protocol):
 
 
 class PeerHandler(Protocol):
-    """What a node does with what other nodes send; called on the event loop."""
+    """Receiver of what other nodes send; called on the event loop."""
 
     def hello(self) -> dict[str, Any]:
-        """What the other side of a new link is told."""
+        """Return what the other side of a new link is told."""
 
     def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
-        """A link is up. Raises ConfigError if that node must not be talked to."""
+        """Take in a node whose link is up. Raises ConfigError if it must not be talked to."""
 
     def on_peer_down(self, node_id: NodeId) -> None: ...
 
@@ -79,14 +72,15 @@ class PeerHandler(Protocol):
 
 
 class PublishSink(Protocol):
-    """Who published and waits for acks: a client connection, or the server itself."""
+    """Publisher that waits for acks: a client connection, or the server itself."""
 
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
         """`outcomes[i]` answers `replies[i]` (see commands.STORE); an empty reply wants none."""
 
 
 class DeliverSink(Protocol):
-    """Where a consumer's messages go: what a deliver subject or a pull's inbox leads to now."""
+    """Destination of a consumer's messages: what a deliver subject or a pull's inbox leads to
+    now."""
 
     def deliver(self, batch: list[tuple[bytes, bytes, bytes, bytes]]) -> None:
         """Send messages: (subject, ack reply, headers, payload), in order."""
@@ -137,7 +131,7 @@ class Wires(Protocol):
 
 
 class StreamHandle(Protocol):
-    """One stream of this node, for net and api. Present exactly while the stream exists."""
+    """Handle of a stream, for net and api. Present exactly while the stream exists."""
 
     @property
     def uid(self) -> Uid: ...
@@ -153,7 +147,14 @@ class StreamHandle(Protocol):
         """True if this node leads the stream; only then are `machine` and reads to be had."""
 
     @property
+    def is_expected(self) -> bool:
+        """True if somebody leads the stream, or will in a moment."""
+
+    @property
     def config(self) -> StreamConfig: ...
+
+    def captures(self, subject: bytes) -> bool:
+        """True if a publish on `subject` belongs in this stream."""
 
     def takes_acks(self, name: str) -> bool:
         """False if surely nobody listens for acks: there is no such consumer, or it wants none."""
@@ -181,7 +182,7 @@ class StreamHandle(Protocol):
         with None if one of them is there and can't be read."""
 
     def damaged(self, err: CorruptionError) -> None:
-        """Looking into `machine` met a block that can't be read, or lacks what it should hold."""
+        """Report a block, met through `machine`, that can't be read, or lacks something."""
 
     def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
         """A `MSG.NEXT` request; False if there is no such consumer (caller answers 503)."""
@@ -193,8 +194,8 @@ class StreamHandle(Protocol):
         unparsable ones are ignored."""
 
     def flow_reply(self, consumer: str, subject: bytes, headers: bytes = b"") -> None:
-        """The client answered a flow-control request: a message on `$JS.FC.<s>.<c>.<id>`. Its
-        headers may ack."""
+        """Take a client's answer to a flow-control request: a message on `$JS.FC.<s>.<c>.<id>`.
+        Its headers may ack."""
 
     def consumer_view(self, consumer: str) -> ConsumerView | None:
         """Leader-side facts about a consumer that its replicated state does not hold."""
@@ -216,7 +217,7 @@ class ConsumerView(Protocol):
 
     @property
     def pinned_id(self) -> str:
-        """Of the client that has a pinned consumer for itself; empty: nobody."""
+        """Id of the client that has a pinned consumer for itself; empty: nobody."""
 
     @property
     def pinned_ns(self) -> int: ...
@@ -225,17 +226,63 @@ class ConsumerView(Protocol):
         """Take the pin from its client; False if there was none. A later barrier sees it done."""
 
 
+class LogWaits(NamedTuple):
+    """Waits of the log for the disk, of one append a second."""
+
+    now_s: float  # how long one waits by now; 0: none does
+    waited: int  # appends that waited, since the start
+    total_ns: int
+    longest_ns: int
+
+
+class NodeHealth(Protocol):
+    """Health of a node, for the monitoring endpoint."""
+
+    @property
+    def store_fault(self) -> str:
+        """Reason why nothing is stored here any more; empty: the store directory is there."""
+
+    def log_waits(self) -> LogWaits:
+        """Return how long appends to the log have waited for the disk."""
+
+    def damage_reasons(self) -> dict[Uid, str]:
+        """Return why copies of streams are damaged here; what is left of them is served."""
+
+    def lost_copy_reason(self, asset: StreamAsset) -> str:
+        """Return why a stream whose only copy is here is not served, or not all of it, and what to
+        do about that; "": it is."""
+
+    def discarded_reasons(self) -> dict[str, str]:
+        """Return, by stream, what was acknowledged, or may have been, and is only kept aside."""
+
+    def counts(self) -> dict[str, int]:
+        """Return what was found wrong with this node's copies since its start, and how much was
+        read to find out."""
+
+
 class NodeHandle(Protocol):
     """The node, for net, api and the monitoring endpoint."""
 
     @property
+    def health(self) -> NodeHealth: ...
+
+    @property
     def meta(self) -> MetaMachine: ...
 
-    server_id: str
-    server_name: str
-    store_dir: str
-    memory_max: int
-    storage_max: int
+    @property
+    def server_id(self) -> str: ...
+
+    @property
+    def server_name(self) -> NodeId: ...
+
+    @property
+    def store_dir(self) -> str: ...
+
+    @property
+    def memory_max(self) -> int: ...
+
+    @property
+    def storage_max(self) -> int: ...
 
     @property
     def failed(self) -> dict[str, str]:
@@ -252,7 +299,7 @@ class NodeHandle(Protocol):
         """The stream, wherever it is led (`is_local`); None: there is none of that name."""
 
     def streams(self) -> Sequence[StreamHandle]:
-        """All streams, sorted by name."""
+        """Return all streams, sorted by name."""
 
     def streams_for(self, subject: bytes) -> tuple[StreamHandle, ...]:
         """Streams that capture `subject`; the caller caches it until `topology_version` changes."""
@@ -265,12 +312,16 @@ class NodeHandle(Protocol):
     def topology_version(self) -> int:
         """Another number whenever anything about streams has changed."""
 
-    is_clustered: bool
-    cluster_name: str
+    @property
+    def is_clustered(self) -> bool:
+        """True for a node of a cluster, false for a single server."""
+
+    @property
+    def cluster_name(self) -> str: ...
 
     @property
     def node_facts(self) -> dict[NodeId, dict[str, Any]]:
-        """What is known of each node, this one included: tags, limits, what it holds."""
+        """Facts about each node, this one included: tags, limits, what it holds."""
 
     @property
     def peers(self) -> Peers | None: ...
@@ -295,6 +346,12 @@ class NodeHandle(Protocol):
     def watch_leaders(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` whenever a leader that is known here changes."""
 
+    def watch_streams(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` whenever anything about streams has changed."""
+
+    def waiting_count(self, uid: Uid) -> int | None:
+        """Messages that wait for the turn of this node's member of a group; None: it has none."""
+
     def group_info(self, uid: Uid) -> dict[str, Any] | None:
         """Facts about this node's member of a group; None if it has none."""
 
@@ -314,11 +371,11 @@ class NodeHandle(Protocol):
         """A node that stops waits while there are any, within bounds: other nodes serve them."""
 
     def on_call_prefix(self, prefix: str, serve: Callable[..., None]) -> None:
-        """Have calls of other nodes whose method starts so served: (sender, method, args,
-        answer)."""
+        """Serve calls of other nodes whose method starts so by `serve(sender, method, args,
+        answer)`."""
 
     def on_note_prefix(self, prefix: str, take: Callable[..., None]) -> None:
-        """Have notes of other nodes whose kind starts so taken: (sender, kind, args)."""
+        """Take notes of other nodes whose kind starts so by `take(sender, kind, args)`."""
 
     def memory_bytes(self) -> int: ...
 

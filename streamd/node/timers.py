@@ -1,19 +1,18 @@
-"""What a node does in a while, or again and again, until it stops."""
+"""Timers of a node: callbacks that run once or again and again, until the node stops."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from streamd.node.groups.monitor import Loop
+from streamd.node.groups.monitor import Loop, Timer
 
 
 class Timers:
-    """One node's, by name: of each name the last one set is the one that `stop` cancels."""
+    """Timers of one node by name. `stop` cancels the one that was set last under each name."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._timers: dict[str, Any] = {}
+        self._timers: dict[str, Timer] = {}
         self._is_stopped = False
 
     def later(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
@@ -31,6 +30,7 @@ class Timers:
         self.later(name, every_s, fire)
 
     def stop(self) -> None:
+        """Cancel all timers; nothing is called any more."""
         self._is_stopped = True
         for timer in self._timers.values():
             timer.cancel()

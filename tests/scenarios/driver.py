@@ -242,8 +242,8 @@ class Cluster(Nodes):
             machine = self.machine(name, stream)
             consumers = {each.name: each.to_state() for each in machine.consumers.values()}
             kept.append((machine.state(), consumers, self.read(name, stream)))
-            assert self.node(name).meta_member.group is not None
-            self.checkers.check_equal(name, self.node(name).group_of(uid))  # type: ignore[arg-type]
+            assert self.node(name).groups.meta_group is not None
+            self.checkers.check_equal(name, self.node(name).groups.group_of(uid))  # type: ignore[arg-type]
         for name, one in zip(peers, kept, strict=True):
             text = f"{name} and {peers[0]} differ: {one[:2]} {kept[0][:2]}"[:1000]
             need(one == kept[0], text)

@@ -165,7 +165,7 @@ def unchanged(machine: StreamMachine) -> list[tuple[Any, ...]]:
 
 def damages_of(cluster: Cluster, name: NodeId) -> int:
     """How many damaged files a node's process has found."""
-    return cluster.node(name).damages.damage_count
+    return cluster.node(name).parts.integrity.damage_log.damage_count
 
 
 def check_blocks(cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups import inbox
 from streamd.node.groups.group import Group
 from streamd.node.groups.monitor import Monitor
-from streamd.node.local_node import Node
+from streamd.node.local_node import LocalNode
 from streamd.raft import log as raft_log
 from streamd.types import META_UID, NodeId, Uid
 from tests.sim.checkers import Checkers, Probes
@@ -195,7 +195,7 @@ class Nodes:
         if not names:
             self.until("a meta leader", lambda: self.leader_name(META_UID), 20)
 
-    def node(self, name: NodeId) -> Node:
+    def node(self, name: NodeId) -> LocalNode:
         found = self.hosts[name].node
         assert found is not None, f"{name} does not run"
         return found
@@ -236,7 +236,7 @@ class Nodes:
 
     def group(self, name: NodeId, stream: str) -> Group | None:
         host = self.hosts[name]
-        return host.node.group_of(self.uid(stream)) if host.node is not None else None
+        return host.node.groups.group_of(self.uid(stream)) if host.node is not None else None
 
     def machine(self, name: NodeId, stream: str) -> StreamMachine:
         found = self.group(name, stream)
@@ -246,7 +246,7 @@ class Nodes:
 
     def leader_name(self, uid: Uid) -> NodeId:
         for name in self.running():
-            group = self.node(name).group_of(uid)
+            group = self.node(name).groups.group_of(uid)
             if group is not None and group.is_ready and not group.failure:
                 return name
         return ""
@@ -297,7 +297,7 @@ class Nodes:
     def save(self, uid: Uid, *names: NodeId) -> None:
         """Have nodes take a snapshot of a group and let go of the log before it."""
         for name in names or self.running():
-            monitor = self.node(name).monitor_of(uid)
+            monitor = self.node(name).groups.monitor_of(uid)
             assert monitor is not None
             saved: list[bool] = []
             index = monitor._group.machine.applied
@@ -315,7 +315,7 @@ class Nodes:
         told: list[Any] = []
         self.until(f"{uid} led", lambda: self.leader_name(uid))
         name = self.leader_name(uid)
-        monitor = self.node(name).monitor_of(uid)
+        monitor = self.node(name).groups.monitor_of(uid)
         assert monitor is not None
         self.process(name).run(monitor.post, inbox.Propose(command, told.append, True))
         self.until(f"an outcome of {command[0]}", lambda: told)

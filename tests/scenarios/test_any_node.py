@@ -40,4 +40,4 @@ def test_acks_of_a_chunk_that_is_more_than_one_entry(cluster: Cluster) -> None:
     for at in cluster.names:
         assert cluster.publish_raw("S", msgs, at) == [last + 1, last + 2, last + 3]
         last += 3
-        assert not cluster.node(at).publish_routes.relay._waiting
+        assert not cluster.node(at).parts.cluster.forwarding.relay._waiting

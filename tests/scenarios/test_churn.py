@@ -67,7 +67,7 @@ def test_who_asks_something_of_a_stream_that_goes_is_answered(
         cluster.until("answers", lambda: all(map(cluster.received, replies)), 5)  # noqa: B023
     for name in cluster.names:
         assert cluster.process(name).router.counts.pending == 0
-        assert not cluster.node(name).has_requests()
+        assert not cluster.node(name).hooks.has_requests()
 
 
 def test_what_was_applied_is_kept_for_peers_alone(cluster: Cluster) -> None:
@@ -81,7 +81,7 @@ def test_what_was_applied_is_kept_for_peers_alone(cluster: Cluster) -> None:
     cluster.until_whole("S")
     for name in cluster.names:
         for uid in (META_UID, cluster.uid("S")):
-            group = cluster.node(name).group_of(uid)
+            group = cluster.node(name).groups.group_of(uid)
             assert group is not None
             log = group.raft.log
             applied = [entry for entry in log.entries if entry.index <= log.emitted]
@@ -98,19 +98,21 @@ def test_publishes_that_are_never_answered_are_forgotten(cluster: Cluster) -> No
     for number in range(4):
         leader = cluster.leader("S")
         at = cluster.followers("S")[0]
-        relay = cluster.node(at).publish_routes.relay
+        relay = cluster.node(at).parts.cluster.forwarding.relay
         replica = cluster.node(leader).replica(uid)
         assert replica is not None
         cluster.process(leader).run(replica.group.delete)  # as it is closed to be begun anew
         cluster.offer("S", [(b"S.x", msg_id % number, b"x" * 1000)], at)
         cluster.run_ms(500)
         waiting += relay.waiting_count
-        cluster.process(leader).run(cluster.node(leader).replicas.reopen, uid, lambda: None)
+        cluster.process(leader).run(
+            cluster.node(leader).parts.replicas.replicas.reopen, uid, lambda: None
+        )
         cluster.until_whole("S")
     assert waiting
     cluster.run_ms(limits.RELAYED_MS + 1000)
     for name in cluster.names:
-        relay = cluster.node(name).publish_routes.relay
+        relay = cluster.node(name).parts.cluster.forwarding.relay
         assert (relay.waiting_count, relay.held_bytes) == (0, 0), name
 
 
@@ -133,7 +135,7 @@ def test_a_stopped_stream_does_not_keep_the_log(cluster: Cluster) -> None:
     name, uid = cluster.leader("S"), cluster.uid("S")
     cluster.create("T")
     node = cluster.node(name)
-    monitor = node.monitor_of(uid)
+    monitor = node.groups.monitor_of(uid)
     assert monitor is not None
     monitor.post(inbox.Failed(DiskError("the disk is gone")))
     cluster.until("stopped", lambda: "S" in node.failed)
@@ -170,7 +172,7 @@ def test_a_stream_that_moved_away_meanwhile_leaves_nothing(cluster: Cluster) -> 
     disk = cluster.hosts[name].disk
 
     def is_gone() -> bool:
-        return uid not in cluster.node(name).wal.groups and not disk.exists(directory)
+        return uid not in cluster.node(name).parts.context.wal.groups and not disk.exists(directory)
 
     cluster.until("gone", is_gone)
     cluster.stop(name)
@@ -208,8 +210,8 @@ def test_a_stream_that_moved_away_while_it_was_begun_anew_leaves_nothing(
     move_away(cluster, name)
     if is_passing:
         disk.fail("open", errno.EMFILE, under=directory, count=0)
-    cluster.process(name).run(node.replicas.reopen, uid, lambda: None)
-    cluster.until("closed", lambda: node.replicas.get(uid) is None)
+    cluster.process(name).run(node.parts.replicas.replicas.reopen, uid, lambda: None)
+    cluster.until("closed", lambda: node.groups.get(uid) is None)
     if not is_passing:
         cluster.process(name).threads["block"].hold()
     assets = node.meta.streams_by_uid
@@ -218,8 +220,8 @@ def test_a_stream_that_moved_away_while_it_was_begun_anew_leaves_nothing(
     disk.heal()
     cluster.process(name).threads["block"].release()
     cluster.run_ms(limits.OPEN_AGAIN_S * 1000 + 3000)
-    assert not node.replicas.knows(uid)
-    assert uid not in node.wal.groups and not disk.exists(directory)
+    assert not node.parts.replicas.table.knows(uid)
+    assert uid not in node.parts.context.wal.groups and not disk.exists(directory)
     assert "S" not in node.failed
 
 
@@ -235,10 +237,10 @@ def test_a_stream_that_stopped_and_moved_away_does_not_keep_the_log(make: Make) 
     node, disk = cluster.node(name), cluster.hosts[name].disk
     disk.fail("open", errno.EIO, under=cluster.directory("S"), count=0)
     disk.fail("replace", errno.EIO, under=cluster.directory("S"), count=0)
-    cluster.process(name).run(node.replicas.reopen, uid, lambda: None)
+    cluster.process(name).run(node.parts.replicas.replicas.reopen, uid, lambda: None)
     cluster.until("stopped", lambda: "S" in node.failed)
     at = move_away(cluster, name)
-    cluster.until("gone", lambda: not node.replicas.knows(uid))
+    cluster.until("gone", lambda: not node.parts.replicas.table.knows(uid))
     tuid = cluster.create("T", replicas=1, at=at)
     cluster.command(META_UID, [commands.SET_PEERS, 1, tuid, [name]])
     cluster.until("T there", lambda: cluster.leader_name(tuid) == name)
@@ -251,7 +253,7 @@ def test_a_stream_that_stopped_and_moved_away_does_not_keep_the_log(make: Make) 
     cluster.kill(name)
     cluster.boot(name)
     cluster.until("let go", lambda: not disk.exists(cluster.directory("S")))
-    cluster.until("forgotten", lambda: uid not in cluster.node(name).wal.groups)
+    cluster.until("forgotten", lambda: uid not in cluster.node(name).parts.context.wal.groups)
 
 
 @pytest.mark.parametrize("then", ["reopened", "deleted"])
@@ -265,11 +267,11 @@ def test_two_may_wait_until_a_replica_is_closed(cluster: Cluster, then: str) -> 
     node, disk, directory = cluster.node(name), cluster.hosts[name].disk, cluster.directory("S")
 
     def close_twice() -> None:
-        node.replicas.reopen(uid, before=lambda: None)
+        node.parts.replicas.replicas.reopen(uid, before=lambda: None)
         if then == "reopened":
-            node.replicas.reopen(uid, before=lambda: None)
+            node.parts.replicas.replicas.reopen(uid, before=lambda: None)
 
-    monitor = node.monitor_of(uid)
+    monitor = node.groups.monitor_of(uid)
     assert monitor is not None
     cluster.process(name).threads["block"].hold()
     cluster.process(name).run(monitor.post, inbox.SnapshotWanted())
@@ -283,8 +285,10 @@ def test_two_may_wait_until_a_replica_is_closed(cluster: Cluster, then: str) -> 
     if then == "reopened":
         cluster.until_whole()
     else:
-        cluster.until("gone", lambda: not node.replicas.knows(uid) and not disk.exists(directory))
-        assert uid not in node.wal.groups
+        cluster.until(
+            "gone", lambda: not node.parts.replicas.table.knows(uid) and not disk.exists(directory)
+        )
+        assert uid not in node.parts.context.wal.groups
         cluster.create()
     assert cluster.publish(1)
 
@@ -299,7 +303,7 @@ def test_a_stream_that_fails_while_it_is_deleted_leaves_no_failure(
     cluster.publish(100, size=500)
     name = cluster.leader("S")
     node, disk = cluster.node(name), cluster.hosts[name].disk
-    monitor = node.monitor_of(uid)
+    monitor = node.groups.monitor_of(uid)
     assert monitor is not None
     directory = cluster.directory("S")
     disk.fail("fdatasync", errno.ENOSPC, under=directory, count=0)
@@ -339,7 +343,7 @@ def test_deleted_streams_leave_nothing_whenever_the_power_goes(
     cluster.publish(3, "X")
     cluster.run_ms(5000)
     for name in cluster.names:
-        assert not uids & set(cluster.node(name).wal.groups), name
+        assert not uids & set(cluster.node(name).parts.context.wal.groups), name
         directories = {
             path.split("/")[4]
             for path in cluster.hosts[name].disk.paths

@@ -26,7 +26,9 @@ def test_nobody_gives_up_a_leader_that_was_elected_just_now(
     uids = [cluster.create(f"S{number}") for number in range(5)]
     cluster.run_ms(2000)
     assert given_up == []
-    groups: list[Any] = [cluster.node(name).group_of(uid) for name in cluster.names for uid in uids]
+    groups: list[Any] = [
+        cluster.node(name).groups.group_of(uid) for name in cluster.names for uid in uids
+    ]
     assert {group.raft.term for group in groups} == {1}
 
 
@@ -34,9 +36,11 @@ def test_a_leader_that_steps_down_is_given_up_at_once(cluster: Cluster) -> None:
     """Its link stays up and a group at rest hears nothing: its own word tells."""
     uid = cluster.create()
     leader = cluster.leader("S")
-    groups: list[Any] = [cluster.node(name).group_of(uid) for name in cluster.names]
+    groups: list[Any] = [cluster.node(name).groups.group_of(uid) for name in cluster.names]
     cluster.until("rest", lambda: all(group.raft.is_quiescent for group in groups))
-    cluster.process(leader).run(cluster.node(leader).replicas.repair, uid, "asked for by a test")
+    cluster.process(leader).run(
+        cluster.node(leader).parts.replicas.control.repair, uid, "asked for by a test"
+    )
     others = [group.raft for group in groups if group.raft.node_id != leader]
     cluster.until("given up", lambda: not any(raft.leader_id == leader for raft in others), 0.05)
     cluster.until("another term", lambda: cluster.leader_name(uid) and others[0].term > 1, 3)
@@ -48,11 +52,11 @@ def test_the_late_word_of_an_earlier_term_ends_nothing(cluster: Cluster) -> None
     cluster.lead("S", follower)
     cluster.lead("S", leader)
     node = cluster.node(follower)
-    group = node.group_of(uid)
+    group = node.groups.group_of(uid)
     assert group is not None
     cluster.until("known", lambda: node.leader_of(uid) == leader == group.raft.leader_id)
     earlier = group.raft.term - 2
-    cluster.process(follower).run(node.peering.on_note, leader, "leaders", [[uid, earlier, False]])
+    cluster.process(follower).run(node.on_note, leader, "leaders", [[uid, earlier, False]])
     cluster.run_ms(1)
     assert group.raft.leader_id == leader
     assert node.leader_of(uid) == leader
@@ -73,7 +77,7 @@ def test_a_machine_that_stood_still_keeps_its_leaders(cluster: Cluster, frozen_m
     cluster.until("awake", lambda: not any(cluster.process(n).is_paused for n in cluster.names))
     cluster.publish(10)
     assert cluster.leader("S") == leader
-    groups: list[Any] = [cluster.node(name).group_of(uid) for name in cluster.names]
+    groups: list[Any] = [cluster.node(name).groups.group_of(uid) for name in cluster.names]
     assert {group.raft.term for group in groups} == {1}
 
 

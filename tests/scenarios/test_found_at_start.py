@@ -150,7 +150,7 @@ def test_a_lost_block_of_the_only_copy_is_told_at_the_start(make: Make, loss: st
     cluster.boot("n1")
     cluster.until("counted", lambda: damages_of(cluster, "n1"), 2)
     assert damages_of(cluster, "n1") == 1
-    assert "1.blk" in cluster.node("n1").damages.reasons[cluster.uid("S")]
+    assert "1.blk" in cluster.node("n1").parts.integrity.corruption.reasons[cluster.uid("S")]
     assert "1.blk" in cluster.health("n1").text
     lost = cluster.info()["state"]["lost"]
     assert lost == {"msgs": sorted(sizes), "bytes": sum(sizes.values())}

@@ -129,7 +129,7 @@ def test_acks_on_one_disk_are_told_as_long_as_there_is_no_second_voter(make: Mak
     leader = cluster.leader("S")
     raft, node = raft_of(cluster, leader), cluster.node(leader)
     events: list[tuple[str, dict[str, Any]]] = []
-    node.on_stream_event = lambda handle, kind, fields: events.append((kind, fields))
+    node.hooks.on_stream_event = lambda handle, kind, fields: events.append((kind, fields))
     assert "write_quorum" not in cluster.info(at=leader)["cluster"]
     cluster.send("STREAM.UPDATE.S", config_of(3), at=leader)
     cluster.until("learners", lambda: raft.members.learners)
@@ -275,8 +275,8 @@ def test_the_meta_group_tells_of_acks_on_too_few_disks(make: Make) -> None:
         cluster.checkers.durability.log_lost(name, [META_UID])
         cluster.hosts[name].disk.wipe(ROOT)
     events: list[dict[str, Any]] = []
-    cluster.node(leader).on_meta_event = lambda kind, fields: events.append(fields)
-    raft = cluster.node(leader).meta_member.group.raft  # type: ignore[union-attr]
+    cluster.node(leader).hooks.on_meta_event = lambda kind, fields: events.append(fields)
+    raft = cluster.node(leader).groups.meta_group.raft  # type: ignore[union-attr]
     with setting(limits, "LEARNER_LAG_ENTRIES", -1):  # the moment before they vote
         cluster.boot(*fresh)
         cluster.until("learners", lambda: set(raft.members.learners) == set(fresh))

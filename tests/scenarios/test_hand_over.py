@@ -136,7 +136,9 @@ def test_what_a_killed_leader_had_goes_to_the_next_if_it_has_ids(make: Make, see
         cluster.until_whole()
     assert seen["open"]
     assert set(seen) <= {"open", "ack", "duplicate"}, seen
-    assert not any(cluster.node(name).publish_routes.relay.held_bytes for name in cluster.names)
+    assert not any(
+        cluster.node(name).parts.cluster.forwarding.relay.held_bytes for name in cluster.names
+    )
 
 
 def test_what_a_killed_leader_had_is_not_sent_again_if_its_id_may_be_forgotten(
@@ -154,7 +156,7 @@ def test_what_a_killed_leader_had_is_not_sent_again_if_its_id_may_be_forgotten(
     cluster.until("led again", lambda: cluster.leader_name(uid) in others)
     cluster.run_ms(limits.PUBLISH_KEPT_MS)
     assert [cluster.outcome(reply) for reply in replies] == [None, None]
-    assert not any(cluster.node(name).publish_routes.relay.held_bytes for name in others)
+    assert not any(cluster.node(name).parts.cluster.forwarding.relay.held_bytes for name in others)
 
 
 def test_who_waits_too_long_is_refused(cluster: Cluster) -> None:
@@ -169,9 +171,9 @@ def test_who_waits_too_long_is_refused(cluster: Cluster) -> None:
     assert node.catalog.streams_for(b"S.x")  # a leader is expected
     publishers = Publishers(cluster, [left])
     publishers.run(3)
-    assert node.publish_routes.kept_bytes
+    assert node.parts.cluster.forwarding.kept_bytes
     assert publishers.settle() == Counter({str(CLUSTER_NOT_AVAIL.err_code): 3})
-    assert not node.publish_routes.kept_bytes
+    assert not node.parts.cluster.forwarding.kept_bytes
     cluster.run_ms(limits.PUBLISH_KEPT_MS)
     assert not node.catalog.streams_for(b"S.x")  # "no responders", as for a subject nobody has
 
@@ -233,7 +235,7 @@ def test_what_hand_overs_hold_up_is_bounded_for_all_streams(
     assert outcomes[:2] == [None, None]
     assert outcomes[2].err_code == CLUSTER_NOT_AVAIL.err_code
     cluster.until("acks", lambda: all(type(cluster.outcome(one)) is int for one in replies[:2]), 5)
-    assert not cluster.node(leader).replicas._maker._backlog.held_bytes
+    assert not cluster.node(leader).parts.replicas.opener._maker._backlog.held_bytes
 
 
 def test_a_deleted_stream_leaves_nothing_where_it_only_passed(cluster: Cluster) -> None:
@@ -243,12 +245,12 @@ def test_a_deleted_stream_leaves_nothing_where_it_only_passed(cluster: Cluster) 
     cluster.publish(3, at=other)
     node = cluster.node(other)
     assert node.leader_of(uid) == leader
-    assert uid in node.publish_routes._routes
+    assert uid in node.parts.cluster.forwarding._routes
     cluster.ask("STREAM.DELETE.S")
     cluster.until("forgotten", lambda: uid not in node.meta.streams_by_uid)
     cluster.run_ms(100)
     assert not node.leader_of(uid)
-    assert uid not in node.publish_routes._routes
+    assert uid not in node.parts.cluster.forwarding._routes
 
 
 def test_publishes_to_a_stream_that_is_deleted_are_waited_for_no_longer(cluster: Cluster) -> None:
@@ -263,7 +265,7 @@ def test_publishes_to_a_stream_that_is_deleted_are_waited_for_no_longer(cluster:
             cluster.run_ms(0.3)
             cluster.offer(name, [(f"{name}.x".encode(), b"", b"1")], at)
         cluster.run_ms(500)
-    relays = [cluster.node(name).publish_routes.relay for name in cluster.names]
+    relays = [cluster.node(name).parts.cluster.forwarding.relay for name in cluster.names]
     assert any(relay._waiting for relay in relays)
     cluster.run_ms(limits.PUBLISH_KEPT_MS)
     assert not any(relay._waiting for relay in relays)

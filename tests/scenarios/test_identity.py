@@ -31,7 +31,7 @@ def test_damage_while_the_node_runs_is_mended_at_once(
     with fast_scrubbing():
         cluster = make(1)
         disk = cluster.hosts["n1"].disk
-        before = dict(cluster.node("n1").identity)
+        before = dict(cluster.node("n1").parts.context.identity.facts)
         for path in paths:
             HARMS[harm](disk, path)
         cluster.until("told", lambda: cluster.events("node.json is damaged, and written again"))
@@ -40,7 +40,7 @@ def test_damage_while_the_node_runs_is_mended_at_once(
         assert damages_of(cluster, "n1") == 1
         cluster.kill("n1")
         cluster.boot("n1")
-        assert cluster.node("n1").identity["id"] == before["id"]
+        assert cluster.node("n1").parts.context.identity.facts["id"] == before["id"]
         assert damages_of(cluster, "n1") == 0
 
 
@@ -70,7 +70,7 @@ def test_a_node_of_a_cluster_that_lost_both_joins_as_one_that_forgot(
         HARMS[harm](disk, path)
     cluster.boot("n2")
     assert damages_of(cluster, "n2") == 1
-    cluster.until("joined", lambda: cluster.node("n2").cluster_id)
+    cluster.until("joined", lambda: cluster.node("n2").parts.context.identity.cluster_id)
     cluster.until_whole()
     assert cluster.publish(20)
     cluster.until_whole()
@@ -91,7 +91,7 @@ def test_what_an_interrupted_rm_left_is_no_data_of_a_cluster(cluster: Cluster) -
 
 
 def test_a_single_server_takes_its_data_for_its_own_when_told_so(make: Make) -> None:
-    """Without the flag it refuses and changes nothing (test_storedir); with it nothing is lost."""
+    """Without the flag it refuses and changes nothing; with it nothing is lost."""
     cluster = make(1)
     cluster.create(replicas=1)
     cluster.publish(20)

@@ -73,7 +73,7 @@ def until_whole(cluster: Cluster) -> None:
 
 
 def members(cluster: Cluster, name: NodeId) -> tuple[NodeId, ...]:
-    group = cluster.node(name).group_of(META_UID)
+    group = cluster.node(name).groups.group_of(META_UID)
     return group.raft.members.members() if group is not None else ()
 
 
@@ -190,7 +190,7 @@ def test_two_empty_servers_and_one_whose_log_lost_its_end_go_on(cluster: Cluster
     cluster.publish(30)
     cluster.until_whole()
     stored = cluster.read("n3")
-    cluster_id = cluster.node("n3").cluster_id
+    cluster_id = cluster.node("n3").parts.context.identity.cluster_id
     lose_ends(cluster, *cluster.names)
     for name in ("n1", "n2"):
         cluster.hosts[name].disk.wipe(ROOT)
@@ -199,7 +199,9 @@ def test_two_empty_servers_and_one_whose_log_lost_its_end_go_on(cluster: Cluster
     until_led(cluster)
     until_whole(cluster)
     assert [cluster.read(name) for name in cluster.names] == [stored] * 3
-    assert {cluster.node(name).cluster_id for name in cluster.names} == {cluster_id}
+    assert {cluster.node(name).parts.context.identity.cluster_id for name in cluster.names} == {
+        cluster_id
+    }
     until_used_up(cluster)
 
 
@@ -254,7 +256,7 @@ def test_an_heir_that_ends_at_once_leaves_no_gap(cluster: Cluster) -> None:
 
     def heir() -> NodeId:
         for name in cluster.names:
-            group = cluster.node(name).group_of(META_UID)
+            group = cluster.node(name).groups.group_of(META_UID)
             if group is not None and group.machine.losses:
                 return name
         return ""

@@ -14,7 +14,7 @@ from tests.sim.world import Violation
 def meta_members(cluster: Cluster) -> set[NodeId]:
     """The members of the meta group as its leader counts them."""
     leader = cluster.leader_name(META_UID)
-    group = cluster.node(leader).group_of(META_UID) if leader else None
+    group = cluster.node(leader).groups.group_of(META_UID) if leader else None
     return set(group.raft.members.members()) if group is not None else set()
 
 
@@ -121,8 +121,8 @@ def test_removed_server_does_not_come_back_with_its_data(make: Make) -> None:
     ))  # fmt: skip
     cluster.run_ms(5000)
     node = cluster.node(name)
-    assert node.monitor_of(META_UID) is None
-    assert not any(replica.is_ready for replica in node.replicas)
+    assert node.groups.monitor_of(META_UID) is None
+    assert not any(replica.is_ready for replica in node.groups)
     assert meta_members(cluster) == set(cluster.names) - {name}
     cluster.publish(10, at=next(each for each in cluster.names if each != name))
     cluster.stop(name)
@@ -141,7 +141,7 @@ def test_removed_while_it_could_not_know_of_it_by_its_own_log(make: Make) -> Non
     answer = cluster.ask("SERVER.REMOVE", {"peer": name}, at=at)
     assert answer.get("success"), answer
     cluster.net.heal()
-    cluster.until("told", lambda: cluster.node(name).removals.reason)
+    cluster.until("told", lambda: cluster.node(name).parts.context.life.is_removed)
     cluster.until("out", lambda: meta_members(cluster) == {"n1", "n2"})
     cluster.publish(10, at="n1")
 
@@ -157,7 +157,7 @@ def test_removed_while_it_comes_back(make: Make) -> None:
         cluster.node(name).peers.is_up("n3") for name in ("n1", "n2")  # type: ignore[union-attr]
     ))  # fmt: skip
     assert cluster.command(META_UID, [commands.REMOVE_SERVER, 1, "n3"]) is True
-    cluster.until("told", lambda: cluster.node("n3").removals.reason)
+    cluster.until("told", lambda: cluster.node("n3").parts.context.life.is_removed)
     cluster.until("out", lambda: meta_members(cluster) == {"n1", "n2"})
     cluster.run_ms(2000)
     nodes = [cluster.node(name) for name in ("n1", "n2")]
@@ -220,9 +220,12 @@ def test_an_empty_directory_joins_by_way_of_one_that_has_not_heard(make: Make) -
     cluster.hosts["n5"].disk.wipe(ROOT)
     cluster.boot("n5")
     cluster.until(
-        "joined", lambda: cluster.node("n5").is_clustered and cluster.node("n5").cluster_id
+        "joined",
+        lambda: (
+            cluster.node("n5").is_clustered and cluster.node("n5").parts.context.identity.cluster_id
+        ),
     )
-    assert cluster.node("n5").identity["removal"] == 0
+    assert cluster.node("n5").parts.context.identity.facts["removal"] == 0
     cluster.net.heal()
     cluster.until("a member", lambda: meta_members(cluster) == set(cluster.names))
     cluster.until_whole()

@@ -22,7 +22,7 @@ def _at_rest(cluster: Cluster, *streams: str) -> list[Any]:
 
 def _compared(cluster: Cluster, uid: Uid) -> set[tuple[int, int]]:
     """What the nodes told of what they hold: (index, fingerprint)."""
-    return {cluster.node(name).peering.comparisons.latest(uid) for name in cluster.names}
+    return {cluster.node(name).parts.integrity.consistency.latest(uid) for name in cluster.names}
 
 
 def test_replicas_compare_where_they_come_to_rest_and_nothing_follows(cluster: Cluster) -> None:
@@ -49,7 +49,7 @@ def test_replicas_compare_again_when_a_node_is_back(cluster: Cluster) -> None:
     name = cluster.followers("S")[0]
     cluster.stop(name)
     cluster.boot(name)
-    cluster.until("compared", lambda: cluster.node(name).peering.comparisons.latest(uid)[0])
+    cluster.until("compared", lambda: cluster.node(name).parts.integrity.consistency.latest(uid)[0])
     assert {index for index, _ in _compared(cluster, uid)} == {end}
     assert len(_compared(cluster, uid)) == 1
 
@@ -157,6 +157,6 @@ def test_what_is_told_of_a_stream_while_it_is_removed_is_not_kept(cluster: Clust
     cluster.run_ms(3 * 1000 * limits.COMPARE_DELAY_S)
     disk.release()
     nodes = [cluster.node(name) for name in cluster.names]
-    cluster.until("gone", lambda: not any(node.group_of(uid) for node in nodes))
+    cluster.until("gone", lambda: not any(node.groups.group_of(uid) for node in nodes))
     assert cluster.received(reply)
-    assert not any(uid in node.peering.comparisons._digests._votes for node in nodes)
+    assert not any(uid in node.parts.integrity.consistency._fingerprints._votes for node in nodes)

@@ -248,7 +248,7 @@ def test_s0_5_stop_in_the_middle_of_a_catch_up(cluster: Cluster) -> None:
 
     def fetched() -> float:
         node = cluster.hosts[name].node
-        have, total = node.replicas.catch_ups.progress(uid) if node is not None else (0, 0)
+        have, total = node.parts.recovery.catchups.progress(uid) if node is not None else (0, 0)
         return have / total if total else 0.0
 
     cluster.until("40 % there", lambda: fetched() >= 0.4, 20)
@@ -293,7 +293,7 @@ def test_s0_7_a_snapshot_during_an_atomic_batch(cluster: Cluster, is_committed: 
     cluster.offer("S", msgs[:6], leader)
     cluster.run_ms(50)
     for name in cluster.names:
-        monitor = cluster.node(name).monitor_of(cluster.uid("S"))
+        monitor = cluster.node(name).groups.monitor_of(cluster.uid("S"))
         assert monitor is not None
         cluster.process(name).run(monitor.post, inbox.SnapshotWanted())
     cluster.run_ms(50)
@@ -323,7 +323,7 @@ def test_s0_8_dead_within_a_snapshot(cluster: Cluster, point: str, is_power_lost
     host = cluster.hosts[name]
     host.is_cache_kept = not is_power_lost
     host.disk.crash_at_point = point
-    monitor = cluster.node(name).monitor_of(cluster.uid("S"))
+    monitor = cluster.node(name).groups.monitor_of(cluster.uid("S"))
     assert monitor is not None
     cluster.process(name).run(monitor.post, inbox.SnapshotWanted())
     cluster.until("dead", lambda: host.node is None)
@@ -342,7 +342,7 @@ def test_who_waits_for_a_later_snapshot_is_not_told_of_the_one_under_way(cluster
     cluster.publish(20)
     cluster.until_whole()
     uid, name = cluster.uid("S"), cluster.followers("S")[0]
-    process, monitor = cluster.process(name), cluster.node(name).monitor_of(uid)
+    process, monitor = cluster.process(name), cluster.node(name).groups.monitor_of(uid)
     assert monitor is not None
     told: list[tuple[str, Index]] = []
 

@@ -3,8 +3,8 @@
 A consumer is a part of its stream's group here, so it has as many replicas as its stream and the
 same leader, and one snapshot says where both are. So no file can be lost that sets a stream back
 and not its consumers (S2.1 to S2.4, S2.9): without peers such a loss stops the stream until an
-operator accepts it (tests/unit/node/test_accepted_loss.py and test_lost_blocks.py; what that means
-to a consumer is in tests/unit/machine/test_loss.py).
+operator accepts it (tests/unit/node/test_quorum_loss_recovery.py and test_lost_blocks.py; for a
+consumer: tests/unit/machine/test_loss.py).
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_s3_1_recreated_while_a_replica_is_down(cluster: Cluster) -> None:
     assert list(cluster.read(name)) == [1, 2, 3]
     disk = cluster.hosts[name].disk
     cluster.until("gone", lambda: not disk.exists(f"{ROOT}/streams/{old}"))
-    assert cluster.node(name).group_of(old) is None
+    assert cluster.node(name).groups.group_of(old) is None
     names = {cluster.node(each).group_info(uid)["raft_group"] for each in cluster.names}  # type: ignore[index]
     assert names == {f"S-R3F-{uid:08d}"}
     cluster.lead("S", name)
@@ -117,7 +117,7 @@ def test_s3_3_deleted_and_created_again_a_hundred_times(cluster: Cluster) -> Non
     uid = cluster.uid("S")
     assert uid == max(uids)
     for name in cluster.names:
-        assert [each.uid for each in cluster.node(name).replicas] == [uid]
+        assert [each.uid for each in cluster.node(name).groups] == [uid]
         disk = cluster.hosts[name].disk
         cluster.until(
             "only the last", lambda disk=disk: disk.listdir(f"{ROOT}/streams") == [str(uid)]
@@ -193,21 +193,22 @@ def test_s3_4_a_snapshot_of_another_incarnation_is_sent(cluster: Cluster) -> Non
     leader, name = cluster.leader("S"), cluster.followers("S")[0]
     cluster.stop(name)
     cluster.hosts[name].disk.wipe(cluster.directory("S"))
-    catch_ups = cluster.node(leader).replicas.catch_ups
+    calls = cluster.node(leader)._requests.calls
+    serve = calls["manifest"]
     lies = 1
 
-    def serve(sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]) -> None:
+    def lie(sender: NodeId, args: list[Any], answer: Callable[[Any], None]) -> None:
         nonlocal lies
-        if method == "manifest" and args[0] == cluster.uid("S") and lies:
+        if args[0] == cluster.uid("S") and lies:
             lies -= 1
             args = [other, 0, []]
-        type(catch_ups).serve(catch_ups, sender, method, args, answer)
+        serve(sender, args, answer)
 
-    catch_ups.serve = serve  # type: ignore[method-assign]
+    calls["manifest"] = lie
     cluster.boot(name)
     cluster.until("met", lambda: conflicts_of(cluster, name), 10)
     check_conflict(cluster, name)
-    raft = cluster.node(leader).group_of(other).raft  # type: ignore[union-attr]
+    raft = cluster.node(leader).groups.group_of(other).raft  # type: ignore[union-attr]
     offer = SnapshotOffer(raft.term + 1, 30, 1, 7, raft.members)
     process = cluster.process(name)
     process.run(process.node.on_raft, leader, gone, [offer])
@@ -215,7 +216,7 @@ def test_s3_4_a_snapshot_of_another_incarnation_is_sent(cluster: Cluster) -> Non
     cluster.until_whole("T")
     assert conflicts_of(cluster, name) == 1
     assert len(cluster.read(name)) == 50
-    assert process.node.group_of(gone) is None
+    assert process.node.groups.group_of(gone) is None
 
 
 def test_s3_5_two_of_three_have_lost_everything(cluster: Cluster) -> None:
@@ -236,7 +237,7 @@ def test_s3_5_two_of_three_have_lost_everything(cluster: Cluster) -> None:
         cluster.run_ms(1000)
         for name in ("n1", "n2"):
             node = cluster.node(name)
-            assert not node.cluster_id
+            assert not node.parts.context.identity.cluster_id
             assert not node.meta_leader
             assert not node.streams()
     cluster.boot("n3")
@@ -333,7 +334,7 @@ def test_s3_7_whatever_the_files_are_like_the_process_runs(cluster: Cluster, dam
     cluster.run_ms(5000)
     process = cluster.process(name)
     assert process.is_started
-    group = cluster.node(name).group_of(cluster.uid("S"))
+    group = cluster.node(name).groups.group_of(cluster.uid("S"))
     if group is not None:
         assert not group.failure
         assert group.raft.is_uncertain or damage not in VOTES_LOST
@@ -384,7 +385,7 @@ def test_a_log_begun_anew_says_what_the_snapshot_covers(cluster: Cluster, damage
         cluster.kill(name)
     cluster.boot(behind, *others)
     for name in others:
-        assert not cluster.node(name).wal.damaged_groups, name
+        assert not cluster.node(name).parts.context.wal.damaged_groups, name
         cluster.until("open", lambda name=name: cluster.group(name, "S"))
         assert not in_doubt(cluster, name)
     cluster.until_whole()
@@ -412,10 +413,12 @@ def test_a_start_that_ends_when_the_log_is_whole_again_has_said_what_may_be_lost
     cluster.until("dead", lambda: host.node is None)
     cluster.boot(name)
     cluster.run_ms(1000)
-    assert cluster.node(name).amnesia.is_rejoined
+    assert cluster.node(name).parts.recovery.amnesia.is_rejoined
     cluster.net.heal()
     cluster.until_whole()
-    cluster.until("vouched for", lambda: not cluster.node(name).amnesia.is_rejoined, 30)
+    cluster.until(
+        "vouched for", lambda: not cluster.node(name).parts.recovery.amnesia.is_rejoined, 30
+    )
 
 
 def test_a_log_that_does_not_lead_to_the_snapshot_is_given_up(cluster: Cluster) -> None:
@@ -434,7 +437,7 @@ def test_a_log_that_does_not_lead_to_the_snapshot_is_given_up(cluster: Cluster) 
     other = cluster.leader_name(uid)
     cluster.publish(15, at=other, chunk=1)
     cluster.save(uid, *others)
-    wal, group = cluster.node(name).wal, cluster.group(other, "S")
+    wal, group = cluster.node(name).parts.context.wal, cluster.group(other, "S")
     log = wal.group(uid)
     assert group is not None
     assert log is not None
@@ -468,7 +471,7 @@ def test_s3_9_the_leader_is_gone_in_the_middle_of_a_catch_up(make: Make) -> None
     cluster.boot(name)
 
     def fetched() -> float:
-        have, total = cluster.node(name).replicas.catch_ups.progress(uid)
+        have, total = cluster.node(name).parts.recovery.catchups.progress(uid)
         return have / total if total else 0.0
 
     cluster.until("40 % there", lambda: fetched() >= 0.4, 20)
@@ -486,7 +489,7 @@ def test_s3_9_the_leader_is_gone_in_the_middle_of_a_catch_up(make: Make) -> None
             continue
         assert not group.raft.is_leader
         assert not cluster.is_current(name)
-        if cluster.node(name).replicas.catch_ups.is_running(uid) and fetched():
+        if cluster.node(name).parts.recovery.catchups.is_running(uid) and fetched():
             least = min(least, fetched())
         assert cluster.world.now_us - began < 30 * SECOND
     assert least >= 0.35
@@ -518,7 +521,7 @@ def behind_with_a_full_disk(cluster: Cluster) -> tuple[NodeId, SimDisk]:
 
 
 def meta_applied(cluster: Cluster, name: NodeId) -> int:
-    group = cluster.node(name).meta_member.group
+    group = cluster.node(name).groups.meta_group
     return group.machine.applied if group is not None else 0
 
 
@@ -530,7 +533,7 @@ def test_s3_11_a_full_disk_when_the_meta_snapshot_is_fetched(cluster: Cluster) -
     cluster.until("trouble", lambda: cluster.events("warning: catch-up"))
     for _ in range(100):
         cluster.run_ms(50)
-        assert cluster.node(name).meta_member.monitor is not None
+        assert cluster.node(name).groups.meta_monitor is not None
     last = cluster.checkers.truths[META_UID].last
     assert meta_applied(cluster, name) < last
     disk.capacity = 1 << 40

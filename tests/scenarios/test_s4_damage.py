@@ -15,7 +15,7 @@ from streamd import limits
 from streamd.errors import CorruptionError, ReadError
 from streamd.net.monitoring.healthz import judge
 from streamd.net.monitoring.sliced_pages import finish
-from streamd.node.catchup.service import CatchUps
+from streamd.node.catchup.service import CatchupService
 from streamd.node.groups import inbox
 from streamd.node.integrity import scrub
 from streamd.node.replicas import replica_recovery
@@ -213,7 +213,7 @@ def test_s4_8_who_lost_with_its_state_who_the_members_are_finds_them(cluster: Cl
     cluster.until_whole()
     cluster.run_ms(10_000)
     node = cluster.node(name)
-    cluster.process(name).run(node.replicas.repair, uid, "a test wants it")
+    cluster.process(name).run(node.parts.replicas.control.repair, uid, "a test wants it")
     cluster.until("open", lambda: cluster.group(name, "S") is not None)
     cluster.until_whole()
     assert cluster.leader("S") != name
@@ -262,7 +262,7 @@ def test_s4_8_what_is_fetched_and_can_not_be_used_is_not_gathered(
     with monkeypatch.context() as patched:
         void = [scrub.Damage(1, "not what the manifest says")]
         patched.setattr(replica_recovery, "check_installed", lambda *args: void)
-        cluster.process(name).run(node.replicas.repair, uid, "a test wants it")
+        cluster.process(name).run(node.parts.replicas.control.repair, uid, "a test wants it")
         cluster.run_ms(60_000)
         fetched_count = cluster.events("info: caught up")
         assert 3 <= fetched_count <= 6
@@ -312,8 +312,8 @@ def test_s4_8_all_sealed_blocks_are_damaged(cluster: Cluster) -> None:
         if block.is_sealed:
             cluster.hosts[name].disk.flip(path, end // 2)
     assert len(blocks) > 2 * limits.BLOCK_REPAIRS_MAX
-    cluster.node(name).scrubber.stop()
-    damages = cluster.node(name).damages
+    cluster.node(name).parts.integrity.scrubber.stop()
+    damages = cluster.node(name).parts.integrity.corruption
     for block in blocks[:-1]:
         error = CorruptionError(f"{block.block_no}.blk")
         damages.on_damaged(cluster.uid("S"), error, block_no=block.block_no)
@@ -335,12 +335,12 @@ def test_s4_7_a_block_is_read_whose_first_message_is_just_being_stored(cluster: 
     assert block.count == 0 and block.end_offset > HEADER_BYTES
     process = cluster.process(name)
     process.threads["block"].hold()
-    process.run(node.scrubber._read_block, node.replicas.get(uid), block)
+    process.run(node.parts.integrity.scrubber._read_block, node.groups.get(uid), block)
     cluster.publish(1)
     cluster.until("stored", lambda: block.count)
     process.threads["block"].release()
     cluster.run_ms(100)
-    assert not node.damages.damage_count
+    assert not node.parts.integrity.damage_log.damage_count
 
 
 def test_s4_8_a_block_that_peers_have_not_written_yet(cluster: Cluster) -> None:
@@ -349,7 +349,7 @@ def test_s4_8_a_block_that_peers_have_not_written_yet(cluster: Cluster) -> None:
     cluster.create()
     leader, followers = cluster.leader("S"), cluster.followers("S")
     for name in followers:
-        cluster.node(name).scrubber.stop()  # it writes what it is about to read
+        cluster.node(name).parts.integrity.scrubber.stop()  # it writes what it is about to read
     cluster.publish(300)
     cluster.save(cluster.uid("S"), leader)
     path, end = counted_blocks(cluster, leader)[0]
@@ -371,7 +371,7 @@ def test_s4_8_a_block_that_only_the_snapshot_needs(cluster: Cluster) -> None:
     cluster.until_whole()
     leader, name = cluster.leader("S"), cluster.followers("S")[0]
     path, end = counted_blocks(cluster, leader)[0]
-    cluster.node(leader).scrubber.stop()
+    cluster.node(leader).parts.integrity.scrubber.stop()
     cluster.stop(name)
     cluster.hosts[name].disk.wipe(cluster.directory("S"))
     last = cluster.machine(leader, "S").index.blocks[0].last_seq
@@ -415,22 +415,22 @@ def test_s4_8_a_log_rots_while_it_is_in_use(cluster: Cluster, role: str) -> None
     cluster.run_ms(2000)
     leader = cluster.leader("S")
     name = leader if role == "leader" else cluster.followers("S")[0]
-    wal, disk = cluster.node(name).wal, cluster.hosts[name].disk
+    wal, disk = cluster.node(name).parts.context.wal, cluster.hosts[name].disk
     old = [path for path in disk.paths if path.endswith(".wal")]
     blob = disk.contents(old[-1])
     disk.flip(old[-1], blob.index(b"S.x") + 20)
     cluster.until("found", lambda: damages_of(cluster, name))
     cluster.publish(20)
-    cluster.until("begun anew", lambda: not cluster.node(name).damages.log_fault)
+    cluster.until("begun anew", lambda: not cluster.node(name).parts.integrity.corruption.log_fault)
     assert not set(old) & {path for path in disk.paths if path.endswith(".wal")}
-    assert cluster.node(name).wal is wal, "without a restart"
+    assert cluster.node(name).parts.context.wal is wal, "without a restart"
     assert cluster.leader("S") == leader
     assert damages_of(cluster, name) == 1
     cluster.lose_power(*cluster.names)
     for each in cluster.names:
         cluster.boot(each)
     cluster.until_whole()
-    assert not cluster.node(name).wal.damaged_groups
+    assert not cluster.node(name).parts.context.wal.damaged_groups
     assert len(cluster.read(name)) == 220
 
 
@@ -441,25 +441,25 @@ def test_s4_8_a_log_rots_where_a_snapshot_covers_it(cluster: Cluster) -> None:
     cluster.until_whole()
     cluster.run_ms(5000)
     uid, name = cluster.uid("S"), cluster.followers("S")[0]
-    monitor = cluster.node(name).monitor_of(uid)
+    monitor = cluster.node(name).groups.monitor_of(uid)
     assert monitor is not None
     told: list[bool] = []
     monitor.when_saved(cluster.machine(name, "S").applied, lambda: told.append(True))
     while not told:
         cluster.run_ms(0.01)
-    assert cluster.node(name).wal._lazy
+    assert cluster.node(name).parts.context.wal._lazy
     cluster.lose_power(name)
     cluster.boot(name)
     cluster.until("opened", lambda: cluster.group(name, "S"))
     node, disk = cluster.node(name), cluster.hosts[name].disk
-    group, log = cluster.group(name, "S"), node.wal.group(uid)
+    group, log = cluster.group(name, "S"), node.parts.context.wal.group(uid)
     assert group is not None
     assert log is not None
     assert (log.first_index, group.snapshot_index) == (1, log.last_index)
     old = [path for path in disk.paths if path.endswith(".wal")]
     disk.flip(old[0], disk.contents(old[0]).index(b"S.x") + 20)
-    cluster.until("found", lambda: node.damages.log_fault)
-    cluster.until("begun anew", lambda: not node.damages.log_fault)
+    cluster.until("found", lambda: node.parts.integrity.corruption.log_fault)
+    cluster.until("begun anew", lambda: not node.parts.integrity.corruption.log_fault)
     assert group.machine.applied == log.last_index, "nothing new was stored"
     assert not set(old) & {path for path in disk.paths if path.endswith(".wal")}
 
@@ -482,7 +482,7 @@ def test_s4_9_the_leaders_copy_is_damaged(cluster: Cluster, by: str) -> None:
         cluster.boot(leader)
         cluster.until("whole", lambda: not cluster.missing("S"))  # and nothing is read
         cluster.lead("S", leader)
-        cluster.node(leader).scrubber.stop()
+        cluster.node(leader).parts.integrity.scrubber.stop()
     before = damages_of(cluster, leader)
     path, end = counted_blocks(cluster, leader)[1]
     damaged = cluster.machine(leader, "S").index.blocks[1]
@@ -576,15 +576,15 @@ def test_s4_9_a_replica_that_lacks_its_state_keeps_old_segments_in_peace(
     newest = max(path for path in host.disk.paths if "/stream-" in path and path.endswith(".snap"))
     host.disk.flip(newest, 100)
     with monkeypatch.context() as patched:
-        patched.setattr(CatchUps, "start", lambda *args: None)
+        patched.setattr(CatchupService, "start", lambda *args: None)
         cluster.boot(name)
         cluster.until("open", lambda: cluster.group(name, "S") is not None)
         group, node = cluster.group(name, "S"), cluster.node(name)
         assert group is not None
         assert group.raft.is_incomplete
         assert 0 < group.snapshot_index < group.raft.log.base_index
-        patched.setattr(node.wal, "stragglers", lambda: [uid])
-        cluster.process(name).run(node.stragglers.look)
+        patched.setattr(node.parts.context.wal, "pinning_groups", lambda: [uid])
+        cluster.process(name).run(node.parts.log_retention.check)
     cluster.until_whole()
 
 
@@ -609,7 +609,7 @@ def test_s4_9_a_log_that_can_not_be_read_when_its_snapshot_has_come(
         raise ReadError("the log: Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(node.wal, "read", unread)
+        patched.setattr(node.parts.context.wal, "read", unread)
         cluster.until("stopped", lambda: "S" in node.failed)
         assert cluster.health(name).status != 200
     cluster.kill(name)
@@ -630,7 +630,7 @@ def test_s4_9_a_leader_can_not_read_an_entry_that_a_follower_lacks(
     cluster.stop(behind)
     for _ in range(40):
         cluster.publish(1, size=300, at=leader)
-    group, wal = cluster.group(leader, "S"), cluster.node(leader).wal
+    group, wal = cluster.group(leader, "S"), cluster.node(leader).parts.context.wal
     assert group is not None
     first = group.raft.log._first  # in memory
     assert group.raft.log.base_index < first - 3
@@ -641,19 +641,21 @@ def test_s4_9_a_leader_can_not_read_an_entry_that_a_follower_lacks(
         disk.flip(path, offset + 50)
     else:
         disk.bad_read(path, offset + 50, 10)
-    replica = cluster.node(leader).replicas.get(cluster.uid("S"))
+    replica = cluster.node(leader).groups.get(cluster.uid("S"))
     cluster.boot(behind)
     cluster.until("found", lambda: cluster.events("error: log is damaged, and begun anew"))
     cluster.until_whole()
     assert len(cluster.read(leader)) == 50
-    assert cluster.node(leader).replicas.get(cluster.uid("S")) is replica
-    cluster.until("another log", lambda: not cluster.node(leader).damages.log_fault)
+    assert cluster.node(leader).groups.get(cluster.uid("S")) is replica
+    cluster.until(
+        "another log", lambda: not cluster.node(leader).parts.integrity.corruption.log_fault
+    )
     assert cluster.events("error: log is damaged, and begun anew") == 1
     disk.heal()
     cluster.stop(leader)
     cluster.boot(leader)
     cluster.until_whole()
-    assert not cluster.node(leader).wal.damage
+    assert not cluster.node(leader).parts.context.wal.damage
 
 
 def test_s4_9_the_only_copy_is_not_set_aside_because_there_were_others(cluster: Cluster) -> None:
@@ -674,7 +676,7 @@ def test_s4_9_the_only_copy_is_not_set_aside_because_there_were_others(cluster: 
     assert f"{cluster.directory('S')}/1.blk" in cluster.hosts[name].disk.paths
     cluster.stop(name)
     cluster.boot(name)
-    cluster.until("open", lambda: cluster.node(name).replicas.get(uid))
+    cluster.until("open", lambda: cluster.node(name).groups.get(uid))
     cluster.until("served", lambda: len(cluster.read(name)) == 100)
 
 
@@ -750,7 +752,7 @@ def test_s4_9_the_only_copy_is_not_set_aside_because_there_will_be_others(
 
 def fail(cluster: Cluster, name: NodeId) -> None:
     """As if a turn of the stream's replica had found damage."""
-    monitor = cluster.node(name).monitor_of(cluster.uid("S"))
+    monitor = cluster.node(name).groups.monitor_of(cluster.uid("S"))
     assert monitor is not None
     damage = CorruptionError("1.blk: a footer is damaged")
     cluster.process(name).run(monitor.post, inbox.Failed(damage))

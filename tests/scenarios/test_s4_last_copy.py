@@ -44,7 +44,7 @@ def start(cluster: Cluster, *, scrubs: bool) -> NodeId:
     cluster.boot(name)
     cluster.until("serving", lambda: cluster.is_current(name))
     if not scrubs:
-        cluster.node(name).scrubber.stop()
+        cluster.node(name).parts.integrity.scrubber.stop()
     return name
 
 
@@ -55,7 +55,10 @@ def scrubbing() -> Iterator[None]:
 
 
 def is_well(cluster: Cluster, name: NodeId) -> bool:
-    return cluster.health(name).status == 200 and not cluster.node(name).damages.reasons
+    return (
+        cluster.health(name).status == 200
+        and not cluster.node(name).parts.integrity.corruption.reasons
+    )
 
 
 def delete(cluster: Cluster, name: NodeId, *seqs: Seq) -> None:
@@ -72,7 +75,7 @@ def test_s4_9_a_consumer_waits_at_what_cannot_be_read(cluster: Cluster) -> None:
     cluster.until("told", lambda: not is_well(cluster, name))
     assert f"message {BAD} can't be read" in cluster.health(name).text
     assert any("there is no other copy" in line for line in cluster.world.recent)
-    cluster.node(name).scrubber.stop()
+    cluster.node(name).parts.integrity.scrubber.stop()
 
     assert cluster.publish(10, at=name)[-1] == 510
     cluster.consumer(name="LATE", at=name, deliver_policy="by_start_sequence", opt_start_seq=31)
@@ -196,7 +199,7 @@ def test_s4_9_a_redelivery_waits_too(cluster: Cluster) -> None:
     cluster.stop(name)
     cluster.boot(name)
     cluster.until("serving", lambda: cluster.is_current(name))
-    cluster.node(name).scrubber.stop()
+    cluster.node(name).parts.integrity.scrubber.stop()
     damage(cluster, name, 1)
     cluster.run_ms(31_000)
     assert cluster.pull(5, at=name) == []
@@ -268,7 +271,7 @@ def test_s4_9_who_asks_for_what_a_lost_block_had_is_told(
     cluster.hosts[name].disk.unlink(place := f"{cluster.directory('S')}/1.blk")
     cluster.boot(name)
     cluster.leader("S")
-    cluster.node(name).scrubber.stop()
+    cluster.node(name).parts.integrity.scrubber.stop()
     reply = cluster.send(subject, wanted, at=name)
     cluster.until("an answer", lambda: cluster.received(reply))
     answer = b"".join(cluster.received(reply)[0][2:])

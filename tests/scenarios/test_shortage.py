@@ -37,7 +37,9 @@ def run_short(cluster: Cluster, name: NodeId, ms: float, *, code: int = errno.EM
 def check_unharmed(cluster: Cluster, name: NodeId) -> None:
     """Nothing was taken for damaged, set aside or stopped."""
     assert not damages_of(cluster, name)
-    assert not cluster.node(name).damages.reasons and not cluster.node(name).failed
+    assert (
+        not cluster.node(name).parts.integrity.corruption.reasons and not cluster.node(name).failed
+    )
     check_no_trash(cluster, name)
 
 
@@ -108,7 +110,7 @@ def test_a_stream_that_could_not_write_for_want_of_files_is_opened_again(
     cluster.save(uid, name)
     cluster.hosts[name].disk.fail("open", errno.EMFILE, under=cluster.directory("S"), count=0)
     cluster.publish(1)
-    replica = cluster.node(name).replicas.get(uid)
+    replica = cluster.node(name).groups.get(uid)
     assert replica is not None
     cluster.process(name).run(replica.store.flush)
     cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
@@ -174,10 +176,10 @@ def test_a_fetched_stream_takes_its_place_when_files_can_be_opened_again(cluster
     cluster.until_whole()
     name = cluster.followers("S")[0]
     node, disk = cluster.node(name), cluster.hosts[name].disk
-    cluster.process(name).run(node.replicas.repair, uid, "a test wants it")
+    cluster.process(name).run(node.parts.replicas.control.repair, uid, "a test wants it")
 
     def is_about_to_swap() -> bool:
-        running = node.replicas.catch_ups._running.get(uid)
+        running = node.parts.recovery.catchups._running.get(uid)
         return running is not None and running.state in (fetch.CLOSING, fetch.SWAPPING)
 
     assert cluster.world.run(cluster.world.now_us + 5 * SECOND, is_about_to_swap)
@@ -197,7 +199,7 @@ def test_a_replica_that_can_not_be_set_aside_for_want_of_files_is_opened_again(
     name = cluster.followers("S")[0]
     node, disk = cluster.node(name), cluster.hosts[name].disk
     disk.fail("sync_dir", errno.EMFILE, under=f"{ROOT}/trash")
-    cluster.process(name).run(node.replicas.repair, uid, "a test wants it")
+    cluster.process(name).run(node.parts.replicas.control.repair, uid, "a test wants it")
     cluster.until("stopped", lambda: "S" in node.failed)
     cluster.until_whole(within_s=OVER_S)
     assert not node.failed

@@ -11,7 +11,7 @@ def test_a_disk_that_hangs_is_told_of_once_and_by_healthz(cluster: Cluster) -> N
     cluster.create(replicas=3)
     cluster.publish(10)
     name = next(each for each in cluster.running() if each != cluster.leader("S"))
-    wal = cluster.node(name).wal
+    wal = cluster.node(name).parts.context.wal
     assert cluster.health(name).status == 200
     cluster.process(name).run(wal.hold)
     cluster.run_ms(5000)

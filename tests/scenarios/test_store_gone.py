@@ -27,7 +27,9 @@ def test_who_lost_its_directory_acks_nothing_more_and_others_lead(cluster: Clust
     cluster.publish(50)
     cluster.lead("S", "n1")
     name = leader_and_wipe(cluster)
-    cluster.until("noticed", lambda: cluster.node(name).store_watch.reason, NOTICED_S)
+    cluster.until(
+        "noticed", lambda: cluster.node(name).parts.integrity.store_watch.reason, NOTICED_S
+    )
     health = cluster.health(name)
     assert health.status == 503
     assert "the store directory is gone" in health.text
@@ -51,7 +53,9 @@ def test_a_single_node_acks_nothing_more_and_begins_anew(make: Make) -> None:
     cluster.create(replicas=1)
     cluster.publish(20)
     name = leader_and_wipe(cluster)
-    cluster.until("noticed", lambda: cluster.node(name).store_watch.reason, NOTICED_S)
+    cluster.until(
+        "noticed", lambda: cluster.node(name).parts.integrity.store_watch.reason, NOTICED_S
+    )
     assert cluster.health(name).status == 503
     reply = cluster.reply(name)
     assert cluster.node(name).stream("S") is None  # so a publisher has nobody to wait for
@@ -73,7 +77,9 @@ def test_what_is_on_its_way_is_not_acked_once_it_is_known(make: Make) -> None:
     thread = cluster.process(name).threads["log"]
     thread.hold()
     replies = cluster.offer("S", [(b"S.x", b"", b"late")])
-    cluster.until("noticed", lambda: cluster.node(name).store_watch.reason, NOTICED_S)
+    cluster.until(
+        "noticed", lambda: cluster.node(name).parts.integrity.store_watch.reason, NOTICED_S
+    )
     thread.release()
     cluster.run_ms(2000)
     assert cluster.outcome(replies[0]) is None
@@ -91,7 +97,9 @@ def test_a_directory_of_the_same_name_is_not_the_one_that_was_lost(
     disk = cluster.hosts[name].disk
     for directory in (ROOT, f"{ROOT}/wal", f"{ROOT}/meta", f"{ROOT}/streams", f"{ROOT}/trash"):
         disk.make_dirs(directory)
-    cluster.until("noticed", lambda: cluster.node(name).store_watch.reason, NOTICED_S)
+    cluster.until(
+        "noticed", lambda: cluster.node(name).parts.integrity.store_watch.reason, NOTICED_S
+    )
     assert "another directory is there now" in cluster.health(name).text
     cluster.stop(name)
     assert not [path for path in disk.paths if path.startswith(ROOT)]
@@ -105,9 +113,11 @@ def test_the_newest_segment_alone_is_removed(make: Make) -> None:
     disk = cluster.hosts["n1"].disk
     newest = max(path for path in disk.paths if path.startswith(f"{ROOT}/wal/0"))
     disk.wipe(newest)
-    cluster.until("noticed", lambda: cluster.node("n1").damages.damage_count, NOTICED_S)
+    cluster.until(
+        "noticed", lambda: cluster.node("n1").parts.integrity.damage_log.damage_count, NOTICED_S
+    )
     cluster.publish(5)
-    cluster.until("whole", lambda: not cluster.node("n1").damages.log_fault, 30)
+    cluster.until("whole", lambda: not cluster.node("n1").parts.integrity.corruption.log_fault, 30)
     cluster.kill("n1")
     cluster.boot("n1")
     cluster.until("led", lambda: cluster.leader_name(cluster.uid("S")))

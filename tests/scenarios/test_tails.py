@@ -109,7 +109,7 @@ def check_told(
     assert (tail["end"]["first_seq"], tail["end"]["last_seq"]) == (first, max(lost))
     assert cluster.events(WORDS if proof == "committed" else AS_LEADER) == 1
     node = cluster.node("n1")
-    assert node.tails.count == 1
+    assert node.parts.integrity.discarded.count == 1
     health = cluster.health("n1")
     assert health.status == 200 and "has lost messages" in health.text
     assert f"messages {first}..{max(lost)}" in health.text
@@ -330,4 +330,4 @@ def test_what_a_follower_was_not_told_to_be_committed_is_set_aside(
     assert payloads_of(tail) == {21: stored[21]}
     assert tail["proof"] == "open" and tail["is_exact"]
     assert cluster.events(MAY_BE) == 1
-    assert cluster.node("n1").tails.open_count == 1
+    assert cluster.node("n1").parts.integrity.discarded.open_count == 1

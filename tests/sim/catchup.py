@@ -1,5 +1,6 @@
 """Two or more nodes that hold one stream, as far as catch-up sees them: real machine, store,
-source, install and `CatchUp`; the wire is a queue that a test may bend, time is a list of timers.
+source, install and `SnapshotFetch`; the wire is a queue that a test may bend, time is a list of
+timers.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from streamd import errors
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import Effects
 from streamd.machine.streams.stream import StreamMachine
-from streamd.node.catchup.fetch import CatchUp, CatchUpTurns, InstalledSnapshot
-from streamd.node.catchup.serve import CatchUpSource
+from streamd.node.catchup.fetch import FetchSlots, InstalledSnapshot, SnapshotFetch
+from streamd.node.catchup.serve import SnapshotServer
 from streamd.node.groups.snapshot_state import unwrap, wrap
 from streamd.node.integrity.scrub import check_content, check_installed
 from streamd.raft.membership import Membership
@@ -53,7 +54,7 @@ class Replica:
         self.voids: list[str] = []
         self.saved_index: Index = 0
         self.waiting: list[tuple[Index, Callable[[], None]]] = []  # for a snapshot
-        self.files = CatchUpSource(
+        self.files = SnapshotServer(
             find=lambda uid: self if uid == UID and self.is_leading else None,
             on_damaged=lambda uid, err, no: self.damages.append((uid, err)),
             on_void=lambda uid, reason: self.voids.append(reason),
@@ -151,13 +152,13 @@ class World:
         self.failures: list[BaseException] = []
         self.done: list[InstalledSnapshot] = []
         self.swaps_wanted = True
-        self.is_offered = True
-        self.turns = CatchUpTurns()
+        self.has_offer = True
+        self.slots = FetchSlots()
         # May replace what comes over the wire: (method, args, result) -> result.
         self.bend: Callable[[str, list[Any], Any], Any] = lambda method, args, result: result
         self.catchup = self.make_catchup()
 
-    def make_catchup(self) -> CatchUp:
+    def make_catchup(self) -> SnapshotFetch:
         node = self.follower
         target: Any
         if node.is_file:
@@ -171,18 +172,35 @@ class World:
             )
         else:
             target = MemoryInstall(node.memory, node.thread, close_live=self._close_live)
-        return CatchUp(
+        return SnapshotFetch(
             UID,
             call=self._call,
             target=target,
             later=lambda delay_s, callback: self.timers.append(callback),
-            on_done=self.done.append,
-            on_failed=self.failures.append,
-            is_wanted=lambda index: self.swaps_wanted,
-            is_offered=lambda: self.is_offered,
-            on_trouble=self.troubles.append,
-            turns=self.turns,
+            host=self,
+            slots=self.slots,
         )
+
+    # --- fetch.FetchHost --------------------------------------------------------------------
+
+    def on_done(self, uid: Uid, found: InstalledSnapshot) -> None:
+        self.done.append(found)
+
+    def on_failed(self, uid: Uid, err: BaseException) -> None:
+        self.failures.append(err)
+
+    def is_wanted(self, uid: Uid, index: Index) -> bool:
+        return self.swaps_wanted
+
+    def is_offered(self, uid: Uid) -> bool:
+        return self.has_offer
+
+    def on_trouble(self, uid: Uid, text: str) -> None:
+        self.troubles.append(text)
+
+    def on_conflict(self, uid: Uid, text: str) -> None: ...
+
+    # --- the wire ---------------------------------------------------------------------------
 
     def _close_live(self, done: Callable[[], None]) -> None:
         if self.follower.is_file:

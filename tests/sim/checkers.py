@@ -337,7 +337,7 @@ class Probes:
         self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> Probes:
-        from streamd.node.cluster.peering import Peering
+        from streamd.node.cluster.turn_reports import TurnReports
         from streamd.node.groups.group import Turn
         from streamd.node.groups.monitor import Monitor
 
@@ -359,12 +359,12 @@ class Probes:
                 raise Violation(f"{who} failed: {type(err).__name__}: {err}") from err
             end(monitor, err)
 
-        follow = Peering.follow
+        follow = TurnReports.follow
 
-        def probed_follow(peering: Peering, uid: Uid, turn: Turn) -> None:
+        def probed_follow(reports: TurnReports, uid: Uid, turn: Turn) -> None:
             # Only a faulty proposer logs what no machine can apply: what it held would be lost.
             need(not turn.effects.ignored, f"entries of {uid} passed over: {turn.effects.ignored}")
-            follow(peering, uid, turn)
+            follow(reports, uid, turn)
 
         release = Wal.release
 
@@ -372,7 +372,7 @@ class Probes:
             checkers.durability.on_release(wal._disk, group, index)  # type: ignore[arg-type]
             release(wal, group, index, term, chain)
 
-        self._set(Peering, "follow", probed_follow)
+        self._set(TurnReports, "follow", probed_follow)
         self._set(Wal, "release", probed_release)
         self._set(RaftCore, "take", probed_take)
         self._set(Monitor, "_end", probed_end)

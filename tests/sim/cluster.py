@@ -119,7 +119,7 @@ class SimCluster:
         if node is None:
             return False
         return any(
-            (group := node.group_of(uid)) is not None and group.is_ready
+            (group := node.groups.group_of(uid)) is not None and group.is_ready
             for uid in (META_UID, *self.uids())
         )
 
@@ -140,7 +140,7 @@ class SimCluster:
         held = [
             members
             for host in self.hosts.values()
-            if host.node is not None and (group := host.node.group_of(uid)) is not None
+            if host.node is not None and (group := host.node.groups.group_of(uid)) is not None
             for members in group.raft.log.open_memberships()
         ]
         halves = [set(half) for m in held for half in (m.voters, m.voters_out) if half]
@@ -163,7 +163,7 @@ class SimCluster:
                 continue
             if asset is not None and on_disk and asset.config["storage"] == "memory":
                 continue
-            group = node.group_of(uid)
+            group = node.groups.group_of(uid)
             if group is None:
                 return f"no group {uid}"
             if group.failure:
@@ -171,7 +171,7 @@ class SimCluster:
             raft = group.raft
             if raft.is_uncertain or raft.is_incomplete or raft.status()["has_diverged"]:
                 return f"group {uid} is uncertain, incomplete or diverged"
-            if node.replicas.catch_ups.is_running(uid):
+            if node.parts.recovery.catchups.is_running(uid):
                 return f"group {uid} catches up"
             truth = self.checkers.truths.get(uid)
             is_known = truth is not None and uid not in self.checkers.forfeited
@@ -264,7 +264,7 @@ class SimCluster:
 
     def leader_of(self, uid: Uid) -> Host | None:
         for host in self.hosts.values():
-            group = host.node.group_of(uid) if host.node is not None else None
+            group = host.node.groups.group_of(uid) if host.node is not None else None
             if group is not None and group.is_ready and not group.failure:
                 return host
         return None
@@ -355,13 +355,13 @@ class SimCluster:
                 self._examine_replica(self.hosts[name], asset.uid)
             self.ledger.examine(asset.uid)
         for host in self.hosts.values():
-            assert host.node is not None and host.node.meta_member.group is not None
-            self.checkers.check_equal(host.name, host.node.meta_member.group)
+            assert host.node is not None and host.node.groups.meta_group is not None
+            self.checkers.check_equal(host.name, host.node.groups.meta_group)
 
     def _examine_ages(self, asset: StreamAsset) -> None:
         """Nothing is there whose time has long been over, by the clock of who leads."""
         host = self.leader_of(asset.uid)
-        group = host.node.group_of(asset.uid) if host is not None and host.node else None
+        group = host.node.groups.group_of(asset.uid) if host is not None and host.node else None
         if host is None or group is None or asset.uid in self.checkers.forfeited:
             return
         machine = group.machine
@@ -495,7 +495,7 @@ class _Probes:
                 uid
                 for uid in (META_UID, *cluster.uids())
                 if host.node is not None
-                and (group := host.node.group_of(uid)) is not None
+                and (group := host.node.groups.group_of(uid)) is not None
                 and group.raft.is_leader
             ]
             node = host.node

@@ -472,7 +472,7 @@ class Faults:
             node = other.node
             if node is None or other.process is None or not node.is_meta_leader:
                 continue
-            group = node.meta_member.group
+            group = node.groups.meta_group
             term = group.raft.term if group is not None else 0
             is_up = node.peers is not None and host.name in node.peers.nodes()
             if not is_up and term not in asked:
@@ -566,14 +566,15 @@ class Faults:
         """True if all others remember the present start of `host`
         (node/identity/incarnations.py)."""
         assert host.node is not None
-        identity = host.node.identity
+        identity = host.node.parts.context.identity.facts
         latest = [
             start for start in identity["starts"][1][1] if start[0] == identity["log_segment"]
         ]
         others = [other for other in self._cluster.hosts.values() if other is not host]
         return bool(latest) and all(
             other.node is not None
-            and other.node.identity.get("seen", {}).get(host.name, [])[1:3] == latest[0]
+            and other.node.parts.context.identity.facts.get("seen", {}).get(host.name, [])[1:3]
+            == latest[0]
             for other in others
         )
 
@@ -697,7 +698,7 @@ class Faults:
         uid = self._rng.choice([META_UID, *cluster.uids()])
         for host in self._running():
             node = host.node
-            group = node.group_of(uid) if node is not None else None
+            group = node.groups.group_of(uid) if node is not None else None
             if node is None or group is None or host.process is None:
                 continue
             if group.is_ready:

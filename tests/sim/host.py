@@ -15,7 +15,8 @@ from typing import Any
 from streamd.api.router import Router
 from streamd.errors import StreamdError
 from streamd.node.groups.monitor import Loop, Monitor
-from streamd.node.local_node import Node
+from streamd.node.local_node import LocalNode
+from streamd.node.node_options import NodeOptions
 from streamd.node.ports import Clock
 from streamd.store.disk import Disk
 from streamd.types import NodeId
@@ -195,7 +196,7 @@ class HostLog:
 
 
 class SimProcess:
-    """One life of a node. Implements `net.Process` and `node.env.NodeEnv`."""
+    """One life of a node. Implements `net.Process` and `node.parts.context.env.NodeEnv`."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -213,17 +214,15 @@ class SimProcess:
         self.wires = SimWires(self)
         self.peers = SimPeers(host.net, self, host.names)
         self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self.node = Node(
+        options = NodeOptions(
             store_dir=STORE_DIR,
-            wires=self.wires,
             server_id=f"ID-{self.name}",
             server_name=self.name,
-            env=self,
             cluster_name="sim" if len(host.names) > 1 else "",
             accepts_loss=host.accepts_loss,
-            log=HostLog(self),
-            on_fatal=self._on_fatal,
         )
+        log = HostLog(self)
+        self.node = LocalNode(options, self.wires, env=self, log=log, on_fatal=self._on_fatal)
 
     # --- NodeEnv ----------------------------------------------------------------------------
 
@@ -294,8 +293,8 @@ class SimProcess:
             clock=self.clock,
             call_later=self.loop.call_later,
         )
-        self.node.on_stream_event = self.router.advisories.on_stream_event
-        self.node.on_meta_event = self.router.advisories.on_meta_event
+        self.node.hooks.on_stream_event = self.router.advisories.on_stream_event
+        self.node.hooks.on_meta_event = self.router.advisories.on_meta_event
         self.host.on_process(self)
         self.run(self._start)
 
@@ -368,7 +367,7 @@ class Host:
         self.on_end: Callable[[NodeId], None] = lambda name: None
 
     @property
-    def node(self) -> Node | None:
+    def node(self) -> LocalNode | None:
         """The node, if one runs."""
         process = self.process
         return process.node if process is not None and process.is_alive else None

@@ -19,13 +19,13 @@ from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.streams.dedupe import DedupeWindow
 from streamd.node.cluster import reconfiguration, reconfiguration_steps
-from streamd.node.cluster.reconfiguration import Moves
+from streamd.node.cluster.reconfiguration import Reconfiguration
 from streamd.node.delivery.redelivery import Redelivery
 from streamd.node.groups import snapshot_state
 from streamd.node.groups.group import Group
-from streamd.node.groups.raft_members import Rafts
+from streamd.node.groups.raft_members import RaftMembers
 from streamd.node.groups.snapshot_writers import StreamSnapshots
-from streamd.node.integrity.discarded_entries import Tails
+from streamd.node.integrity.discarded_entries import DiscardedEntries
 from streamd.raft import election, membership
 from streamd.raft.core import RaftCore
 from streamd.raft.election import Ballot
@@ -72,23 +72,23 @@ def broken(name: str) -> Iterator[None]:
 
 def tail_dropped(replace: Replace) -> None:
     """Entries that a leader does not have are cut off, whatever they were."""
-    replace(Tails, "concerns", lambda tails, uid, first: False)
+    replace(DiscardedEntries, "concerns", lambda tails, uid, first: False)
 
 
 def tail_dropped_at_install(replace: Replace) -> None:
     """A snapshot takes the place of a log that does not lead to it."""
-    replace(Tails, "look_before_install", lambda tails, uid: lambda index, terms: True)
+    replace(DiscardedEntries, "check_before_install", lambda tails, uid: lambda index, terms: True)
 
 
 def log_without_hints(replace: Replace) -> None:
     """The log does not say how far a group was committed, and who led is not remembered."""
-    replace(Tails, "_commit_of", lambda tails, uid: 0)
-    replace(Tails, "note_start", lambda tails, raft: None)
+    replace(DiscardedEntries, "_commit_of", lambda tails, uid: 0)
+    replace(DiscardedEntries, "record_start", lambda tails, raft: None)
 
 
 def tail_not_told(replace: Replace) -> None:
     """Entries are set aside, and nobody hears of it."""
-    replace(Tails, "_tell", lambda tails, tail: None)
+    replace(DiscardedEntries, "_tell", lambda tails, tail: None)
 
 
 # --- the log --------------------------------------------------------------------------------------
@@ -353,13 +353,13 @@ def blocks_not_synced(replace: Replace) -> None:
 
 def lost_is_deleted(replace: Replace) -> None:
     """A replica whose files were lost goes on as if what they held had been deleted."""
-    core = Rafts._core
+    core = RaftMembers._core
 
-    def whole(rafts: Rafts, *start: Any, **doubts: Any) -> RaftCore:
+    def whole(rafts: RaftMembers, *start: Any, **doubts: Any) -> RaftCore:
         made: RaftCore = core(rafts, *start, **doubts | {"is_incomplete": False})
         return made
 
-    replace(Rafts, "_core", whole)
+    replace(RaftMembers, "_core", whole)
 
 
 def seqs_used_again(replace: Replace) -> None:
@@ -476,7 +476,7 @@ def _handle(replace: Replace, message: type, handler: Any) -> None:
 
 def all_new_replicas_at_once(replace: Replace) -> None:
     """A learner that has caught up waits for all others before it votes."""
-    step = reconfiguration_steps.next_roster
+    step = reconfiguration_steps.next_membership
 
     def patient(raft: RaftCore, wanted: tuple[NodeId, ...], **options: bool) -> Any:
         missing = set(wanted) - set(raft.members.voters)
@@ -485,7 +485,7 @@ def all_new_replicas_at_once(replace: Replace) -> None:
             return None
         return step(raft, wanted, **options)
 
-    replace(reconfiguration, "next_roster", patient)
+    replace(reconfiguration, "next_membership", patient)
 
 
 def learners_are_current(replace: Replace) -> None:
@@ -500,7 +500,7 @@ def joint_votes_are_current(replace: Replace) -> None:
 
 def stops_as_only_voter(replace: Replace) -> None:
     """A leader that is told to stop leaves although only learners stay."""
-    replace(Moves, "is_under_way", lambda moves, uid: False)
+    replace(Reconfiguration, "is_under_way", lambda moves, uid: False)
 
 
 def _named(*mutants: Callable[[Replace], None]) -> dict[str, Callable[[Replace], None]]:

@@ -179,7 +179,11 @@ class TailsWorld:
         cluster = self._cluster
         node = cluster.node(name)
         of_stream = [tail for tail in tails if tail["group"] == self._uid]
-        told = {tail.facts.first_index for tail in node.tails.found if tail.facts.stream == "S"}
+        told = {
+            tail.facts.first_index
+            for tail in node.parts.integrity.discarded.found
+            if tail.facts.stream == "S"
+        }
         found: set[bytes] = set()
         for tail in of_stream:
             cluster.world.counts[f"set aside: {tail['proof']}"] += 1

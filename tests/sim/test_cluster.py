@@ -67,7 +67,7 @@ def test_a_removed_server_is_replaced_before_it_is_removed_again(
     host, faults = cluster.hosts["n1"], cluster.faults
 
     def is_told() -> bool:
-        return host.node is not None and bool(host.node.removals.reason)
+        return host.node is not None and bool(host.node.parts.context.life.is_removed)
 
     with Probes(cluster.checkers), small_limits():
         cluster._be_born()

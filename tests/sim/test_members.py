@@ -119,7 +119,7 @@ class Script:
 
     def group(self, name: NodeId, uid: Uid) -> Any:
         node = self.cluster.hosts[name].node
-        return node.group_of(uid) if node is not None else None
+        return node.groups.group_of(uid) if node is not None else None
 
     def voters(self, name: NodeId, uid: Uid) -> tuple[NodeId, ...]:
         group = self.group(name, uid)
@@ -204,7 +204,7 @@ def test_a_log_that_lost_the_creation_does_not_make_a_member_certain() -> None:
         segment = min(path for path in host.disk.paths if path.endswith(".wal"))
         host.disk.flip(segment, host.disk.contents(segment).index(b"S1"), 255)
         host.boot()
-        assert host.node is not None and host.node.wal.damage
+        assert host.node is not None and host.node.parts.context.wal.damage
         script.wait("a member", lambda: script.group(name, uid))
         assert script.group(name, uid).raft.is_uncertain
         script.publish(IN_MEMORY, 1)
@@ -274,7 +274,7 @@ def test_a_snapshot_in_memory_that_was_forgotten_is_waited_for_no_more() -> None
         script.set_peers(uid, (first, second))
         node = script.cluster.hosts[second].node
         assert node is not None
-        catch_ups = node.replicas.catch_ups
+        catch_ups = node.parts.recovery.catchups
         script.wait("an offer", lambda: catch_ups.is_running(uid))
         script.restart(first)
         script.wait("the end of it", lambda: not catch_ups.is_running(uid))
@@ -296,10 +296,10 @@ def test_a_stream_in_memory_that_moved_away_is_not_begun_by_stale_facts() -> Non
         script.restart(first)
         script.cluster.world.run(script.cluster.world.now_us + 5 * SECOND)
         node = script.cluster.hosts[first].node
-        assert node is not None and not node.meta_member.is_fresh
+        assert node is not None and not node.groups.is_meta_fresh
         assert uid in node.meta.streams_by_uid and script.group(first, uid) is None
         script.cluster.net.heal()
-        script.wait("news", lambda: node.meta_member.is_fresh)
+        script.wait("news", lambda: node.groups.is_meta_fresh)
         assert script.group(first, uid) is None
         script.publish(IN_MEMORY, 1)
         script.wait_for_last(second, uid, 6)
@@ -497,16 +497,16 @@ def test_who_is_wanted_again_while_its_member_goes_begins_another() -> None:
         host = script.cluster.hosts[leaves]
         node = host.node
         assert node is not None
-        before, monitor = node.group_of(uid), node.monitor_of(uid)
+        before, monitor = node.groups.group_of(uid), node.groups.monitor_of(uid)
         assert monitor is not None
         host.slowness = 100
         script.set_peers(uid, tuple({*founders, comes} - {leaves}))
         script.wait("the end of the member", monitor.stopped.is_set)
         script.set_peers(uid, founders)
         script.wait("news", lambda: leaves in node.meta.streams_by_uid[uid].peers)
-        assert node.group_of(uid) is before  # its files are not gone yet
+        assert node.groups.group_of(uid) is before  # its files are not gone yet
         host.slowness = 1
-        script.wait("another member", lambda: node.group_of(uid) not in (before, None))
+        script.wait("another member", lambda: node.groups.group_of(uid) not in (before, None))
         assert script.group(leaves, uid).raft.is_uncertain
         script.publish("S1", 1)
         script.move(uid, founders)
@@ -533,18 +533,20 @@ def test_who_is_wanted_again_while_its_member_is_opened_opens_no_other(is_new: b
             script.set_peers(uid, (*others, comes))
             script.wait("news", lambda: comes in node.meta.streams_by_uid[uid].peers)
         else:
-            process.run(node.replicas.reopen, uid, lambda: None)
-            script.wait("the end of the member", lambda: node.group_of(uid) is None)
+            process.run(node.parts.replicas.replicas.reopen, uid, lambda: None)
+            script.wait("the end of the member", lambda: node.groups.group_of(uid) is None)
         script.set_peers(uid, others)
         script.propose_meta([commands.MOVED, 1, uid, list(others)])
         script.wait("the end", lambda: node.meta.streams_by_uid[uid].may_be_dropped_by(comes))
         script.set_peers(uid, (*others, comes))
         script.wait("news", lambda: comes in node.meta.streams_by_uid[uid].peers)
-        assert node.group_of(uid) is None
+        assert node.groups.group_of(uid) is None
         host.slowness = 1
         script.cluster.world.run(script.cluster.world.now_us + 5 * SECOND)
         members = [one for one in process.monitors if one._group.uid == uid]
-        assert [one._group for one in members if not one.stopped.is_set()] == [node.group_of(uid)]
+        assert [one._group for one in members if not one.stopped.is_set()] == [
+            node.groups.group_of(uid)
+        ]
         script.move(uid, (*others, comes))
 
 
@@ -558,17 +560,17 @@ def test_a_meta_group_that_begins_anew_deletes_no_stream_that_it_has_not_heard_o
         host = next(h for h in hosts if h.node is not None and not h.node.is_meta_leader)
         node, process = host.node, host.process
         assert node is not None and process is not None
-        member, machine = node.group_of(uid), node.meta
-        node.identity["dropped"] = [uid]
-        process.run(node.meta_member.restart_damaged)
+        member, machine = node.groups.group_of(uid), node.meta
+        node.parts.context.identity.facts["dropped"] = [uid]
+        process.run(node.parts.meta.member.restart_damaged)
         script.wait("a meta group that begins anew", lambda: node.meta is not machine)
         assert not node.meta.streams_by_uid
-        process.run(node.amnesia.note_dropped, uid + 1)
+        process.run(node.parts.recovery.amnesia.record_dropped, uid + 1)
         script.wait("its state", lambda: uid in node.meta.streams_by_uid)
         script.cluster.world.run(script.cluster.world.now_us + SECOND)
-        assert member is not None and node.group_of(uid) is member
+        assert member is not None and node.groups.group_of(uid) is member
         assert member.machine.index.last_seq >= 5
-        assert node.amnesia.was_dropped(uid)
+        assert node.parts.recovery.amnesia.was_dropped(uid)
 
 
 def test_who_is_left_alone_rests() -> None:
@@ -803,12 +805,12 @@ def test_a_stream_is_deleted_while_its_replica_begins_anew() -> None:
         host.slowness, host.slow_thread = 1000, "block"
         monitor = next(one for one in process.monitors if one._group.uid == uid)
         process.run(monitor.when_saved, monitor._group.machine.applied, lambda: None)
-        process.run(node.replicas.reopen, uid, lambda: None)
+        process.run(node.parts.replicas.replicas.reopen, uid, lambda: None)
         script.propose_meta([commands.DELETE_STREAM, 1, ALONE, uid])
         script.wait("word of it", lambda: node.meta.is_deleted(uid))
         assert not monitor.stopped.is_set()
         host.slowness = 1
-        script.wait("its end", lambda: not node.replicas.knows(uid))
+        script.wait("its end", lambda: not node.parts.replicas.table.knows(uid))
 
 
 def test_the_only_voter_of_a_growing_stream_is_spared() -> None:

@@ -75,8 +75,10 @@ def test_followers_on_full_disks_give_room_back_as_soon_as_the_leader(
     held = {name: block_bytes_at(cluster, name) for name in members}
     for name in members:
         disk = cluster.hosts[name].disk
-        disk.capacity = disk.used_bytes + cluster.node(name).room.reserve_bytes // 2
-        cluster.node(name).room.take(limits.ROOM_LOOK_BYTES)  # looks at the disk again
+        disk.capacity = disk.used_bytes + cluster.node(name).parts.quotas.storage.reserve_bytes // 2
+        cluster.node(name).parts.quotas.storage.reserve(
+            limits.ROOM_LOOK_BYTES
+        )  # looks at the disk again
     cluster.ask("STREAM.PURGE.S")
     leader = cluster.leader_name(uid)
     for _ in range(4):  # refused, or let in once there is room

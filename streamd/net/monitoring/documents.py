@@ -244,7 +244,7 @@ class Monitoring:
         if self._js is None and (needs_js or is_wanted):
             word = "recovering" if is_wanted else "not enabled"
             return Health(503, "JETSTREAM", f"JetStream {word}")
-        if self._js is not None and self._js.js.node.store_watch.reason:
+        if self._js is not None and self._js.js.node.health.store_fault:
             return store_gone(self._js.js.node)  # which is also why it accepts none
         if not self.is_ready:
             return Health(503, "CONNECTION", "server is not accepting connections")

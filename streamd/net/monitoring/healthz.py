@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from streamd.limits import CURRENT_LAG_MAX, HUNG_S, SLICE_GROUPS
 from streamd.net.monitoring.query import Query, flag
 from streamd.net.monitoring.sliced_pages import Steps, looked_at
-from streamd.types import ACCOUNT, META_UID, Uid
+from streamd.node.ports import NodeHandle
+from streamd.types import ACCOUNT, META_UID
 
 
 class Health(NamedTuple):
@@ -28,16 +29,17 @@ class Health(NamedTuple):
     lost: dict[str, str] = {}  # noqa: RUF012 likewise
 
 
-def judge(node: Any, query: Query) -> Steps[Health]:
+def judge(node: NodeHandle, query: Query) -> Steps[Health]:
     """Judge what /healthz asks of streams. Raises BadQuery."""
     account, stream = query.get("account", ""), query.get("stream", "")
     if account and account != ACCOUNT:
         text = f'JetStream account "{account}" not found'
         return Health(404, "ACCOUNT", text, {"account": account})
-    if node.store_watch.reason:
+    if node.health.store_fault:
         return store_gone(node)
-    if node.slowness.waits_s >= HUNG_S:
-        text = f"JetStream has waited {node.slowness.waits_s:.0f} s for the disk"
+    waits_s = node.health.log_waits().now_s
+    if waits_s >= HUNG_S:
+        text = f"JetStream has waited {waits_s:.0f} s for the disk"
         return Health(503, "JETSTREAM", text)
     if node.is_clustered:
         verdict = _of_meta(node)
@@ -49,9 +51,9 @@ def judge(node: Any, query: Query) -> Steps[Health]:
     return (yield from _of_streams(node, stream, query.get("consumer", ""), is_strict=is_strict))
 
 
-def store_gone(node: Any) -> Health:
+def store_gone(node: NodeHandle) -> Health:
     """The verdict while nothing is stored here any more, whatever was asked."""
-    text = f"JetStream is stopped: the store directory is gone: {node.store_watch.reason}"
+    text = f"JetStream is stopped: the store directory is gone: {node.health.store_fault}"
     return Health(503, "JETSTREAM", text)
 
 
@@ -82,7 +84,7 @@ def lag(facts: dict[str, Any]) -> int:
     return max(0, commit - int(facts.get("applied", 0)))
 
 
-def _of_meta(node: Any) -> Health:
+def _of_meta(node: NodeHandle) -> Health:
     facts = node.group_info(META_UID)
     if facts is None or not node.meta_leader:
         text = "JetStream has not established contact with a meta leader"
@@ -94,7 +96,7 @@ def _of_meta(node: Any) -> Health:
     return Health()
 
 
-def _of_streams(node: Any, stream: str, consumer: str, *, is_strict: bool) -> Steps[Health]:
+def _of_streams(node: NodeHandle, stream: str, consumer: str, *, is_strict: bool) -> Steps[Health]:
     """Of one stream, and one of its consumers; "": of all."""
     lost = yield from lost_streams(node, stream)
     failed: dict[str, str] = _damaged(node) | dict(node.failed)
@@ -109,7 +111,7 @@ def _of_streams(node: Any, stream: str, consumer: str, *, is_strict: bool) -> St
             text = f"JetStream stream '{ACCOUNT} > {name}' is not served as it was: {reason}"
             status = 503 if stream or is_strict else 200
             return Health(status, "STREAM", text, {"account": ACCOUNT, "stream": name}, lost)
-    set_aside: dict[str, str] = node.tails.reasons
+    set_aside = node.health.discarded_reasons()
     for name, reason in set_aside.items():
         if stream in ("", name):
             text = f"JetStream stream '{ACCOUNT} > {name}' has lost messages: {reason}"
@@ -133,7 +135,7 @@ def _of_streams(node: Any, stream: str, consumer: str, *, is_strict: bool) -> St
     return Health()
 
 
-def lost_streams(node: Any, only: str = "") -> Steps[dict[str, str]]:
+def lost_streams(node: NodeHandle, only: str = "") -> Steps[dict[str, str]]:
     """Find the streams whose only copy is lost or damaged here, and what to do about it; `only`
     one, if it is named."""
     found: dict[str, str] = {}
@@ -143,22 +145,22 @@ def lost_streams(node: Any, only: str = "") -> Steps[dict[str, str]]:
             yield
             continue
         asset = by_name.get(name)
-        reason = node.lost_copies.reason(asset) if asset is not None else ""
+        reason = node.health.lost_copy_reason(asset) if asset is not None else ""
         if reason:
             found[name] = reason
     return found
 
 
-def _damaged(node: Any) -> dict[str, str]:
+def _damaged(node: NodeHandle) -> dict[str, str]:
     """Streams whose copy here is damaged: what is left of it is served."""
-    reasons: dict[Uid, str] = node.damages.reasons
+    reasons = node.health.damage_reasons()
     if not reasons:
         return {}
     known = node.meta.streams_by_uid
     return {known[uid].name: text for uid, text in reasons.items() if uid in known}
 
 
-def _not_current_streams(node: Any, only: str) -> Steps[dict[str, str]]:
+def _not_current_streams(node: NodeHandle, only: str) -> Steps[dict[str, str]]:
     """Find the streams that should have a whole replica here and have not, and why."""
     found: dict[str, str] = {}
     by_name = node.meta.streams_by_name

@@ -441,12 +441,12 @@ class JetStreamz:
 
     def disk_waits(self) -> Document:
         """Return how long the log kept an append waiting, of one that asks every second."""
-        slowness = self.js.node.slowness
+        waits = self.js.node.health.log_waits()
         return {
-            "waiters": int(slowness.waits_s > 0),
-            "waits": slowness.wait_count,
-            "wait_time": slowness.waited_ns,
-            "max_wait_time": slowness.waited_ns_max,
+            "waiters": int(waits.now_s > 0),
+            "waits": waits.waited,
+            "wait_time": waits.total_ns,
+            "max_wait_time": waits.longest_ns,
         }
 
     # --- /raftz ---------------------------------------------------------------------------------
@@ -543,13 +543,13 @@ class JetStreamz:
             if uid is None:
                 yield
                 continue
-            monitor = node.monitor_of(uid)
-            if monitor is None:
+            waiting_count = node.waiting_count(uid)
+            if waiting_count is None:
                 continue
             is_meta = uid == META_UID
             account = SYSTEM_ACCOUNT if is_meta else ACCOUNT
             group = _META_GROUP if is_meta else f"S-{uid:08d}"
-            name, count = f"[ACC:{account}] RAFT '{group}' inbox", monitor.waiting_count
+            name, count = f"[ACC:{account}] RAFT '{group}' inbox", waiting_count
             if is_shown(name, count):
                 found[name] = count
         return found
@@ -558,18 +558,9 @@ class JetStreamz:
 
     def care(self) -> Steps[dict[str, int]]:
         """Count what was found wrong with this node's copies since its start, and what was read."""
-        damages = self.js.node.damages
         lost = yield from lost_streams(self.js.node)
-        return {
-            "incarnation_conflicts": damages.conflict_count,
-            "damages": damages.damage_count,
-            "scrubbed_bytes": self.js.node.scrubber.read_bytes,
-            "lost_streams": len(lost),
-            "tails_set_aside": self.js.node.tails.count,
-            "tails_open": self.js.node.tails.open_count,
-            "tails_kept": len(self.js.node.tails.found),
-            "ignored_entries": self.js.node.peering.ignored_count,
-        }
+        counts: dict[str, int] = self.js.node.health.counts()
+        return counts | {"lost_streams": len(lost)}
 
 
 def no_stats() -> Document:

@@ -9,7 +9,7 @@ per prefix where subscriptions and streams allow it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamd.net.pubsub.interest import RemoteSub
@@ -34,7 +34,7 @@ class CapturingStream(Protocol):
         """True if this node leads the stream."""
 
     @property
-    def config(self) -> dict[str, Any]: ...
+    def config(self) -> Mapping[str, Any]: ...
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """Store messages; the outcomes go to `sink`."""

@@ -1,4 +1,4 @@
-"""`CatchUp`: how a follower fetches the leader's snapshot, block by block, and installs it. Pure.
+"""`SnapshotFetch`: fetches the leader's snapshot, block by block, and installs it. Pure.
 
 asking -> preparing -> fetching -> sealing -> closing -> swapping -> done. Every step's outcome is
 a callback; what belongs to an attempt that was given up is ignored by its number. Whatever goes
@@ -28,7 +28,8 @@ Result = Callable[[Any], None]
 
 
 class InstallTarget(Protocol):
-    """Where the files go: store/transfer/install.py. `done` may be called at once or later."""
+    """Destination of the files: store/transfer/install.py. `done` may be called at once, or
+    later."""
 
     def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
         """`done` gets the set of numbers of files that are whole here already. Once `is_over()`,
@@ -49,7 +50,7 @@ class InstallTarget(Protocol):
 
 
 class InstalledSnapshot(NamedTuple):
-    """What took the place of a group's state, durably."""
+    """Snapshot that took the place of a group's state, durably."""
 
     index: Index  # type: ignore[assignment]
     term: Term
@@ -58,46 +59,65 @@ class InstalledSnapshot(NamedTuple):
     digest: int  # of the content; what is opened now must have it
 
 
-class CatchUpTurns:
-    """Lets a few groups of a node catch up at a time: a wiped node has thousands that need to,
-    and their windows together must leave the link and the disks to those who publish."""
+class FetchSlots:
+    """Slots for the few groups of a node that catch up at a time: a wiped node has thousands that
+    need to, and their windows together must leave the link and the disks to publishers."""
 
     def __init__(self) -> None:
-        self._inside: set[CatchUp] = set()
-        self._waiting: dict[CatchUp, Callable[[], None]] = {}  # in the order in which they came
+        self._inside: set[SnapshotFetch] = set()
+        self._waiting: dict[SnapshotFetch, Callable[[], None]] = {}  # in the order they came
 
-    def enter(self, who: CatchUp, then: Callable[[], None]) -> None:
-        """Call `then` when it is the turn of `who`: at once, if it is already."""
-        if who in self._inside:
+    def enter(self, fetch: SnapshotFetch, then: Callable[[], None]) -> None:
+        """Call `then` when `fetch` has a slot: at once, if it has one already."""
+        if fetch in self._inside:
             then()
             return
-        self._waiting[who] = then
+        self._waiting[fetch] = then
         self._let_in()
 
-    def leave(self, who: CatchUp) -> None:
-        """`who` waits for something else now, or has ended."""
-        self._waiting.pop(who, None)
-        self._inside.discard(who)
+    def leave(self, fetch: SnapshotFetch) -> None:
+        """Free the slot of a fetch that waits for something else now, or has ended."""
+        self._waiting.pop(fetch, None)
+        self._inside.discard(fetch)
         self._let_in()
 
     def _let_in(self) -> None:
         while self._waiting and len(self._inside) < limits.CATCHUP_GROUPS_MAX:
-            who = next(iter(self._waiting))
-            then = self._waiting.pop(who)
-            self._inside.add(who)
+            fetch = next(iter(self._waiting))
+            then = self._waiting.pop(fetch)
+            self._inside.add(fetch)
             then()
 
 
-class CatchUp:
-    """One group's way back. `start` it with every offer; it does nothing twice.
+class FetchHost(Protocol):
+    """Owner of the fetches of one node: catchup/service.py."""
+
+    def on_done(self, uid: Uid, found: InstalledSnapshot) -> None: ...
+
+    def on_failed(self, uid: Uid, err: BaseException) -> None:
+        """Take in a group whose swap failed: it is closed."""
+
+    def is_wanted(self, uid: Uid, index: Index) -> bool:
+        """False if the group got past `index` by other means; asked before the swap, and then all
+        is dropped."""
+
+    def is_offered(self, uid: Uid) -> bool:
+        """False if the offer is void; there may be another. Asked before an attempt that failed is
+        repeated."""
+
+    def on_trouble(self, uid: Uid, text: str) -> None:
+        """Hear of an attempt that failed; of this node's disk once, for a full disk stays full for
+        hours."""
+
+    def on_conflict(self, uid: Uid, text: str) -> None:
+        """Hear that a peer sent another stream's snapshot."""
+
+
+class SnapshotFetch:
+    """Fetch of one group. `start` it with every offer; it does nothing twice.
 
     `call(node_id, method, args, done)` is `Peers.call`; `later(delay_s, callback)` is the loop's
-    `call_later`. `is_wanted(index)` is asked before the swap: False if the group got past `index`
-    by other means, and then all is dropped. `is_offered()` is asked before an attempt that failed
-    is repeated: False if the offer is void; there may be another. `on_trouble(text)` once per
-    attempt that failed, but of this node's disk once (a full disk stays full for hours);
-    `on_conflict(text)` before if a peer sent another stream's.
-    `turns` is shared by all groups of the node.
+    `call_later`. `slots` is shared by all groups of the node.
     """
 
     def __init__(
@@ -107,13 +127,8 @@ class CatchUp:
         call: Callable[[NodeId, str, list[Any], Result], None],
         target: InstallTarget,
         later: Callable[[float, Callable[[], None]], object],
-        on_done: Callable[[InstalledSnapshot], None],
-        on_failed: Callable[[BaseException], None],
-        is_wanted: Callable[[Index], bool] = lambda index: True,
-        is_offered: Callable[[], bool] = lambda: True,
-        on_trouble: Callable[[str], None] = lambda text: None,
-        on_conflict: Callable[[str], None] = lambda text: None,
-        turns: CatchUpTurns | None = None,
+        host: FetchHost,
+        slots: FetchSlots | None = None,
     ) -> None:
         self.uid = uid
         self.state = IDLE
@@ -122,13 +137,8 @@ class CatchUp:
         self._call = call
         self.target = target
         self._later = later
-        self._on_done = on_done
-        self._on_failed = on_failed
-        self._is_wanted = is_wanted
-        self._is_offered = is_offered
-        self._on_trouble = on_trouble
-        self._on_conflict = on_conflict
-        self._turns = turns or CatchUpTurns()
+        self._host = host
+        self._slots = slots or FetchSlots()
         self._attempt = 0  # outcomes of earlier attempts are ignored
         self._min_index: Index = 0
         self._manifest: Manifest | None = None
@@ -175,12 +185,12 @@ class CatchUp:
         self._ask()
 
     def stop(self) -> None:
-        """Give up. What is whole stays for the next time; a swap under way may still happen, and
-        is not reported."""
+        """Abort. What is whole stays for the next time; a swap under way may still happen, and is
+        not reported."""
         self._attempt += 1
         self._forget_work()
         self.state = IDLE
-        self._turns.leave(self)
+        self._slots.leave(self)
 
     # --- the manifest -----------------------------------------------------------------------
 
@@ -192,7 +202,7 @@ class CatchUp:
         if self.uid == META_UID:
             mine(None)  # without it no other group is known to be right
         else:
-            self._turns.enter(self, lambda: mine(None))
+            self._slots.enter(self, lambda: mine(None))
 
     def _ask_now(self) -> None:
         self.state = ASKING
@@ -214,7 +224,7 @@ class CatchUp:
                 )
         except CorruptionError as err:
             if isinstance(err, IncarnationError):
-                self._on_conflict(f"from {self.leader}: {err}")
+                self._host.on_conflict(self.uid, f"from {self.leader}: {err}")
             self._retry(f"from {self.leader}: {err}")
             return
         self._manifest = manifest
@@ -318,7 +328,7 @@ class CatchUp:
             self._suspects.append(no)
             self._retry(f"from {self.leader}: {err}")
             return
-        self._on_trouble(f"from {self.leader}: {err}")
+        self._host.on_trouble(self.uid, f"from {self.leader}: {err}")
         fact = next(fact for fact in self._manifest.files if fact.no == no)
         self._done_bytes -= fact.length
         self._todo.appendleft(fact)
@@ -330,7 +340,7 @@ class CatchUp:
         assert self._manifest is not None
         if isinstance(result, BaseException):
             self._start_over(result)
-        elif not self._is_wanted(self._manifest.index):
+        elif not self._host.is_wanted(self.uid, self._manifest.index):
             self.stop()
             self.target.drop(lambda outcome: None)
         else:
@@ -347,24 +357,25 @@ class CatchUp:
             # The live store is closed and the directories may be half-way: only a restart, which
             # finishes the swap, knows better.
             self.state = FAILED
-            self._turns.leave(self)
-            self._on_failed(result)
+            self._slots.leave(self)
+            self._host.on_failed(self.uid, result)
             return
         manifest = self._manifest
         assert manifest is not None
         self._attempt += 1
         self._forget_work()
         self.state = DONE
-        self._turns.leave(self)
+        self._slots.leave(self)
         voters, voters_out, learners, learners_next = manifest.members
-        self._on_done(
+        self._host.on_done(
+            self.uid,
             InstalledSnapshot(
                 manifest.index,
                 manifest.term,
                 manifest.chain,
                 Membership(voters, voters_out, learners, learners_next),
                 manifest.digest,
-            )
+            ),
         )
 
     # --- giving up an attempt ---------------------------------------------------------------
@@ -378,13 +389,13 @@ class CatchUp:
             max(self._delay_s * 2, limits.CATCHUP_RETRY_S_MIN), limits.CATCHUP_RETRY_S_MAX
         )
         if not is_told:
-            self._on_trouble(why)
+            self._host.on_trouble(self.uid, why)
         mine = self._mine(lambda outcome: self._ask_again())
         self._later(self._delay_s, lambda: mine(None))
-        self._turns.leave(self)
+        self._slots.leave(self)
 
     def _ask_again(self) -> None:
-        if self._is_offered():
+        if self._host.is_offered(self.uid):
             self._ask()
         else:
             self.stop()

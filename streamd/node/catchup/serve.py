@@ -1,4 +1,4 @@
-"""`CatchUpSource`: what a leader answers to those who fetch its snapshots. Pure.
+"""`SnapshotServer`: answers the nodes that fetch this node's snapshots. Pure.
 
 A manifest names the newest saved snapshot; it never asks the machine, so no second place takes
 snapshots. Checksums of blocks are remembered: a sealed block never changes.
@@ -33,29 +33,29 @@ Key = tuple[int, int, bool]
 
 
 class SourceGroup(Protocol):
-    """One group of which this node may hand out the snapshot."""
+    """Group of which this node may hand out the snapshot."""
 
     @property
     def source(self) -> SnapshotSource: ...
 
     @property
     def last_index(self) -> Index:
-        """Of its log."""
+        """Index of the last entry of its log."""
 
     @property
     def saved_index(self) -> Index:
-        """Of the newest snapshot, as the group knows it; 0: there is none."""
+        """Index of the newest snapshot, as the group knows it; 0: there is none."""
 
     def save_anew(self, then: Callable[[], None]) -> None:
-        """Have the monitor write the newest snapshot, which can't be read, anew; then `then`."""
+        """Write the newest snapshot, which can't be read, anew by the monitor; then `then`."""
 
     def when_saved(self, min_index: Index, then: Callable[[], None]) -> None:
-        """Have the monitor take a snapshot if the newest is before `min_index`; call `then` once
-        one at `min_index` or later is saved."""
+        """Call `then` once a snapshot at `min_index` or later is saved; the monitor takes one if
+        the newest is before that."""
 
 
 class StateFacts(NamedTuple):
-    """What a saved state says of itself."""
+    """Facts that a saved state says of itself."""
 
     members: Membership | None
     digest: int
@@ -72,7 +72,7 @@ def facts_of(uid: Uid, state: bytes) -> StateFacts:
 
 
 class _Request:
-    """A manifest being made. Those who ask meanwhile get the same one, if it is new enough."""
+    """Manifest being made. Nodes that ask meanwhile get the same one, if it is new enough."""
 
     __slots__ = ("answers", "is_waiting", "saved", "turns")
 
@@ -83,7 +83,7 @@ class _Request:
         self.turns = 0
 
 
-class CatchUpSource:
+class SnapshotServer:
     """Answers the calls `manifest` and `block`.
 
     `find(uid)`: the group if this node may answer for it (it leads, or simply has it whole), else
@@ -160,14 +160,15 @@ class CatchUpSource:
         group.source.load(loaded)
 
     def _part(self, files: dict[int, bytes], no: int, offset: int, size: int) -> bytes:
-        """Of a state. With its end a file goes: few will ask again, and it can be loaded again."""
+        """Return a part of a state. With its end a file goes: few will ask again, and it can be
+        loaded again."""
         blob = files.get(no, b"")
         if offset + size >= len(blob):
             files.pop(no, None)
         return blob[offset : offset + size]
 
     def forget(self, uid: Uid) -> None:
-        """The group is gone, no longer led here, or its files were replaced."""
+        """Remove a group that is gone, no longer led here, or whose files were replaced."""
         request = self._requests.get(uid)
         if request is not None:
             self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())

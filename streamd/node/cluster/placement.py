@@ -1,4 +1,4 @@
-"""On which nodes a stream's replicas go: by what is asked for, what is free, and who has least.
+"""Placement of a stream's replicas on nodes: by what is asked for, what is free, and least load.
 
 Pure: the same facts give the same nodes. What is chosen goes into a command of the meta group;
 nobody computes it twice.
@@ -17,8 +17,8 @@ from streamd.node.ports import NodeHandle
 from streamd.types import NodeId, Uid
 
 
-class Cluster:
-    """What placement knows of the nodes at one moment."""
+class ClusterView:
+    """Facts about the nodes at one moment, as placement needs them."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Cluster:
         self._carried = carried
 
     @classmethod
-    def seen_by(cls, node: NodeHandle) -> Cluster:
-        """What a node knows of all now."""
+    def seen_by(cls, node: NodeHandle) -> ClusterView:
+        """Return the view that a node has of all nodes now."""
         peers = node.peers
         return cls(
             name=node.cluster_name,
@@ -195,7 +195,7 @@ class Cluster:
         )
 
     def _loads(self, *, is_replicated: bool) -> dict[NodeId, tuple[int, int, int]]:
-        """What each node carries: streams of the same kind (a replicated one costs its peers
+        """Return the load of each node: streams of the same kind (a replicated one costs its peers
         more), then all streams, then the room it lacks."""
         carried = self._carried
         loads = {}
@@ -208,7 +208,7 @@ class Cluster:
 
 
 class _Refusals:
-    """Why nodes were passed over, in nats-server's words."""
+    """Reasons why nodes were passed over, in nats-server's words."""
 
     def __init__(self) -> None:
         self.is_offline = False
@@ -240,7 +240,7 @@ def _quoted(tags: Iterable[str]) -> str:
 
 
 def rescale(
-    cluster: Cluster, asset: StreamAsset, config: StreamConfig, *, leader: NodeId
+    cluster: ClusterView, asset: StreamAsset, config: StreamConfig, *, leader: NodeId
 ) -> list[NodeId] | None:
     """Return the peers of a stream whose config becomes `config`; None: they stay as they are.
 
@@ -267,7 +267,7 @@ def rescale(
     return None if set(peers) == set(asset.peers) else peers
 
 
-def replace(cluster: Cluster, asset: StreamAsset, node: NodeId) -> list[NodeId]:
+def replace(cluster: ClusterView, asset: StreamAsset, node: NodeId) -> list[NodeId]:
     """Return the peers of a stream that is to leave `node`; raises PEER_REMAP if nobody can take
     its place."""
     keep = [peer for peer in asset.peers if peer != node]

@@ -1,4 +1,4 @@
-"""From the members a group has to the members it should have: the next safe step.
+"""The next safe step from the members that a group has to the members that it should have.
 
 New members come in as learners, and vote when they have nearly all of the log. None of them waits
 for the others: as soon as those that are there make a majority of the wanted members, they vote.
@@ -14,12 +14,12 @@ from streamd.raft.core import RaftCore
 from streamd.raft.membership import Membership
 from streamd.types import NodeId
 
-Roster = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
+Step = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
 
 
-def next_roster(
+def next_membership(
     raft: RaftCore, wanted: tuple[NodeId, ...], *, are_all_wanted: bool = True
-) -> Roster | None:
+) -> Step | None:
     """Return (voters, learners) to propose now; None: nothing to do, or not yet.
 
     A step never leaves fewer voters to spare than there were. With `are_all_wanted` a learner
@@ -33,9 +33,9 @@ def next_roster(
     missing = target - voters
     if voters == target and not learners:
         return None
-    newcomers = missing - learners
-    if newcomers:
-        return members.voters, tuple(sorted(learners | newcomers))
+    joining = missing - learners
+    if joining:
+        return members.voters, tuple(sorted(learners | joining))
     ready = {name for name in missing if raft.is_close(name, limits.LEARNER_LAG_ENTRIES)}
     there = ready | {name for name in voters if raft.is_following(name)}
     spare_now, spare_then = _spare(voters, there), _spare(target, there)
@@ -51,30 +51,31 @@ def next_roster(
 
 
 def _spare(voters: AbstractSet[NodeId], there: AbstractSet[NodeId]) -> int:
-    """How many of those `there` may fail before nothing is committed any more; < 0: one too many
-    has."""
+    """Count how many of those `there` may fail before nothing is committed any more; < 0: one too
+    many has."""
     return len(voters & there) - quorum_of(len(voters))
 
 
 def quorum_of(voter_count: int) -> int:
-    """A majority of so many voters."""
+    """Return the size of a majority of so many voters."""
     return voter_count // 2 + 1
 
 
 def ack_disk_count(members: Membership) -> int:
-    """On how many disks an entry is at least when it is committed."""
+    """Return on how many disks an entry is at least when it is committed."""
     return quorum_of(max(len(members.voters), len(members.voters_out)))
 
 
 def named_by(asset: StreamAsset) -> set[NodeId]:
-    """Who belongs to the group as far as the meta group knows, or is wanted in it: its leader may
-    have made them voters by now, and its report is on the way."""
+    """Return the members of a group as far as the meta group knows, and those wanted in it: its
+    leader may have made them voters by now, and its report is on the way."""
     return {*asset.members, *asset.peers}
 
 
 def forgotten_members(asset: StreamAsset) -> Membership:
-    """With whom a member in memory begins that has forgotten its log: whether the members it knew
-    or those that are wanted decide by now it can't know, so both must agree."""
+    """Return the membership with which a member in memory begins that has forgotten its log:
+    whether the members it knew or those that are wanted decide by now it can't know, so both must
+    agree."""
     before, wanted = tuple(sorted(asset.members)), tuple(sorted(asset.peers))
     if set(wanted) <= set(before):
         return Membership(before)

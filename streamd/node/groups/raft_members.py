@@ -1,4 +1,4 @@
-"""Building a group's Raft member from what the disk holds: its log, its snapshot, and the doubts.
+"""`RaftMembers`: builds a group's Raft member from what the disk holds: log, snapshot, and doubts.
 
 A member that may have forgotten a vote or an acked entry is *uncertain*; one whose log is whole but
 whose state below the log's start is gone is *incomplete* (what both may do: `raft/recovering.py`,
@@ -8,22 +8,23 @@ and `_may_stand` in `raft/roles.py`). Alone, both are errors: there is nobody to
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from streamd import limits
 from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.memory_share import MemoryShare
+from streamd.node.context import NodeContext
+from streamd.node.ports import Peers
+from streamd.node.recovery.quorum_loss_recovery import QuorumLossRecovery
 from streamd.raft.core import RaftCore
 from streamd.raft.history import LogPosition
 from streamd.raft.membership import Membership
 from streamd.types import META_UID, Entry, HardState, Index, LogState, NodeId, Term, Uid
 
-if TYPE_CHECKING:
-    from streamd.node.local_node import Node
-
 
 class GroupStart(NamedTuple):
-    """What is known of a group before its log is looked at."""
+    """Facts about a group before its log is read."""
 
     uid: Uid
     index: Index = 0  # type: ignore[assignment]  # of the newest snapshot; 0: none
@@ -41,44 +42,60 @@ class GroupStart(NamedTuple):
     is_alone: bool = False  # there is no other member to ask, and never was
 
 
-class Rafts:
-    """Makes the cores of one node's groups."""
+class RaftMembers:
+    """Makes the cores of one node's groups.
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._seed = int.from_bytes(node.env.disk.random_bytes(8), "little")
+    `on_made(core)`: the member of a group with a log was made from what that holds of it.
+    `on_damaged_log(reason)`: a member that runs met a part of its log that can't be read.
+    """
+
+    def __init__(
+        self,
+        context: NodeContext,
+        peers: Peers | None,
+        quorum_loss: QuorumLossRecovery,
+        *,
+        on_made: Callable[[RaftCore], None],
+        on_damaged_log: Callable[[str], None],
+    ) -> None:
+        self._context = context
+        self._peers = peers
+        self._quorum_loss = quorum_loss
+        self._on_made = on_made
+        self._on_damaged_log = on_damaged_log
+        self._seed = int.from_bytes(context.env.disk.random_bytes(8), "little")
         self._made_count = 0
         self._windows = MemoryShare(limits.RAFT_WINDOWS_BYTES)
 
     def next_nonce(self) -> int:
-        """A number of 31 bits for what peers echo: another each time, and in each process."""
+        """Return a number of 31 bits that peers echo: another each time, and in each process."""
         self._made_count += 1
         return (self._seed + self._made_count) & 0x7FFFFFFF
 
     def make(self, start: GroupStart) -> RaftCore:
         """Build the member. Raises CorruptionError if a group of one has lost something."""
-        node = self._node
+        context = self._context
         uid = start.uid
         # Where a doubt is accepted, a member that was always alone is one in doubt like any other.
-        is_alone = (start.is_alone and not node.accepts_doubt) or not node.is_clustered
-        found = None if start.is_memory else node.wal.group(uid)
-        damage = "" if start.is_memory else node.wal.damaged_groups.get(uid, "")
+        is_alone = (start.is_alone and not context.accepts_doubt) or not context.is_clustered
+        found = None if start.is_memory else context.wal.group(uid)
+        damage = "" if start.is_memory else context.wal.damaged_groups.get(uid, "")
         if is_alone:
-            if damage and not node.accepts_loss:
+            if damage and not context.accepts_loss:
                 raise CorruptionError(f"group {uid}: {damage}")
             try:
                 log = log_from_snapshot(
                     uid, found, index=start.index, term=start.term, chain=start.chain
                 )
-                if node.sync == "always" and not start.is_memory:
+                if context.options.sync == "always" and not start.is_memory:
                     check_end(uid, found, start.index)
             except CorruptionError as err:
-                if not node.accepts_loss:
+                if not context.accepts_loss:
                     raise
-                node.warn("log of a group given up", group=uid, reason=str(err))
-                node.accepted_loss.is_meta_given_up |= uid == META_UID
+                context.log.warn("log of a group given up", group=uid, reason=str(err))
+                self._quorum_loss.is_meta_lost |= uid == META_UID
                 return self._anew(start, found, is_uncertain=False)
-            if not node.is_clustered:
+            if not context.is_clustered:
                 # Nobody is left to remove a doubt: whoever accepted the loss has done that.
                 log = log._replace(hard_state=log.hard_state._replace(is_uncertain=False))
             self._tell_log(start, found, log.hard_state)
@@ -98,7 +115,7 @@ class Rafts:
             )
         except CorruptionError as err:
             # The log contradicts itself or the snapshot. What it held may have been acked.
-            node.warn("log of a group given up", group=uid, reason=str(err))
+            context.log.warn("log of a group given up", group=uid, reason=str(err))
             return self._anew(start, found)
 
     def _tell_log(self, start: GroupStart, found: LogState | None, hard_state: HardState) -> None:
@@ -107,7 +124,7 @@ class Rafts:
         ends = found.last_index if found is not None else 0
         if ends < start.index and not start.is_memory:
             # With the doubt in the same batch, as in `_anew`.
-            self._node.wal.reset_group(
+            self._context.wal.reset_group(
                 start.uid, start.index, start.term, start.chain, hard_state=hard_state
             )
 
@@ -120,7 +137,7 @@ class Rafts:
         hard_state = HardState(term, vote, start.index, is_uncertain)
         if not start.is_memory:
             # In one batch: a log that is void must never look like one that can be relied upon.
-            self._node.wal.reset_group(
+            self._context.wal.reset_group(
                 start.uid, start.index, start.term, start.chain, hard_state=hard_state
             )
         log = LogState(
@@ -150,17 +167,17 @@ class Rafts:
         is_uncertain: bool = False,
         is_incomplete: bool = False,
     ) -> RaftCore:
-        node = self._node
-        name = f"{node.server_name}/{start.uid}".encode()
-        reader = None if start.is_memory else _WalReader(node, start.uid)
+        context = self._context
+        name = f"{context.name}/{start.uid}".encode()
+        reader = None if start.is_memory else _WalReader(context, start.uid, self._on_damaged_log)
         core = RaftCore(
             group=start.uid,
-            node_id=node.server_name,
-            voters=start.voters or (node.server_name,),
+            node_id=context.name,
+            voters=start.voters or (context.name,),
             members=start.members,
             log=log,
             reader=reader or _NoReader(),
-            now_ms=node.env.clock.monotonic_ms(),
+            now_ms=context.env.clock.monotonic_ms(),
             seed=self._seed ^ zlib.crc32(name),
             applied=applied,
             election_ms=limits.RAFT_ELECTION_MS,
@@ -177,29 +194,32 @@ class Rafts:
             reader.is_begun = True
         core.log.is_in_memory = start.is_memory
         if not start.is_memory:
-            node.tails.note_start(core)
+            self._on_made(core)
         core.nonce = self.next_nonce()
         if start.uid:
             core.commit_delay_ms = limits.RAFT_COMMIT_DELAY_MS
-        if node.peers is not None:
-            core.set_live(frozenset((node.server_name, *node.peers.nodes())))
+        if self._peers is not None:
+            core.set_live(frozenset((context.name, *self._peers.nodes())))
         return core
 
 
 class _WalReader:
-    def __init__(self, node: Node, uid: Uid) -> None:
-        self._node = node
-        self._wal = node.wal
+    """Reader of one group's entries in the log."""
+
+    def __init__(self, context: NodeContext, uid: Uid, on_damaged: Callable[[str], None]) -> None:
+        self._call_soon = context.env.loop.call_soon
+        self._on_damaged = on_damaged
+        self._wal = context.wal
         self._uid = uid
-        self.is_begun = False  # else who makes the core decides what becomes of it
+        self.is_begun = False  # else the maker of the core decides what becomes of it
 
     def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
         try:
             return self._wal.read(self._uid, lo, hi, max_bytes)
         except CorruptionError as err:
             if self.is_begun and not is_passing(err):
-                # Whoever asked may do without. The next start could not.
-                self._node.env.loop.call_soon(self._node.damages.on_damaged_log, str(err))
+                # The caller may do without. The next start could not.
+                self._call_soon(self._on_damaged, str(err))
             raise
 
 

@@ -1,11 +1,11 @@
-"""How nodes without data become one cluster, once, and how a node that lost its data comes back.
+"""`Bootstrap`: nodes without data become one cluster, once; a node that lost its data comes back.
 
 A cluster is born when all nodes that were configured to be in it have met and none belongs to one
 yet: the one with the smallest name draws the cluster's id, writes it down with everybody's names
 and tells the others. So two nodes that lost their disks can't found a second cluster while the
-third, who has the data, is away: they wait for it. Who meets a member of a cluster joins it, as
-one who may have forgotten what it once promised (see raft/, "uncertain"). A server without
-JetStream has no part in this, whoever names it in its routes.
+third, which has the data, is away: they wait for it. A node that meets a member of a cluster joins
+it, as one that may have forgotten what it once promised (raft/recovering.py). A server without
+JetStream has no part in this, even if it is named in the routes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from streamd import limits
 from streamd.callbacks import ignore
 from streamd.errors import ConfigError
-from streamd.limits import BOOTSTRAP_QUIET_LOOKS
+from streamd.node.context import NodeContext
 from streamd.node.ports import Peers
 from streamd.types import NodeId
 
@@ -46,13 +47,14 @@ class Bootstrap:
         self._save = save
         self._on_decided = on_decided
         self._hellos: dict[NodeId, dict[str, Any]] = {}
-        self._quiet_looks = 0  # since another node came or went
+        self._quiet_checks = 0  # since another node came or went
 
     @property
     def is_decided(self) -> bool:
+        """True once this node belongs to a cluster."""
         return bool(self._identity.get("cluster_id"))
 
-    def check(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+    def check_cluster(self, node_id: NodeId, hello: dict[str, Any]) -> None:
         """Raise ConfigError if `node_id` belongs to another cluster than this node."""
         theirs, ours = hello.get("cluster_id", ""), self._identity.get("cluster_id", "")
         if theirs and ours and theirs != ours:
@@ -62,20 +64,20 @@ class Bootstrap:
             )
 
     def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
-        """Another node is here."""
+        """Take in what a node says whose link is up."""
         self._hellos[node_id] = hello
-        self._quiet_looks = 0
-        self._look()
+        self._quiet_checks = 0
+        self._decide()
 
     def on_peer_down(self, node_id: NodeId) -> None:
-        """And gone again."""
+        """Forget a node whose link broke."""
         self._hellos.pop(node_id, None)
-        self._quiet_looks = 0
+        self._quiet_checks = 0
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Join or found a cluster, if that can be decided now; called again and again."""
-        self._quiet_looks += 1
-        self._look()
+        self._quiet_checks += 1
+        self._decide()
 
     def waits_for(self) -> str:
         """Say what has to happen before there is a cluster."""
@@ -90,7 +92,7 @@ class Bootstrap:
     def _here(self) -> list[NodeId]:
         return sorted([self._name, *self._hellos])
 
-    def _look(self) -> None:
+    def _decide(self) -> None:
         if self.is_decided:
             return
         for node_id in sorted(self._hellos):
@@ -102,7 +104,7 @@ class Bootstrap:
         names, expected = self._here(), self._expected_size()
         if len(names) < max(expected, 2) or names[0] != self._name:
             return
-        if expected < 2 and self._quiet_looks < BOOTSTRAP_QUIET_LOOKS:
+        if expected < 2 and self._quiet_checks < limits.BOOTSTRAP_QUIET_LOOKS:
             return  # the routes lead to servers without JetStream alone: who there is takes a while
         cluster_id = self._random_id()
         if not self._keep(cluster_id, names, is_uncertain=False):
@@ -110,12 +112,11 @@ class Bootstrap:
         for node_id in names[1:]:
             # Before anything else tells them that there is a cluster: they belong to it from
             # its first hour, and have nothing they could have forgotten.
-            # A node that is not reached meets this one again, and joins.
             self._peers.call(node_id, "bootstrap", [cluster_id, names], ignore)
         self._on_decided(False)
 
     def _latest_removal(self, cluster_id: str) -> int:
-        """When a server of this node's name was last removed from the cluster: this one, with
+        """Return the meta entry that last removed a server of this node's name: this one, with
         its empty directory, joins after that."""
         return max(
             int(hello.get("removals", {}).get(self._name, 0))
@@ -123,19 +124,20 @@ class Bootstrap:
             if hello.get("cluster_id") == cluster_id
         )
 
-    def on_call(self, args: list[Any]) -> Any:
-        """The founder tells which cluster this is; returns the id this node belongs to."""
+    def serve(self, sender: NodeId, args: list[Any], answer: Callable[[Any], None]) -> None:
+        """Take in which cluster another node has founded: the call `bootstrap`, answered by the id
+        of the cluster that this node belongs to."""
         cluster_id, voters = args
         if not self.is_decided and self._name in voters:
             self._adopt(cluster_id, list(voters), is_uncertain=False)
-        return self._identity.get("cluster_id", "")
+        answer(self._identity.get("cluster_id", ""))
 
     def _adopt(self, cluster_id: str, voters: list[NodeId], *, is_uncertain: bool) -> None:
         if self._keep(cluster_id, voters, is_uncertain=is_uncertain):
             self._on_decided(is_uncertain)
 
     def _keep(self, cluster_id: str, voters: list[NodeId], *, is_uncertain: bool) -> bool:
-        """False: it can't be written down, so this node belongs to no cluster."""
+        """Save which cluster this is; False: that failed, so this node belongs to none."""
         before = dict(self._identity)
         self._identity |= {
             "cluster_id": cluster_id,
@@ -149,3 +151,41 @@ class Bootstrap:
         self._identity.clear()
         self._identity |= before
         return False
+
+
+class BootstrapRetry:
+    """Asks the bootstrap again and again until it has decided, and tells what it waits for.
+
+    `unreached`: configured servers without a link.
+    """
+
+    def __init__(
+        self, context: NodeContext, bootstrap: Bootstrap, unreached: Callable[[], list[str]]
+    ) -> None:
+        self._context = context
+        self._bootstrap = bootstrap
+        self._unreached = unreached
+        self._check_count = 0
+        self._told = ""  # what was said last
+
+    def check(self) -> None:
+        """Decide now if that is possible, else in a while."""
+        if self._bootstrap.is_decided:
+            return
+        self._bootstrap.check()
+        if not self._bootstrap.is_decided:
+            self._tell(self._bootstrap.waits_for())
+            self._context.timers.later("bootstrap", limits.BOOTSTRAP_RETRY_S, self.check)
+
+    def _tell(self, awaited: str) -> None:
+        """Say what the cluster waits for before it is founded: after a moment, and on a change."""
+        self._check_count += 1
+        unreached = " ".join(self._unreached())
+        if self._check_count < limits.BOOTSTRAP_TOLD_LOOKS:
+            return
+        if f"{awaited} {unreached}" == self._told:
+            return
+        self._told = f"{awaited} {unreached}"
+        facts = {"unreached": unreached} if unreached else {}
+        text = f"JetStream cluster is not founded yet: waiting for {awaited}"
+        self._context.log.warn(text, **facts)

@@ -1,9 +1,10 @@
-"""What the nodes of a cluster have seen of each other's logs, and tell each other when they meet.
+"""`Incarnations`: detects that a node's data was put back from an older copy (rollback).
 
-Each start of a node begins a segment of its log, so of two starts the later one has the higher
-number; a log that another one took the place of is not the node's any more; and a node writes down
-each start that it tells anybody of, before it does. A node that is told of a later start than this
-one, of one that it has not written down, or that it has had another log since, had all of its
+The nodes of a cluster tell each other, when they meet, which logs and starts they have seen. Each
+start of a node begins a segment of its log, so of two starts the later one has the higher number; a
+log that another one took the place of is not the node's any more; and a node writes down each start
+that it tells anybody of, before it does. A node that is told of a later start than this one, of one
+that it has not written down, or that it has had another log since, had all of its
 directory put back from an older copy: nothing in there shows it, and it has forgotten what it
 promised since (I12). It starts again, in doubt about it.
 
@@ -12,15 +13,15 @@ Who was away for all that time can't tell. Nor can anybody if the copy is of aft
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamd.errors import ConfigError, DiskError
-from streamd.node.identity import store_directory
+from streamd.node.context import NodeLog
+from streamd.node.identity.node_identity import NodeIdentity
+from streamd.store.disk import Disk
 from streamd.types import NodeId
-
-if TYPE_CHECKING:
-    from streamd.node.local_node import Node
 
 _SEEN = "seen"  # in node.json: node -> Start
 _TOLD = "starts"  # in node.json: log, Told
@@ -37,61 +38,74 @@ Start = list[Any]
 Told = list[Any]
 
 
-class Sightings:
-    """One node's."""
+class Incarnations:
+    """Starts of one node, and of those it met, as `node.json` keeps them.
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    `on_put_back(err)` ends a node that runs on an older copy of its data.
+    """
+
+    def __init__(
+        self,
+        name: NodeId,
+        identity: NodeIdentity,
+        disk: Disk,
+        log: NodeLog,
+        on_put_back: Callable[[DiskError], None],
+    ) -> None:
+        self._name = name
+        self._identity = identity
+        self._disk = disk
+        self._log = log
+        self._on_put_back = on_put_back
         self._own: Start = []
         self._is_told = False
 
     def begin(self) -> None:
-        """The log is open: this start has its segment. The identity is saved after this."""
-        node = self._node
-        identity = node.identity
-        which = node.env.disk.random_bytes(8).hex()
-        log, segment = identity["log_id"] + identity.get(_LIFE, ""), identity["log_segment"]
+        """Number this start by its segment: the log is open. The caller saves the identity."""
+        facts = self._identity.facts
+        which = self._disk.random_bytes(8).hex()
+        log, segment = facts["log_id"] + facts.get(_LIFE, ""), facts["log_segment"]
         self._own, self._is_told = [log, segment, which], False
-        if identity.get(_TOLD, [None])[0] != log:
-            identity[_TOLD] = [log, [segment, []]]
+        if facts.get(_TOLD, [None])[0] != log:
+            facts[_TOLD] = [log, [segment, []]]
 
     def hello(self) -> dict[str, Any]:
-        """What a peer is told when a link comes up."""
+        """Return what a peer is told when a link comes up."""
         self._write_down()
-        return {"start": self._start(), "seen": self._node.identity.get(_SEEN, {})}
+        return {"start": self._start(), "seen": self._identity.facts.get(_SEEN, {})}
 
     def _start(self) -> Start:
-        return [*self._own, [], self._node.identity[_TOLD][1]]
+        return [*self._own, [], self._identity.facts[_TOLD][1]]
 
     def _write_down(self) -> None:
-        """Before anybody is told of this start."""
+        """Save this start before anybody is told of it."""
         if self._is_told:
             return
         self._is_told = True
-        node = self._node
-        log, (since, told) = node.identity[_TOLD]
+        facts = self._identity.facts
+        log, (since, told) = facts[_TOLD]
         told = [*told, self._own[1:]]
         if len(told) > _TOLD_MAX:
             since, told = told[0][0] + 1, told[1:]
-        node.identity[_TOLD] = [log, [since, told]]
+        facts[_TOLD] = [log, [since, told]]
         try:
-            store_directory.save_identity(node.root, node.env.disk, node.identity)
+            self._identity.write()
         except OSError:  # a full disk may go on, but as a start that nobody looks for
             self._own[2] = ""
 
     def names(self) -> list[NodeId]:
-        """Every node that this one, or one that it met, has ever seen."""
-        return list(self._node.identity.get(_SEEN, {}))
+        """Return every node that this one, or one that it met, has ever seen."""
+        return list(self._identity.facts.get(_SEEN, {}))
 
     def check(self, node_id: NodeId, hello: dict[str, Any]) -> None:
         """Take over what a peer says. Raises ConfigError if it has seen more of this node."""
-        node = self._node
+        facts = self._identity.facts
         told: dict[NodeId, Start] = dict(hello.get(_SEEN, {}))
-        mine = told.pop(node.server_name, None)
+        mine = told.pop(self._name, None)
         if mine is not None and _is_put_back(self._start(), mine):
             self._begin_anew(node_id, mine)
-            raise ConfigError(f"the data of {node.server_name!r} is an older copy")
-        seen: dict[NodeId, Start] = node.identity.get(_SEEN, {})
+            raise ConfigError(f"the data of {self._name!r} is an older copy")
+        seen: dict[NodeId, Start] = facts.get(_SEEN, {})
         merged = seen | {
             name: _later(one, seen.get(name)) for name, one in told.items() if name != node_id
         }
@@ -99,25 +113,24 @@ class Sightings:
         if start:
             merged[node_id] = _met(start, seen.get(node_id))
         if merged != seen:
-            node.identity[_SEEN] = merged
+            facts[_SEEN] = merged
             with suppress(OSError):  # a full disk may go on: this is more than was ever promised
-                store_directory.save_identity(node.root, node.env.disk, node.identity)
+                self._identity.write()
 
     def _begin_anew(self, node_id: NodeId, seen: Start) -> None:
-        """Have the next start take its log for one that lost its end; promise nothing before."""
-        node = self._node
-        node.error(
+        """Make the next start take its log for one that lost its end; promise nothing before."""
+        self._log.error(
             "the data of this node is an older copy: it starts anew, and relies on none of it",
             told_by=node_id, log=self._own[:2], seen_log=seen[:2],
         )  # fmt: skip
-        node.identity["log_segment"] = self._own[1] + _SURELY_LATER
-        node.identity[_LIFE] = node.env.disk.random_bytes(8).hex()
-        err = DiskError(
-            "the directory of this node was put back from an older copy: start it again"
-        )
-        if node.save_identity():
-            node.wal.refuse(err)
-            node.give_up(err)
+        self._identity.facts["log_segment"] = self._own[1] + _SURELY_LATER
+        self._identity.facts[_LIFE] = self._disk.random_bytes(8).hex()
+        if self._identity.save():
+            self._on_put_back(
+                DiskError(
+                    "the directory of this node was put back from an older copy: start it again"
+                )
+            )
 
 
 def _logs_before(start: Start) -> list[str]:
@@ -145,7 +158,7 @@ def _is_another_life(start: Start, earlier: Start) -> bool:
 
 
 def _met(start: Start, seen: Start | None) -> Start:
-    """What is known of a node that was `seen` once it is here by this `start`."""
+    """Return what is known of a node that was `seen` once it is here by this `start`."""
     if seen is None:
         return _with_logs(start)
     if _is_put_back(start, seen):
@@ -154,7 +167,7 @@ def _met(start: Start, seen: Start | None) -> Start:
 
 
 def _later(one: Start, known: Start | None) -> Start:
-    """Of what another node says of a third one, and what is known here, what is later."""
+    """Return the later of what another node says of a third one, and what is known here."""
     if known is None:
         return one
     if one[0] == known[0]:

@@ -53,7 +53,7 @@ class StoreDir(NamedTuple):
 
 
 class WhenUnknown(Enum):
-    """What becomes of data of which both files that say whose it is are lost."""
+    """Fate of data of which both files that say whose it is are lost."""
 
     REFUSE = 0  # CorruptionError
     BEGIN_ANEW = 1  # all is set aside in `trash/`: the others of the cluster have it

@@ -1,9 +1,9 @@
-"""Entries that were committed, or may have been, and are no part of their group any more.
+"""`DiscardedEntries`: sets aside entries that were, or may have been, committed and are void now.
 
 Where disks keep what they are given, no such entry exists: a leader has all that was committed.
 With an older copy of a directory in its place, or an end of a log that a disk dropped, a majority
-may elect a leader that lacks some. Nothing can be done about that here; but who still has those
-entries must not let go of them without a word. They go to a file in `trash/` first
+may elect a leader that lacks some. Nothing can be done about that here; but a member that still has
+those entries must not discard them without a word. They go to a file in `trash/` first
 (`store/blocks/discarded_entries_file.py`), and the log, /metrics and /healthz tell. `streamctl
 tail` shows and publishes them.
 
@@ -14,8 +14,9 @@ came from another leader since: that hears of an ack, and so commits, some milli
 follower is told. What this process itself has appended as leader, and not committed, was
 acknowledged to nobody.
 
-A member lets go of entries in three places: where it truncates, since a leader has other ones
-(`TailLog`); where it begins anew, because its log differs in what was committed (`keep_conflict`);
+A member discards entries in three places: where it truncates, since a leader has other ones
+(`GuardedLog`); where it begins anew, because its log differs in what was committed
+(`keep_conflict`);
 and where a snapshot takes the place of its log (`keep_before_install`). Groups in memory keep
 nothing that could be set aside.
 """
@@ -24,13 +25,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from streamd import errors, limits
 from streamd.errors import DiskError, StreamdError
 from streamd.machine import commands
 from streamd.machine.rfc3339 import format_ns
+from streamd.node.cluster.peer_requests import Answer
+from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
+from streamd.node.groups.group import Group
+from streamd.node.groups.monitor import Monitor
+from streamd.node.ports import Peers
+from streamd.node.replicas.group_control import GroupControl
+from streamd.node.replicas.local_groups import LocalGroups
+from streamd.node.stream_groups.stream_handle import LocalStream
+from streamd.raft.core import RaftCore
 from streamd.raft.history import Common, LogPosition, last_common
 from streamd.raft.membership import is_membership
 from streamd.store.blocks.discarded_entries_file import (
@@ -45,14 +55,9 @@ from streamd.store.blocks.discarded_entries_file import (
     tails_in,
     text_fields,
 )
-from streamd.types import META_UID, Entry, HardState, Index, Seq, StoredMsg, Term, Uid
-
-if TYPE_CHECKING:
-    from streamd.node.groups.group import Group
-    from streamd.node.groups.monitor import Monitor
-    from streamd.node.local_node import Node
-    from streamd.raft.core import RaftCore
-    from streamd.store.wal.write_ahead_log import Wal
+from streamd.store.disk import Thread
+from streamd.store.wal.write_ahead_log import Wal
+from streamd.types import META_UID, Entry, HardState, Index, NodeId, Seq, StoredMsg, Term, Uid
 
 META_NAME = "_meta_"
 _FEW = 64  # entries that are looked at before they are set aside
@@ -68,21 +73,29 @@ _WORDS = {
 
 
 class _Start(NamedTuple):
-    """What a member's log had when it was opened."""
+    """State of a member's log when it was opened."""
 
     last: Index  # later entries came in this process's life
     led_in: Term  # the term in which it voted for itself; 0: for another, or it can't know
     is_uncertain: bool  # what it had may be no part of the truth
 
 
-class TailLog:
-    """The log of one group with peers, as its monitor has it. Implements `monitor.GroupLog`.
+class VoidedEntries(Protocol):
+    """Keeper of the entries that a log is about to void: `DiscardedEntries`."""
+
+    def concerns(self, uid: Uid, first: Index) -> bool: ...
+
+    def keep_voided(self, uid: Uid, first: Index, then: Then) -> None: ...
+
+
+class GuardedLog:
+    """Log of one group with peers, as its monitor has it. Implements `monitor.GroupLog`.
 
     Where a write voids entries that have to be set aside, it and all that follow wait for that.
     """
 
-    def __init__(self, tails: Tails, wal: Wal, uid: Uid) -> None:
-        self._tails = tails
+    def __init__(self, keeper: VoidedEntries, wal: Wal, uid: Uid) -> None:
+        self._keeper = keeper
         self._wal = wal
         self._uid = uid
         self._waiting: list[tuple[list[Any], Callable[[], None]]] | None = None
@@ -98,13 +111,13 @@ class TailLog:
     ) -> None:
         if self._waiting is not None:
             self._waiting.append((writes, done))
-        elif not writes[0][3] or not self._tails.concerns(self._uid, writes[0][3]):
+        elif not writes[0][3] or not self._keeper.concerns(self._uid, writes[0][3]):
             self._wal.append(writes, done)
         else:
             self._waiting = [(writes, done)]
             first = writes[0][3]
             # What is under way is in the log by then.
-            self._wal.append([], lambda: self._tails.keep_voided(self._uid, first, self._kept))
+            self._wal.append([], lambda: self._keeper.keep_voided(self._uid, first, self._kept))
 
     def follow(self, monitor: Monitor) -> None:
         """Serve that monitor, to its end."""
@@ -112,7 +125,7 @@ class TailLog:
         monitor.on_stopped.append(self._end)
 
     def _end(self) -> None:
-        """The group has stopped: what waits is never written, and nobody was told of it."""
+        """Drop what waits, since the group has stopped: nobody was told of it."""
         self._is_over = True
         self._waiting = []
 
@@ -129,44 +142,56 @@ class TailLog:
             self._wal.append(writes, done)
 
 
-class Tails:
-    """One node's."""
+class DiscardedEntries:
+    """Discarded entries of one node's groups. `trash` is the directory they go to."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        context: NodeContext,
+        groups: LocalGroups,
+        peers: Peers | None,
+        trash: str,
+        control: GroupControl,
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._peers = peers
+        self._trash = trash
+        self._control = control
         self._starts: dict[Uid, _Start] = {}
         self._busy: set[Uid] = set()  # groups that begin anew once their tail is set aside
         self.count = 0  # set aside since the start: of committed entries, or those of a leader
         self.open_count = 0  # and of entries of which nobody knows
-        self.found: list[Tail] = []  # in `trash/`, since last looked
+        self.found: list[Tail] = []  # in `trash/`, when it was last read
 
     # --- the node's life ----------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """The log is open. What earlier starts have set aside is told until it is taken away."""
-        node = self._node
-        if node.is_clustered:  # alone, no group voids anything
-            node.wal.commit_of = self._commit_of
+    def start(self) -> None:
+        """Tell the log how far groups are committed, and report what earlier starts have set
+        aside until it is taken away. The log is open."""
+        context = self._context
+        if context.is_clustered:  # alone, no group voids anything
+            context.wal.commit_of = self._commit_of
         with suppress(OSError):  # it may be no directory at all
-            if any(map(is_tail, node.env.disk.listdir(node.trash.directory))):
-                self._look()
+            if any(map(is_tail, context.env.disk.listdir(self._trash))):
+                self._refresh()
 
-    def _look(self) -> None:
-        """See what there is in `trash/`, and look again in a while if there is something."""
-        node = self._node
+    def _refresh(self) -> None:
+        """Read what `trash/` holds, and again in a while if it holds something."""
+        context = self._context
 
         def seen(result: Any) -> None:
             if not isinstance(result, BaseException):
                 self.found = result
             if self.found:
-                node.timers.later("tails", limits.TAILS_EVERY_S, self._look)
+                context.timers.later("tails", limits.TAILS_EVERY_S, self._refresh)
 
-        node.block_thread.submit(lambda: tails_in(node.env.disk, node.trash.directory), seen)
+        context.block_thread.submit(lambda: tails_in(context.env.disk, self._trash), seen)
 
     @property
     def reasons(self) -> dict[str, str]:
         """Streams of which `trash/` has what was acknowledged, or may have been, and where."""
-        known = self._node.meta.streams_by_uid
+        known = self._groups.meta.streams_by_uid
         found: dict[str, str] = {}
         for tail in self.found:
             facts, uid = tail.facts, tail.facts.group
@@ -179,24 +204,24 @@ class Tails:
                 found[known[uid].name if uid else META_NAME] = text
         return found
 
-    def note_start(self, raft: RaftCore) -> None:
-        """A member was made from what the log holds of it."""
+    def record_start(self, raft: RaftCore) -> None:
+        """Record a member that was made from what the log holds of it."""
         has_led = raft.vote == raft.node_id and not raft.is_uncertain
         self._starts[raft.group] = _Start(
             raft.last_index, raft.term if has_led else 0, raft.is_uncertain
         )
 
     def forget(self, uid: Uid) -> None:
-        """The group is gone from here; what was set aside of it stays."""
+        """Remove a group that is gone from here; what was set aside of it stays."""
         self._starts.pop(uid, None)
         self._busy.discard(uid)
 
-    def log_of(self, uid: Uid) -> TailLog:
-        """The log for a group with peers."""
-        return TailLog(self, self._node.wal, uid)
+    def log_of(self, uid: Uid) -> GuardedLog:
+        """Return the log for a group with peers."""
+        return GuardedLog(self, self._context.wal, uid)
 
     def _commit_of(self, uid: Uid) -> Index:
-        group = self._node.group_of(uid)
+        group = self._groups.group_of(uid)
         if group is None or group.raft.log.is_sole:
             return 0  # alone, a group voids nothing
         return group.raft.log.commit
@@ -207,16 +232,16 @@ class Tails:
         """False if the entries from `first` on, which are not committed as far as the member was
         told, are surely those that it appended as leader in this process's life: then nobody was
         told that they are. `_keep` looks at the entries themselves."""
-        start, group = self._starts.get(uid), self._node.group_of(uid)
+        start, group = self._starts.get(uid), self._groups.group_of(uid)
         if start is None or group is None:
             return False
-        if first <= start.last or first <= self._node.wal.hint(uid):
+        if first <= start.last or first <= self._context.wal.hint(uid):
             return True
-        return group.raft.members.is_voter(self._node.server_name)
+        return group.raft.members.is_voter(self._context.name)
 
     def keep_voided(self, uid: Uid, first: Index, then: Then) -> None:
-        """A leader has other entries from `first` on."""
-        group = self._node.group_of(uid)
+        """Set aside the entries from `first` on: a leader has other ones."""
+        group = self._groups.group_of(uid)
         if group is None:
             then(DiskError(f"group {uid} ended"))
             return
@@ -224,29 +249,28 @@ class Tails:
         self._keep(group, Common(first - 1, is_exact=True), then, commit=0)
 
     def keep_conflict(self, uid: Uid, reason: str) -> None:
-        """The log is not the leader's in what was committed: the member begins anew, in doubt, once
-        what the leader does not have is set aside."""
-        node = self._node
-        group = node.group_of(uid)
+        """Begin a member anew, as one that is recovering, once what the leader does not have is set
+        aside: its log is not the leader's in what was committed."""
+        group = self._groups.group_of(uid)
         if group is None or uid in self._busy:
             return
         if not self._is_logged(uid):
-            node.replicas.repair(uid, reason, is_log_void=True)
+            self._control.repair(uid, reason, is_log_void=True)
             return
         self._busy.add(uid)
         leader = group.raft.leader_id
 
         def kept(err: BaseException | None) -> None:
             self._busy.discard(uid)
-            if node.group_of(uid) is not group:
+            if self._groups.group_of(uid) is not group:
                 return  # it was stopped for something else meanwhile, and will differ again
             if err is None:
-                node.replicas.repair(uid, reason, is_log_void=True)
+                self._control.repair(uid, reason, is_log_void=True)
             else:
-                self._fail(uid, err)
+                self.fail(uid, err)
 
         def answered(result: Any) -> None:
-            if node.group_of(uid) is not group:
+            if self._groups.group_of(uid) is not group:
                 self._busy.discard(uid)
                 return
             history: list[LogPosition] = []
@@ -259,15 +283,15 @@ class Tails:
             common = self._common(group, history, last) or Common(0, is_exact=False)
             self._keep(group, common, kept, commit=group.raft.commit)
 
-        if leader and node.peers is not None:
-            node.peers.call(leader, "terms", [uid], answered)
+        if leader and self._peers is not None:
+            self._peers.call(leader, "terms", [uid], answered)
         else:
             answered(None)
 
-    def look_before_install(self, uid: Uid) -> Callable[[Index, tuple[LogPosition, ...]], bool]:
-        """What says of a snapshot, for any thread: True if what this member has leads to it, or it
-        is the newer one of two that nobody can tell apart."""
-        group = self._node.group_of(uid)
+    def check_before_install(self, uid: Uid) -> Callable[[Index, tuple[LogPosition, ...]], bool]:
+        """Return a judge of snapshots, for any thread: True if what this member has leads to the
+        snapshot, or it is the newer one of two that nobody can tell apart."""
+        group = self._groups.group_of(uid)
         if group is None or not self._is_logged(uid):
             return lambda index, terms: True
         last = group.raft.last_index
@@ -280,33 +304,26 @@ class Tails:
         return leads
 
     def keep_before_install(
-        self, uid: Uid, index: Index, history: tuple[LogPosition, ...], then: Callable[[], None]
+        self, uid: Uid, index: Index, history: tuple[LogPosition, ...], then: Then
     ) -> None:
-        """A snapshot at `index`, whose entries have this history, is about to take the place of the
-        log and the state of a group; `then`, if what it does not have is set aside."""
-        node = self._node
-        group = node.group_of(uid)
+        """Set aside what a snapshot at `index` does not have, whose entries have this history, and
+        which is about to take the place of a group's log and state."""
+        group = self._groups.group_of(uid)
         if group is None or not self._is_logged(uid):
-            then()
+            then(None)
             return
         common = self._common(group, history, index)
         last = group.raft.last_index
         if common is None or common.index >= min(index, last):
-            then()  # it leads to the snapshot, or the log to what is behind it; or nobody can tell
+            then(
+                None
+            )  # it leads to the snapshot, or the log to what is behind it; or nobody can tell
             return
+        self._keep(group, common, then, commit=group.raft.commit)
 
-        def kept(err: BaseException | None) -> None:
-            if err is None:
-                then()
-            else:
-                node.replicas.catch_ups.stop(uid)
-                self._fail(uid, err)
-
-        self._keep(group, common, kept, commit=group.raft.commit)
-
-    def serve(self, args: list[Any], answer: Callable[[Any], None]) -> None:
-        """The call `terms`, from a follower whose log differs: [uid]."""
-        group = self._node.group_of(args[0])
+    def serve_terms(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+        """Answer the call `terms`, from a follower whose log differs: [uid]."""
+        group = self._groups.group_of(args[0])
         if group is None or not group.raft.is_leader:
             answer(errors.CLUSTER_NOT_AVAIL())
             return
@@ -323,10 +340,11 @@ class Tails:
             }
         )
 
-    def serve_held(self, args: list[Any], answer: Callable[[Any], None]) -> None:
-        """The call `held`: [uid, [[seq, time, crc], ...]]; for each, is that message here?"""
+    def serve_held(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+        """Answer the call `held`: [uid, [[seq, time, crc], ...]]; for each, is that message
+        here?"""
         uid, rows = args
-        replica = self._node.replicas.get(uid)
+        replica = self._groups.get(uid)
         if replica is None or len(rows) > limits.TAIL_LOOK_SEQS:
             answer(errors.CLUSTER_NOT_AVAIL())
             return
@@ -345,26 +363,27 @@ class Tails:
         return last_common(log.history(log.last_index), log.last_index, theirs, last)
 
     def _is_logged(self, uid: Uid) -> bool:
-        replica = self._node.replicas.get(uid)
+        replica = self._groups.get(uid)
         return uid == META_UID or (replica is not None and replica.is_file)
 
     def _keep(self, group: Group, common: Common, then: Then, *, commit: Index) -> None:
         """Set aside the log's entries after the `common` ones, if they were committed or may have
         been. The member knows that they were up to `commit`, or what the log says."""
-        node, uid, first = self._node, group.uid, common.index + 1
+        context, uid, first = self._context, group.uid, common.index + 1
+        wal = context.wal
         start = self._starts.get(uid, _Start(0, 0, is_uncertain=False))
-        state = node.wal.group(uid)
+        state = wal.group(uid)
         if state is None:
             then(None)
             return
         # A log that lost something says of what is left no more than that it may have been so.
-        hint = 0 if start.is_uncertain else node.wal.hint(uid)
+        hint = 0 if start.is_uncertain else wal.hint(uid)
         committed_to = max(hint, commit)
         is_committed = first <= committed_to
         last, end_term, end_chain = state.first_index - 1, state.prev_term, state.prev_chain
         if state.last_index > last:
             try:
-                end = node.wal.read(uid, state.last_index, state.last_index + 1, 0)[0]
+                end = wal.read(uid, state.last_index, state.last_index + 1, 0)[0]
             except StreamdError as err:
                 then(err)
                 return
@@ -384,7 +403,7 @@ class Tails:
         facts = TailFacts(
             stream=stream,
             group=uid,
-            node=node.server_name,
+            node=context.name,
             leader=group.raft.leader_id or "",
             first_index=first,
             last_index=last,
@@ -393,10 +412,10 @@ class Tails:
             applied_to=group.machine.applied,
             proof=COMMITTED if is_committed else proof,
             is_exact=common.is_exact,
-            set_aside=format_ns(node.env.clock.now_ns()),
+            set_aside=format_ns(context.env.clock.now_ns()),
         )
         name = file_name(uid, first, last, end_chain)
-        writer = TailWriter(node.env.disk, node.trash.directory, name, facts)
+        writer = TailWriter(context.env.disk, self._trash, name, facts)
 
         def written(result: Tail | BaseException | None) -> None:
             if isinstance(result, BaseException):
@@ -406,19 +425,20 @@ class Tails:
                 self._tell(result)
             then(None)
 
-        _Keeping(node, group, writer, facts, written).begin()
+        source = _Source(group, self._groups.get(uid), wal, self._peers)
+        _Keeping(source, context.block_thread, writer, facts, written).begin()
 
     def _may_matter(self, group: Group, start: _Start, first: Index, last: Index) -> bool:
         """False if nobody can have been told that these entries are committed, or all that is in
         them is that somebody began to lead."""
         if first <= start.last:
             return self._says_something(group.uid, first, last)
-        if not group.raft.members.is_voter(self._node.server_name):
+        if not group.raft.members.is_voter(self._context.name):
             return False  # its acks commit nothing
         led = group.raft.led_terms
         at = first
         while at <= last:
-            for entry in self._node.wal.read(group.uid, at, last + 1, limits.TAIL_PIECE_BYTES):
+            for entry in self._context.wal.read(group.uid, at, last + 1, limits.TAIL_PIECE_BYTES):
                 if entry.term not in led and _is_news(entry):
                     return True
                 at = entry.index + 1
@@ -426,15 +446,14 @@ class Tails:
 
     def _says_something(self, uid: Uid, first: Index, last: Index) -> bool:
         """False if all that is in these few entries is that somebody began to lead."""
-        state = self._node.wal.group(uid)
+        state = self._context.wal.group(uid)
         if state is None or first < state.first_index or last - first >= _FEW:
             return True
-        entries = self._node.wal.read(uid, first, last + 1, limits.TAIL_PIECE_BYTES)
+        entries = self._context.wal.read(uid, first, last + 1, limits.TAIL_PIECE_BYTES)
         return entries[-1].index < last or any(map(_is_news, entries))
 
     def _tell(self, tail: Tail) -> None:
-        node = self._node
-        facts = tail.facts
+        context, facts = self._context, tail.facts
         told: dict[str, Any] = {
             "stream": facts.stream or META_NAME,
             "group": facts.group,
@@ -445,55 +464,63 @@ class Tails:
             "path": tail.path,
         }
         if not self.found:
-            node.timers.later("tails", limits.TAILS_EVERY_S, self._look)
+            context.timers.later("tails", limits.TAILS_EVERY_S, self._refresh)
         self.found = [*self.found, tail]
         if facts.proof == COMMITTED:
             self.count += 1
-            node.error(
+            context.log.error(
                 "entries that were committed are not in the leader's log: set aside",
                 committed_to=facts.committed_to, **told,
             )  # fmt: skip
         elif facts.proof == LED:
             self.count += 1
-            node.error(
+            context.log.error(
                 "entries of this node's time as leader, which may have been acknowledged, are not "
                 "in the new leader's log: set aside", **told,
             )  # fmt: skip
         else:
             self.open_count += 1
-            node.warn(
+            context.log.warn(
                 "entries that may have been committed are not in the leader's log: set aside",
                 **told,
             )
 
-    def _fail(self, uid: Uid, err: BaseException) -> None:
-        """The group stops, with every byte it has: what it holds can't be set aside."""
-        monitor = self._node.monitor_of(uid)
+    def fail(self, uid: Uid, err: BaseException) -> None:
+        """Stop a group, with every byte it has: what it holds can't be set aside."""
+        monitor = self._groups.monitor_of(uid)
         if monitor is not None:
             text = f"entries that the leader does not have can't be set aside: {err}"
             monitor.post(inbox.Failed(DiskError(text)))
 
 
+class _Source(NamedTuple):
+    """Places where the entries of a group can be read."""
+
+    group: Group
+    replica: LocalStream | None  # of a stream
+    wal: Wal
+    peers: Peers | None
+
+
 class _Keeping:
-    """One tail on its way to its file, a piece at a time: the log is read by the event loop, the
-    file is written by the block thread. What the log has let go of, because a snapshot of this
-    member covers it, is in the stream: the newest messages that the leader does not have."""
+    """Way of a tail to its file, a piece at a time: the log is read by the event loop, the file is
+    written by the block thread. Entries that the log has compacted, because a snapshot of this
+    member covers them, are in the stream: the newest messages that the leader does not have."""
 
     def __init__(
         self,
-        node: Node,
-        group: Group,
+        source: _Source,
+        thread: Thread,
         writer: TailWriter,
         facts: TailFacts,
         done: Callable[[Tail | BaseException | None], None],
     ) -> None:
-        self._node = node
-        self._group = group
+        self._source = source
+        self._thread = thread
         self._writer = writer
         self._facts = facts
         self._done = done
-        self._replica = node.replicas.get(group.uid)
-        index = getattr(group.machine, "index", None)
+        index = getattr(source.group.machine, "index", None)
         self._messages = index  # of a stream: where its messages are
         # Entries that are not applied yet are counted from the first such.
         self._at = min(facts.first_index, facts.applied_to + 1)
@@ -501,6 +528,7 @@ class _Keeping:
         self._stored: list[Seq] = []  # to be read of the stream, ascending
 
     def begin(self) -> None:
+        """Begin the file; the rest follows by itself."""
         self._submit(self._writer.begin, self._begun)
 
     def _begun(self, is_new: bool) -> None:
@@ -508,27 +536,27 @@ class _Keeping:
         if not is_new:
             self._done(None)
             return
-        state = self._node.wal.group(facts.group)
+        state = self._source.wal.group(facts.group)
         if state is None or facts.first_index >= state.first_index or index is None:
             self._next()
             return
-        # Entries that the log has let go of: up to the first message of those that it still has.
+        # Entries that the log has compacted: up to the first message of those that it still has.
         end = index.last_seq + 1
         at = state.first_index
         while at <= min(state.last_index, facts.applied_to):
-            entry = self._node.wal.read(facts.group, at, at + 1, 0)[0]
+            entry = self._source.wal.read(facts.group, at, at + 1, 0)[0]
             _, seq = self._place(entry)
             if seq:
                 end = seq
                 break
             at += 1
-        self._look_back(end)
+        self._find_stored(end)
 
     # --- what the stream has --------------------------------------------------------------------
 
-    def _look_back(self, end: Seq) -> None:
+    def _find_stored(self, end: Seq) -> None:
         """Find the messages before `end`, down to the newest that the leader has as well."""
-        index, peers = self._messages, self._node.peers
+        index, peers = self._messages, self._source.peers
         assert index is not None
         first = max(index.first_seq, end - limits.TAIL_LOOK_SEQS)
         seqs = list(index.live_seqs(first, end - 1)) if first < end else []
@@ -544,14 +572,15 @@ class _Keeping:
             if at >= 0:
                 self._read_stored()
             else:
-                self._look_back(first)
+                self._find_stored(first)
 
         # A leader whose clock is behind gives the next moment, and so does another.
         rows = [[seq, index.ts_at(seq), index.crc_at(seq)] for seq in seqs]
         peers.call(self._facts.leader, "held", [self._facts.group, rows], answered)
 
     def _read_stored(self) -> None:
-        if not self._stored or self._replica is None:
+        replica = self._source.replica
+        if not self._stored or replica is None:
             self._next()
             return
         piece = self._stored[: limits.TAIL_READ_MSGS]
@@ -565,7 +594,7 @@ class _Keeping:
             records = list(map(_stored, msgs))
             self._submit(lambda: self._writer.add(records), lambda result: self._read_stored())
 
-        self._replica.read(piece, read)
+        replica.read(piece, read)
 
     # --- what the log has -----------------------------------------------------------------------
 
@@ -574,7 +603,7 @@ class _Keeping:
         if self._at > last:
             self._submit(self._writer.finish, self._done)
             return
-        state = self._node.wal.group(uid)
+        state = self._source.wal.group(uid)
         if state is None:
             self._done(DiskError(f"group {uid} ended"))
             return
@@ -583,7 +612,7 @@ class _Keeping:
             if at > last:
                 self._submit(self._writer.finish, self._done)
                 return
-            entries = self._node.wal.read(uid, at, last + 1, limits.TAIL_PIECE_BYTES)
+            entries = self._source.wal.read(uid, at, last + 1, limits.TAIL_PIECE_BYTES)
         except StreamdError as err:
             self._done(err)
             return
@@ -594,7 +623,7 @@ class _Keeping:
         self._submit(lambda: self._writer.add(_records(rows)), lambda result: self._next())
 
     def _place(self, entry: Entry) -> tuple[list[Any] | None, Seq]:
-        """The command of an entry, and the sequence of the first of its messages."""
+        """Return the command of an entry, and the sequence of the first of its messages."""
         index = self._messages
         if not entry.data or is_membership(entry.data):
             return None, 0
@@ -615,7 +644,7 @@ class _Keeping:
             else:
                 then(result)
 
-        self._node.block_thread.submit(job, over)
+        self._thread.submit(job, over)
 
 
 def _stored(message: StoredMsg) -> dict[str, Any]:
@@ -625,7 +654,7 @@ def _stored(message: StoredMsg) -> dict[str, Any]:
 
 
 def _messages_of(command: list[Any]) -> list[Any]:
-    """What an entry is to store; [] if it is none that stores."""
+    """Return the messages that an entry is to store; [] if it is none that stores."""
     place = {commands.STORE: 2, commands.STORE_BATCH: 3}.get(command[0])
     found: list[Any] = command[place] if place is not None else []
     return found

@@ -1,6 +1,6 @@
-"""Do the blocks hold what the machine says? Every record against its crc, every block against
-the digest that the state has of it. A restored machine takes its digest from the state, so only
-this proves the bytes.
+"""Comparison of blocks with the machine: every record against its crc, every block against the
+digest that the state has of it. A restored machine takes its digest from the state, so only this
+proves the bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class VerifyingStore(Protocol):
 
 
 class Damage(NamedTuple):
-    """One block that is not what the machine says, and how it differs."""
+    """Difference between one block and what the machine says of it."""
 
     block_no: int
     text: str
@@ -70,9 +70,9 @@ def check_installed(
 def block_difference(
     machine: StreamMachine, block: Block, rows: BlockRows, *, active_count: int | None = None
 ) -> str:
-    """How what was read of a block of a running stream differs from what it should be; empty: not
-    at all. `active_count`: messages it had when it was read, if it was the newest block then; 0 if
-    there were other records only."""
+    """Say how a block of a running stream, as it was read, differs from what it should be; empty:
+    not at all. `active_count`: messages it had when it was read, if it was the newest block then;
+    0 if there were other records only."""
     if active_count is None:
         return _difference(machine, block, rows)
     if len(rows.seqs) != active_count:

@@ -1,4 +1,4 @@
-"""Reads this node's files again and again, in the background, at a low rate.
+"""`Scrubber`: reads this node's files again and again, in the background, at a low rate.
 
 What rots unread would be noticed only when it is needed, and by then another copy may rot as well.
 Each block is compared with what the machine says of it (node/integrity/scrub.py); damage goes to
@@ -12,36 +12,47 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamd import limits
 from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, StreamdError, is_passing
 from streamd.machine.indexes.columns import Block
+from streamd.node.context import NodeContext
+from streamd.node.groups.monitor import Timer
 from streamd.node.identity import store_directory
+from streamd.node.integrity.corruption import CorruptionRepair
+from streamd.node.integrity.damage_log import DamageLog
 from streamd.node.integrity.scrub import block_difference
+from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.store.blocks.block import HEADER_BYTES
 from streamd.store.blocks.snapshots import SnapshotCheck, SnapshotFile
 from streamd.types import META_UID, Index, Seq, Uid
 
-if TYPE_CHECKING:
-    from streamd.node.local_node import Node
-
 
 class Scrubber:
-    """One node's. One file at a time: a job on the block thread; then a pause, after small files
-    one for several of them."""
+    """Scrubber of one node. Each file is a job on the block thread, followed by a pause; after
+    small files one pause stands for several."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        # What is left of this round, reversed: what begins to read a file, or says False: there is
-        # nothing to be read.
+    def __init__(
+        self,
+        context: NodeContext,
+        groups: LocalGroups,
+        corruption: CorruptionRepair,
+        damage_log: DamageLog,
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._corruption = corruption
+        self._damage_log = damage_log
+        # The rest of this round, reversed: each begins to read a file, or returns False if nothing
+        # is to be read.
         self._queue: list[Callable[[], bool]] = []
         self._began_ms = 0
         self._pause_s = 0.0
         self._owed_s = 0.0  # pauses that are made up for in one
-        self._timer: Any = None
+        self._timer: Timer | None = None
         self.read_bytes = 0
         self.rounds = 0
 
@@ -55,17 +66,17 @@ class Scrubber:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _later(self, delay_s: float, callback: Any) -> None:
-        self._timer = self._node.env.loop.call_later(delay_s, callback)
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self._timer = self._context.env.loop.call_later(delay_s, callback)
 
     def _begin(self) -> None:
-        self._began_ms = self._node.env.clock.monotonic_ms()
+        self._began_ms = self._context.env.clock.monotonic_ms()
         self._queue = [
             self._read_identity,
             partial(self._read_snapshot, META_UID, self._meta_check),
             self._read_log,
         ]
-        for replica in self._node.replicas:
+        for replica in self._groups:
             if replica.is_file:
                 uid = replica.uid
                 for block in replica.machine.index.blocks:
@@ -78,19 +89,18 @@ class Scrubber:
         self._next()
 
     def _next(self) -> None:
-        node = self._node
         while self._queue:
             if self._queue.pop()():
                 return
-        if node.is_stopping:
+        if self._context.life.is_stopping:
             return
         self.rounds += 1
-        took_s = (node.env.clock.monotonic_ms() - self._began_ms) / 1000
+        took_s = (self._context.env.clock.monotonic_ms() - self._began_ms) / 1000
         self._later(max(self._pause_s, limits.SCRUB_EVERY_S - took_s), self._begin)
 
     def _was_read(self, size: int, go_on: Callable[[], None], bytes_per_s: int = 0) -> None:
         self.read_bytes += size
-        if self._node.is_stopping:
+        if self._context.life.is_stopping:
             return
         self._owed_s += max(self._pause_s, size / (bytes_per_s or limits.SCRUB_BYTES_PER_S))
         if self._owed_s < limits.SCRUB_REST_S:
@@ -102,36 +112,33 @@ class Scrubber:
     # --- whose data this is -----------------------------------------------------------------
 
     def _read_identity(self) -> bool:
-        node = self._node
-
         def done(result: Any) -> None:
             if isinstance(result, OSError):
                 pass  # they could not be read for now: the next round will tell
             elif isinstance(result, BaseException):
                 raise result
-            elif result and not node.is_stopping:
-                node.damages.on_void_identity("; ".join(result))
+            elif result and not self._context.life.is_stopping:
+                self._corruption.on_void_identity("; ".join(result))
             self._was_read(0, self._next)
 
-        job = partial(store_directory.identity_faults, node.root, node.env.disk)
-        node.block_thread.submit(job, done)
+        job = partial(store_directory.identity_faults, self._context.root, self._context.env.disk)
+        self._context.block_thread.submit(job, done)
         return True
 
     # --- the log ----------------------------------------------------------------------------
 
     def _read_log(self) -> bool:
-        wal = self._node.wal
+        wal = self._context.wal
         self._read_piece(wal.check(), wal.oldest)
         return True
 
     def _read_piece(self, pieces: Iterator[int], oldest: int) -> None:
         def done(result: Any) -> None:
-            node = self._node
             size = 0
             if isinstance(result, StreamdError):
-                is_old = node.wal.oldest != oldest  # it was let go
-                if not (node.is_stopping or is_old or is_passing(result)):
-                    node.damages.on_damaged_log(str(result))
+                is_old = self._context.wal.oldest != oldest  # it was let go
+                if not (self._context.life.is_stopping or is_old or is_passing(result)):
+                    self._corruption.on_damaged_log(str(result))
             elif isinstance(result, BaseException):
                 raise result
             else:
@@ -139,17 +146,22 @@ class Scrubber:
             go_on = partial(self._read_piece, pieces, oldest) if size else self._next
             self._was_read(size, go_on, limits.SCRUB_LOG_BYTES_PER_S)
 
-        self._node.block_thread.submit(partial(next, pieces, 0), done)
+        self._context.block_thread.submit(partial(next, pieces, 0), done)
 
     # --- snapshots --------------------------------------------------------------------------
 
     def _meta_check(self, index: Index) -> SnapshotCheck:
-        env, directory = self._node.env, os.path.join(self._node.root, "meta")
+        env, directory = self._context.env, os.path.join(self._context.root, "meta")
         return SnapshotFile.check(env.disk, directory, "meta", group=META_UID, index=index)
 
     def _read_snapshot(self, uid: Uid, check: Callable[[Index], SnapshotCheck]) -> bool:
-        group, monitor = self._node.group_of(uid), self._node.monitor_of(uid)
-        if self._node.is_stopping or group is None or monitor is None or monitor.stopped.is_set():
+        group, monitor = self._groups.group_of(uid), self._groups.monitor_of(uid)
+        if (
+            self._context.life.is_stopping
+            or group is None
+            or monitor is None
+            or monitor.stopped.is_set()
+        ):
             return False
         index = group.snapshot_index  # a later one may have taken its place when it is read
         if not index:
@@ -162,12 +174,12 @@ class Scrubber:
             if isinstance(result, BaseException):
                 raise result
             size, fault = result
-            if fault and not self._node.is_stopping and not monitor.stopped.is_set():
-                self._node.damages.on_void_snapshot(uid, f"the snapshot at {index}: {fault}")
+            if fault and not self._context.life.is_stopping and not monitor.stopped.is_set():
+                self._damage_log.found_void_snapshot(uid, f"the snapshot at {index}: {fault}")
                 monitor.save_anew(ignore)
             self._was_read(size, self._next)
 
-        self._node.block_thread.submit(partial(check, index), done)
+        self._context.block_thread.submit(partial(check, index), done)
         return True
 
     # --- blocks -----------------------------------------------------------------------------
@@ -176,8 +188,8 @@ class Scrubber:
         """False if the replica was closed or opened again, or the block is dead: then its file
         may be gone or moved, and says nothing."""
         return (
-            not self._node.is_stopping
-            and self._node.replicas.get(replica.uid) is replica
+            not self._context.life.is_stopping
+            and self._groups.get(replica.uid) is replica
             and not replica.group.failure
             and not replica.monitor.stopped.is_set()
             and (block.live > 0 or not block.is_sealed)
@@ -197,7 +209,7 @@ class Scrubber:
                 self._judge(replica, block, result, None if is_sealed else count)
             self._was_read(end_offset, self._next)
 
-        self._node.block_thread.submit(job, done)
+        self._context.block_thread.submit(job, done)
         return True
 
     def _judge(
@@ -217,28 +229,28 @@ class Scrubber:
                 return
             error = CorruptionError(f"stream {replica.name}: {text}")
         if len(replica.group.raft.members.voters) == 1:
-            self._look_closer(replica, block, error)
+            self._examine(replica, block, error)
             return
-        self._node.damages.on_damaged(replica.uid, error, block_no=block.block_no)
+        self._corruption.on_damaged(replica.uid, error, block_no=block.block_no)
 
     def found_lacking(self, replica: LocalStream, block_no: int, error: StreamdError) -> None:
-        """A start finds that a block's file is gone, or cut: what a read would say some day."""
-        if self._node.replicas.get(replica.uid) is not replica:
+        """Report a block's file that a start finds gone, or cut: a read would say it some day."""
+        if self._groups.get(replica.uid) is not replica:
             return
         blocks = [one for one in replica.machine.index.blocks if one.block_no == block_no]
         if blocks and len(replica.group.raft.members.voters) == 1:
-            self._look_closer(replica, blocks[0], error)
+            self._examine(replica, blocks[0], error)
         elif blocks:
-            self._node.damages.on_damaged(replica.uid, error, block_no=block_no)
+            self._corruption.on_damaged(replica.uid, error, block_no=block_no)
 
-    def _look_closer(self, replica: LocalStream, block: Block, error: StreamdError) -> None:
-        """Nobody else has this stream: which of its messages can't be read?"""
+    def _examine(self, replica: LocalStream, block: Block, error: StreamdError) -> None:
+        """Find which messages of a block can't be read: nobody else has this stream."""
         index = replica.machine.index
         try:
             columns = index.columns_of(block)
         except StreamdError as err:
             if is_passing(err):
-                self._node.damages.on_damaged(replica.uid, err)
+                self._corruption.on_damaged(replica.uid, err)
                 return
             # Neither its records nor its footer: all that is live in it.
             first, last = block.first_seq, block.last_seq
@@ -262,8 +274,8 @@ class Scrubber:
             if self._is_live(replica, block):
                 if not result:
                     reason = str(error)
-                    self._node.warn("damage where nothing is stored any more", reason=reason)
+                    self._context.log.warn("damage where nothing is stored any more", reason=reason)
                 replica.report(block.block_no, [live[at] for at in result], str(error))
 
         job = partial(replica.store.damaged_records, block.block_no, places)
-        self._node.block_thread.submit(job, done)
+        self._context.block_thread.submit(job, done)

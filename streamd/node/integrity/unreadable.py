@@ -1,7 +1,7 @@
-"""Messages of one stream that are stored, and that this node's disk does not give back.
+"""`Unreadable`: stored messages of one stream that this node's disk does not give back.
 
-None of them is skipped: whoever comes to one waits, all else goes on. It is asked for again now and
-then, for a disk may recover. With peers the whole replica is made anew meanwhile
+None of them is skipped: a reader that comes to one waits, all else goes on. It is asked for again
+now and then, for a disk may recover. With peers the whole replica is made anew meanwhile
 (node/integrity/corruption.py); where there is no other copy, an operator accepts the loss by
 deleting the messages.
 """
@@ -19,7 +19,7 @@ from streamd.types import Seq
 
 
 class Unreadable:
-    """Of one stream, on this node. A place is (block, offset)."""
+    """Unreadable messages of one stream on this node. A place is (block, offset)."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Unreadable:
     def chunk(
         self, block_no: int, offset: int, now_ms: int
     ) -> tuple[tuple[int, bytes] | None, int]:
-        """What the store has in memory for a place (see BlockPort), up to the next message that is
-        known to be damaged; and when to ask again, if the place can't be read now, else 0.
-        Neither: it is to be read."""
+        """Return the bytes that the store has in memory for a place (see BlockPort), up to the next
+        message that is known to be damaged; and when to ask again, if the place can't be read now,
+        else 0. Neither: it is to be read."""
         place = (block_no, offset)
         due_ms = self._again_ms.get(place, 0)
         if due_ms > now_ms:
@@ -105,7 +105,7 @@ class Unreadable:
         return due_ms
 
     def note_readable(self, block_no: int) -> None:
-        """All of a block could be read."""
+        """Clear a block of which all could be read."""
         left = {place: seq for place, seq in self._seqs.items() if place[0] != block_no}
         if len(left) < len(self._seqs):
             self._keep(left)
@@ -142,7 +142,7 @@ class Unreadable:
         self._on_found(CorruptionError(text), is_new)
 
     def settle(self) -> None:
-        """Something was applied. Cheap unless messages were removed by it."""
+        """Drop messages that what was applied has removed. Cheap unless it removed some."""
         index = self._index
         gone = index.last_seq - index.count
         if gone == self._gone:

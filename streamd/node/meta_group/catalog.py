@@ -1,47 +1,46 @@
-"""The streams as clients find them on one node: by name, and by the subjects they capture.
+"""`Catalog`: the streams as clients find them on one node: by name, and by captured subject.
 
-A name leads to the replica here or to the stream's leader elsewhere, whichever `place` was told
-last. What was looked up is kept until anything changes, and who keeps it longer compares
+A name leads to the replica here or to the stream's leader elsewhere, whichever `place` was given
+last. Lookups are cached until anything changes; callers that cache them longer compare
 `topology_version`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from streamd import limits
-from streamd.callbacks import ignore
-from streamd.node.stream_groups.remote_stream import RemoteStream
-from streamd.node.stream_groups.stream_handle import LocalStream
+from streamd.node.ports import StreamHandle
 
 
 class Catalog:
-    """See the module. `capturing` names the streams that capture a subject, or any subject of a
-    pattern, as far as the meta group knows."""
+    """Handles of the streams of one node. `capturing` names the streams that capture a subject, or
+    any subject of a pattern, as far as the meta group knows."""
 
     def __init__(self, capturing: Callable[[bytes], Iterable[str]]) -> None:
         self._capturing = capturing
         self.topology_version = 0
-        self.on_change: Callable[[], None] = ignore
-        self._handles: dict[str, LocalStream | RemoteStream] = {}
-        self._sorted: list[LocalStream | RemoteStream] | None = []
-        self._routes: dict[bytes, tuple[LocalStream | RemoteStream, ...]] = {}
+        self._watchers: list[Callable[[], None]] = []
+        self._handles: dict[str, StreamHandle] = {}
+        self._sorted: list[StreamHandle] | None = []
+        self._routes: dict[bytes, tuple[StreamHandle, ...]] = {}
 
-    def stream(self, name: str) -> Any:
-        """See ports.NodeHandle; so are the next three."""
+    def stream(self, name: str) -> StreamHandle | None:
+        """Return the handle of a stream; see ports.NodeHandle, also for the next three."""
         return self._handles.get(name)
 
-    def streams(self) -> list[Any]:
+    def streams(self) -> list[StreamHandle]:
+        """Return all streams, sorted by name."""
         if self._sorted is None:
             self._sorted = sorted(self._handles.values(), key=lambda handle: handle.name)
         return self._sorted
 
-    def streams_for(self, subject: bytes) -> tuple[Any, ...]:
+    def streams_for(self, subject: bytes) -> tuple[StreamHandle, ...]:
+        """Return the streams that capture `subject`."""
         found = self._routes.get(subject)
         if found is None:
             names = sorted(self._capturing(subject))
-            handles: list[Any] = [self._handles.get(name) for name in names]
+            handles = [self._handles.get(name) for name in names]
             found = tuple(
                 handle
                 for handle in handles
@@ -54,10 +53,11 @@ class Catalog:
             self._routes[subject] = found
         return found
 
-    def streams_under(self, prefix: bytes) -> tuple[Any, ...] | None:
-        found: list[Any] = []
+    def streams_under(self, prefix: bytes) -> tuple[StreamHandle, ...] | None:
+        """Return the streams that capture all of a prefix; None: some capture a part of it."""
+        found: list[StreamHandle] = []
         for name in sorted(self._capturing(prefix + b"*")):
-            handle: Any = self._handles.get(name)
+            handle = self._handles.get(name)
             if handle is None or not (handle.is_local or handle.is_expected):
                 continue
             if not handle.captures(prefix + b"*"):  # as a token like any: not by its literals
@@ -65,17 +65,22 @@ class Catalog:
             found.append(handle)
         return tuple(found)
 
-    def place(self, name: str, handle: LocalStream | RemoteStream | None) -> None:
-        """Have `name` lead to `handle` from now on."""
+    def place(self, name: str, handle: StreamHandle | None) -> None:
+        """Make `name` lead to `handle` from now on."""
         if handle is None:
             self._handles.pop(name, None)
         else:
             self._handles[name] = handle
         self.changed()
 
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` whenever anything about streams has changed."""
+        self._watchers.append(on_change)
+
     def changed(self) -> None:
-        """Forget what was looked up about streams."""
+        """Drop what was looked up about streams."""
         self._sorted = None
         self._routes.clear()
         self.topology_version += 1
-        self.on_change()
+        for on_change in self._watchers:
+            on_change()

@@ -1,4 +1,4 @@
-"""What `--accept-loss` would do here: done on a `TrialDisk`, told, and thrown away.
+"""`DryRun`: does what `--accept-loss` would do here on a `TrialDisk`, tells it, and drops it.
 
 A single server starts as it would with the flag, and serves nobody. A node of a cluster hears from
 no other: of the streams whose only copy it has, by what its own files say, each is recovered.
@@ -12,9 +12,12 @@ from typing import Any
 
 from streamd import errors
 from streamd.machine.meta import StreamAsset
+from streamd.node.context import LogSink
 from streamd.node.env import SystemEnv, completion
-from streamd.node.local_node import Node
+from streamd.node.local_node import LocalNode
+from streamd.node.node_options import NodeOptions
 from streamd.node.ports import Done
+from streamd.node.recovery.lost_copies import is_only_copy
 from streamd.node.replicas.replica_recovery import OPENING_ERRORS, ReplicaRecovery
 from streamd.raft.messages import Message
 from streamd.store.trial_disk import TrialDisk
@@ -22,7 +25,7 @@ from streamd.types import NodeId, Uid
 
 
 class DryRun:
-    """One run. `tell` gets each line of what an operator is to read."""
+    """Dry run. `tell` gets each line of what an operator is to read."""
 
     def __init__(
         self,
@@ -31,25 +34,24 @@ class DryRun:
         server_name: NodeId,
         cluster_name: str,
         sync: str | float,
-        log: Any,
+        log: LogSink,
         tell: Callable[[str], None],
     ) -> None:
         self._disk = TrialDisk(store_dir)
         self._tell = tell
-        self._node = Node(
+        options = NodeOptions(
             store_dir=store_dir,
-            wires=_NoWires(),
             server_id="dry-run",
             server_name=server_name,
             sync=sync,
-            env=SystemEnv(disk=self._disk.as_disk()),
             cluster_name=cluster_name,
             accepts_loss=True,
-            log=log,
         )
+        env = SystemEnv(disk=self._disk.as_disk())
+        self._node = LocalNode(options, _NoWires(), env=env, log=log)
 
     async def run(self) -> None:
-        """Raises what a start raises that can't go on even so."""
+        """Recover, tell and stop. Raises what a start raises that can't go on even so."""
         node = self._node
         try:
             if node.is_clustered:
@@ -64,12 +66,18 @@ class DryRun:
             self._disk.close_all()
 
     async def _recover_all(self) -> dict[str, str]:
-        """Recover each stream whose only copy is here; why some can't be, by name."""
-        node = self._node
+        """Recover each stream whose only copy is here; return why some can't be, by name."""
+        parts = self._node.parts
         failed: dict[str, str] = {}
-        recovery = ReplicaRecovery(node, node.replicas.catch_ups)
+        recovery = ReplicaRecovery(
+            parts.context,
+            parts.recovery.catchups,
+            parts.recovery.amnesia,
+            parts.recovery.quorum_loss,
+            parts.replicas.trash,
+        )
         await self._job(lambda: None)  # what the start opened is open
-        told = {report.uid for report in node.accepted_loss.reports}
+        told = {report.uid for report in parts.recovery.quorum_loss.reports}
         for asset in self._only_copies():
             if asset.uid in told:
                 continue
@@ -79,12 +87,14 @@ class DryRun:
         return failed
 
     def _only_copies(self) -> list[StreamAsset]:
-        """Those that the meta group's log and snapshots here name, and those whose files alone say
-        that they have one replica: whether that is so still, only the cluster knows."""
+        """Return the streams that the meta group's log and snapshots here name, and those whose
+        files alone say that they have one replica: whether that is so still, only the cluster
+        knows."""
         node, known = self._node, self._node.meta.streams_by_uid
+        parts = node.parts
         mine = (node.server_name,)
-        found = [asset for asset in known.values() if node.lost_copies.is_only(asset)]
-        for each in node.accepted_loss.look_at_files(frozenset(known))[0]:
+        found = [asset for asset in known.values() if is_only_copy(parts.context, asset)]
+        for each in parts.recovery.quorum_loss.find_by_files(frozenset(known))[0]:
             if each.config.get("num_replicas", 1) == 1 and not node.meta.is_deleted(each.uid):
                 found.append(
                     StreamAsset(
@@ -96,13 +106,13 @@ class DryRun:
 
     async def _job(self, job: Callable[[], Any]) -> Any:
         event, done, results = completion()
-        self._node.block_thread.submit(job, done)
+        self._node.parts.context.block_thread.submit(job, done)
         await event.wait()
         return results[0]
 
     def _tell_all(self, failed: dict[str, str]) -> None:
         node, tell = self._node, self._tell
-        reports = sorted(node.accepted_loss.reports, key=lambda report: report.name)
+        reports = sorted(node.parts.recovery.quorum_loss.reports, key=lambda report: report.name)
         for report in reports:
             for line in report.lines():
                 tell(line)
@@ -137,7 +147,7 @@ class _Nobody:
         done(errors.CLUSTER_NOT_AVAIL())
 
     def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
-        """Nobody hears it."""
+        """Drop a note: nobody hears it."""
 
     def is_up(self, node_id: NodeId) -> bool:
         return False
@@ -156,7 +166,7 @@ class _NoWires:
         return None
 
     def publish(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
-        """Nobody listens."""
+        """Drop a message: nobody listens."""
 
     def has_interest(self, subject: bytes) -> bool:
         return False
@@ -169,4 +179,4 @@ class _NoWires:
         """Nothing to forget."""
 
     def when_drained(self, tell: Callable[[], None]) -> None:
-        """Nobody is congested."""
+        """Ignore: no receiver is congested."""

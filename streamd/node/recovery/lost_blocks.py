@@ -1,4 +1,4 @@
-"""Blocks that can't be read, once their loss is accepted: the stream goes on with what is left.
+"""`LostBlocks`: replaces blocks that can't be read, once that loss is accepted, by what is left.
 
 A block can do without its footer, or without some of its messages. If it lacks both, nobody knows
 which messages it held, so none of them could ever leave, and a limit that came to them would stop
@@ -25,7 +25,7 @@ from streamd.store.disk import Disk
 
 
 class LostBlocks:
-    """Of one stream, as its newest snapshot has it. `uid` and files are the store's."""
+    """Blocks of one stream as its newest snapshot has them. `uid` and files are the store's."""
 
     def __init__(
         self, disk: Disk, root: str, store: StreamStore, codec: Any, *, warn: Callable[..., None]
@@ -36,14 +36,14 @@ class LostBlocks:
         self._codec = codec
         self._warn = warn
 
-    def settle(self, messages: list[Any]) -> Loss | None:
-        """Have each block of a snapshot hold what is left of it; what then is stored, or None if
-        all is as the snapshot says. Begun again after a crash, it comes to the same."""
+    def replace(self, messages: list[Any]) -> Loss | None:
+        """Make each block of a snapshot hold what is left of it; return what then is stored, or
+        None if all is as the snapshot says. Begun again after a crash, it comes to the same."""
         loss = Loss(messages)
         last = loss.blocks[-1]
         lost = [block for block in loss.blocks if block.count and not self._is_readable(block)]
         for block in lost:
-            self._replace(loss, block, is_last=block is last)
+            self._replace_block(loss, block, is_last=block is last)
         return loss if lost else None
 
     def _is_readable(self, block: Block) -> bool:
@@ -63,7 +63,7 @@ class LostBlocks:
         except StreamdError:
             return False
 
-    def _replace(self, loss: Loss, block: Block, *, is_last: bool) -> None:
+    def _replace_block(self, loss: Loss, block: Block, *, is_last: bool) -> None:
         """Write the block anew with what is left of it; its file as it was goes to `trash/`."""
         disk, store, name = self._disk, self._store, fmt.block_name(block.block_no)
         path = os.path.join(store.directory, name)

@@ -1,10 +1,11 @@
-"""Who leads the meta group when all who could may have forgotten, and an operator accepts that.
+"""`MetaForcedElection`: a leader for the meta group when all its voters may have forgotten.
 
-No group above it says who belongs to it. So each that may is asked whom it knows: the members and
-learners by its log, the founders, every node that it or others it met ever saw, and all that are
-here; without those who were removed, by the word of whoever has got furthest. Those named are asked
-too, until all named have answered. Who is down, or runs a release that does not know the question,
-stands against it. Then one after the other is asked to stand, and leads if all of them grant.
+The operator has accepted that loss. No group above it says who belongs to it. So each node that may
+is asked which nodes it knows: the members and learners by its log, the founders, every node that it
+or others it met ever saw, and all that are here; without those that were removed, by the word of
+the node that has got furthest. Those named are asked too, until all named have answered. A node
+that is down, or runs a release that does not know the question, stands against it. Then one after
+the other is asked to stand, and leads if all of them grant.
 
 With the first entry of its term it gives up (ACCEPT_LOSS) all indexes that what was lost may have
 had: uids, and what else the index of a meta entry numbers.
@@ -14,47 +15,62 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamd import errors, limits
+from streamd.node.cluster.node_facts import NodeFacts
+from streamd.node.cluster.peer_requests import Answer
+from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
+from streamd.node.identity.incarnations import Incarnations
+from streamd.node.ports import Peers
+from streamd.node.replicas.local_groups import LocalGroups
 from streamd.types import META_UID, Index, NodeId
-
-if TYPE_CHECKING:
-    from streamd.node.local_node import Node
 
 _Recalled = list[Any]  # last entry applied, nodes, of these removed, last index in use
 
 
-class MetaHeirs:
-    """One node's. It asks only if `Heirs` says so; it answers whoever asks."""
+class MetaForcedElection:
+    """Forced election of the meta group as one node takes part in it. It asks only if told so by
+    `ForcedElection`; it answers every call."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        context: NodeContext,
+        groups: LocalGroups,
+        peers: Peers | None,
+        facts: NodeFacts,
+        incarnations: Incarnations,
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._peers = peers
+        self._facts = facts
+        self._incarnations = incarnations
         self._round = 0
         self._turns = 0  # nodes asked to stand
         self._asked: set[NodeId] = set()  # in this round
-        self._awaited: set[NodeId] = set()  # who has not answered, nor is known not to
+        self._awaited: set[NodeId] = set()  # not answered yet, and not known never to
         self._answers: dict[NodeId, _Recalled] = {}
         self._missing: list[NodeId] = []  # as the log was told
 
-    def look(self) -> None:
-        """The group is in doubt here and has no leader: ask all, and then the next one to stand."""
+    def check(self) -> None:
+        """Ask all nodes, and then the next one to stand: the group is recovering here and has no
+        leader."""
         if self._awaited:
             return
         missing = sorted(self._asked - self._answers.keys())
         if missing and missing != self._missing:
             self._missing = missing
-            self._node.warn(
+            self._context.log.warn(
                 "the meta group waits for servers that may have more of it",
                 missing=" ".join(missing),
             )  # fmt: skip
         self._round += 1
-        self._asked, self._answers = {self._node.server_name}, {}
-        self._hear(self._round, self._node.server_name, self.recall())
+        self._asked, self._answers = {self._context.name}, {}
+        self._hear(self._round, self._context.name, self._recall())
 
     def _hear(self, round_no: int, name: NodeId, answer: Any) -> None:
-        node = self._node
         self._awaited.discard(name)
         if round_no != self._round or not isinstance(answer, list):
             return
@@ -62,8 +78,8 @@ class MetaHeirs:
         told = self._answers.values()
         removed = max(told, key=lambda one: int(one[0]))[2]
         everybody = {name for one in told for name in one[1]}.difference(removed)
-        everybody.update(node.peering.known_members(), self._answers)
-        peers = node.peering.peers
+        everybody.update(self._facts.known_members(), self._answers)
+        peers = self._peers
         assert peers is not None
         for other in sorted(everybody - self._asked):
             self._asked.add(other)
@@ -76,44 +92,47 @@ class MetaHeirs:
             self._ask_next(sorted(everybody), used_to)
 
     def _ask_next(self, names: list[NodeId], used_to: Index) -> None:
-        node = self._node
         if not self._turns:
-            node.warn(
+            self._context.log.warn(
                 "the meta group is in doubt: whoever has most of it is to lead",
                 members=" ".join(names),
             )  # fmt: skip
-        heir = names[self._turns % len(names)]
+        candidate = names[self._turns % len(names)]
         self._turns += 1
-        if heir == node.server_name:
+        if candidate == self._context.name:
             self.stand_in(names, used_to)
-        elif node.peering.peers is not None:
+        elif self._peers is not None:
             args = [META_UID, names, used_to]
-            node.peering.peers.call(heir, "stand_in", args, lambda answer: None)
+            self._peers.call(candidate, "stand_in", args, lambda answer: None)
 
     def stand_in(self, names: list[NodeId], used_to: Index) -> None:
-        """Have this node's member stand."""
-        monitor = self._node.meta_member.monitor
+        """Make this node's member stand for election."""
+        monitor = self._groups.meta_monitor
         if monitor is not None:
             monitor.post(inbox.ForceElection(frozenset(names), used_to))
 
-    def recall(self) -> _Recalled | errors.JsError:
-        """What this node knows of the group."""
-        node = self._node
-        group, identity = node.meta_member.group, node.identity
-        if group is None or group.failure or node.meta_member.monitor is None:
+    def serve_recall(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+        """Answer the call `recall`."""
+        answer(self._recall())
+
+    def _recall(self) -> _Recalled | errors.JsError:
+        """Return what this node knows of the group."""
+        context, groups = self._context, self._groups
+        group, facts = groups.meta_group, context.identity.facts
+        if group is None or group.failure or groups.meta_monitor is None:
             return errors.CLUSTER_NOT_AVAIL()
-        names = {node.server_name, *identity.get("voters", ()), *node.sightings.names()}
-        names.update(node.peering.known_members())
+        names = {context.name, *context.identity.voters, *self._incarnations.names()}
+        names.update(self._facts.known_members())
         for members in group.raft.log.open_memberships():
             names.update(members.members())
-        stems = node.env.disk.listdir(os.path.join(node.root, "streams"))
+        stems = context.env.disk.listdir(os.path.join(context.root, "streams"))
         used_to = max(
             group.raft.last_index,
-            identity.get("removal", 0),
-            identity.get("forgotten_upto", 0),
-            *identity.get("dropped", ()),
-            *node.wal.groups,
+            facts.get("removal", 0),
+            facts.get("forgotten_upto", 0),
+            *facts.get("dropped", ()),
+            *context.wal.groups,
             *(int(stem) for name in stems if (stem := name.removesuffix(".catchup")).isdigit()),
-            *(replica.machine.config_meta_index for replica in node.replicas),
+            *(replica.machine.config_meta_index for replica in groups),
         )
-        return [node.meta.applied, sorted(names), sorted(node.meta.out), used_to]
+        return [groups.meta.applied, sorted(names), sorted(groups.meta.out), used_to]

@@ -1,9 +1,9 @@
-"""A single server whose log was damaged goes on, because its operator said so (--accept-loss).
+"""`QuorumLossRecovery`: goes on without what is lost, because the operator said so (--accept-loss).
 
+The server is alone, or a node that has the only copy of a stream; its log or blocks are damaged.
 Nobody else has what is lost. Each group keeps its newest snapshot and what of the log is proven to
-follow it; the old log is set aside, whole (store/wal/wal_repair.py), and so are the ends of
-blocks that no snapshot covers. Streams that the meta group has forgotten are known again by their
-files.
+follow it; the old log is set aside, whole (store/wal/wal_repair.py), and so are the ends of blocks
+that no snapshot covers. Streams that the meta group has forgotten are known again by their files.
 """
 
 from __future__ import annotations
@@ -11,27 +11,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from streamd import limits
 from streamd.errors import CorruptionError, JsError, StreamdError
 from streamd.machine import commands
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.snapshot import StreamState, decode_stream
+from streamd.node.context import NodeContext, NodeLog
 from streamd.node.groups import inbox
+from streamd.node.groups.group import Group
+from streamd.node.groups.monitor import Monitor
 from streamd.node.groups.snapshot_state import unwrap
+from streamd.node.identity.node_identity import NodeIdentity
 from streamd.node.recovery.stream_rebuild import Report
+from streamd.node.replicas.local_groups import LocalGroups
 from streamd.store.blocks.outline import read_outline
 from streamd.store.blocks.quarantine import keep_ends
 from streamd.store.blocks.record_format import block_number
 from streamd.store.blocks.snapshots import SnapshotFile
 from streamd.types import META_UID, Index, Uid
-
-if TYPE_CHECKING:
-    from streamd.node.groups.group import Group
-    from streamd.node.groups.monitor import Monitor
-    from streamd.node.local_node import Node
-
 
 _MARK = "is_accepting_loss"  # in node.json
 _KEEPS_ALL: StreamConfig = {
@@ -75,7 +74,7 @@ _KEEPS_ALL: StreamConfig = {
 
 
 class _Found(NamedTuple):
-    """A stream as its newest snapshot has it."""
+    """State of a stream as its newest snapshot has it."""
 
     uid: Uid
     config: StreamConfig
@@ -91,39 +90,51 @@ def _nameless(uid: Uid, now_ns: int) -> _Found:
     return _Found(uid, config, now_ns, uid)
 
 
-class AcceptedLoss:
-    """One node's start."""
+class Resumption(NamedTuple):
+    """Decision, before the log is opened, on whether this start accepts a loss."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self.is_resumed = False
+    accepts_loss: bool
+    is_resumed: bool  # the start before accepted one, and was cut short
+
+
+def resume(identity: NodeIdentity, log: NodeLog, *, accepts_loss: bool) -> Resumption:
+    """Decide whether a single server accepts a loss, before its log is opened. Where the log is
+    damaged it shows nothing of that from then on, so a start that is cut short must be remembered:
+    the next one finishes it, unasked."""
+    if _MARK in identity.facts:
+        log.warn("going on with an accepted loss: the start before was cut short")
+        return Resumption(accepts_loss=True, is_resumed=True)
+    if accepts_loss:
+        identity.facts[_MARK] = True
+        identity.save()
+    return Resumption(accepts_loss, is_resumed=False)
+
+
+class QuorumLossRecovery:
+    """Recovery of one start. `is_log_lost`: the log is another one than the server had."""
+
+    def __init__(
+        self, context: NodeContext, groups: LocalGroups, *, is_log_lost: bool, is_resumed: bool
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._is_log_lost = is_log_lost
+        self.is_resumed = is_resumed
         self._lost: set[Uid] = set()  # streams that lost a block
-        self.is_meta_given_up = False
+        self.is_meta_lost = False  # the meta group began without its log
         self.reports: list[Report] = []  # of streams that were rebuilt
 
-    def begin(self) -> None:
-        """Before the log is opened. Where it is damaged it shows nothing of that from then on, so a
-        start that is cut short must be remembered: the next one finishes it, unasked."""
-        node = self._node
-        self.is_resumed = _MARK in node.identity
-        if self.is_resumed:
-            node.warn("going on with an accepted loss: the start before was cut short")
-            node.accepts_loss = True
-        elif node.accepts_loss:
-            node.identity[_MARK] = True
-            node.save_identity()
-
     def finish(self, done: Callable[[], None]) -> None:
-        """All streams are open. Snapshots of before still name what lost blocks held, so those that
-        lost one are saved before this counts as done."""
-        node = self._node
+        """Save each stream that lost a block, then call `done`: all streams are open, and snapshots
+        of before still name what lost blocks held."""
+        identity = self._context.identity
         left = set(self._lost)
 
         def saved(uid: Uid) -> None:
             left.discard(uid)
-            if not left and _MARK in node.identity:
-                del node.identity[_MARK]
-                node.save_identity()
+            if not left and _MARK in identity.facts:
+                del identity.facts[_MARK]
+                identity.save()
                 done()
 
         def stopped(uid: Uid, group: Group) -> None:
@@ -131,7 +142,7 @@ class AcceptedLoss:
                 saved(uid)
 
         for uid in list(left):
-            replica = node.replicas.get(uid)
+            replica = self._groups.get(uid)
             if replica is None or replica.group.failure:
                 left.discard(uid)
             else:
@@ -140,51 +151,53 @@ class AcceptedLoss:
         if not left:
             saved(META_UID)
 
-    def note_lost(self, uid: Uid) -> None:
-        """A block of the stream could not be read. On the block thread, before it is open."""
+    def record_lost(self, uid: Uid) -> None:
+        """Record that a block of the stream could not be read. On the block thread, before the
+        stream is open."""
         self._lost.add(uid)
 
-    def opened(self, uid: Uid, monitor: Monitor) -> None:
-        """On a node of a cluster: the stream runs. If it lost a block, the snapshot of before still
-        says that it has it."""
-        if self._node.is_clustered and uid in self._lost:
+    def on_opened(self, uid: Uid, monitor: Monitor) -> None:
+        """Save a stream anew that runs on a node of a cluster, if it lost a block: the snapshot of
+        before still says that it has it."""
+        if self._context.is_clustered and uid in self._lost:
             self._lost.discard(uid)
             monitor.save_anew(lambda: None)
 
-    def note_rebuilt(self, report: Report) -> None:
-        """A stream was made anew from what is left of it. On the block thread."""
+    def record_rebuilt(self, report: Report) -> None:
+        """Record that a stream was made anew from what is left of it. On the block thread."""
         self.reports.append(report)
         for line in report.lines():
-            self._node.warn("rebuilt: " + line)
+            self._context.log.warn("rebuilt: " + line)
 
     def is_lost(self, uid: Uid) -> bool:
         """True if the log may lack entries of the group without showing it."""
-        return self.is_resumed or self._node.wal.group(uid) is None
+        return self.is_resumed or self._context.wal.group(uid) is None
 
     def keep_ends(self, uid: Uid, tail: tuple[int, int]) -> None:
-        """Before a stream's blocks are cut back to its snapshot: a log that is lost won't write
-        the rest again. On the block thread."""
-        node = self._node
-        kept = keep_ends(node.env.disk, node.root, uid, tail)
+        """Set aside the ends of a stream's blocks before they are cut back to its snapshot: a log
+        that is lost won't write the rest again. On the block thread."""
+        context = self._context
+        kept = keep_ends(context.env.disk, context.root, uid, tail)
         if kept:
-            node.warn("blocks after the newest snapshot are kept", group=uid, path=kept)
+            context.log.warn("blocks after the newest snapshot are kept", group=uid, path=kept)
 
-    def settle(self, done: Callable[[], None]) -> None:
-        """The meta group leads, and no stream is open yet: if something is lost, have it know all
-        streams that are here, and use no uid again that something on this disk may have."""
-        node = self._node
-        is_lost = bool(node.wal.damage) or node.is_log_lost or self.is_meta_given_up
+    def adopt_streams(self, done: Callable[[], None]) -> None:
+        """Make the meta group, which leads, know all streams that are here, and use no uid again
+        that something on this disk may have, if something is lost. No stream is open yet."""
+        context = self._context
+        is_lost = bool(context.wal.damage) or self._is_log_lost or self.is_meta_lost
         if not (is_lost or self.is_resumed):
             done()
             return
-        job = partial(self.look_at_files, frozenset(node.meta.streams_by_uid))
-        node.block_thread.submit(job, partial(self._looked, done))
+        job = partial(self.find_by_files, frozenset(self._groups.meta.streams_by_uid))
+        context.block_thread.submit(job, partial(self._adopt, done))
 
-    def look_at_files(self, known: frozenset[Uid]) -> tuple[list[_Found], Index]:
-        """Streams that are not known, by uid, and the last meta entry that any of them names.
+    def find_by_files(self, known: frozenset[Uid]) -> tuple[list[_Found], Index]:
+        """Find streams that are not known, by uid, and the last meta entry that any of them names.
         Synchronous."""
-        node = self._node
-        disk, streams = node.env.disk, os.path.join(node.root, "streams")
+        context = self._context
+        disk, streams = context.env.disk, os.path.join(context.root, "streams")
+        log = context.log
         found: list[_Found] = []
         last: Index = 0
         for uid in sorted(int(name) for name in disk.listdir(streams) if name.isdigit()):
@@ -193,11 +206,11 @@ class AcceptedLoss:
             try:
                 state = self._state_of(uid, directory)
             except (StreamdError, OSError, ValueError) as err:
-                node.warn("stream can't be known by its files", group=uid, reason=str(err))
+                log.warn("stream can't be known by its files", group=uid, reason=str(err))
                 continue
             if state is None:
                 if uid not in known:
-                    node.warn("stream can't be known by its files", group=uid, reason="no block")
+                    log.warn("stream can't be known by its files", group=uid, reason="no block")
                 continue
             last = max(last, state.config_meta_index)
             if uid not in known:
@@ -205,8 +218,9 @@ class AcceptedLoss:
         return found, last
 
     def _state_of(self, uid: Uid, directory: str) -> StreamState | _Found | None:
-        """What is known of a stream by its files; None: nothing, not even that it has messages."""
-        disk = self._node.env.disk
+        """Return what is known of a stream by its files; None: nothing, not even that it has
+        messages."""
+        disk = self._context.env.disk
         damage: CorruptionError | None = None
         try:
             snapshot = SnapshotFile.load(disk, directory, "stream", group=uid)
@@ -217,21 +231,20 @@ class AcceptedLoss:
         if snapshot is not None:
             return decode_stream(unwrap(snapshot.state)[1])
         if any(block_number(name) is not None for name in disk.listdir(directory)):
-            return _nameless(uid, self._node.env.clock.now_ns())
+            return _nameless(uid, self._context.env.clock.now_ns())
         if damage is not None:
             raise damage
         return None
 
-    def _looked(self, done: Callable[[], None], result: Any) -> None:
+    def _adopt(self, done: Callable[[], None], result: Any) -> None:
         if isinstance(result, BaseException):
             raise result
         found, last = result
-        node = self._node
-        member = node.meta_member
-        assert member.group is not None
+        meta_group = self._groups.meta_group
+        assert meta_group is not None
         # A stream's uid is the index of the entry that creates it: use up those that were given.
-        unused = max([last, *node.wal.groups]) - member.group.raft.last_index
-        nothing = [commands.CHECKPOINT, node.env.clock.now_ns(), 0, 0]
+        unused = max([last, *self._context.wal.groups]) - meta_group.raft.last_index
+        nothing = [commands.CHECKPOINT, self._context.env.clock.now_ns(), 0, 0]
         for _ in range(max(0, unused) + limits.LOST_INDEXES):
             self._propose(nothing, lambda outcome: None)
         for stream in found:
@@ -246,21 +259,21 @@ class AcceptedLoss:
         self._propose(nothing, lambda outcome: self._forget_groups(done))
 
     def _propose(self, command: list[Any], done: Callable[[Any], None]) -> None:
-        assert self._node.meta_member.monitor is not None
-        self._node.meta_member.monitor.post(inbox.Propose(command, done, False))
+        assert self._groups.meta_monitor is not None
+        self._groups.meta_monitor.post(inbox.Propose(command, done, False))
 
     def _adopted(self, stream: _Found, outcome: Any) -> None:
-        name = stream.config["name"]
+        name, log = stream.config["name"], self._context.log
         if isinstance(outcome, JsError):
             reason = str(outcome)
-            self._node.warn("stream stays unknown", stream=name, group=stream.uid, reason=reason)
+            log.warn("stream stays unknown", stream=name, group=stream.uid, reason=reason)
         else:
-            self._node.warn("stream is known again by its files", stream=name, group=stream.uid)
+            log.warn("stream is known again by its files", stream=name, group=stream.uid)
 
     def _forget_groups(self, done: Callable[[], None]) -> None:
-        """What the log has of groups without a stream is of no use."""
-        node = self._node
-        for uid in node.wal.groups:
-            if uid != META_UID and uid not in node.meta.streams_by_uid:
-                node.wal.destroy(uid)
+        """Destroy what the log has of groups without a stream: it is of no use."""
+        wal = self._context.wal
+        for uid in wal.groups:
+            if uid != META_UID and uid not in self._groups.meta.streams_by_uid:
+                wal.destroy(uid)
         done()

@@ -1,4 +1,4 @@
-"""A stream whose only copy lost its snapshots, or its log, is rebuilt from what is left of it.
+"""`StreamRebuild`: rebuilds a stream whose only copy lost its snapshots, or its log.
 
 What its blocks hold is the truth of its messages; what is known beside them comes from the newest
 state that is whole (a snapshot, or the outline), and from what the log has of it. The result is a
@@ -54,13 +54,13 @@ Range = tuple[Seq, Seq]
 
 
 class GroupLog(NamedTuple):
-    """What the log has of the stream's group."""
+    """Entries of the stream's group that the log has."""
 
     state: LogState | None
     read: Callable[[Index, Index, int], list[Entry]]
 
     def entries(self, after: Index, upto: Index) -> Iterator[Entry]:
-        """Those after one, up to another, that there are."""
+        """Yield the entries after one, up to another, as far as the log has them."""
         if self.state is None:
             return
         at, end = max(after + 1, self.state.first_index), min(upto, self.state.last_index) + 1
@@ -80,7 +80,7 @@ class Basis(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What an operator must know of a rebuilt stream."""
+    """Report on a rebuilt stream for an operator."""
 
     name: str
     uid: Uid
@@ -121,7 +121,7 @@ class Report(NamedTuple):
 
 
 class StreamRebuild:
-    """Of one stream."""
+    """Rebuild of one stream."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class StreamRebuild:
         return None, voids
 
     def _find_paths(self) -> dict[int, str]:
-        """Where each block's file is, by number."""
+        """Find the file of each block, by number."""
         paths = {
             number: os.path.join(self._directory, name)
             for name in self._disk.listdir(self._directory)
@@ -215,7 +215,7 @@ class StreamRebuild:
         }
 
     def _survey(self, upto: Index) -> dict[int, Harvest]:
-        """What each block gives, but for what would take memory for each message."""
+        """Harvest each block, but for what would take memory for each message."""
         return {
             number: self._harvest(number, upto=upto)._replace(crcs=[], headed=[])
             for number in self._paths

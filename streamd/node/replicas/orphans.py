@@ -1,66 +1,76 @@
-"""What is left of deleted streams that are not open: a deletion was cut off, or one had failed."""
+"""`Orphans`: remains of deleted streams that are not open: a deletion was cut off, or failed."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from streamd.node.context import NodeContext
+from streamd.node.replicas.local_groups import LocalGroups
+from streamd.node.replicas.replica_table import ReplicaTable
+from streamd.node.replicas.replica_trash import ReplicaTrash
 from streamd.store.blocks.file_trash import move_to_trash
 from streamd.types import META_UID, Uid
 
-if TYPE_CHECKING:
-    from streamd.node.local_node import Node
 
+class Orphans:
+    """Removal of what a committed command deleted on one node; all else stays."""
 
-class Leftovers:
-    """One node's. What a committed command deleted goes; all else stays."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        context: NodeContext,
+        groups: LocalGroups,
+        table: ReplicaTable,
+        trash: ReplicaTrash,
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._table = table
+        self._trash = trash
         self._told: set[Uid] = set()  # whose files are known to be kept
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Bring to an end what had begun before the log had heard of a deletion, or before its
-        files were moved. Call it when the meta group has said which streams there are."""
-        node = self._node
-        left = set(node.wal.groups)
-        if node.is_clustered:
-            for name in node.env.disk.listdir(os.path.join(node.root, "streams")):
+        files were moved. Call it when the meta group has said which streams exist."""
+        context, meta = self._context, self._groups.meta
+        left = set(context.wal.groups)
+        if context.is_clustered:
+            for name in context.env.disk.listdir(os.path.join(context.root, "streams")):
                 stem = name.removesuffix(".catchup")
                 if stem.isdigit():
                     left.add(int(stem))
         for uid in sorted(left - {META_UID}):
-            if node.meta.is_lost(uid):
+            if meta.is_lost(uid):
                 self._tell_lost(uid)
-            if node.replicas.knows(uid) or not node.meta.is_deleted(uid):
+            if self._table.knows(uid) or not meta.is_deleted(uid):
                 continue
-            if node.is_clustered:
+            if context.is_clustered:
                 self.remove(uid)
             else:
-                node.wal.destroy(uid)  # files of no known stream are kept
+                context.wal.destroy(uid)  # files of no known stream are kept
 
     def _tell_lost(self, uid: Uid) -> None:
-        """What the meta group lost the creation of is not served, and stays as it is, with what is
-        in the log: its uid is never used again, so it is in nobody's way."""
+        """Log once that a stream is not served whose creation the meta group has lost. It stays as
+        it is, also in the log: its uid is never used again, so it is in nobody's way."""
         if uid not in self._told:
             self._told.add(uid)
-            self._node.warn(
+            self._context.log.warn(
                 "files of a stream are kept, not served: the meta group has lost its creation",
-                group=uid, path=os.path.join(self._node.root, "streams", str(uid)),
+                group=uid, path=os.path.join(self._context.root, "streams", str(uid)),
             )  # fmt: skip
 
     def remove(self, uid: Uid) -> None:
-        """Remove what there is of a deleted stream that is not open here."""
-        node = self._node
-        disk, directory = node.env.disk, os.path.join(node.root, "streams", str(uid))
+        """Remove all that is left of a deleted stream that is not open here."""
+        disk = self._context.env.disk
+        directory = os.path.join(self._context.root, "streams", str(uid))
 
         def remove() -> None:
             disk.remove_tree(f"{directory}.catchup")
             if disk.exists(directory):
-                move_to_trash(disk, directory, node.trash.directory)
+                move_to_trash(disk, directory, self._trash.directory)
 
         def removed(result: Any) -> None:
-            node.trash.note_moved(uid, result)
-            node.trash.destroy(uid)
+            self._trash.report_moved(uid, result)
+            self._trash.destroy(uid)
 
-        node.block_thread.submit(remove, removed)
+        self._context.block_thread.submit(remove, removed)

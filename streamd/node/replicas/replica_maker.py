@@ -1,73 +1,76 @@
-"""From what recovery found of a stream to a replica that can run.
+"""Makers of a replica: from what recovery found of a stream to one that can run.
 
-First the member of the Raft group: with whom it begins, and whether it remembers all it promised.
-Then the group around it, its monitor, and the handle that net and api hold.
+`MemberMaker` makes the member of the Raft group: its first membership, and whether it remembers all
+it promised. `ReplicaMaker` makes the group around it, its monitor, and the handle that net and api
+hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from streamd import limits
 from streamd.machine.indexes.columns import ColumnsCache
 from streamd.machine.meta import StreamAsset
+from streamd.node.cluster.node_facts import NodeFacts
 from streamd.node.cluster.reconfiguration_steps import forgotten_members, named_by
+from streamd.node.context import NodeContext
 from streamd.node.groups import group as g
 from streamd.node.groups import inbox
-from streamd.node.groups.monitor import GroupLog, Monitor
-from streamd.node.groups.raft_members import GroupStart
+from streamd.node.groups.raft_members import GroupStart, RaftMembers
 from streamd.node.groups.snapshot_writers import StreamSnapshots
+from streamd.node.identity.amnesia import Amnesia
+from streamd.node.integrity.corruption import CorruptionRepair
+from streamd.node.ports import Wires
+from streamd.node.replicas.group_runner import GroupRunner
 from streamd.node.replicas.replica_recovery import Recovered
+from streamd.node.replicas.replica_table import has_peers
+from streamd.node.resources.disk_quota import Quotas
 from streamd.node.stream_groups.atomic_batches import BatchBudget, BatchStager
+from streamd.node.stream_groups.publish_forwarding import PublishForwarding
 from streamd.node.stream_groups.publish_intake import Backlog
 from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.raft.core import RaftCore
 from streamd.types import Uid
 
-if TYPE_CHECKING:
-    from streamd.node.local_node import Node
+
+class ReplicaHandlers(Protocol):
+    """Owner of the replicas, told of what happens to one."""
+
+    def on_turn(self, uid: Uid, group: StreamGroup, turn: g.Turn) -> None: ...
+
+    def on_events(self, replica: LocalStream, events: list[tuple[str, dict[str, Any]]]) -> None: ...
+
+    def on_failed(self, asset: StreamAsset, err: BaseException) -> None: ...
 
 
-class ReplicaMaker:
-    """Makes one node's replicas, which share what is bounded for all of them together."""
+class MemberMaker:
+    """Makes this node's members of streams' Raft groups."""
 
-    def __init__(
-        self,
-        node: Node,
-        *,
-        on_turn: Callable[[Uid, StreamGroup, g.Turn], None],
-        on_events: Callable[[LocalStream, list[tuple[str, dict[str, Any]]]], None],
-        on_failed: Callable[[StreamAsset, BaseException], None],
-    ) -> None:
-        self._node = node
-        self._on_turn = on_turn
-        self._on_events = on_events
-        self._on_failed = on_failed
-        self._columns = ColumnsCache()
-        self._batch_budget = BatchBudget(node.batch_limits)
-        self._backlog = Backlog()
+    def __init__(self, context: NodeContext, rafts: RaftMembers, amnesia: Amnesia) -> None:
+        self._context = context
+        self._rafts = rafts
+        self._amnesia = amnesia
 
-    def member(self, asset: StreamAsset, found: Recovered, *, is_log_void: bool) -> RaftCore:
-        """Make this node's member of the stream's group. Raises what `Rafts.make` raises."""
-        node = self._node
+    def make(self, asset: StreamAsset, found: Recovered, *, is_log_void: bool) -> RaftCore:
+        """Make the member of a stream's group. Raises what `RaftMembers.make` raises."""
+        context, amnesia = self._context, self._amnesia
         uid, is_file = asset.uid, found.is_file
-        amnesia = node.amnesia
-        was_open = not is_file and amnesia.was_open(uid)  # asked in any case: it notes that it is
+        was_open = not is_file and amnesia.was_open(uid)  # asked in any case: it records that
         is_forgotten = was_open or amnesia.may_have_forgotten(uid)
-        voters = asset.created_peers or asset.peers or (node.server_name,)
+        voters = asset.created_peers or asset.peers or (context.name,)
         members = found.members
         if not is_file and asset.members and is_forgotten and members is None:
             members = forgotten_members(asset)  # what its log says of them went with the rest
-        raft = node.rafts.make(
+        raft = self._rafts.make(
             GroupStart(
                 uid,
                 found.index,
                 found.term,
                 found.chain,
-                voters=tuple(voters) if node.is_clustered else (node.server_name,),
+                voters=tuple(voters) if context.is_clustered else (context.name,),
                 members=members,
                 is_forgotten=is_forgotten,
                 is_damaged=found.is_damaged,
@@ -79,14 +82,50 @@ class ReplicaMaker:
                 history=found.history,
             )
         )
-        if raft.last_index == 0 and voters[uid % len(voters)] == node.server_name:
+        if raft.last_index == 0 and voters[uid % len(voters)] == context.name:
             # A new stream need not wait for somebody to lose patience; leaders are spread.
-            raft.deadline_ms = node.env.clock.monotonic_ms()
+            raft.deadline_ms = context.env.clock.monotonic_ms()
         return raft
 
-    def replica(self, asset: StreamAsset, found: Recovered, raft: RaftCore) -> LocalStream:
-        """Make what runs and serves the stream here with that member. Nothing runs yet."""
-        node = self._node
+
+class ReplicaMaker:
+    """Makes one node's replicas, which share what is bounded for all of them together."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        members: MemberMaker,
+        runner: GroupRunner,
+        wires: Wires,
+        quotas: Quotas,
+        facts: NodeFacts,
+        forwarding: PublishForwarding,
+        corruption: CorruptionRepair,
+    ) -> None:
+        self._context = context
+        self._members = members
+        self._runner = runner
+        self._wires = wires
+        self._quotas = quotas
+        self._facts = facts
+        self._forwarding = forwarding
+        self._corruption = corruption
+        self._columns = ColumnsCache()
+        self._batch_budget = BatchBudget(context.options.batch_limits)
+        self._backlog = Backlog()
+
+    def make(
+        self,
+        asset: StreamAsset,
+        found: Recovered,
+        handlers: ReplicaHandlers,
+        *,
+        is_log_void: bool,
+    ) -> LocalStream:
+        """Make what runs and serves the stream here. Nothing runs yet. Raises what
+        `RaftMembers.make` raises."""
+        raft = self._members.make(asset, found, is_log_void=is_log_void)
+        context, quotas = self._context, self._quotas
         uid, is_file = asset.uid, found.is_file
         found.machine.index.use_cache(self._columns)
         group = StreamGroup(
@@ -95,42 +134,39 @@ class ReplicaMaker:
             machine=found.machine,
             blocks=found.store,
             snapshot_index=found.index,
-            wires=node.wires,
+            wires=self._wires,
             stager=BatchStager(self._batch_budget),
-            max_payload=node.max_payload,
-            has_room=node.room.take if is_file else node.memory_room.take,
+            max_payload=context.options.max_payload,
+            has_room=quotas.storage.reserve if is_file else quotas.memory.reserve,
             backlog=self._backlog,
-            all_know=lambda command: node.peering.all_know(command, raft.members.members()),
+            all_know=lambda feature: self._facts.all_know(feature, raft.members.members()),
         )
-        group.snapshot_every_bytes = node.room.snapshot_every_bytes
+        group.snapshot_every_bytes = quotas.storage.snapshot_every_bytes
         if is_file:
-            group.is_disk_short = node.room.is_disk_short
-        if not is_file and node.replicas.has_peers(asset):
+            group.is_disk_short = quotas.storage.is_disk_short
+        elif has_peers(context, asset):
             group.snapshot_every_bytes = limits.MEMORY_SNAPSHOT_BYTES
-        log: GroupLog = node.wal if is_file else node.memory_log
-        tail_log = node.tails.log_of(uid) if is_file and node.is_clustered else None
-        monitor = Monitor(
+        monitor = self._runner.monitor(
             group,
-            log=tail_log or log,
-            clock=node.env.clock,
-            snapshot_writer=StreamSnapshots(found.store, is_clustered=node.is_clustered),
-            on_failed=lambda failed, err: self._on_failed(asset, err),
-            loop=node.env.loop,
-            send=node.peering.send,
-            on_turn=lambda turn: self._on_turn(uid, group, turn),
-            due=node.due_turns,
+            StreamSnapshots(found.store, is_clustered=context.is_clustered),
+            on_failed=lambda failed, err: handlers.on_failed(asset, err),
+            on_turn=lambda turn: handlers.on_turn(uid, group, turn),
+            is_memory=not is_file,
         )
         group.post = monitor.post
-        if tail_log is not None:
-            tail_log.follow(monitor)
         if is_file:
             # A store may find out on its own thread; a simulated loop has but one.
-            call = getattr(node.env.loop, "call_soon_threadsafe", node.env.loop.call_soon)
+            loop = context.env.loop
+            call = getattr(loop, "call_soon_threadsafe", loop.call_soon)
             found.store.on_error = lambda err: call(monitor.post, inbox.Failed(err))
-        handle = LocalStream(group, monitor, found.store, is_file=is_file)
-        if node.is_clustered:
-            group.pass_on = partial(node.publish_routes.publish, uid, group.name_bytes)
-        group.on_damaged = partial(node.damages.on_damaged, uid)
-        group.on_mended = partial(node.damages.on_mended, uid)
-        group.on_events = lambda events: self._on_events(handle, events)
-        return handle
+        replica = LocalStream(group, monitor, found.store, is_file=is_file)
+        if context.is_clustered:
+            group.pass_on = partial(self._forwarding.publish, uid, group.name_bytes)
+        group.on_damaged = partial(self._corruption.on_damaged, uid)
+        group.on_mended = partial(self._corruption.on_mended, uid)
+        group.on_events = lambda events: handlers.on_events(replica, events)
+        return replica
+
+    def run(self, replica: LocalStream) -> None:
+        """Run a replica until its group stops."""
+        self._runner.run(replica.monitor)

@@ -1,5 +1,6 @@
-"""What this node's disk has of a stream, before its group starts: on the block thread.
+"""`ReplicaRecovery`: brings back a stream from this node's disk before its group starts.
 
+All but `tell_log` is for the block thread.
 Files are brought back to the newest snapshot; the log, replayed on top, does the rest. A fetched
 snapshot takes its place first, if a crash came before it had. What can't be used is set aside when
 there are peers who have the stream too.
@@ -9,19 +10,25 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamd.errors import CorruptionError, IncarnationError, StreamdError, is_passing
 from streamd.machine.meta import StreamAsset
 from streamd.machine.snapshot import decode_stream
 from streamd.machine.streams.loss import Loss
 from streamd.machine.streams.stream import StreamMachine
-from streamd.node.catchup.service import CatchUps
+from streamd.node.catchup.service import CatchupService
+from streamd.node.context import NodeContext
 from streamd.node.groups.raft_members import check_end, log_from_snapshot
 from streamd.node.groups.snapshot_state import history_of, unwrap
+from streamd.node.identity.amnesia import Amnesia
 from streamd.node.integrity.scrub import check_installed
 from streamd.node.recovery.lost_blocks import LostBlocks
+from streamd.node.recovery.lost_copies import is_only_copy
+from streamd.node.recovery.quorum_loss_recovery import QuorumLossRecovery
 from streamd.node.recovery.stream_rebuild import GroupLog, StreamRebuild
+from streamd.node.replicas.replica_table import has_peers
+from streamd.node.replicas.replica_trash import ReplicaTrash
 from streamd.raft.history import LogPosition
 from streamd.raft.membership import Membership, simple
 from streamd.store.blocks.block import OpenBlocks
@@ -41,14 +48,11 @@ from streamd.store.transfer.install import (
 from streamd.store.transfer.manifest import Manifest
 from streamd.types import Index, Uid
 
-if TYPE_CHECKING:
-    from streamd.node.local_node import Node
-
 OPENING_ERRORS = (StreamdError, OSError, AssertionError, LookupError, ValueError)
 
 
 class Recovered:
-    """What recovery found of one stream."""
+    """Result of the recovery of one stream."""
 
     def __init__(self, store: Any, machine: StreamMachine) -> None:
         self.store = store
@@ -72,36 +76,46 @@ class Recovered:
 
 
 class ReplicaRecovery:
-    """One node's. All but `tell_log` is for the block thread."""
+    """Recovery of one node's streams."""
 
-    def __init__(self, node: Node, catch_ups: CatchUps) -> None:
-        self._node = node
-        self._catch_ups = catch_ups
+    def __init__(
+        self,
+        context: NodeContext,
+        catchups: CatchupService,
+        amnesia: Amnesia,
+        quorum_loss: QuorumLossRecovery,
+        trash: ReplicaTrash,
+    ) -> None:
+        self._context = context
+        self._catchups = catchups
+        self._amnesia = amnesia
+        self._quorum_loss = quorum_loss
+        self._trash = trash
         self._codec = BlockCodec()
         self._seen: set[Uid] = set()  # opened by this process before
         self._hot_budget = CacheBudget(
-            on_full=lambda: node.wal.hold(),
-            on_room=lambda: node.wal.resume(),
-            open_blocks=OpenBlocks(node.open_blocks_max),
+            on_full=lambda: context.wal.hold(),
+            on_room=lambda: context.wal.resume(),
+            open_blocks=OpenBlocks(context.options.open_blocks_max),
         )
 
     def recover(self, asset: StreamAsset) -> Recovered:
-        """Open what there is of the stream, be it nothing yet. Raises one of OPENING_ERRORS if it
-        can't be used and nobody else has it."""
-        node = self._node
+        """Open all that is here of the stream, be it nothing yet. Raises one of OPENING_ERRORS if
+        it can't be used and nobody else has it."""
+        context = self._context
         if not asset.is_file:
-            installed = self._catch_ups.take_memory_store(asset.uid)
+            installed = self._catchups.take_memory_store(asset.uid)
             if installed is not None:
                 return self._recover_store(asset, installed)
-            store: Any = MemoryStreamStore(asset.uid, keeps_snapshots=node.is_clustered)
+            store: Any = MemoryStreamStore(asset.uid, keeps_snapshots=context.is_clustered)
             return Recovered(store, self._new_machine(asset, store))
-        if not node.is_clustered:
+        if not context.is_clustered:
             return self._recover_files(asset)
-        disk, uid = node.env.disk, asset.uid
-        directory = os.path.join(node.root, "streams", str(uid))
+        disk, uid = context.env.disk, asset.uid
+        directory = os.path.join(context.root, "streams", str(uid))
         marker: Manifest | None = None
         try:
-            marker = finish_install(disk, node.root, uid) or read_marker(disk, directory, uid)
+            marker = finish_install(disk, context.root, uid) or read_marker(disk, directory, uid)
             found = self._recover_files(asset)
             if marker is not None and found.machine.applied == marker.index:
                 damage = check_installed(marker, found.machine, found.store)
@@ -115,26 +129,30 @@ class ReplicaRecovery:
                 raise  # what is here may be whole, and all that there is of it
             aside = self.set_aside(uid)
             self._seen.add(uid)
-            node.warn("stream files set aside", stream=asset.name, path=aside, reason=str(err))
+            context.log.warn(
+                "stream files set aside", stream=asset.name, path=aside, reason=str(err)
+            )
             found = self._recover_files(asset)
             found.is_damaged = True
             found.is_install_void = marker is not None
-            found.needless = failed_installs(disk, node.root, uid)[:-1]  # the last lends its blocks
+            found.needless = failed_installs(disk, context.root, uid)[
+                :-1
+            ]  # the last lends its blocks
             found.conflict = str(err) if isinstance(err, IncarnationError) else ""
             return found
 
     def _others_have(self, asset: StreamAsset) -> bool:
-        """True if the group has other members. That more are wanted is not enough: they begin with
-        what is here."""
-        is_shared = any(name != self._node.server_name for name in asset.members)
-        return is_shared and self._node.replicas.has_peers(asset)
+        """True if the group has other members. Others that are wanted are not enough: they begin
+        with what is here."""
+        is_shared = any(name != self._context.name for name in asset.members)
+        return is_shared and has_peers(self._context, asset)
 
     def _recover_files(self, asset: StreamAsset) -> Recovered:
-        node, uid = self._node, asset.uid
-        directory = os.path.join(node.root, "streams", str(uid))
-        is_gone = not node.env.disk.exists(directory)
+        context, uid = self._context, asset.uid
+        directory = os.path.join(context.root, "streams", str(uid))
+        is_gone = not context.env.disk.exists(directory)
         store = StreamStore.open(
-            node.env.disk, directory, uid, node.block_thread, budget=self._hot_budget
+            context.env.disk, directory, uid, context.block_thread, budget=self._hot_budget
         )
         try:
             self._rebuild(asset, store)
@@ -149,7 +167,7 @@ class ReplicaRecovery:
 
     def _missing(self, found: Recovered, directory: str, *, is_gone: bool) -> list[str]:
         """Say what this process found missing at its start, by what the log knows of the group."""
-        log = self._node.wal.group(found.machine.uid)
+        log = self._context.wal.group(found.machine.uid)
         if log is None or log.last_index == 0:
             return []
         if is_gone:
@@ -162,68 +180,70 @@ class ReplicaRecovery:
         return []
 
     def _rebuild(self, asset: StreamAsset, store: StreamStore) -> None:
-        """Where a loss is accepted, make a snapshot of what is left of a stream that nobody else
-        has, if neither its snapshots nor the log bring all of it back."""
-        node, uid = self._node, asset.uid
+        """Make a snapshot of what is left of a stream that nobody else has, if that loss is
+        accepted and neither its snapshots nor the log bring all of it back."""
+        context, uid = self._context, asset.uid
         if not self._accepts_loss(asset) or not self._lacks_something(asset, store):
             return
-        members = simple([node.server_name]) if node.is_clustered else None
-        log = GroupLog(node.wal.group(uid), partial(node.wal.read, uid))
+        members = simple([context.name]) if context.is_clustered else None
+        log = GroupLog(context.wal.group(uid), partial(context.wal.read, uid))
         rebuild = StreamRebuild(
-            node.env.disk,
-            node.root,
+            context.env.disk,
+            context.root,
             store,
             self._codec,
             log,
             members=members,
-            is_resumed=node.accepted_loss.is_resumed,
+            is_resumed=self._quorum_loss.is_resumed,
         )
         try:
             report = rebuild.run(asset)
         except OSError as err:
             raise disk_error("rebuilding a stream", store.directory, err) from err
         if report is not None:
-            node.accepted_loss.note_rebuilt(report)
+            self._quorum_loss.record_rebuilt(report)
 
     def _accepts_loss(self, asset: StreamAsset) -> bool:
         """True if an operator said that what is lost of the stream may be, and nobody has it."""
-        node = self._node
-        return (node.accepts_loss or node.accepts_doubt) and node.lost_copies.is_only(asset)
+        context = self._context
+        return (context.accepts_loss or context.accepts_doubt) and is_only_copy(
+            self._context, asset
+        )
 
     def _lacks_something(self, asset: StreamAsset, store: StreamStore) -> bool:
         """True if the newest snapshot, with what the log has, is not all that there was."""
-        node, uid = self._node, asset.uid
+        context, uid = self._context, asset.uid
         try:
             snapshot = store.load_snapshot()
             index, tail = (0, (0, 0)) if snapshot is None else (snapshot.index, snapshot.tail)
             self._check_group(uid, store, index=index, term=0, chain=0)
         except CorruptionError:
             return True
-        is_lost = node.wal.group(uid) is None or node.accepted_loss.is_resumed
+        is_lost = context.wal.group(uid) is None or self._quorum_loss.is_resumed
         return is_lost and store.reaches_beyond(tail)
 
     def _check_group(
         self, uid: Uid, store: StreamStore, *, index: Index, term: int, chain: int
     ) -> None:
         """Raise CorruptionError if the log does not bring back what came after a snapshot."""
-        node = self._node
-        damage = node.wal.damaged_groups.get(uid, "")
+        context = self._context
+        damage = context.wal.damaged_groups.get(uid, "")
         if damage:
             raise CorruptionError(f"group {uid}: {damage}")
-        found = node.wal.group(uid)
+        found = context.wal.group(uid)
         log_from_snapshot(uid, found, index=index, term=term, chain=chain)
-        if node.sync == "always":  # else a power cut may have taken the end of the log
+        if context.options.sync == "always":  # else a power cut may have taken the end of the log
             check_end(uid, found, max(index, store.written_upto()))
 
     def _recover_store(self, asset: StreamAsset, store: Any) -> Recovered:
-        """Blocks back to the newest snapshot, and the machine as it was then."""
+        """Bring blocks back to the newest snapshot, and the machine to what it was then."""
         faults: list[str] = []
         snapshot = store.load_snapshot(faults.append)
         if snapshot is None:
             self._check_log(asset, store, index=0, term=0, chain=0, tail=(0, 0))
             store.truncate_to((0, 0))
             machine = self._new_machine(asset, store)
-            if isinstance(store, StreamStore) and not self._node.replicas.has_peers(asset):
+            if isinstance(store, StreamStore) and not has_peers(self._context, asset):
                 store.begin_outline(machine.freeze().outline)
             return Recovered(store, machine)
         self._check_log(
@@ -256,18 +276,19 @@ class ReplicaRecovery:
         return found
 
     def _loss(self, asset: StreamAsset, store: Any, state: bytes) -> Loss | None:
-        """What blocks can't be read, if that loss is accepted; they hold what is left by then."""
-        node = self._node
+        """Find the blocks that can't be read, if that loss is accepted; they hold what is left by
+        then."""
+        context = self._context
         if not isinstance(store, StreamStore):
             return None
-        lost = LostBlocks(node.env.disk, node.root, store, self._codec, warn=node.warn)
+        lost = LostBlocks(context.env.disk, context.root, store, self._codec, warn=context.log.warn)
         try:
-            loss = lost.settle(decode_stream(state).messages)
+            loss = lost.replace(decode_stream(state).messages)
             store.look_again()
         except OSError as err:
             raise disk_error("replacing lost blocks", store.directory, err) from err
         if loss is not None:
-            node.accepted_loss.note_lost(asset.uid)
+            self._quorum_loss.record_lost(asset.uid)
         return loss
 
     def _check_log(
@@ -282,29 +303,31 @@ class ReplicaRecovery:
     ) -> None:
         """Raise CorruptionError, before anything is cut off, if nobody else has the stream and the
         log does not bring back what comes after a snapshot. If that loss is accepted, keep it."""
-        node, uid = self._node, asset.uid
+        context, uid = self._context, asset.uid
         if not asset.is_file:
             return
-        is_alone = not node.is_clustered or node.amnesia.is_alone(asset)
+        is_alone = not context.is_clustered or self._amnesia.is_alone(asset)
         if not is_alone:
             self._check_forgotten(asset, store, tail)
             return
         try:
             self._check_group(uid, store, index=index, term=term, chain=chain)
         except CorruptionError:
-            if not (node.accepts_loss or node.accepts_doubt):
+            if not (context.accepts_loss or context.accepts_doubt):
                 raise
-            node.accepted_loss.keep_ends(uid, tail)
+            self._quorum_loss.keep_ends(uid, tail)
         else:
-            if node.accepts_loss and node.accepted_loss.is_lost(uid):
-                node.accepted_loss.keep_ends(uid, tail)
+            if context.accepts_loss and self._quorum_loss.is_lost(uid):
+                self._quorum_loss.keep_ends(uid, tail)
 
     def _check_forgotten(self, asset: StreamAsset, store: Any, tail: tuple[int, int]) -> None:
         """Raise CorruptionError, before anything is cut off, if this node lost its log, nobody else
         has the stream, and its blocks hold more than its newest snapshot."""
-        node = self._node
-        is_lost = node.wal.group(asset.uid) is None and node.amnesia.may_have_forgotten(asset.uid)
-        if is_lost and node.lost_copies.is_only(asset) and store.reaches_beyond(tail):
+        context = self._context
+        is_lost = context.wal.group(asset.uid) is None and self._amnesia.may_have_forgotten(
+            asset.uid
+        )
+        if is_lost and is_only_copy(self._context, asset) and store.reaches_beyond(tail):
             raise CorruptionError(f"group {asset.uid}: the log has nothing of it any more")
 
     def _new_machine(self, asset: StreamAsset, store: Any) -> StreamMachine:
@@ -321,35 +344,37 @@ class ReplicaRecovery:
 
     def set_aside(self, uid: Uid) -> str:
         """Move the files of a closed stream where nothing reads them; return where that is."""
-        return quarantine(self._node.env.disk, self._node.root, uid)
+        return quarantine(self._context.env.disk, self._context.root, uid)
 
     def forget(self, uid: Uid) -> None:
         """Keep nothing of a stream that is gone from this node."""
         self._seen.discard(uid)
 
     def tell_log(self, uid: Uid, marker: Manifest) -> None:
-        """On the loop: the files were installed from a peer. Does the log know? A crash may have
-        come first."""
-        node = self._node
-        state = node.wal.group(uid)
+        """Tell the log that the files were installed from a peer: a crash may have come first. On
+        the loop."""
+        context = self._context
+        state = context.wal.group(uid)
         if state is not None and state.first_index <= marker.index < state.last_index:
-            entry = node.wal.read(uid, marker.index, marker.index + 1, 0)[0]
+            entry = context.wal.read(uid, marker.index, marker.index + 1, 0)[0]
             if (entry.term, entry.chain) != (marker.term, marker.chain):
-                node.wal.reset_group(uid, marker.index, marker.term, marker.chain)
-        directory = os.path.join(node.root, "streams", str(uid))
+                context.wal.reset_group(uid, marker.index, marker.term, marker.chain)
+        directory = os.path.join(context.root, "streams", str(uid))
 
         def forget() -> list[str]:
-            clear_marker(node.env.disk, directory)
-            remove_replaced(node.env.disk, node.root, uid)
-            failed = failed_installs(node.env.disk, node.root, uid)
+            clear_marker(context.env.disk, directory)
+            remove_replaced(context.env.disk, context.root, uid)
+            failed = failed_installs(context.env.disk, context.root, uid)
             kept = [
-                name for name in quarantines(node.env.disk, node.root, uid) if name not in failed
+                name
+                for name in quarantines(context.env.disk, context.root, uid)
+                if name not in failed
             ]
             return failed + kept[:-1]
 
         def forgotten(result: Any) -> None:
             if isinstance(result, BaseException):
                 raise result
-            node.trash.empty(result)
+            self._trash.empty(result)
 
-        node.wal.append([], lambda: node.block_thread.submit(forget, forgotten))
+        context.wal.append([], lambda: context.block_thread.submit(forget, forgotten))

@@ -1,4 +1,4 @@
-"""How much more may be stored: the operator's limit and the space left on the disk.
+"""Quotas for what is stored: the operator's limits, and the space left on the disk.
 
 A publish is refused (10023) while there is still room for what was acked before to be moved from
 the log into blocks and snapshots; a disk that is really full would stop the log itself.
@@ -7,17 +7,19 @@ the log into blocks and snapshots; a disk that is really full would stop the log
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 from streamd import limits
+from streamd.store.disk import Disk
 
 
-class StorageRoom:
-    """Counts down what was found free and looks again when that is used up."""
+class StorageQuota:
+    """Quota of streams on files. Counts down what was found free, and asks the disk again when
+    that is used up."""
 
     def __init__(
         self,
-        disk: Any,
+        disk: Disk,
         directory: str,
         *,
         storage_max: int,
@@ -40,8 +42,8 @@ class StorageRoom:
         self.snapshot_every_bytes = self.segment_bytes * 3 // 2
         self.reserve_bytes = self.segment_bytes * limits.RESERVE_SEGMENTS
 
-    def take(self, byte_count: int) -> bool:
-        """True if `byte_count` more bytes may be logged and stored."""
+    def reserve(self, byte_count: int) -> bool:
+        """True if `byte_count` more bytes may be logged and stored; then they count as used."""
         self._left -= byte_count
         if self._left >= 0:
             return True
@@ -50,7 +52,7 @@ class StorageRoom:
         left = (free - self.reserve_bytes - self._unwritten()) // 2
         if self._storage_max >= 0:
             left = min(left, self._storage_max - self._used())
-        # Look again after a share of it: others use the disk as well.
+        # Ask again after a share of it: others use the disk as well.
         self._left = max(min(left, limits.ROOM_LOOK_BYTES) - byte_count, 0)
         return left >= byte_count
 
@@ -58,9 +60,9 @@ class StorageRoom:
         """True if little more than the reserve is free."""
         return self._free_bytes() < self.reserve_bytes * 2
 
-    def tell(self, *, warn: Callable[..., object], info: Callable[..., object]) -> None:
-        """Have an operator hear of a short disk, once, before something stops: a follower takes
-        what a leader with a larger disk sends, and what a leader refuses only its clients hear."""
+    def report(self, *, warn: Callable[..., object], info: Callable[..., object]) -> None:
+        """Log that the disk is short, once, before something stops: a follower takes what a leader
+        with a larger disk sends, and what a leader refuses only its clients hear."""
         is_short = self.is_disk_short()
         if is_short and not self._is_told:
             free = self._free_bytes()
@@ -70,19 +72,28 @@ class StorageRoom:
         self._is_told = is_short
 
     def _free_bytes(self) -> int:
-        """Of a directory that can't be looked at nothing is free (`store_watch` finds out why)."""
+        """Return the bytes that are free; 0 if the directory can't be read (`store_watch` finds out
+        why)."""
         try:
             return int(self._disk.free_bytes(self._directory))
         except OSError:
             return 0
 
 
-class MemoryRoom:
-    """The same for streams in memory: the operator's limit only."""
+class MemoryQuota:
+    """Quota of streams in memory: the operator's limit only."""
 
     def __init__(self, *, memory_max: int, used: Callable[[], int]) -> None:
         self._memory_max = memory_max
         self._used = used
 
-    def take(self, byte_count: int) -> bool:
+    def reserve(self, byte_count: int) -> bool:
+        """True if `byte_count` more bytes may be stored."""
         return self._memory_max < 0 or self._used() + byte_count <= self._memory_max
+
+
+class Quotas(NamedTuple):
+    """Quotas of one node, by where a stream's messages are."""
+
+    storage: StorageQuota
+    memory: MemoryQuota

@@ -1,36 +1,47 @@
-"""Groups that keep old segments of the log alive, alone, long after all others let go of them."""
+"""`LogRetention`: bounds how much log is kept.
+
+Finds the groups whose old entries alone pin segments, long after all others have released them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from streamd.errors import StreamdError
+from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
+from streamd.node.replicas.failed_replicas import FailedReplicas
+from streamd.node.replicas.local_groups import LocalGroups
+from streamd.node.replicas.replica_table import ReplicaTable
 from streamd.types import Uid
 
-if TYPE_CHECKING:
-    from streamd.node.local_node import Node
 
+class LogRetention:
+    """Retention of one node's log: a group that runs takes a snapshot; of one that stopped the
+    entries are rewritten into the newest segment."""
 
-class Stragglers:
-    """One node's. What they need of those segments comes to stand elsewhere."""
+    def __init__(
+        self,
+        context: NodeContext,
+        groups: LocalGroups,
+        table: ReplicaTable,
+        failed: FailedReplicas,
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._table = table
+        self._failed = failed
+        self._unreadable: dict[Uid, str] = {}  # groups whose entries can't be rewritten: why
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._uncarried: dict[Uid, str] = {}  # groups whose entries can't be read: why
-
-    def look(self) -> None:
-        """Have each save a snapshot; carry over the entries of those that stopped for good, or have
-        moved away and could not be opened to ask their group."""
-        node = self._node
-        for uid in node.wal.pinning_groups():
-            monitor, group = node.monitor_of(uid), node.group_of(uid)
-            asset = node.meta.streams_by_uid.get(uid)
-            is_not_open = asset is not None and (
-                uid in node.replicas.failures or not node.replicas.knows(uid)
-            )
-            if is_not_open or node.meta.is_lost(uid):
-                self._carry(uid)
+    def check(self) -> None:
+        """Make each group that pins old segments release them: by a snapshot if it runs; its
+        entries are rewritten if it stopped for good, or moved away and could not be opened to
+        ask."""
+        wal, meta = self._context.wal, self._groups.meta
+        for uid in wal.pinning_groups():
+            monitor, group = self._groups.monitor_of(uid), self._groups.group_of(uid)
+            asset = meta.streams_by_uid.get(uid)
+            is_not_open = asset is not None and (uid in self._failed or not self._table.knows(uid))
+            if is_not_open or meta.is_lost(uid):
+                self._rewrite_pinned(uid)
             if monitor is None or group is None or monitor.stopped.is_set():
                 continue
             index = group.snapshot_index
@@ -39,13 +50,15 @@ class Stragglers:
             elif index and index >= group.raft.log.base_index:
                 # A restart came before the log had heard of that snapshot.
                 term, chain = group.raft.log.entry_id(index)
-                node.wal.release(uid, index, term, chain)
+                wal.release(uid, index, term, chain)
 
-    def _carry(self, uid: Uid) -> None:
-        """A group that stopped for good must not keep what all others have logged since."""
+    def _rewrite_pinned(self, uid: Uid) -> None:
+        """Rewrite the entries of a group that stopped for good, lest they pin all that other groups
+        have logged since."""
         try:
-            self._node.wal.rewrite_entries(uid)
+            self._context.wal.rewrite_entries(uid)
         except StreamdError as err:
-            if self._uncarried.get(uid) != str(err):
-                self._uncarried[uid] = str(err)
-                self._node.error("log can't let go of old segments", group=uid, reason=str(err))
+            if self._unreadable.get(uid) != str(err):
+                self._unreadable[uid] = str(err)
+                text = "log can't let go of old segments"
+                self._context.log.error(text, group=uid, reason=str(err))

@@ -9,16 +9,17 @@ was and not answered yet, all that comes later waits. What that leader did not t
 from __future__ import annotations
 
 from bisect import insort
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from streamd import errors, limits
 from streamd.machine.streams.publish import MSG_ID, is_stored_once
-from streamd.node.ports import PublishSink
+from streamd.node.cluster.leaders import Leaders
+from streamd.node.context import NodeContext
+from streamd.node.meta_group.catalog import Catalog
+from streamd.node.ports import Peers, PublishSink
+from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.stream_groups.forwarded_publishes import Chunk, Relay, Relayed, RelaySink
 from streamd.types import Msg, NodeId, Uid
-
-if TYPE_CHECKING:
-    from streamd.node.local_node import Node
 
 _BATCH = b"Nats-Batch-"
 
@@ -47,22 +48,34 @@ class _Route:
         return (self.given_back or self.kept)[0]
 
 
-class PublishRoutes:
-    """One node's. `relay` knows who wants the acks of what was sent."""
+class PublishForwarding:
+    """Forwarding of one node's publishes. `relay` knows which client waits for the acks of what
+    was sent."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        groups: LocalGroups,
+        leaders: Leaders,
+        catalog: Catalog,
+        peers: Peers | None,
+    ) -> None:
         self.relay = Relay(self._on_over, self._on_lost)
         self.kept_bytes = 0  # of messages that wait
-        self._node = node
+        self._context = context
+        self._groups = groups
+        self._leaders = leaders
+        self._catalog = catalog
+        self._peers = peers
         self._routes: dict[Uid, _Route] = {}
         self._keeping: dict[Uid, _Route] = {}  # those that keep something
         self._has_timer = False
         self._is_closed = False
-        node.leaders.watch(self._on_leaders)
+        leaders.watch(self._on_leaders)
 
     def is_expected(self, uid: Uid) -> bool:
         """See Leaders."""
-        return self._node.leaders.is_expected(uid)
+        return self._leaders.is_expected(uid)
 
     def publish(
         self, uid: Uid, stream: bytes, msgs: list[Msg], replies: list[bytes], sink: PublishSink
@@ -76,13 +89,23 @@ class PublishRoutes:
         if route is None:
             route = self._routes[uid] = _Route()
         chunk = Chunk(stream, msgs, replies, sink)
-        leader = self._node.leaders.leader_of(uid)
+        leader = self._leaders.leader_of(uid)
         if uid not in self._keeping and self._is_open(route, leader):
             self._send(leader, uid, route, chunk)
         elif self._is_closed or not self.is_expected(uid):
             _refuse(chunk)
         else:
             self._keep(uid, route, chunk)
+
+    def on_pubacks(self, sender: NodeId, args: list[Any]) -> None:
+        """Take acks of what was sent: the note `pubacks`."""
+        token, part, outcomes = args
+        self.relay.on_acks(token, part, outcomes)
+
+    def on_given_back_note(self, sender: NodeId, args: list[Any]) -> None:
+        """Take back what a former leader did not take: the note `given_back`."""
+        token, part, msgs = args
+        self.on_given_back(token, part, [tuple(msg) for msg in msgs])
 
     def on_given_back(
         self, token: int, part: list[int] | list[bytes] | None, msgs: list[Msg]
@@ -108,7 +131,7 @@ class PublishRoutes:
         route = self._routes.get(row.uid)
         if route is None or self._is_closed or token <= route.floor:
             return
-        stream = self._node.stream(chunk.stream.decode())
+        stream = self._catalog.stream(chunk.stream.decode())
         window_ns = stream.config.get("duplicate_window") or 0 if stream is not None else 0
         is_fresh = self._now_ms() - chunk.sent_ms <= limits.PUBLISH_KEPT_MS
         if not is_fresh or window_ns < limits.SENT_AGAIN_WINDOW_NS_MIN:
@@ -119,9 +142,9 @@ class PublishRoutes:
             chunk = chunk._replace(msgs=msgs, replies=replies, is_again=True)
             self._keep(row.uid, route, chunk, (token, places[0]))
 
-    def look(self, uid: Uid) -> None:
-        """This node leads the stream now: what was kept goes first."""
-        route, replica = self._routes.get(uid), self._node.replicas.get(uid)
+    def on_leading(self, uid: Uid) -> None:
+        """Publish what was kept first: this node leads the stream now."""
+        route, replica = self._routes.get(uid), self._groups.get(uid)
         if route is not None and replica is not None:
             replica.is_gated = route.sent_count > 0
             self._flush(uid, route)
@@ -133,7 +156,7 @@ class PublishRoutes:
         if route is not None:
             self._refuse_kept(uid, route)
             delay_s = limits.PUBLISH_KEPT_MS / 1000
-            self._node.env.loop.call_later(delay_s, self.relay.forget, uid)
+            self._context.env.loop.call_later(delay_s, self.relay.forget, uid)
 
     def close(self) -> None:
         """The node stops: nothing waits any more. What has a leader elsewhere still goes there."""
@@ -145,11 +168,11 @@ class PublishRoutes:
 
     def _is_open(self, route: _Route, leader: NodeId) -> bool:
         """True if nothing can come back that would have to be stored before."""
-        is_elsewhere = leader not in ("", self._node.server_name)
+        is_elsewhere = leader not in ("", self._context.name)
         return is_elsewhere and (route.leader == leader or not route.sent_count)
 
     def _send(self, leader: NodeId, uid: Uid, route: _Route, chunk: Chunk) -> None:
-        peers = self._node.peers
+        peers = self._peers
         assert peers is not None
         msgs = chunk.msgs
         # Members of atomic batches are answered one by one, each at its own reply.
@@ -180,7 +203,7 @@ class PublishRoutes:
         self._arm()
 
     def _now_ms(self) -> int:
-        return self._node.env.clock.monotonic_ms()
+        return self._context.env.clock.monotonic_ms()
 
     def _take(self, uid: Uid, route: _Route) -> list[Chunk]:
         taken = route.given_back + route.kept
@@ -191,8 +214,8 @@ class PublishRoutes:
 
     def _flush(self, uid: Uid, route: _Route) -> None:
         """Pass on what is kept, in order, if there is a leader and nothing else may come back."""
-        leader = self._node.leaders.leader_of(uid)
-        replica = self._node.replicas.get(uid)
+        leader = self._leaders.leader_of(uid)
+        replica = self._groups.get(uid)
         if replica is not None and replica.is_ready:
             if not route.sent_count:
                 replica.is_gated = False
@@ -214,10 +237,10 @@ class PublishRoutes:
         if route is None or row.is_batch or token <= route.floor:
             return
         route.sent_count -= 1
-        if route.given_back and self._node.leaders.leader_of(row.uid) == row.leader:
+        if route.given_back and self._leaders.leader_of(row.uid) == row.leader:
             return  # it is about to say that it leads no more
         if not route.sent_count:
-            replica = self._node.replicas.get(row.uid)
+            replica = self._groups.get(row.uid)
             if row.uid in self._keeping or (replica is not None and replica.is_gated):
                 self._flush(row.uid, route)
 
@@ -230,13 +253,12 @@ class PublishRoutes:
     def _arm(self) -> None:
         if self._has_timer or self._is_closed:
             return
-        if self._keeping or self.relay.waiting_count or self._node.leaders.has_expected():
+        if self._keeping or self.relay.waiting_count or self._leaders.has_expected():
             self._has_timer = True
-            self._node.env.loop.call_later(limits.PUBLISH_LOOK_S, self._on_timer)
+            self._context.env.loop.call_later(limits.PUBLISH_LOOK_S, self._on_timer)
 
     def _on_timer(self) -> None:
         self._has_timer = False
-        node = self._node
         now_ms = self._now_ms()
         patience_ms = limits.PUBLISH_KEPT_MS - int(limits.PUBLISH_LOOK_S * 1000)
         for uid, route in list(self._keeping.items()):
@@ -249,8 +271,8 @@ class PublishRoutes:
             if uid in self._keeping and until_ms <= now_ms:
                 # All of the stream: what came later must not be stored before.
                 self._refuse_kept(uid, route)
-        if node.leaders.settle_expected():
-            node.catalog.changed()
+        if self._leaders.expire_expected():
+            self._catalog.changed()
         self.relay.expire(now_ms)
         self._arm()
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamd import errors
 from streamd.errors import CorruptionError
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.machine.streams.stream import StreamMachine
-from streamd.node.ports import Done, PublishSink
+from streamd.node.cluster.leaders import Leaders
+from streamd.node.ports import Done, Peers, PublishSink
+from streamd.node.stream_groups.publish_forwarding import PublishForwarding
 from streamd.subjects import matches
 from streamd.types import Msg, NodeId, Seq, StoredMsg
-
-if TYPE_CHECKING:
-    from streamd.node.local_node import Node
 
 
 class RemoteStream:
@@ -23,13 +22,20 @@ class RemoteStream:
 
     is_local = False
 
-    def __init__(self, asset: StreamAsset, node: Node) -> None:
+    def __init__(
+        self,
+        asset: StreamAsset,
+        leaders: Leaders,
+        forwarding: PublishForwarding,
+        peers: Peers | None,
+    ) -> None:
         self.asset = asset
         self.uid = asset.uid
         self.name = asset.name
         self.name_bytes = asset.name.encode()
-        self._node = node
-        self._routes = node.publish_routes
+        self._leaders = leaders
+        self._forwarding = forwarding
+        self._peers = peers
 
     @property
     def config(self) -> StreamConfig:
@@ -41,12 +47,12 @@ class RemoteStream:
 
     @property
     def leader(self) -> NodeId:
-        return self._node.leader_of(self.uid)
+        return self._leaders.leader_of(self.uid)
 
     @property
     def is_expected(self) -> bool:
         """True if somebody leads it, or will in a moment."""
-        return self._routes.is_expected(self.uid)
+        return self._forwarding.is_expected(self.uid)
 
     def captures(self, subject: bytes) -> bool:
         """True if a publish on `subject` belongs in this stream."""
@@ -56,7 +62,7 @@ class RemoteStream:
         return True  # only the leader knows
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
-        self._routes.publish(self.uid, self.name_bytes, msgs, replies, sink)
+        self._forwarding.publish(self.uid, self.name_bytes, msgs, replies, sink)
 
     def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
         return self._note("pull", [self.uid, consumer, reply, headers, payload])
@@ -91,8 +97,7 @@ class RemoteStream:
 
     def _note(self, kind: str, args: list[Any]) -> bool:
         leader = self.leader
-        peers = self._node.peers
-        if not leader or peers is None:
+        if not leader or self._peers is None:
             return False
-        peers.note(leader, kind, args)
+        self._peers.note(leader, kind, args)
         return True

@@ -25,6 +25,7 @@ class LocalStream:
     """Implements `ports.StreamHandle`, for this node's member of a stream's group."""
 
     is_local = True
+    is_expected = True
 
     def __init__(self, group: StreamGroup, monitor: Monitor, store: Any, *, is_file: bool) -> None:
         self.group = group

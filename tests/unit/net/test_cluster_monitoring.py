@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from streamd.net.monitoring.query import BadQuery
 from streamd.net.pubsub.interest import RemoteSub
 from streamd.obs.metrics import render
 from tests.unit.api.cluster_bed import ClusterNode, World
+from tests.unit.net.health import Health
 from tests.unit.net.test_monitoring import Documents, monitoring
 
 
@@ -26,13 +26,7 @@ class Nodes(World):
         self.changes: dict[tuple[str, int], dict[str, Any]] = {}
         for name, node in self.nodes.items():
             node.failed = {}  # type: ignore[attr-defined]
-            node.lost_copies = SimpleNamespace(reason=lambda asset: "")  # type: ignore[attr-defined]
-            node.damages = SimpleNamespace(reasons={})  # type: ignore[attr-defined]
-            node.slowness = SimpleNamespace(  # type: ignore[attr-defined]
-                waits_s=0.0, wait_count=0, waited_ns=0, waited_ns_max=0
-            )
-            node.store_watch = SimpleNamespace(reason="")  # type: ignore[attr-defined]
-            node.tails = SimpleNamespace(reasons={})  # type: ignore[attr-defined]
+            node.health = Health()  # type: ignore[attr-defined]
             self._patch(name, node)
 
     def _patch(self, name: str, node: ClusterNode) -> None:

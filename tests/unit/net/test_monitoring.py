@@ -13,6 +13,8 @@ from streamd.net.monitoring.documents import Monitoring
 from streamd.net.monitoring.query import BadQuery
 from streamd.net.monitoring.sliced_pages import Steps, finish, whole
 from streamd.net.monitoring.stats import ConnectionStats, SublistStats, SubscriptionStats, Traffic
+from streamd.node.ports import LogWaits
+from tests.unit.net.health import Health
 
 SECOND = 1_000_000_000
 
@@ -88,15 +90,10 @@ class Streams:
         handle = SimpleNamespace(name="S", uid=3, machine=machine())
         self.node = SimpleNamespace(
             memory_max=1, storage_max=2, store_dir="/d", failed={}, is_clustered=False,
-            damages=SimpleNamespace(reasons={}, damage_count=0, conflict_count=0),
-            scrubber=SimpleNamespace(read_bytes=0), peering=SimpleNamespace(ignored_count=0),
-            slowness=SimpleNamespace(waits_s=9.9, wait_count=2, waited_ns=30, waited_ns_max=20),
-            store_watch=SimpleNamespace(reason=""),
-            tails=SimpleNamespace(reasons={}, count=0, open_count=0, found=[]),
+            health=Health(lambda asset: self.lost.get(asset.name, "")),
             streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
-            monitor_of=lambda uid: SimpleNamespace(waiting_count=uid),
+            waiting_count=lambda uid: uid,
             meta=SimpleNamespace(streams_by_name={n: SimpleNamespace(name=n) for n in "ST"}),
-            lost_copies=SimpleNamespace(reason=lambda asset: self.lost.get(asset.name, "")),
         )  # fmt: skip
         self.lost: dict[str, str] = {}
 
@@ -284,7 +281,7 @@ def test_jsz_without_jetstream_says_so() -> None:
 def test_healthz_is_503_while_a_disk_hangs() -> None:
     m = with_streams()
     streams = Streams()
-    streams.node.slowness.waits_s = 10.0
+    streams.node.health.waits = LogWaits(10.0, 2, 30, 20)
     m.attach(streams)  # type: ignore[arg-type]
     text = "JetStream has waited 10 s for the disk"
     assert m.healthz({}) == (503, {"status": "unavailable", "error": text})
@@ -295,7 +292,7 @@ def test_healthz_names_a_store_directory_that_is_gone() -> None:
     """Whatever is asked, and also while the server sends its clients away for that."""
     m = with_streams()
     streams = Streams()
-    streams.node.store_watch.reason = "/d: the directory is gone"
+    streams.node.health.store_fault = "/d: the directory is gone"
     m.attach(streams)  # type: ignore[arg-type]
     text = "JetStream is stopped: the store directory is gone: /d: the directory is gone"
     for query in ({}, {"js-enabled-only": "1"}, {"js-server-only": "1"}):

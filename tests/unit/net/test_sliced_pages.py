@@ -89,7 +89,7 @@ class Nodes(Streams):
         node.replica = replica
         node.leader_of = lambda uid: "n1"
         node.group_info = self._group_info
-        node.monitor_of = lambda uid: SimpleNamespace(waiting_count=0)
+        node.waiting_count = lambda uid: 0
 
     def _group_info(self, uid: int) -> dict[str, Any]:
         self._counted.one()

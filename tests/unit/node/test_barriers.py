@@ -9,7 +9,7 @@ from typing import Any
 from streamd.api.consumer_configs import normalise
 from streamd.machine import commands
 from streamd.node.groups import inbox
-from tests.unit.node.test_accepted_loss import create, make
+from tests.unit.node.test_quorum_loss_recovery import create, make
 from tests.unit.node.test_scrubber import Sink
 
 

@@ -43,6 +43,12 @@ class Bed:
             on_decided=self.decided.append,
         )
 
+    def told(self, args: list[Any]) -> str:
+        """Have another node tell which cluster it has founded; return the answer."""
+        answers: list[str] = []
+        self.bootstrap.serve("a", args, answers.append)
+        return answers[0]
+
     def _save(self) -> bool:
         if not self.is_disk_well:
             return False
@@ -67,10 +73,10 @@ def test_others_wait_to_be_told_and_are_certain() -> None:
     bed.bootstrap.on_peer_up("a", VIRGIN)
     bed.bootstrap.on_peer_up("c", VIRGIN)
     assert bed.decided == []
-    assert bed.bootstrap.on_call(["drawn", ["a", "b", "c"]]) == "drawn"
+    assert bed.told(["drawn", ["a", "b", "c"]]) == "drawn"
     assert bed.decided == [False]
     # A second founder, who knows of none yet, hears what has been decided.
-    assert bed.bootstrap.on_call(["other", ["b", "c", "d"]]) == "drawn"
+    assert bed.told(["other", ["b", "c", "d"]]) == "drawn"
     assert bed.decided == [False]
 
 
@@ -79,7 +85,7 @@ def test_two_without_data_never_found_a_second_cluster() -> None:
     bed = Bed("a")
     bed.bootstrap.on_peer_up("b", VIRGIN)
     for _ in range(100):
-        bed.bootstrap.look()
+        bed.bootstrap.check()
     assert bed.decided == [] and bed.saved == []
 
 
@@ -94,9 +100,9 @@ def test_a_node_without_data_joins_as_one_who_may_have_forgotten() -> None:
 def test_a_node_of_another_cluster_is_refused() -> None:
     bed = Bed("a", cluster_id="ours")
     with pytest.raises(ConfigError, match="another cluster"):
-        bed.bootstrap.check("b", {"cluster_id": "theirs"})
-    bed.bootstrap.check("b", {"cluster_id": "ours"})
-    bed.bootstrap.check("b", VIRGIN)
+        bed.bootstrap.check_cluster("b", {"cluster_id": "theirs"})
+    bed.bootstrap.check_cluster("b", {"cluster_id": "ours"})
+    bed.bootstrap.check_cluster("b", VIRGIN)
 
 
 def test_one_who_left_again_does_not_count() -> None:
@@ -124,12 +130,12 @@ def test_where_no_route_says_how_many_there_are_the_founder_waits_for_who_comes(
     bed = Bed("a", expected=1)
     bed.bootstrap.on_peer_up("b", VIRGIN)
     for _ in range(BOOTSTRAP_QUIET_LOOKS - 1):
-        bed.bootstrap.look()
+        bed.bootstrap.check()
     bed.bootstrap.on_peer_up("c", VIRGIN)
     for _ in range(BOOTSTRAP_QUIET_LOOKS - 1):
-        bed.bootstrap.look()
+        bed.bootstrap.check()
         assert bed.decided == []
-    bed.bootstrap.look()
+    bed.bootstrap.check()
     assert bed.saved[-1]["voters"] == ["a", "b", "c"]
 
 

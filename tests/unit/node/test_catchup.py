@@ -284,7 +284,7 @@ def test_what_nobody_offers_any_more_is_not_asked_for_again() -> None:
     world = World(Replica("b"), leader())
     del world.leaders["a"]
     world.catchup.start("a", 1)
-    world.is_offered = False
+    world.has_offer = False
     world.run(retries=3)
     assert world.catchup.state == c.IDLE
     assert len(world.asked) == len(world.troubles) == 1
@@ -739,10 +739,10 @@ def test_a_leader_that_goes_on_publishing_is_caught_up_with() -> None:
 
 def test_few_groups_catch_up_at_a_time_and_none_is_forgotten() -> None:
     """A wiped node has thousands; one that waits for its next attempt makes room for others."""
-    turns = c.CatchUpTurns()
+    slots = c.FetchSlots()
     worlds = [World(Replica("b", seed=n), leader(seed=n)) for n in range(9)]
     for world in worlds:
-        world.turns = turns
+        world.slots = slots
         world.catchup = world.make_catchup()
     del worlds[1].leaders["a"]  # never gets anywhere
     for world in worlds:
@@ -758,15 +758,15 @@ def test_few_groups_catch_up_at_a_time_and_none_is_forgotten() -> None:
 
 
 def test_meta_waits_for_no_turn() -> None:
-    turns = c.CatchUpTurns()
+    slots = c.FetchSlots()
     asked: list[int] = []
 
-    def make(uid: int) -> c.CatchUp:
+    def make(uid: int) -> c.SnapshotFetch:
         target: Any = None
-        return c.CatchUp(
+        host: Any = None
+        return c.SnapshotFetch(
             uid, call=lambda node, method, args, done: asked.append(args[0]), target=target,
-            later=lambda delay_s, callback: None, on_done=lambda found: None,
-            on_failed=lambda err: None, turns=turns,
+            later=lambda delay_s, callback: None, host=host, slots=slots,
         )  # fmt: skip
 
     for uid in (3, 4, 5, 6, 7, 0):

@@ -10,7 +10,8 @@ import pytest
 
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
-from streamd.node.local_node import Node
+from streamd.node.local_node import LocalNode
+from streamd.node.node_options import NodeOptions
 from streamd.node.stream_groups import stream_inbox
 from tests.holdings import grown, sizes
 from tests.sim.crash import SimWires
@@ -20,7 +21,7 @@ from tests.unit.node.test_refused_proposals import Leader
 ROUND = 40  # streams that come and go before each look
 
 
-async def _propose(node: Node, command: list[Any]) -> Any:
+async def _propose(node: LocalNode, command: list[Any]) -> Any:
     outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     node.propose_meta(command, outcome.set_result)
     return await outcome
@@ -28,7 +29,7 @@ async def _propose(node: Node, command: list[Any]) -> Any:
 
 @pytest.mark.parametrize("storage", ["file", "memory"])
 def test_nothing_is_kept_of_streams_that_are_gone(tmp_path: Path, storage: str) -> None:
-    async def come_and_go(node: Node, first: int) -> None:
+    async def come_and_go(node: LocalNode, first: int) -> None:
         for number in range(first, first + ROUND):
             name = f"S{number}"
             told = {"name": name, "subjects": [f"s.{number}"], "storage": storage}
@@ -37,7 +38,7 @@ def test_nothing_is_kept_of_streams_that_are_gone(tmp_path: Path, storage: str) 
             assert await _propose(node, [commands.DELETE_STREAM, 2, name, 0]) is True
 
     async def run() -> None:
-        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
+        node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires())
         await node.started()
         try:
             await come_and_go(node, 0)

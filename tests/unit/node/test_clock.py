@@ -31,7 +31,7 @@ def test_a_clock_that_is_set_is_told_once() -> None:
     told: list[object] = []
 
     def look() -> None:
-        watch.look(lambda text, **facts: told.append((text, facts["seconds"])))
+        watch.check(lambda text, **facts: told.append((text, facts["seconds"])))
 
     clock.go_on(HOUR_S)
     look()

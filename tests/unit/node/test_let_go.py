@@ -12,12 +12,12 @@ import pytest
 
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
-from streamd.node.local_node import Node
-from tests.unit.node.test_accepted_loss import contents, create, make, publish
-from tests.unit.node.test_leftovers import delete, idle
+from streamd.node.local_node import LocalNode
+from tests.unit.node.test_orphans import delete, idle
+from tests.unit.node.test_quorum_loss_recovery import contents, create, make, publish
 
 
-def parts_of(node: Node, name: str) -> list[weakref.ref[Any]]:
+def parts_of(node: LocalNode, name: str) -> list[weakref.ref[Any]]:
     stream = node.stream(name)
     assert stream is not None
     index = stream.machine.index
@@ -25,7 +25,7 @@ def parts_of(node: Node, name: str) -> list[weakref.ref[Any]]:
     return [weakref.ref(part) for part in parts]
 
 
-async def gone(node: Node, parts: list[weakref.ref[Any]]) -> list[str]:
+async def gone(node: LocalNode, parts: list[weakref.ref[Any]]) -> list[str]:
     """What is left of `parts` when the node has done what it had to do."""
     await idle(node)
     await asyncio.sleep(0)  # a round of the loop: callbacks that it still holds are called
@@ -69,7 +69,7 @@ def test_a_replica_that_is_opened_again_leaves_nothing_of_the_one_before(tmp_pat
         gc.collect()
         gc.disable()
         try:
-            node.replicas.reopen(uid, before=lambda: None)
+            node.parts.replicas.replicas.reopen(uid, before=lambda: None)
             assert await gone(node, parts) == []
         finally:
             gc.enable()

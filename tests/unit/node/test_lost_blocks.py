@@ -15,10 +15,11 @@ import pytest
 from streamd.api.stream_configs import normalise
 from streamd.machine import commands
 from streamd.machine.streams.stream import StreamMachine
-from streamd.node.local_node import Node
+from streamd.node.local_node import LocalNode
 from streamd.node.recovery import lost_blocks
+from streamd.node.recovery.quorum_loss_recovery import QuorumLossRecovery
 from streamd.store.blocks.footer import FOOTER_MAGIC, TRAILER_BYTES
-from tests.unit.node.test_accepted_loss import body, contents, create, make, publish, save
+from tests.unit.node.test_quorum_loss_recovery import body, contents, create, make, publish, save
 
 MSGS = 200
 
@@ -30,7 +31,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-async def fill(path: Path, **config: Any) -> tuple[Node, Path]:
+async def fill(path: Path, **config: Any) -> tuple[LocalNode, Path]:
     """A node whose stream S has some blocks, and a snapshot of them all; and where they are."""
     node = make(path)
     await node.started()
@@ -48,7 +49,7 @@ async def fill(path: Path, **config: Any) -> tuple[Node, Path]:
     return node, path / "streamd" / "streams" / str(uid)
 
 
-async def consumer(node: Node, name: str) -> Any:
+async def consumer(node: LocalNode, name: str) -> Any:
     """Make a consumer, or find the one of that name."""
     stream = node.stream("S")
     assert stream is not None
@@ -61,7 +62,7 @@ async def consumer(node: Node, name: str) -> Any:
     return machine.consumers[name]
 
 
-def block_of(node: Node, seq: int) -> Any:
+def block_of(node: LocalNode, seq: int) -> Any:
     stream = node.stream("S")
     assert stream is not None
     return next(b for b in stream.machine.index.blocks if b.first_seq <= seq <= b.last_seq)
@@ -199,7 +200,7 @@ def test_a_limit_that_comes_to_a_lost_block(tmp_path: Path) -> None:
         node = make(tmp_path, accepts_loss=True)
         await node.started()
         assert not node.failed
-        assert any("given up" in line for line in node.log.warnings)
+        assert any("given up" in line for line in node._log._sink.warnings)
         await publish(node, "S", MSGS)
         assert len(await contents(node, "S")) == MSGS
         await node.stopped()
@@ -230,9 +231,10 @@ def test_a_start_that_is_cut_short_is_finished_by_the_next(tmp_path: Path, seed:
 
         node = make(tmp_path, accepts_loss=True)
         reached = asyncio.Event()
-        node.accepted_loss.finish = lambda done: reached.set()  # type: ignore[method-assign]
-        starting = asyncio.ensure_future(node.started())
-        await reached.wait()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(QuorumLossRecovery, "finish", lambda recovery, done: reached.set())
+            starting = asyncio.ensure_future(node.started())
+            await reached.wait()
         left = tmp_path / "left"
         _copy(tmp_path / "streamd", left / "streamd")
         starting.cancel()

@@ -15,7 +15,7 @@ from streamd.node.groups import inbox
 from streamd.node.groups.monitor import Monitor
 from streamd.node.groups.wakeup import DueTurns, Wakeup
 from streamd.raft.messages import Heartbeat
-from tests.unit.node.test_accepted_loss import contents, create, make, publish
+from tests.unit.node.test_quorum_loss_recovery import contents, create, make, publish
 
 
 def test_a_long_log_is_replayed_with_others_served_in_between(

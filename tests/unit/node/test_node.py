@@ -24,7 +24,8 @@ from streamd.node.groups import inbox
 from streamd.node.groups.block_port import NoBlocks
 from streamd.node.groups.group import Group
 from streamd.node.groups.raft_members import GroupStart
-from streamd.node.local_node import Node
+from streamd.node.local_node import LocalNode
+from streamd.node.node_options import NodeOptions
 from streamd.node.stream_groups.forwarded_publishes import Chunk, Relayed
 from streamd.store.blocks.snapshots import SnapshotFile
 from streamd.store.blocks.tail_cache import CacheBudget, ChunkCache, TailCache
@@ -40,12 +41,12 @@ def test_routes_looked_up_during_an_update_are_forgotten_after_it(tmp_path: Path
 
 
 async def _update_with_a_look_midway(path: Path) -> None:
-    node = Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n")
+    node = LocalNode(NodeOptions(str(path), "N", "n"), SimWires())
     await node.started()
     try:
         old = normalise({"name": "S", "subjects": ["old"]}, is_pedantic=False)
         await _propose(node, [commands.CREATE_STREAM, 1, old])
-        group = node.meta_member.group
+        group = node.groups.meta_group
         assert group is not None
         told = group.on_events
 
@@ -64,7 +65,7 @@ async def _update_with_a_look_midway(path: Path) -> None:
         await node.stopped()
 
 
-async def _propose(node: Node, command: list[Any]) -> None:
+async def _propose(node: LocalNode, command: list[Any]) -> None:
     done = asyncio.Event()
     node.propose_meta(command, lambda outcome: done.set())
     await done.wait()
@@ -74,8 +75,8 @@ def test_a_deleted_stream_tells_that_its_consumers_went_too(tmp_path: Path) -> N
     events: list[tuple[str, str]] = []
 
     async def run() -> None:
-        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
-        node.on_stream_event = lambda handle, kind, fields: events.append(
+        node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires())
+        node.hooks.on_stream_event = lambda handle, kind, fields: events.append(
             (kind, fields["consumer"])
         )
         await node.started()
@@ -102,7 +103,7 @@ def test_stopped_twice_at_once_it_stops_once(tmp_path: Path) -> None:
     """A second SIGTERM, or a fatal error meanwhile: seed 20369 unlocked the directory twice."""
 
     async def run() -> None:
-        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
+        node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires())
         await node.started()
         await asyncio.gather(node.stopped(), node.stopped())
         await node.stopped()
@@ -120,19 +121,14 @@ def test_a_meta_group_that_can_not_begin_anew_ends_the_node(
         raise OSError(errno.EIO, "pread")
 
     async def run() -> None:
-        node = Node(
-            store_dir=str(tmp_path),
-            wires=SimWires(),
-            server_id="N",
-            server_name="n",
-            on_fatal=reasons.append,
-        )
+        options = NodeOptions(str(tmp_path), "N", "n")
+        node = LocalNode(options, SimWires(), on_fatal=reasons.append)
         await node.started()
         closed = asyncio.Event()
-        node.meta_member.close(closed.set)
+        node.parts.meta.member.close(closed.set)
         await closed.wait()
         monkeypatch.setattr(SnapshotFile, "load", unreadable)
-        node.meta_member.open_again()
+        node.parts.meta.member.open_again()
         await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 30))
@@ -147,7 +143,7 @@ def test_what_is_done_again_and_again_survives_an_error(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         told: list[Any] = []
         loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
-        node = Node(store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n")
+        node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires())
         await node.started()
         is_twice = asyncio.Event()
 
@@ -157,7 +153,7 @@ def test_what_is_done_again_and_again_survives_an_error(tmp_path: Path) -> None:
                 is_twice.set()
             raise LookupError("of a group")
 
-        node.timers.again("look", 0, look)
+        node.parts.context.timers.again("look", 0, look)
         await is_twice.wait()
         await node.stopped()
         assert [type(one) for one in told][:1] == [LookupError]  # and it is not hidden
@@ -180,8 +176,8 @@ class Acks:
 
 
 @asynccontextmanager
-async def _running(path: Path) -> AsyncIterator[Node]:
-    node = Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n")
+async def _running(path: Path) -> AsyncIterator[LocalNode]:
+    node = LocalNode(NodeOptions(str(path), "N", "n"), SimWires())
     await node.started()
     try:
         yield node
@@ -189,7 +185,7 @@ async def _running(path: Path) -> AsyncIterator[Node]:
         await node.stopped()
 
 
-async def _create(node: Node, name: str) -> None:
+async def _create(node: LocalNode, name: str) -> None:
     config = normalise({"name": name, "subjects": [name]}, is_pedantic=False)
     await _propose(node, [commands.CREATE_STREAM, 1, config])
 
@@ -208,11 +204,11 @@ def test_streams_that_are_written_in_one_round_share_one_sync(
             handles = [node.streams_for(name)[0] for name in (b"A", b"B", b"C")]
             for _ in range(3):
                 acks = Acks(3)
-                before = node.wal.sync_count
+                before = node.parts.context.wal.sync_count
                 for handle in handles:
                     handle.publish([(handle.name.encode(), b"", b"x")], [b"r"], acks)
                 await acks.all.wait()
-                assert node.wal.sync_count == before + 1
+                assert node.parts.context.wal.sync_count == before + 1
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
@@ -227,8 +223,8 @@ def test_a_stream_that_stopped_holds_nothing_open(tmp_path: Path) -> None:
             acks = Acks(1)
             handle.publish([(b"A", b"", b"x" * 1000)], [b"r"], acks)
             await acks.all.wait()
-            directory = Path(node.root) / "streams" / str(handle.uid)
-            budget = node.replicas._recovery._hot_budget
+            directory = Path(node.parts.context.root) / "streams" / str(handle.uid)
+            budget = node.parts.replicas.recovery._hot_budget
             handle.store.flush()
             await _idle(node)
             assert budget.used > 1000 and _open_in(directory)
@@ -241,10 +237,10 @@ def test_a_stream_that_stopped_holds_nothing_open(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-async def _idle(node: Node) -> None:
+async def _idle(node: LocalNode) -> None:
     """Until the block thread has done all that was begun so far."""
     done = asyncio.Event()
-    node.block_thread.submit(lambda: None, lambda result: done.set())
+    node.parts.context.block_thread.submit(lambda: None, lambda result: done.set())
     await done.wait()
 
 
@@ -266,13 +262,13 @@ def test_while_the_disk_is_quick_the_loop_writes_the_log(
             await _create(node, "A")
             handle = node.streams_for(b"A")[0]
             writers: list[str] = []
-            writev = node.env.disk.writev
+            writev = node.parts.context.env.disk.writev
 
             def noted(*args: Any, **options: Any) -> None:
                 writers.append(threading.current_thread().name)
                 writev(*args, **options)
 
-            monkeypatch.setattr(node.env.disk, "writev", noted)
+            monkeypatch.setattr(node.parts.context.env.disk, "writev", noted)
             for is_quick in (True, True, False):  # the thread may not be done with its own yet
                 monkeypatch.setattr(Pace, "is_quick", lambda self, now, is_quick=is_quick: is_quick)
                 writers.clear()
@@ -317,16 +313,14 @@ def test_a_log_that_is_far_ahead_of_the_blocks_waits_for_them(
 
     async def run() -> None:
         env = SystemEnv(disk=disk)
-        node = Node(
-            store_dir=str(tmp_path), wires=SimWires(), server_id="N", server_name="n", env=env
-        )
+        node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires(), env=env)
         await node.started()
         try:
             await _create(node, "A")
             handle = node.streams_for(b"A")[0]
             held = asyncio.Event()
-            hold = node.wal.hold
-            monkeypatch.setattr(node.wal, "hold", lambda: (held.set(), hold()))
+            hold = node.parts.context.wal.hold
+            monkeypatch.setattr(node.parts.context.wal, "hold", lambda: (held.set(), hold()))
             count = 0
             while count < 100:
                 count += 1
@@ -373,7 +367,7 @@ def test_publishes_that_the_log_can_not_take_are_refused(
                 return acks
 
             for _ in range(2):  # the second time shows that what was taken was given back
-                node.wal.hold()
+                node.parts.context.wal.hold()
                 waiting = []
                 for _ in range(2):  # with what an entry costs besides, more than is allowed
                     waiting.append(publish("A"))
@@ -383,7 +377,7 @@ def test_publishes_that_the_log_can_not_take_are_refused(
                 await last.all.wait()
                 assert last.outcomes == [errors.STREAM_TOO_MANY_REQUESTS()]
                 assert [acks.outcomes for acks in waiting] == [[], []]
-                node.wal.resume()
+                node.parts.context.wal.resume()
                 for acks in waiting:
                     await acks.all.wait()
                 last = publish(refused)
@@ -399,7 +393,7 @@ def test_a_stream_that_is_deleted_gives_back_what_it_had_under_way(tmp_path: Pat
             await _create(node, "A")
             handle = node.streams_for(b"A")[0]
             backlog = handle.group._backlog
-            node.wal.hold()
+            node.parts.context.wal.hold()
             handle.publish([(b"A", b"", bytes(1 << 20))], [b"r"], Acks(1))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -408,7 +402,7 @@ def test_a_stream_that_is_deleted_gives_back_what_it_had_under_way(tmp_path: Pat
             handle.monitor.when_stopped(stopped.set)
             await stopped.wait()
             assert backlog.byte_count == 0
-            node.wal.resume()
+            node.parts.context.wal.resume()
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
@@ -436,7 +430,7 @@ def test_what_a_deleted_stream_had_in_memory_is_given_up_on_the_loop(
             handle.publish([(b"A", b"", bytes(1000))], [b"r"], acks)
             await acks.all.wait()
             gone = asyncio.Event()
-            node.replicas.when_closed(handle.uid, gone.set)
+            node.parts.replicas.replicas.when_closed(handle.uid, gone.set)
             await _propose(node, [commands.DELETE_STREAM, 3, "A", handle.uid])
             await gone.wait()
             assert not handle.store.unwritten_bytes
@@ -455,9 +449,9 @@ def test_what_peers_echo_differs_from_process_to_process(tmp_path: Path) -> None
         async with _running(tmp_path) as node:
             chunk = Chunk(b"S", [], [b"r"], Acks(1))
             row = Relayed("peer", 1, chunk, is_batch=False)
-            tokens.append(node.publish_routes.relay.expect(row))
+            tokens.append(node.parts.cluster.forwarding.relay.expect(row))
             for _ in range(2):  # opened again within the process
-                core = node.rafts.make(GroupStart(99, is_memory=True))
+                core = node.parts.meta.member._rafts.make(GroupStart(99, is_memory=True))
                 group = Group(uid=99, raft=core, machine=None, blocks=NoBlocks(), snapshot_index=0)
                 contexts.append(group._reads._count)
 
@@ -493,9 +487,9 @@ def test_what_can_not_be_set_aside_does_not_hold_up_the_start(tmp_path: Path) ->
         with pytest.raises(DiskError, match=r"streamd/trash: .*Not a directory"):
             await started(tmp_path, OtherVolume())
 
-    async def started(path: Path, disk: OsDisk) -> Node:
+    async def started(path: Path, disk: OsDisk) -> LocalNode:
         env = SystemEnv(disk=disk)
-        node = Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n", env=env)
+        node = LocalNode(NodeOptions(str(path), "N", "n"), SimWires(), env=env)
         await node.started()
         return node
 

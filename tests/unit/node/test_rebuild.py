@@ -15,10 +15,10 @@ from streamd.api.stream_configs import normalise
 from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.machine.streams.stream import StreamMachine
-from streamd.node.local_node import Node
+from streamd.node.local_node import LocalNode
 from streamd.node.recovery.dry_run import DryRun
 from streamd.store.blocks.salvage import harvest
-from tests.unit.node.test_accepted_loss import Log, make, publish, save
+from tests.unit.node.test_quorum_loss_recovery import Log, make, publish, save
 
 MSGS = 400
 SEEDS = 20
@@ -36,13 +36,13 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-async def started(path: Path, *, accepts_loss: bool = False) -> Node:
+async def started(path: Path, *, accepts_loss: bool = False) -> LocalNode:
     node = make(path, accepts_loss=accepts_loss)
     await node.started()
     return node
 
 
-async def propose(node: Node, command: list[Any], name: str = "S") -> Any:
+async def propose(node: LocalNode, command: list[Any], name: str = "S") -> Any:
     stream = node.stream(name)
     assert stream is not None
     told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -50,7 +50,7 @@ async def propose(node: Node, command: list[Any], name: str = "S") -> Any:
     return await told
 
 
-async def create(node: Node, name: str = "S", **config: Any) -> int:
+async def create(node: LocalNode, name: str = "S", **config: Any) -> int:
     told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     wanted = normalise({"name": name, "subjects": [f"{name}.>"], **config}, is_pedantic=False)
     node.propose_meta([commands.CREATE_STREAM, 1, wanted], told.set_result)
@@ -58,7 +58,7 @@ async def create(node: Node, name: str = "S", **config: Any) -> int:
     return uid
 
 
-async def add_consumer(node: Node, name: str, **config: Any) -> Any:
+async def add_consumer(node: LocalNode, name: str, **config: Any) -> Any:
     wanted = {"durable_name": name, "ack_policy": "explicit", "deliver_policy": "all", **config}
     await propose(node, [commands.CREATE_CONSUMER, 1, name, wanted, "", ""])
     stream = node.stream("S")
@@ -66,7 +66,7 @@ async def add_consumer(node: Node, name: str, **config: Any) -> Any:
     return stream.machine.consumers[name]
 
 
-async def deliver(node: Node, name: str, count: int, *, acked: int) -> None:
+async def deliver(node: LocalNode, name: str, count: int, *, acked: int) -> None:
     """The next `count` messages go to a client, which acks the last `acked` of them."""
     stream = node.stream("S")
     assert stream is not None
@@ -83,27 +83,27 @@ async def deliver(node: Node, name: str, count: int, *, acked: int) -> None:
         await propose(node, [commands.ACKED, 6, consumer.uid, seqs[-acked:]])
 
 
-async def written(node: Node) -> None:
+async def written(node: LocalNode) -> None:
     """Have all blocks written to their files."""
-    for stream in node.replicas:
+    for stream in node.groups:
         stream.store.flush()
     idle = asyncio.Event()
-    node.block_thread.submit(lambda: None, lambda result: idle.set())
+    node.parts.context.block_thread.submit(lambda: None, lambda result: idle.set())
     await idle.wait()
 
 
-async def copied(node: Node, source: Path, target: Path) -> None:
+async def copied(node: LocalNode, source: Path, target: Path) -> None:
     """Copy the files of a running node, on the thread that renames and removes some of them."""
     copying: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     ignored = shutil.ignore_patterns("LOCK")
-    node.block_thread.submit(
+    node.parts.context.block_thread.submit(
         lambda: shutil.copytree(source, target, ignore=ignored), copying.set_result
     )
     found = await copying
     assert not isinstance(found, BaseException), found
 
 
-def picture(node: Node, name: str = "S") -> dict[str, Any]:
+def picture(node: LocalNode, name: str = "S") -> dict[str, Any]:
     """All that clients can see of a stream's state, and the digest of its content."""
     stream = node.stream(name)
     assert stream is not None, node.failed
@@ -146,7 +146,7 @@ async def worked(path: Path, per_subject: int = 300) -> tuple[dict[str, Any], Pa
     return before, path / "image" / "streamd" / "streams" / str(uid)
 
 
-async def with_ids(node: Node, count: int) -> None:
+async def with_ids(node: LocalNode, count: int) -> None:
     stream = node.stream("S")
     assert stream is not None
     for number in range(count):
@@ -164,7 +164,7 @@ async def rebuilt(directory: Path) -> tuple[dict[str, Any], dict[str, Any], list
         await node.started()
     except CorruptionError as err:
         assert "wal" in str(err)
-        node._disk.unlock(node._lock)
+        node._env.disk.unlock(node._opening.lock)
     else:
         assert node.stream("S") is None
         await node.stopped()
@@ -172,7 +172,7 @@ async def rebuilt(directory: Path) -> tuple[dict[str, Any], dict[str, Any], list
     node = await started(image, accepts_loss=True)
     assert not node.failed
     found = picture(node)
-    lines = [line for report in node.accepted_loss.reports for line in report.lines()]
+    lines = [line for report in node.parts.recovery.quorum_loss.reports for line in report.lines()]
     await publish(node, "S", 10)
     after = picture(node)
     await node.stopped()
@@ -484,7 +484,7 @@ RETENTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-async def random_work(node: Node, rng: random.Random) -> None:
+async def random_work(node: LocalNode, rng: random.Random) -> None:
     """Publishes to a few subjects, deletes, purges, deliveries and acks, snapshots in between."""
     stream = node.stream("S")
     assert stream is not None
@@ -578,7 +578,7 @@ def test_whatever_is_lost_what_is_left_is_right(tmp_path: Path, seed: int) -> No
     run(main)
 
 
-async def all_contents(node: Node) -> dict[int, tuple[bytes, bytes, bytes]]:
+async def all_contents(node: LocalNode) -> dict[int, tuple[bytes, bytes, bytes]]:
     """Subject, headers and payload of every message, by seq."""
     stream = node.stream("S")
     assert stream is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.node.test_accepted_loss import body, contents, create, make, publish, save
+from tests.unit.node.test_quorum_loss_recovery import body, contents, create, make, publish, save
 
 
 async def filled(path: Path) -> int:

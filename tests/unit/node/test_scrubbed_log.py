@@ -13,10 +13,11 @@ import pytest
 
 from streamd import limits
 from streamd.errors import CorruptionError
-from streamd.node.local_node import Node
+from streamd.node.local_node import LocalNode
+from streamd.node.node_options import NodeOptions
 from streamd.store.wal import wal_format as wf
 from tests.sim.crash import SimWires
-from tests.unit.node.test_accepted_loss import body, contents, create, publish
+from tests.unit.node.test_quorum_loss_recovery import body, contents, create, publish
 
 
 class Log:
@@ -40,8 +41,8 @@ class Log:
             self.is_damaged.set()
 
 
-def make(path: Path, log: Any = None) -> Node:
-    return Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n", log=log)
+def make(path: Path, log: Any = None) -> LocalNode:
+    return LocalNode(NodeOptions(str(path), "N", "n"), SimWires(), log=log)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def rot(path: Path, what: str) -> None:
             file.write(bytes([blob[offset] ^ 1]))
 
 
-def copy_files(node: Node, source: Path, target: Path) -> None:
+def copy_files(node: LocalNode, source: Path, target: Path) -> None:
     """Copy a running node's directory between two jobs of its threads, all at rest meanwhile."""
     parked, go_on = [threading.Event(), threading.Event()], threading.Event()
 
@@ -82,7 +83,9 @@ def copy_files(node: Node, source: Path, target: Path) -> None:
         is_parked.set()
         go_on.wait(60)
 
-    for thread, is_parked in zip((node._log_thread, node.block_thread), parked, strict=True):
+    for thread, is_parked in zip(
+        (node._log_thread, node.parts.context.block_thread), parked, strict=True
+    ):
         thread.submit(partial(park, is_parked), None)
     try:
         assert all(is_parked.wait(60) for is_parked in parked)
@@ -110,7 +113,7 @@ async def _rotten(path: Path, what: str, is_sudden: bool) -> None:
     await log.is_damaged.wait()
     await publish(node, "S0", 10)
     await log.is_whole.wait()
-    assert node.damages.damage_count == 1
+    assert node.parts.integrity.damage_log.damage_count == 1
     assert len(log.lines) == 1
     if is_sudden:  # the files as they are now, as a SIGKILL would leave them
         copy_files(node, path / "streamd", path / "copy" / "streamd")

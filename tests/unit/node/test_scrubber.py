@@ -14,8 +14,10 @@ from streamd.api.stream_configs import normalise
 from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.node.integrity.scrubber import Scrubber
-from streamd.node.local_node import Node
+from streamd.node.local_node import LocalNode
+from streamd.node.node_options import NodeOptions
 from tests.sim.crash import SimWires
+from tests.unit.node.contexts import context_of
 
 
 class Log:
@@ -56,7 +58,7 @@ def test_rot_of_the_only_copy_is_reported(pause_s: float, tmp_path: Path, monkey
 
 async def _rot(path: Path) -> None:
     log = Log()
-    node = Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n", log=log)
+    node = LocalNode(NodeOptions(str(path), "N", "n"), SimWires(), log=log)
     await node.started()
     try:
         created = asyncio.Event()
@@ -75,9 +77,9 @@ async def _rot(path: Path) -> None:
         block.write_bytes(blob)
         await log.has_error.wait()
         assert "there is no other copy" in log.lines[0]
-        assert "1.blk" in node.damages.reasons[stream.uid]
-        assert node.damages.damage_count >= 1
-        assert node.scrubber.read_bytes > 0
+        assert "1.blk" in node.parts.integrity.corruption.reasons[stream.uid]
+        assert node.parts.integrity.damage_log.damage_count >= 1
+        assert node.parts.integrity.scrubber.read_bytes > 0
         assert await publish(stream, 1)
         assert len(log.lines) == 1  # not again in every round
     finally:
@@ -96,11 +98,11 @@ def test_damage_of_an_unknown_stream_is_ignored(tmp_path: Path) -> None:
 
 
 async def _unknown(path: Path) -> None:
-    node = Node(store_dir=str(path), wires=SimWires(), server_id="N", server_name="n")
+    node = LocalNode(NodeOptions(str(path), "N", "n"), SimWires())
     await node.started()
-    node.damages.on_damaged(77, CorruptionError("of a stream that is gone"))
-    assert not node.damages.reasons
-    assert node.damages.damage_count == 0
+    node.parts.integrity.corruption.on_damaged(77, CorruptionError("of a stream that is gone"))
+    assert not node.parts.integrity.corruption.reasons
+    assert node.parts.integrity.damage_log.damage_count == 0
     await node.stopped()
 
 
@@ -108,8 +110,9 @@ def test_pauses_after_small_files_are_made_in_one() -> None:
     """A node with thousands of them wakes up once a second, not for each; the pace is the same."""
     timers: list[float] = []
     loop = SimpleNamespace(call_later=lambda delay_s, callback: timers.append(delay_s))
-    node: Any = SimpleNamespace(is_stopping=False, env=SimpleNamespace(loop=loop))
-    scrubber = Scrubber(node)
+    unused: Any = None
+    context = context_of(env=SimpleNamespace(loop=loop))
+    scrubber = Scrubber(context, unused, unused, unused)
     scrubber._pause_s = 0.25
     went_on: list[int] = []
     for _ in range(8):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from streamd.node.groups.raft_members import GroupStart, Rafts
+from streamd.node.groups.raft_members import GroupStart, RaftMembers
 from streamd.types import HardState, Index, LogState, Term, Uid
+from tests.unit.node.contexts import context_of
 
 
 class Log:
@@ -27,19 +29,21 @@ class Log:
         self.resets.append((index, hard_state))
 
 
-def rafts(log: Log | None = None) -> Rafts:
+def rafts(log: Log | None = None) -> RaftMembers:
     """Those of node "a" of a cluster. Groups in memory need no log."""
     disk = SimpleNamespace(random_bytes=lambda count: bytes(count))
     clock = SimpleNamespace(monotonic_ms=lambda: 0)
-    node = SimpleNamespace(
-        server_name="a",
-        is_clustered=True,
-        peers=None,
-        wal=log,
-        env=SimpleNamespace(disk=disk, clock=clock),
-        tails=SimpleNamespace(note_start=lambda raft: None),
+    loop = SimpleNamespace(call_soon=lambda callback, *args: None)
+    env = SimpleNamespace(disk=disk, clock=clock, loop=loop)
+    context = context_of(wal=log, env=env, accepts_doubt=False)
+    quorum_loss: Any = None
+    return RaftMembers(
+        context,
+        None,
+        quorum_loss,
+        on_made=lambda raft: None,
+        on_damaged_log=lambda reason: None,
     )
-    return Rafts(node)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("index", [0, 9])

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from streamd.node.cluster.server_removal import Removals
+from streamd.node.cluster.server_removal import ServerRemoval
+from tests.unit.node.contexts import context_of
 
 
 def obstacle(
@@ -15,13 +16,16 @@ def obstacle(
 ) -> str:
     """What stands against the removal of b, asked at a."""
     asset = SimpleNamespace(uid=7, name="S", peers=tuple(peers), members=tuple(members))
-    node: Any = SimpleNamespace(
-        server_name="a",
-        meta=SimpleNamespace(streams_by_uid={7: asset}, removals={}),
-        leader_of=lambda uid: {7: leader}[uid],
-        peers=SimpleNamespace(nodes=lambda: list(here)) if has_peers else None,
-    )
-    return Removals(node).obstacle("b")
+    meta = SimpleNamespace(streams_by_uid={7: asset}, removals={})
+    groups: Any = SimpleNamespace(meta=meta)
+    leaders: Any = SimpleNamespace(leader_of=lambda uid: {7: leader}[uid])
+    peers: Any = SimpleNamespace(nodes=lambda: list(here)) if has_peers else None
+    facts: Any = None
+    removal = ServerRemoval(
+        context_of(), groups, leaders, facts, peers,
+        renew_hello=lambda founders: None, on_removed_here=lambda err: None,
+    )  # fmt: skip
+    return removal.obstacle("b")
 
 
 @pytest.mark.parametrize("leader", ["a", "c"])

@@ -6,52 +6,49 @@ from typing import Any
 
 import pytest
 
-from streamd.errors import ConfigError
-from streamd.node.identity.incarnations import Sightings
+from streamd.errors import ConfigError, DiskError
+from streamd.node.identity.incarnations import Incarnations
+from streamd.node.identity.node_identity import NodeIdentity
 from tests.sim.disk import SimDisk
 from tests.sim.host import ROOT
-
-
-class _Wal:
-    is_refused = False
-
-    def refuse(self, err: BaseException) -> None:
-        self.is_refused = True
+from tests.unit.node.contexts import QuietLog
 
 
 class _Node:
-    """As much of a node as keeps sightings."""
+    """Identity of a node, on its disk."""
 
     def __init__(self, name: str) -> None:
         self.server_name = name
-        self.root = ROOT
-        self.env = self
         self.disk = SimDisk(int(name[1:]))
         self.disk.make_dirs(ROOT)
-        self.identity: dict[str, Any] = {}
-        self.wal = _Wal()
-        self.sightings = Sightings(self)  # type: ignore[arg-type]
+        disk: Any = self.disk
+        self._identity = NodeIdentity(ROOT, disk, {})
+        self.is_ended = False  # because its data is an older copy
+        log: Any = QuietLog()
+        self.incarnations = Incarnations(name, self._identity, disk, log, self._on_put_back)
+
+    def _on_put_back(self, err: DiskError) -> None:
+        self.is_ended = True
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return self._identity.facts
+
+    @identity.setter
+    def identity(self, facts: dict[str, Any]) -> None:
+        self._identity.facts = facts
 
     def begin(self, log: str, segment: int) -> None:
-        self.identity |= {"log_id": log, "log_segment": segment}
-        self.sightings.begin()
+        self.identity.update({"log_id": log, "log_segment": segment})
+        self.incarnations.begin()
 
     def meet(self, other: _Node) -> None:
         """Both take over what the other says. Raises ConfigError."""
-        mine, theirs = self.sightings.hello(), other.sightings.hello()
+        mine, theirs = self.incarnations.hello(), other.incarnations.hello()
         try:
-            other.sightings.check(self.server_name, mine)
+            other.incarnations.check(self.server_name, mine)
         finally:
-            self.sightings.check(other.server_name, theirs)
-
-    def save_identity(self) -> bool:
-        return True
-
-    def error(self, text: str, **facts: Any) -> None:
-        """Nobody reads it."""
-
-    def give_up(self, err: BaseException) -> None:
-        """Its process would end."""
+            self.incarnations.check(other.server_name, theirs)
 
 
 @pytest.fixture
@@ -74,7 +71,7 @@ def test_a_later_start_and_a_lost_log_are_no_older_copy(nodes: list[_Node]) -> N
     a.meet(b)
     b.begin("another", 2)
     a.meet(b)
-    assert not b.wal.is_refused
+    assert not b.is_ended
 
 
 def test_who_was_told_is_another_from_then_on(nodes: list[_Node]) -> None:
@@ -88,17 +85,17 @@ def test_who_was_told_is_another_from_then_on(nodes: list[_Node]) -> None:
     b.begin("log of n2", 5)
     with pytest.raises(ConfigError):
         c.meet(b)
-    assert b.wal.is_refused
+    assert b.is_ended
     told = b.identity["log_segment"]
     assert told > 5  # its log ends before that: the next start takes it for damaged
-    b.wal.is_refused = False
+    b.is_ended = False
     for segment in (told + 1, told + 2):
         b.begin("log of n2", segment)
         a.meet(b)
         c.meet(b)
     a.meet(c)
     a.meet(b)
-    assert not b.wal.is_refused
+    assert not b.is_ended
 
 
 def test_who_took_the_old_log_for_the_newer_one_convinces_nobody(nodes: list[_Node]) -> None:
@@ -112,7 +109,7 @@ def test_who_took_the_old_log_for_the_newer_one_convinces_nobody(nodes: list[_No
     b.identity = old
     b.begin("log of n2", 5)
     c.meet(b)
-    assert not b.wal.is_refused
+    assert not b.is_ended
     a.meet(c)
     with pytest.raises(ConfigError):
         a.meet(b)
@@ -129,7 +126,7 @@ def test_a_copy_that_was_started_often_before_it_met_anybody_is_told(nodes: list
         b.begin("log of n2", segment)
     with pytest.raises(ConfigError):
         a.meet(b)
-    assert b.wal.is_refused
+    assert b.is_ended
 
 
 def test_a_copy_that_met_others_meanwhile_is_told_by_who_was_away(nodes: list[_Node]) -> None:
@@ -141,7 +138,7 @@ def test_a_copy_that_met_others_meanwhile_is_told_by_who_was_away(nodes: list[_N
     b.begin("log of n2", 2)
     b.begin("log of n2", 3)
     c.meet(b)
-    assert not b.wal.is_refused  # n3 was away when it was another
+    assert not b.is_ended  # n3 was away when it was another
     with pytest.raises(ConfigError):
         a.meet(b)
 
@@ -160,13 +157,13 @@ def test_of_two_lives_that_are_told_of_neither_will_do(nodes: list[_Node], rever
     a.meet(c)
     with pytest.raises(ConfigError):
         c.meet(b)
-    assert b.wal.is_refused
-    b.wal.is_refused = False
+    assert b.is_ended
+    b.is_ended = False
     for segment in (2000, 2001):  # it has begun anew
         b.begin("log of n2", segment)
         for one, other in ((c, b), (a, b), (a, c), (a, b), (c, b)):
             one.meet(other)
-    assert not b.wal.is_refused
+    assert not b.is_ended
 
 
 def test_starts_that_nobody_was_told_of_are_not_written_down(nodes: list[_Node]) -> None:
@@ -174,7 +171,7 @@ def test_starts_that_nobody_was_told_of_are_not_written_down(nodes: list[_Node])
     for segment in range(2, 500):
         b.begin("log of n2", segment)
     a.meet(b)
-    assert not b.wal.is_refused
+    assert not b.is_ended
     assert [segment for segment, _ in b.identity["starts"][1][1]] == [1, 499]
 
 
@@ -186,7 +183,7 @@ def test_who_was_away_for_more_starts_than_are_remembered_is_no_reason(nodes: li
     c.meet(b)
     a.meet(c)
     a.meet(b)
-    assert not b.wal.is_refused
+    assert not b.is_ended
     assert len(b.identity["starts"][1][1]) == 32
 
 
@@ -202,7 +199,7 @@ def test_a_start_that_could_not_be_written_down_is_not_missed_later(nodes: list[
     b.begin("log of n2", 3)
     a.meet(b)
     c.meet(b)
-    assert not b.wal.is_refused
+    assert not b.is_ended
 
 
 @pytest.mark.parametrize("was_newer_before", [False, True])
@@ -221,4 +218,4 @@ def test_what_an_earlier_server_did_not_write_down_is_no_reason(
     c.meet(b)
     a.meet(c)
     a.meet(b)
-    assert not b.wal.is_refused
+    assert not b.is_ended

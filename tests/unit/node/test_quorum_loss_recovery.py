@@ -13,7 +13,9 @@ import pytest
 from streamd.api.stream_configs import normalise
 from streamd.errors import CorruptionError
 from streamd.machine import commands
-from streamd.node.local_node import Node
+from streamd.node.local_node import LocalNode
+from streamd.node.node_options import NodeOptions
+from streamd.node.recovery.quorum_loss_recovery import QuorumLossRecovery
 from tests.sim.crash import SimWires
 from tests.unit.node.test_scrubber import Sink
 
@@ -34,14 +36,12 @@ class Log:
     error = warning
 
 
-def make(path: Path, *, accepts_loss: bool = False) -> Node:
-    return Node(
-        store_dir=str(path), wires=SimWires(), server_id="N", server_name="n",
-        accepts_loss=accepts_loss, log=Log(),
-    )  # fmt: skip
+def make(path: Path, *, accepts_loss: bool = False) -> LocalNode:
+    options = NodeOptions(str(path), "N", "n", accepts_loss=accepts_loss)
+    return LocalNode(options, SimWires(), log=Log())
 
 
-async def create(node: Node, name: str) -> int:
+async def create(node: LocalNode, name: str) -> int:
     config = normalise({"name": name, "subjects": [f"{name}.>"]}, is_pedantic=False)
     told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     node.propose_meta([commands.CREATE_STREAM, 1, config], told.set_result)
@@ -49,7 +49,7 @@ async def create(node: Node, name: str) -> int:
     return uid
 
 
-async def publish(node: Node, name: str, count: int) -> None:
+async def publish(node: LocalNode, name: str, count: int) -> None:
     stream = node.stream(name)
     assert stream is not None
     first = stream.machine.index.last_seq + 1
@@ -63,7 +63,7 @@ def body(name: str, seq: int) -> bytes:
     return f"{name}-{seq}".encode().ljust(200, b".")
 
 
-async def save(node: Node, name: str) -> int:
+async def save(node: LocalNode, name: str) -> int:
     """Take a snapshot of a stream; returns its last seq then."""
     stream = node.stream(name)
     assert stream is not None
@@ -74,7 +74,7 @@ async def save(node: Node, name: str) -> int:
     return last
 
 
-async def contents(node: Node, name: str) -> list[bytes]:
+async def contents(node: LocalNode, name: str) -> list[bytes]:
     stream = node.stream(name)
     assert stream is not None
     index = stream.machine.index
@@ -103,7 +103,7 @@ async def crashed(path: Path, image: Path, rng: random.Random) -> tuple[dict[str
     for _ in range(20):
         await publish(node, rng.choice(list(saved)), rng.randint(1, 200))
     idle = asyncio.Event()
-    node.block_thread.submit(lambda: None, lambda result: idle.set())
+    node.parts.context.block_thread.submit(lambda: None, lambda result: idle.set())
     await idle.wait()
     shutil.copytree(path, image, ignore=shutil.ignore_patterns("trash"))  # it is being emptied
     (image / "streamd" / "trash").mkdir()
@@ -147,13 +147,13 @@ def test_what_is_proven_stays(tmp_path: Path, seed: int) -> None:
 
         node = make(image, accepts_loss=True)
         await node.started()
-        assert is_refused == bool(node.log.warnings)
+        assert is_refused == bool(node._log._sink.warnings)
         found = {}
         for name, least in saved.items():
             found[name] = await contents(node, name)
             assert found[name] == [body(name, seq) for seq in range(1, len(found[name]) + 1)]
             assert len(found[name]) >= least
-        names = {stream.name for stream in node.replicas}
+        names = {stream.name for stream in node.groups}
         assert names - set(saved) <= {gone}  # that it was deleted may be lost too
         assert await create(node, "NEW") > last_uid
         await publish(node, "NEW", 10)
@@ -163,7 +163,7 @@ def test_what_is_proven_stays(tmp_path: Path, seed: int) -> None:
 
         again = make(image)
         await again.started()
-        assert {stream.name for stream in again.replicas} == {*names, "NEW"}
+        assert {stream.name for stream in again.groups} == {*names, "NEW"}
         for name in saved:
             count = len(found[name]) + 5
             assert await contents(again, name) == [body(name, seq) for seq in range(1, count + 1)]
@@ -187,7 +187,7 @@ def test_what_blocks_have_of_after_the_newest_snapshot_stays(tmp_path: Path) -> 
         assert stream is not None
         stream.store.flush()
         idle = asyncio.Event()
-        node.block_thread.submit(lambda: None, lambda result: idle.set())
+        node.parts.context.block_thread.submit(lambda: None, lambda result: idle.set())
         await idle.wait()
         shutil.copytree(tmp_path / "work", tmp_path / "image")
         await node.stopped()
@@ -296,9 +296,10 @@ def test_a_start_that_is_cut_short_is_finished_by_the_next(tmp_path: Path, seed:
         shutil.rmtree(image / "streamd" / "wal")
         node = make(image, accepts_loss=True)
         reached = asyncio.Event()
-        node.accepted_loss.settle = lambda done: reached.set()  # type: ignore[method-assign]
-        node.start(lambda result: None)
-        await reached.wait()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(QuorumLossRecovery, "adopt_streams", lambda recovery, done: reached.set())
+            node.start(lambda result: None)
+            await reached.wait()
         shutil.copytree(image, later)
         await node.stopped()
 
@@ -321,7 +322,7 @@ def test_without_damage_it_changes_nothing(tmp_path: Path) -> None:
         for accepts_loss in (False, True, False):
             node = make(image, accepts_loss=accepts_loss)
             await node.started()
-            states.append({s.name: (s.uid, s.machine.state()) for s in node.replicas})
+            states.append({s.name: (s.uid, s.machine.state()) for s in node.groups})
             assert node.meta.applied < 100
             await node.stopped()
         assert states[0] == states[1] == states[2]
@@ -353,16 +354,17 @@ def test_an_adopted_stream_keeps_its_latest_config(tmp_path: Path) -> None:
 
         node = make(tmp_path, accepts_loss=True)
         told = asyncio.get_running_loop().create_future()
-        settle = node.accepted_loss.settle
+        adopt = QuorumLossRecovery.adopt_streams
 
-        def forget(done: Any) -> None:
+        def forget(recovery: QuorumLossRecovery, done: Any) -> None:
             """As if the meta group's entries were lost, and nothing else."""
-            node.accepted_loss.is_meta_given_up = True
+            recovery.is_meta_lost = True
             command = [commands.DELETE_STREAM, 3, "S", 0]
-            node.propose_meta(command, lambda outcome: settle(done))
+            node.propose_meta(command, lambda outcome: adopt(recovery, done))
 
-        node.accepted_loss.settle = forget  # type: ignore[method-assign]
-        await node.started()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(QuorumLossRecovery, "adopt_streams", forget)
+            await node.started()
         stream = node.stream("S")
         assert stream is not None
         assert stream.uid == uid

@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
-from streamd.node.local_node import Node
-from tests.unit.node.test_accepted_loss import create, make, publish, save
+from streamd.node.local_node import LocalNode
+from tests.unit.node.test_quorum_loss_recovery import create, make, publish, save
 from tests.unit.node.test_scrubber import Log
 
 
-async def delete(node: Node, name: str) -> None:
+async def delete(node: LocalNode, name: str) -> None:
     told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     node.propose_meta([commands.DELETE_STREAM, 2, name, 0], told.set_result)
     assert await told is True
 
 
-async def idle(node: Node) -> None:
+async def idle(node: LocalNode) -> None:
     """Until the block thread has done all that was begun so far, and what follows from it."""
     for _ in range(8):
         done = asyncio.Event()
-        node.block_thread.submit(lambda: None, lambda result, done=done: done.set())
+        node.parts.context.block_thread.submit(lambda: None, lambda result, done=done: done.set())
         await done.wait()
 
 
@@ -46,11 +46,11 @@ def test_the_log_forgets_what_it_had_not_heard_was_deleted(tmp_path: Path, is_ki
         await node.stopped()
         again = make(tmp_path / "image" if is_killed else tmp_path / "before")
         await again.started()
-        assert uid not in again.wal.groups
+        assert uid not in again.parts.context.wal.groups
         await create(again, "T")
         await publish(again, "T", 1)  # with it the log hears of it
         await again.stopped()
-        assert list((Path(again.root) / "streams").iterdir()) != []
+        assert list((Path(again.parts.context.root) / "streams").iterdir()) != []
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -74,7 +74,7 @@ def test_a_stream_that_failed_and_is_deleted_leaves_the_log_and_the_disk(tmp_pat
         assert "S" in node.failed
         await delete(node, "S")
         await idle(node)
-        assert uid not in node.wal.groups
+        assert uid not in node.parts.context.wal.groups
         assert not files.exists()
         assert list((tmp_path / "streamd" / "trash").iterdir()) == []
         assert "S" not in node.failed
@@ -91,7 +91,7 @@ def test_files_that_can_not_be_moved_to_trash_are_reported(
     async def run() -> None:
         log = Log()
         node = make(tmp_path)
-        node.log = log
+        node._log._sink = log
         await node.started()
         uid = await create(node, "S")
         await publish(node, "S", 20)
@@ -100,7 +100,7 @@ def test_files_that_can_not_be_moved_to_trash_are_reported(
             raise OSError(errno.ENOSPC, "rename")
 
         with monkeypatch.context() as patch:
-            patch.setattr(node.env.disk, "replace", full)
+            patch.setattr(node.parts.context.env.disk, "replace", full)
             await delete(node, "S")
             await idle(node)
         (line,) = log.lines

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from streamd.errors import DiskError
 from streamd.node.groups import inbox
-from tests.unit.node.test_accepted_loss import create, make, publish
-from tests.unit.node.test_leftovers import delete, idle
+from tests.unit.node.test_orphans import delete, idle
+from tests.unit.node.test_quorum_loss_recovery import create, make, publish
 
 
 def test_a_stream_that_failed_is_not_served_whatever_the_meta_group_says(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_stream_that_failed_is_not_served_whatever_the_meta_group_says(tmp_pat
         await handle.monitor.stopped.wait()
         await idle(node)
         assert "Input/output error" in node.failed["S"] and node.stream("S") is None
-        node.replicas.reconcile_one(uid, "S")
+        node.parts.replicas.replicas.reconcile_one(uid, "S")
         assert node.stream("S") is None
         await node.stopped()
 
@@ -38,7 +38,7 @@ def test_a_new_stream_did_not_fail_because_one_of_its_name_did(tmp_path: Path) -
         first = await create(node, "S")
         await delete(node, "S")
         second = await create(node, "S")
-        node.replicas.fail(first, "S", DiskError("1.blk: Input/output error"))
+        node.parts.replicas.replicas.fail(first, "S", DiskError("1.blk: Input/output error"))
         assert not node.failed and node.stream("S").uid == second
         await publish(node, "S", 1)
         await node.stopped()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from streamd.node.catchup.fetch import InstalledSnapshot
-from streamd.node.catchup.service import CatchUps
+from streamd.node.catchup.service import CatchupService
 from streamd.raft.membership import simple
 from streamd.types import Entry, HardState, Index, LogState, Term, Uid
+from tests.unit.node.contexts import context_of
 
 UID = 7
 
@@ -59,12 +60,9 @@ def test_a_log_goes_on_from_a_fetched_snapshot_only_if_it_leads_there(
     """Then, and not before, the group is opened again (ADR 0014). The snapshot is at index 5."""
     log = Log(LogState(HardState(3), first, last, 2, 99 + first) if first else None)
     opened: list[list[tuple[Any, ...]]] = []
-    node = SimpleNamespace(
-        wal=log,
-        info=lambda text, **facts: None,
-        damages=SimpleNamespace(on_void_snapshot=None),
-        replicas=SimpleNamespace(open_again=lambda uid: opened.append(log.told[:])),
-    )
-    snapshot = InstalledSnapshot(5, term, chain, simple("abc"), 0)
-    CatchUps(node)._installed(UID, snapshot)  # type: ignore[arg-type]
+    control: Any = SimpleNamespace(open_again=lambda uid: opened.append(log.told[:]))
+    unused: Any = None
+    context = context_of(wal=log)
+    service = CatchupService(context, unused, None, unused, unused, unused, control, 0)
+    service.on_done(UID, InstalledSnapshot(5, term, chain, simple("abc"), 0))
     assert opened == [[(what, 5, term, chain)]]

@@ -6,19 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from streamd import limits
-from streamd.node.integrity.consistency_check import Comparisons
+from streamd.node.integrity.consistency_check import ConsistencyCheck
+from tests.unit.node.contexts import context_of
 
 
 class _Node:
     """As much of node `a`, with groups on a, b and c, as comparing needs."""
 
-    server_name = "a"
-
     def __init__(self, *, newer: tuple[str, ...] = ("b", "c")) -> None:
         self.notes: list[tuple[str, str, list[Any]]] = []
         self.due: list[Any] = []
         self.repaired: list[int] = []
-        self.timers = self.peers = self.peering = self.replicas = self
         members = SimpleNamespace(members=lambda: ("a", "b", "c"), voters=("a", "b", "c"))
         self.group = SimpleNamespace(raft=SimpleNamespace(members=members))
         self._newer = newer
@@ -42,31 +40,30 @@ class _Node:
     def repair(self, uid: int, text: str) -> None:
         self.repaired.append(uid)
 
-    def error(self, text: str, **facts: Any) -> None: ...
 
-
-def _of(node: Any) -> Comparisons:
-    return Comparisons(node)
+def _of(node: Any) -> ConsistencyCheck:
+    context = context_of(timers=node)
+    return ConsistencyCheck(context, groups=node, peers=node, facts=node, control=node)
 
 
 def test_many_groups_are_one_note_to_each_node() -> None:
     node: Any = _Node()
-    comparisons = _of(node)
+    checks = _of(node)
     for uid in range(1, 301):
-        comparisons.tell(uid, node.group, [(5, uid * 7)])
+        checks.send(uid, node.group, [(5, uid * 7)])
     assert node.notes == [] and len(node.due) == 1
     node.due.pop()()
     rows = [[uid, 5, uid * 7] for uid in range(1, 301)]
     assert node.notes == [("b", "digests", rows), ("c", "digests", rows)]
-    comparisons.tell(1, node.group, [(6, 1)])
+    checks.send(1, node.group, [(6, 1)])
     assert len(node.due) == 1  # and the next ones in time
 
 
 def test_no_note_takes_its_reader_for_long() -> None:
     node: Any = _Node(newer=("b", "c"))
-    comparisons = _of(node)
+    checks = _of(node)
     for uid in range(1, 2 * limits.COMPARE_ROWS + 2):
-        comparisons.tell(uid, node.group, [(5, 1)])
+        checks.send(uid, node.group, [(5, 1)])
     node.due.pop()()
     assert [len(rows) for to, _, rows in node.notes if to == "b"] == [
         limits.COMPARE_ROWS, limits.COMPARE_ROWS, 1,
@@ -75,9 +72,9 @@ def test_no_note_takes_its_reader_for_long() -> None:
 
 def test_a_server_of_before_hears_of_one_group_at_a_time() -> None:
     node: Any = _Node(newer=("c",))
-    comparisons = _of(node)
+    checks = _of(node)
     for uid in (1, 2):
-        comparisons.tell(uid, node.group, [(5, uid)])
+        checks.send(uid, node.group, [(5, uid)])
     node.due.pop()()
     assert node.notes == [
         ("b", "digest", [1, 5, 1]),
@@ -89,12 +86,12 @@ def test_a_server_of_before_hears_of_one_group_at_a_time() -> None:
 def test_who_differs_among_many_is_made_anew() -> None:
     """And a group that is not here any more is no matter."""
     node: Any = _Node()
-    comparisons = _of(node)
+    checks = _of(node)
     for uid in (1, 2, 3):
-        comparisons.tell(uid, node.group, [(5, uid)])
-    comparisons.on_told("b", [[1, 5, 1], [2, 5, 222], [3, 5, 3], [10_000, 5, 1]])
+        checks.send(uid, node.group, [(5, uid)])
+    checks.on_digests("b", [[1, 5, 1], [2, 5, 222], [3, 5, 3], [10_000, 5, 1]])
     assert node.repaired == []
-    comparisons.on_told("c", [[1, 5, 1], [2, 5, 222], [3, 5, 3]])
+    checks.on_digests("c", [[1, 5, 1], [2, 5, 222], [3, 5, 3]])
     assert node.repaired == [2]
-    assert comparisons.latest(1) == (5, 1)
-    assert comparisons.latest(2) == (0, 0)
+    assert checks.latest(1) == (5, 1)
+    assert checks.latest(2) == (0, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamd import errors, limits
-from streamd.node.replicas.replica_removal import Departures
+from streamd.node.replicas.replica_removal import ReplicaRemoval
 from streamd.raft.membership import Membership, simple
 from streamd.types import NodeId, Uid
 
@@ -33,10 +33,7 @@ class _Replica:
 class _Node:
     """As much of a node, its links and its replicas as is needed: `a`, and `b` leads all groups."""
 
-    server_name = "a"
-
     def __init__(self) -> None:
-        self.peers = self.replicas = self
         self.leader = "b"
         self.by_uid: dict[Uid, _Replica] = {7: _Replica(simple("bcd"))}
         self.calls: list[tuple[NodeId, Uid, Callable[[Any], None]]] = []
@@ -58,90 +55,91 @@ class _Node:
         self.calls.append((node_id, args[0], done))
 
 
-def begun() -> tuple[_Node, Departures]:
+def begun() -> tuple[_Node, ReplicaRemoval]:
     fake = _Node()
     node: Any = fake
-    departures = Departures(node)
-    departures.begin(7)
-    return fake, departures
+    removal = ReplicaRemoval("a", groups=node, leaders=node, peers=node)
+    removal.on_left = fake.leave
+    removal.begin(7)
+    return fake, removal
 
 
 def test_who_has_left_by_its_leaders_word_goes() -> None:
-    node, departures = begun()
-    departures.begin(7)
-    departures.look()
+    node, removal = begun()
+    removal.begin(7)
+    removal.check()
     ((leader, uid, answer),) = node.calls  # one question at a time
     assert (leader, uid) == ("b", 7)
     answer(True)
     assert node.left == [7]
 
 
-def _vote(node: _Node, departures: Departures) -> None:
+def _vote(node: _Node, removal: ReplicaRemoval) -> None:
     node.by_uid[7].raft.term, node.by_uid[7].raft.vote = 3, "c"
 
 
-def _take(node: _Node, departures: Departures) -> None:
+def _take(node: _Node, removal: ReplicaRemoval) -> None:
     node.by_uid[7].raft.last_index = 10
 
 
-def _open_again(node: _Node, departures: Departures) -> None:
+def _open_again(node: _Node, removal: ReplicaRemoval) -> None:
     node.by_uid[7] = _Replica(simple("bcd"))
 
 
 @pytest.mark.parametrize("meanwhile", [_vote, _take, _open_again])
 def test_who_promised_something_meanwhile_asks_again(
-    meanwhile: Callable[[_Node, Departures], None],
+    meanwhile: Callable[[_Node, ReplicaRemoval], None],
 ) -> None:
     """Whatever the leader was asked about, it was not this."""
-    node, departures = begun()
-    meanwhile(node, departures)
+    node, removal = begun()
+    meanwhile(node, removal)
     node.calls.pop()[2](True)
     assert not node.left
-    departures.look()
+    removal.check()
     node.calls.pop()[2](True)
     assert node.left == [7]
 
 
 @pytest.mark.parametrize("outcome", [False, errors.CLUSTER_NOT_AVAIL(), errors.BAD_REQUEST()])
 def test_who_is_not_told_that_it_has_left_stays_and_asks_again(outcome: Any) -> None:
-    node, departures = begun()
+    node, removal = begun()
     node.calls.pop()[2](outcome)
     assert not node.left and not node.calls
-    departures.look()
+    removal.check()
     assert len(node.calls) == 1
 
 
 def test_who_is_wanted_again_stays() -> None:
-    node, departures = begun()
-    departures.forget(7)
+    node, removal = begun()
+    removal.forget(7)
     node.calls.pop()[2](True)
-    departures.look()
+    removal.check()
     assert not node.left and not node.calls
 
 
 @pytest.mark.parametrize("leader", ["", "a"])
 def test_who_knows_of_no_other_leader_asks_later(leader: NodeId) -> None:
-    node, departures = begun()
+    node, removal = begun()
     node.calls.pop()[2](False)
     node.leader = leader
-    departures.look()
+    removal.check()
     assert not node.calls
     node.leader = "c"
-    departures.look()
+    removal.check()
     assert node.calls[0][0] == "c"
 
 
 def test_many_are_asked_for_in_turn() -> None:
     """No group that nobody answers for keeps the others waiting for ever."""
-    node, departures = begun()
+    node, removal = begun()
     uids = range(8, 8 + limits.DEPARTURES_MAX)
     for uid in uids:
         node.by_uid[uid] = _Replica(simple("bcd"))
-        departures.begin(uid)
+        removal.begin(uid)
     assert [row[1] for row in node.calls] == [7, *uids[:-1]]
     while node.calls:
         node.calls.pop(0)[2](False)
-    departures.look()
+    removal.check()
     assert node.calls[0][1] == uids[-1] and len(node.calls) == limits.DEPARTURES_MAX
 
 
@@ -158,11 +156,11 @@ def test_many_are_asked_for_in_turn() -> None:
 def test_who_is_counted_on_is_told_so_at_once(
     members: Membership, commit: int, is_leader: bool
 ) -> None:
-    node, departures = begun()
+    node, removal = begun()
     replica = node.by_uid[7] = _Replica(members)
     replica.raft.commit, replica.is_ready = commit, is_leader
     answers: list[Any] = []
-    departures.answer(7, "a", answers.append)
+    removal.serve("a", [7], answers.append)
     assert answers == [False] and not replica.barriers
 
 
@@ -171,9 +169,9 @@ def test_that_one_has_left_is_said_when_a_majority_has_been_asked(
     members: Membership, has_left: bool
 ) -> None:
     """And only if it is still so."""
-    node, departures = begun()
+    node, removal = begun()
     answers: list[Any] = []
-    departures.answer(7, "a", answers.append)
+    removal.serve("a", [7], answers.append)
     assert not answers
     node.by_uid[7].raft.members = members
     node.by_uid[7].barriers.pop()()

@@ -12,7 +12,7 @@ from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.reconfiguration_steps import (
     forgotten_members,
     has_wrong_members,
-    next_roster,
+    next_membership,
 )
 from streamd.raft.core import RaftCore
 from streamd.raft.membership import Membership
@@ -136,11 +136,11 @@ def test_the_next_step_towards_the_wanted_members(
         is_following=lambda name: True,
     )
     expected = None if step is None else (tuple(step[0]), tuple(step[1]))
-    assert next_roster(raft, tuple(wanted)) == expected
+    assert next_membership(raft, tuple(wanted)) == expected
     raft.commit = 6
-    assert next_roster(raft, tuple(wanted)) is None, "one change at a time"
+    assert next_membership(raft, tuple(wanted)) is None, "one change at a time"
     raft.commit, raft.is_leader = 7, False
-    assert next_roster(raft, tuple(wanted)) is None
+    assert next_membership(raft, tuple(wanted)) is None
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_no_step_leaves_fewer_to_spare_than_are_there(
         is_following=lambda name: name not in away,
     )
     expected = None if step is None else (tuple(step[0]), tuple(step[1]))
-    assert next_roster(raft, tuple(wanted)) == expected
+    assert next_membership(raft, tuple(wanted)) == expected
 
 
 def test_who_is_only_here_does_not_vote_with_others_before_it_is_ready() -> None:
@@ -184,4 +184,4 @@ def test_who_is_only_here_does_not_vote_with_others_before_it_is_ready() -> None
         is_close=lambda name, lag: name == "b",
         is_following=lambda name: True,
     )
-    assert next_roster(raft, ("a", "b", "c"), are_all_wanted=False) == (("a", "b"), ("c",))
+    assert next_membership(raft, ("a", "b", "c"), are_all_wanted=False) == (("a", "b"), ("c",))

@@ -1,0 +1,73 @@
+"""`ForwardedRequests`: publishes, pulls and acks that other nodes pass on to a leader here.
+
+The node of the client has forwarded them (stream_groups/remote_stream.py); a leader that is none
+any more gives publishes back, and lets the rest go: clients ask again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd.node.ports import Peers, Wires
+from streamd.node.replicas.local_groups import LocalGroups
+from streamd.node.stream_groups.forwarded_publishes import RelaySink
+from streamd.protocol import acks
+from streamd.types import NodeId
+
+
+class ForwardedRequests:
+    """Requests of other nodes' clients for the streams that this node leads."""
+
+    def __init__(self, groups: LocalGroups, peers: Peers | None, wires: Wires) -> None:
+        self._groups = groups
+        self._peers = peers
+        self._wires = wires
+
+    def on_publish(self, sender: NodeId, args: list[Any]) -> None:
+        """Store messages, or give them back: the note `publish`."""
+        uid, token, msgs, own_replies = args
+        assert self._peers is not None
+        replica = self._groups.get(uid)
+        sink = RelaySink(self._peers, sender, token, own_replies, len(msgs))
+        replies = sink.replies
+        if replica is not None and replica.is_ready:
+            replica.note_writer_at(sender)
+            replica.publish([tuple(msg) for msg in msgs], replies, sink)
+        else:
+            sink.give_back(msgs, replies)
+
+    def on_pull(self, sender: NodeId, args: list[Any]) -> None:
+        """Serve a pull request: the note `pull`."""
+        uid, consumer, reply, headers, payload = args
+        replica = self._groups.get(uid)
+        if replica is None or not replica.is_ready:
+            return
+        if not replica.pull(consumer, reply, headers, payload):
+            subject = f"$JS.API.CONSUMER.MSG.NEXT.{replica.name}.{consumer}"
+            self._answer_no_responders(reply, subject.encode())
+
+    def on_acks(self, sender: NodeId, args: list[Any]) -> None:
+        """Take acks of one consumer: the note `acks`."""
+        uid, subjects, replies, payloads = args
+        replica = self._groups.get(uid)
+        if replica is None or not replica.is_ready:
+            return
+        target = acks.parse_target(subjects[0])
+        if target is None or replica.takes_acks(target[0].decode(errors="replace")):
+            replica.acks(subjects, replies, payloads)
+        elif replies is not None:
+            for subject, reply in zip(subjects, replies, strict=True):
+                if reply:
+                    self._answer_no_responders(reply, subject)
+
+    def on_flow(self, sender: NodeId, args: list[Any]) -> None:
+        """Take an answer to a flow-control request: the note `flow`."""
+        uid, consumer, subject, *headers = args
+        replica = self._groups.get(uid)
+        if replica is not None and replica.is_ready:
+            replica.flow_reply(consumer, subject, *headers)
+
+    def _answer_no_responders(self, reply: bytes, subject: bytes) -> None:
+        """Answer as a server does for a request on a subject that nobody listens to."""
+        headers = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
+        self._wires.publish(reply, b"", headers, b"")

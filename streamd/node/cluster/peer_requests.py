@@ -1,0 +1,57 @@
+"""`PeerRequests`: which part of this node answers which call, and takes which note, of a peer.
+
+The node fills the table when it makes its parts; the rooms above add prefixes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamd import errors
+from streamd.node.context import NodeLog
+from streamd.types import NodeId
+
+Answer = Callable[[Any], None]
+"""Called once, now or later, with a value for the wire or a JsError."""
+
+Serve = Callable[[NodeId, list[Any], Answer], None]
+"""Serves one call: (sender, arguments, answer)."""
+
+Take = Callable[[NodeId, list[Any]], None]
+"""Takes one note: (sender, arguments)."""
+
+
+class PeerRequests:
+    """Table of calls and notes of one node."""
+
+    def __init__(self, log: NodeLog) -> None:
+        self._log = log
+        self.calls: dict[str, Serve] = {}
+        self.notes: dict[str, Take] = {}
+        self.call_prefixes: dict[str, Callable[..., None]] = {}
+        self.note_prefixes: dict[str, Callable[..., None]] = {}
+
+    def on_call(self, sender: NodeId, method: str, args: list[Any], answer: Answer) -> None:
+        """Serve a call; see ports.PeerHandler."""
+        for prefix, serve_prefix in self.call_prefixes.items():
+            if method.startswith(prefix):
+                serve_prefix(sender, method, args, answer)
+                return
+        serve = self.calls.get(method)
+        if serve is None:
+            answer(errors.BAD_REQUEST())
+        else:
+            serve(sender, args, answer)
+
+    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+        """Take a note; see ports.PeerHandler."""
+        for prefix, take_prefix in self.note_prefixes.items():
+            if kind.startswith(prefix):
+                take_prefix(sender, kind, args)
+                return
+        take = self.notes.get(kind)
+        if take is None:
+            self._log.warn("unknown note of a peer", peer=sender, kind=kind)
+        else:
+            take(sender, args)

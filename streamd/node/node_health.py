@@ -1,0 +1,99 @@
+"""`LocalHealth`: what is wrong with a node, for /healthz and /metrics."""
+
+from __future__ import annotations
+
+from streamd.machine.meta import StreamAsset
+from streamd.node.cluster.turn_reports import TurnReports
+from streamd.node.context import NodeContext
+from streamd.node.identity.store_watch import StoreWatch
+from streamd.node.integrity.corruption import CorruptionRepair
+from streamd.node.integrity.damage_log import DamageLog
+from streamd.node.integrity.discarded_entries import DiscardedEntries
+from streamd.node.integrity.scrubber import Scrubber
+from streamd.node.ports import LogWaits
+from streamd.node.recovery.forced_election import ForcedElection
+from streamd.node.recovery.lost_copies import lost_copy_reason
+from streamd.node.replicas.failed_replicas import FailedReplicas
+from streamd.node.resources.stall_detector import StallDetector
+from streamd.types import Uid
+
+
+class StreamHealth:
+    """Health of one node's copies of streams."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        failed: FailedReplicas,
+        corruption: CorruptionRepair,
+        forced_election: ForcedElection,
+    ) -> None:
+        self._context = context
+        self._failed = failed
+        self._corruption = corruption
+        self._forced_election = forced_election
+
+    def damage_reasons(self) -> dict[Uid, str]:
+        """Return why copies of streams are damaged here; what is left of them is served."""
+        return self._corruption.reasons
+
+    def lost_copy_reason(self, asset: StreamAsset) -> str:
+        """Return why a stream whose only copy is here is not served, or not all of it, and what to
+        do about that; "": it is."""
+        return lost_copy_reason(
+            self._context,
+            asset,
+            failure=self._failed.error(asset.uid),
+            is_stuck=self._forced_election.is_stuck(asset),
+            damage=self._corruption.reasons.get(asset.uid, ""),
+        )
+
+
+class LocalHealth:
+    """Health of one node. Implements `ports.NodeHealth`."""
+
+    def __init__(
+        self,
+        store_watch: StoreWatch,
+        stall: StallDetector,
+        streams: StreamHealth,
+        damage_log: DamageLog,
+        scrubber: Scrubber,
+        discarded: DiscardedEntries,
+        reports: TurnReports,
+    ) -> None:
+        self._store_watch = store_watch
+        self._stall = stall
+        self._damage_log = damage_log
+        self._scrubber = scrubber
+        self._discarded = discarded
+        self._reports = reports
+        self.damage_reasons = streams.damage_reasons
+        self.lost_copy_reason = streams.lost_copy_reason
+
+    @property
+    def store_fault(self) -> str:
+        """Reason why nothing is stored here any more; empty: the store directory is there."""
+        return self._store_watch.reason
+
+    def log_waits(self) -> LogWaits:
+        """Return how long appends to the log have waited for the disk."""
+        stall = self._stall
+        return LogWaits(stall.waits_s, stall.wait_count, stall.waited_ns, stall.waited_ns_max)
+
+    def discarded_reasons(self) -> dict[str, str]:
+        """Return, by stream, what was acknowledged, or may have been, and is only kept aside."""
+        return self._discarded.reasons
+
+    def counts(self) -> dict[str, int]:
+        """Return what was found wrong with this node's copies since its start, and how much was
+        read to find out."""
+        return {
+            "incarnation_conflicts": self._damage_log.conflict_count,
+            "damages": self._damage_log.damage_count,
+            "scrubbed_bytes": self._scrubber.read_bytes,
+            "tails_set_aside": self._discarded.count,
+            "tails_open": self._discarded.open_count,
+            "tails_kept": len(self._discarded.found),
+            "ignored_entries": self._reports.ignored_count,
+        }

@@ -1,0 +1,35 @@
+"""Health of a node as monitoring shows it; a test says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamd.node.ports import LogWaits
+
+
+class Health:
+    """Implements `ports.NodeHealth`. `lost` says of an asset why its only copy is lost."""
+
+    def __init__(self, lost: Callable[[Any], str] = lambda asset: "") -> None:
+        self.store_fault = ""
+        self.waits = LogWaits(9.9, 2, 30, 20)  # not yet called hung
+        self.lost_copy_reason = lost
+
+    def log_waits(self) -> LogWaits:
+        return self.waits
+
+    def damage_reasons(self) -> dict[int, str]:
+        return {}
+
+    def discarded_reasons(self) -> dict[str, str]:
+        return {}
+
+    def counts(self) -> dict[str, int]:
+        return dict.fromkeys(
+            (
+                "incarnation_conflicts", "damages", "scrubbed_bytes", "tails_set_aside",
+                "tails_open", "tails_kept", "ignored_entries",
+            ),
+            0,
+        )  # fmt: skip
