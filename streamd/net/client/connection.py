@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol):
     # --- events and actions ---------------------------------------------------------------------
 
     def _handle(self, events: list[Event]) -> None:
-        """Have the session receive events, one by one, and carry out the actions of each."""
+        """Pass events to the session one by one, and carry out the actions of each."""
         router, output, session = self._router, self.output, self.session
         turn = router.output_queue
         router.begin_chunk()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streamd.net.client.auth import ClientPolicy
-from streamd.net.client.profile import ClientProfile
+from streamd.net.client.profile import ClientProfile, after_end
 
 _FIRST_PING_S: Final = 2.0  # after CONNECT, so that the round-trip time is known soon
 
@@ -76,7 +76,7 @@ class KeepAlive:
         self._is_closed = True
         self._disarm()
         self._heard_ns = time.time_ns
-        self._send_ping = self._on_stale = _ignore
+        self._send_ping = self._on_stale = after_end
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -100,7 +100,3 @@ class KeepAlive:
             self._sent_at_s = self._loop.time()
             self._send_ping()
         self._arm(options.ping_interval_ns / 1e9)
-
-
-def _ignore() -> None:
-    """Do nothing: the connection has ended."""

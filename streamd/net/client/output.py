@@ -18,7 +18,7 @@ from typing import Any
 
 from streamd.net.client.auth import UserRights
 from streamd.net.client.busy_poll import BusyPoll
-from streamd.net.client.profile import ClientProfile
+from streamd.net.client.profile import ClientProfile, after_end
 from streamd.net.client.slow_consumer import SlowConsumerGuard
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.pubacks import ack_body, ack_line, ack_run, shared_prefix
@@ -103,8 +103,8 @@ class Output:
         self.is_closed = True
         self.out = Discard()
         self._write_bytes = _not_open
-        self.drop_subscription = _ignore
-        self.stall = _ignore
+        self.drop_subscription = after_end
+        self.stall = after_end
 
     # --- lines and blobs ------------------------------------------------------------------------
 
@@ -293,7 +293,3 @@ class Discard(list[bytes]):
 
 def _not_open(data: bytes) -> None:
     raise AssertionError(f"{len(data)} bytes written while the connection was not open")
-
-
-def _ignore(_value: object) -> None:
-    """Do nothing: the connection has ended."""

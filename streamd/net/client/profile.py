@@ -27,3 +27,7 @@ class ClientProfile:
     lang: str = ""
     version: str = ""
     rtt_ns: int = 0  # of the last PING; before the first one, the time that CONNECT took to come
+
+
+def after_end(*_values: object) -> None:
+    """Callback of the parts of a connection that has ended: ignores the call."""

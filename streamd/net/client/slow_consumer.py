@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from streamd.net.client.auth import ClientPolicy
+from streamd.net.client.profile import after_end
 
 
 class SlowConsumerGuard:
@@ -38,7 +39,7 @@ class SlowConsumerGuard:
     def close(self) -> None:
         """Watch no more; nothing waits from here on."""
         self._transport = None
-        self._on_slow = _ignore
+        self._on_slow = after_end
         self.relax()
 
     @property
@@ -83,7 +84,3 @@ class SlowConsumerGuard:
             self._on_slow("Slow Consumer (Write Deadline)")
         else:  # all that waits came later: the client reads as fast as it is sent messages
             self._start_timer()
-
-
-def _ignore(_reason: str) -> None:
-    """Do nothing: the connection has ended."""
