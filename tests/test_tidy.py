@@ -1,11 +1,13 @@
-"""What correctness rests on and a reader can't see at once: layering, pure rooms, one snapshot
-writer, turns without await, tasks with owners. Reads the source; runs nothing of it.
+"""Rules that correctness rests on and a reader cannot see at once: layering, pure rooms, one
+snapshot writer, turns without await, tasks with owners. Reads the source; runs nothing of it.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,7 @@ def is_pure(path: Path) -> bool:
     return relative.split("/")[0] in PURE or relative in PURE_FILES
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
@@ -212,17 +215,20 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
         stack.extend(ast.iter_child_nodes(node))
 
 
-def test_a_reader_finds_the_purpose_of_every_file() -> None:
-    """ARCHITECTURE.md, which stays short, or the README of its package names each file."""
+def modules() -> list[Path]:
+    return [path for path in sources() if path.name != "__init__.py"]
+
+
+def packages() -> list[str]:
+    """Directories of `streamd` that hold modules, leaves excepted."""
+    found = {path.parent.relative_to(PACKAGE).as_posix() for path in modules()}
+    return sorted(found - {"."})
+
+
+def test_the_architecture_has_a_row_for_every_package() -> None:
+    """A reader finds any package's promise in ARCHITECTURE.md, which stays short."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    missing = []
-    for path in sources():
-        below_room = "/".join(path.relative_to(PACKAGE).parts[1:]) or path.name
-        readme = path.parent / "README.md"
-        told = readme.read_text(encoding="utf-8") if readme.is_file() else ""
-        is_named = f"`{below_room}`" in text or f"`{path.name}`" in told
-        if path.name != "__init__.py" and not is_named:
-            missing.append(name_of(path))
+    missing = [name for name in packages() if f"| `{name}/` |" not in text]
     assert not missing, missing
     assert len(text.splitlines()) <= 250
 
@@ -246,3 +252,16 @@ def test_keys_of_configurations_are_fields_of_them() -> None:
                     unknown.append(f"{name_of(path)}:{node.lineno}: {key.value}")
     assert not unknown, unknown
     assert known >= STREAM_CONFIG_FIELDS.keys() | CONSUMER_CONFIG_FIELDS.keys()
+
+
+@pytest.mark.parametrize("name", packages())
+def test_a_package_readme_names_the_files_of_its_package(name: str) -> None:
+    """The README of a package has a line for each file, and none for a file that is gone."""
+    readme = PACKAGE / name / "README.md"
+    if not readme.exists() or name == "store":
+        pytest.skip("this package has no README that lists its files")
+    own = {path.name for path in modules() if path.parent == readme.parent}
+    named = set(re.findall(r"`(\w+\.py)`", readme.read_text(encoding="utf-8")))
+    assert not own - named, f"not named: {sorted(own - named)}"
+    gone = {each for each in named if not any(path.name == each for path in sources())}
+    assert not gone, f"named, but not there: {sorted(gone)}"
