@@ -6,7 +6,8 @@ STAMP := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 ARGS ?=
 
-.PHONY: setup spark spark-package run run-single test lint bench bench-spark pipeline crash cluster-crash clean
+.PHONY: setup spark spark-package run run-single test test-fast prove lint bench bench-spark pipeline \
+	crash cluster-crash clean
 
 setup: $(STAMP)
 
@@ -50,9 +51,20 @@ pipeline: $(SPARK)
 run-single: $(STAMP)
 	$(BIN)/python -m examples.cluster_demo --single $(ARGS)
 
-# As many processes as there are cores, but four at most: each may start a JVM.
+# All that a change can break, in some minutes. As many processes as there are cores, but four at
+# most; all Spark tests of a process share one JVM.
 test: $(SPARK)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(ARGS)
+
+# The inner loop: unit, property, golden and transcript tests, and a handful of simulated seeds.
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup -m "not slow and not proof" \
+		tests/unit tests/props tests/golden tests/scripts tests/sim $(ARGS)
+
+# The long proofs, resumable: what is done is in .prove/. ARGS="--times 10" for more seeds,
+# ARGS=--again to begin anew, ARGS=-h for the rest. `crash` and `cluster-crash` are parts of it.
+prove: $(STAMP)
+	$(BIN)/python -m tests.prove $(ARGS)
 
 lint: $(SPARK)
 	$(BIN)/ruff check .
@@ -67,18 +79,16 @@ bench: $(STAMP)
 bench-spark: $(SPARK)
 	$(BIN)/python -m benchmarks.spark $(ARGS)
 
-# The long proofs: 10,000 simulated power failures, and 50 real ones (SIGKILL, un-synced bytes lost).
+# 10,000 simulated power failures, and 50 real ones (SIGKILL, un-synced bytes lost).
 crash: $(STAMP)
-	$(BIN)/python -m tests.sim.crash --points 10000 $(ARGS)
-	STREAMD_CAMPAIGN=1 $(BIN)/python -m pytest -q -s tests/e2e/test_process.py -m campaign
+	$(BIN)/python -m tests.prove crash $(ARGS)
 
 # Three real processes: 100 rounds of SIGKILL, 20 of SIGSTOP, 20 of all killed, rolling restarts.
 # Then simulated ones: 1,000 rolling restarts, 100 power cuts of all, ten minutes of bit rot.
 cluster-crash: $(STAMP)
-	STREAMD_CAMPAIGN=1 $(BIN)/python -m pytest -q -s tests/e2e/test_cluster.py -m campaign $(ARGS)
-	STREAMD_CAMPAIGN=1 $(BIN)/python -m pytest -q tests/scenarios -m campaign $(ARGS)
+	$(BIN)/python -m tests.prove cluster-crash $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) .prove build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache node_modules tests/e2e/js/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

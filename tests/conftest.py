@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import zlib
+
+import pytest
 
 from benchmarks.servers import share_ports
 
@@ -11,3 +14,14 @@ def pytest_configure() -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if worker:
         share_ports(int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of one file in one process, and those of Spark in half of the processes: each
+    starts a JVM, which is what they wait for most."""
+    jvm_count = max(1, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) // 2)
+    for item in items:
+        path = item.nodeid.partition("::")[0]
+        if path.startswith("tests/spark/"):
+            path = f"tests/spark {zlib.crc32(path.encode()) % jvm_count}"
+        item.add_marker(pytest.mark.xdist_group(path))

@@ -1,6 +1,6 @@
 """Three real processes: kills, pauses, blackouts, restarts, lost directories; nothing is lost.
 
-STREAMD_BINARY chooses another binary. The long campaigns are `make cluster-crash`.
+STREAMD_BINARY chooses another binary. `make cluster-crash` runs the long campaigns.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from tests.e2e.conftest import MakeCluster
 from tests.wire import Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-campaign_only = pytest.mark.skipif(
-    "STREAMD_CAMPAIGN" not in os.environ, reason="STREAMD_CAMPAIGN=1 runs it"
-)
 
 
 def is_peer(cluster: ClusterProcess) -> bool:
@@ -206,11 +203,10 @@ def test_a_node_that_does_not_belong_stays_out(
         stranger.close()
 
 
-# --- the long proofs: `make cluster-crash` -----------------------------------------------------
+# --- long proofs: `make cluster-crash` ---------------------------------------------------------
 
 
-@pytest.mark.campaign
-@campaign_only
+@pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_campaign_hundred_kills(make_cluster: MakeCluster, lossy_binary: str) -> None:
     seed = int(os.environ.get("STREAMD_SEED", "0")) or int(time.time())
@@ -223,8 +219,7 @@ def test_campaign_hundred_kills(make_cluster: MakeCluster, lossy_binary: str) ->
     check(campaign)
 
 
-@pytest.mark.campaign
-@campaign_only
+@pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_campaign_twenty_pauses(make_cluster: MakeCluster) -> None:
     campaign = Campaign(make_cluster(), seed=int(time.time()), pause_s=0.05)
@@ -234,8 +229,7 @@ def test_campaign_twenty_pauses(make_cluster: MakeCluster) -> None:
     check(campaign)
 
 
-@pytest.mark.campaign
-@campaign_only
+@pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_campaign_twenty_blackouts(make_cluster: MakeCluster, lossy_binary: str) -> None:
     cluster = make_cluster(binary=lossy_binary)
@@ -246,8 +240,7 @@ def test_campaign_twenty_blackouts(make_cluster: MakeCluster, lossy_binary: str)
     check(campaign)
 
 
-@pytest.mark.campaign
-@campaign_only
+@pytest.mark.proof
 @pytest.mark.timeout(600)
 def test_campaign_rolling_restart(make_cluster: MakeCluster) -> None:
     campaign = Campaign(make_cluster(), seed=int(time.time()), pause_s=0.005)

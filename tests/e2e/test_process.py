@@ -238,8 +238,7 @@ def test_no_acked_message_is_lost_when_unsynced_bytes_are(
     assert lost == 0
 
 
-@pytest.mark.campaign
-@pytest.mark.skipif("STREAMD_CAMPAIGN" not in os.environ, reason="STREAMD_CAMPAIGN=1 runs it")
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_no_acked_message_is_lost_in_fifty_rounds(make_server: Start, lossy_binary: str) -> None:
     server = make_server(binary=lossy_binary)

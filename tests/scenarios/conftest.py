@@ -14,11 +14,9 @@ Make = Callable[..., Cluster]
 ROUNDS = int(os.environ.get("STREAMD_ROUNDS", "0"))
 
 
-def campaign(test: Callable[..., None]) -> Callable[..., None]:
-    """A long proof, run by `make cluster-crash`; STREAMD_ROUNDS makes it shorter or longer."""
-    is_off = "STREAMD_CAMPAIGN" not in os.environ
-    test = pytest.mark.skipif(is_off, reason="STREAMD_CAMPAIGN=1 runs it")(test)
-    return pytest.mark.campaign(pytest.mark.timeout(3600)(test))
+def proof(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a long proof, run by `make prove`; STREAMD_ROUNDS makes it shorter or longer."""
+    return pytest.mark.proof(pytest.mark.timeout(3600)(test))
 
 
 @pytest.fixture

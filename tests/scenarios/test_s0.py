@@ -17,7 +17,7 @@ from streamd.node.groups import inbox
 from streamd.node.groups.snapshot_state import unwrap
 from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
 from streamd.types import META_UID, Index, NodeId, Seq
-from tests.scenarios.conftest import ROUNDS, campaign
+from tests.scenarios.conftest import ROUNDS, proof
 from tests.scenarios.driver import ROOT, Cluster
 from tests.sim.world import MS
 
@@ -198,7 +198,7 @@ def test_s0_4_rolling_restarts_under_load(cluster: Cluster) -> None:
     rolling_restarts(cluster, 30)
 
 
-@campaign
+@proof
 def test_s0_4_a_thousand_rolling_restarts(cluster: Cluster) -> None:
     """S0.4 in full."""
     rolling_restarts(cluster, ROUNDS or 1000)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamd.types import NodeId, Seq
-from tests.scenarios.conftest import ROUNDS, Make, campaign
+from tests.scenarios.conftest import ROUNDS, Make, proof
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import copy_of, falsify, purged, put_back, unchanged
 
@@ -190,7 +190,7 @@ def test_s4_6_power_cuts_of_all_under_load(cluster: Cluster) -> None:
     power_cuts(cluster, 8, 300)
 
 
-@campaign
+@proof
 def test_s4_6_a_hundred_power_cuts(cluster: Cluster) -> None:
     """S4.6 in full."""
     power_cuts(cluster, ROUNDS or 100, 2000)

@@ -22,7 +22,7 @@ from streamd.node.replicas import replica_recovery
 from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.store.blocks.block import HEADER_BYTES
 from streamd.types import NodeId, Seq
-from tests.scenarios.conftest import ROUNDS, Make, campaign
+from tests.scenarios.conftest import ROUNDS, Make, proof
 from tests.scenarios.driver import ROOT, Cluster
 from tests.scenarios.files import check_blocks, copy_of, cut, damages_of, fast_scrubbing, swap
 from tests.sim.disk import SimDisk
@@ -70,7 +70,7 @@ def test_s4_7_bit_rot_on_a_minority(make: Make, size: int) -> None:
     bit_rot(make(size), 12)
 
 
-@campaign
+@proof
 @pytest.mark.parametrize("size", [3, 5])
 def test_s4_7_ten_minutes_of_bit_rot(make: Make, size: int) -> None:
     """S4.7 in full: a flip every two seconds for ten minutes."""

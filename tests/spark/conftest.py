@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.parity.runner import ours_binary
+from tests.spark.daemons import QUICK_JVM
 from tests.spark.servers import SparkTestServer
 
 StartServer = Callable[..., SparkTestServer]
@@ -40,6 +41,7 @@ def spark() -> Iterator[Any]:
                 master="local[2]",
                 conf={
                     "spark.driver.memory": "1g",
+                    "spark.driver.extraJavaOptions": QUICK_JVM,
                     "spark.local.dir": scratch,
                     "spark.sql.warehouse.dir": f"{scratch}/warehouse",
                     "spark.sql.streaming.checkpoint.fileManagerClass": (
