@@ -265,3 +265,17 @@ def test_a_package_readme_names_the_files_of_its_package(name: str) -> None:
     assert not own - named, f"not named: {sorted(own - named)}"
     gone = {each for each in named if not any(path.name == each for path in sources())}
     assert not gone, f"named, but not there: {sorted(gone)}"
+
+
+def test_the_journeys_name_functions_that_exist() -> None:
+    """Each `file: function` in ARCHITECTURE.md is there, so a reader can follow it."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    steps = re.findall(r"`([\w/]+\.py): (\w+)`", text)
+    assert len(steps) > 50
+    gone = []
+    for name, function in steps:
+        path = PACKAGE / name
+        named = {each.name for each in functions(tree_of(path))} if path.exists() else set()
+        if function not in named:
+            gone.append(f"{name}: {function}")
+    assert not gone, gone
