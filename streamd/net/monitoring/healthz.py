@@ -9,13 +9,15 @@ that has set aside what a stream had acknowledged and has no more
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamd.limits import CURRENT_LAG_MAX, HUNG_S, SLICE_GROUPS
 from streamd.net.monitoring.query import Query, flag
 from streamd.net.monitoring.sliced_pages import Steps, looked_at
-from streamd.node.ports import NodeHandle
 from streamd.types import ACCOUNT, META_UID
+
+if TYPE_CHECKING:  # a server without streams does not load that room
+    from streamd.node.ports import NodeHandle
 
 
 class Health(NamedTuple):
@@ -97,7 +99,7 @@ def _of_meta(node: NodeHandle) -> Health:
 
 
 def _of_streams(node: NodeHandle, stream: str, consumer: str, *, is_strict: bool) -> Steps[Health]:
-    """Of one stream, and one of its consumers; "": of all."""
+    """Judge one stream, and one of its consumers; "": all."""
     lost = yield from lost_streams(node, stream)
     failed: dict[str, str] = _damaged(node) | dict(node.failed)
     if node.is_clustered:

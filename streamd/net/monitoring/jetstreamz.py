@@ -9,18 +9,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamd import API_LEVEL
 from streamd.api.times import format_ns
 from streamd.config.options import JetStreamOptions, Options
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS
-from streamd.machine.asset_configs import StreamConfig
 from streamd.net.monitoring.healthz import lag, lost_streams, not_current
 from streamd.net.monitoring.query import BadQuery, Query, flag, page
 from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
 from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, NodeId, Uid
+
+if TYPE_CHECKING:  # a server without streams does not load these rooms
+    from streamd.api.router import Router
+    from streamd.machine.asset_configs import StreamConfig
+    from streamd.machine.consumers.consumer import Consumer
+    from streamd.machine.streams.stream import StreamMachine
+    from streamd.node.ports import NodeHandle, StreamHandle
 
 _META_GROUP = "_meta_"
 _SYNC_INTERVAL_NS = 120_000_000_000  # what nats-server shows, also where each ack is synced
@@ -37,7 +43,7 @@ class JetStreamSources:
     """Source of what is shown about streams. Made when JetStream runs; its imports are then loaded
     anyway."""
 
-    def __init__(self, node: Any, router: Any) -> None:
+    def __init__(self, node: NodeHandle, router: Router) -> None:
         from streamd.api import cluster_infos, infos, stream_configs
 
         self.node = node
@@ -55,25 +61,25 @@ class JetStreamSources:
         """Return the count of API requests that are being served."""
         return int(self._context.counts.pending)
 
-    def stream_state(self, handle: Any) -> Document:
+    def stream_state(self, handle: StreamHandle) -> Document:
         machine = handle.machine
         state: Document = self._infos.stream_state(machine.state(), machine.config)
         return state
 
-    def stream_config(self, handle: Any) -> StreamConfig:
+    def stream_config(self, handle: StreamHandle) -> StreamConfig:
         return self._shown(handle.machine.config)
 
-    def consumer_info(self, handle: Any, consumer: Any) -> Document:
+    def consumer_info(self, handle: StreamHandle, consumer: Consumer) -> Document:
         info: Document = self._infos.consumer_info(self._context, handle, consumer, is_listed=True)
         return info
 
-    def cluster_block(self, handle: Any) -> Document:
+    def cluster_block(self, handle: StreamHandle) -> Document:
         """Return the `cluster` object of a replica here."""
         config = handle.machine.config
         block: Document = self._cluster_infos.cluster_block(self._context.node, handle.uid, config)
         return block
 
-    def consumer_group(self, handle: Any, consumer: Any) -> str:
+    def consumer_group(self, handle: StreamHandle, consumer: Consumer) -> str:
         config = handle.machine.config
         group: str = self._cluster_infos.raft_group(handle.uid, config, consumer_uid=consumer.uid)
         return group
@@ -99,7 +105,7 @@ class _Totals:
         self.reserved_memory = self.reserved_storage = 0
         self.ha_assets = 0
 
-    def add(self, machine: Any, *, leads: bool) -> None:
+    def add(self, machine: StreamMachine, *, leads: bool) -> None:
         """Count one stream."""
         config, index, consumer_count = machine.config, machine.index, len(machine.consumers)
         reserved = max(0, config.get("max_bytes", -1))
@@ -130,7 +136,9 @@ class _Page:
         self.streams_offset = offset if account and not self.stream else 0
         self.consumers_offset = offset if account and self.stream else 0
 
-    def streams(self, replicas: Sequence[Any], *, has_consumers: bool) -> Sequence[Any]:
+    def streams(
+        self, replicas: Sequence[StreamHandle], *, has_consumers: bool
+    ) -> Sequence[StreamHandle]:
         """Return the streams of this page: it ends early if they have many consumers."""
         if self._is_whole:
             return replicas
@@ -168,7 +176,7 @@ class JetStreamz:
         """True if there may be other nodes."""
         return bool(self.js.node.is_clustered)
 
-    def replicas(self) -> Steps[list[Any]]:
+    def replicas(self) -> Steps[list[StreamHandle]]:
         """Collect the streams of which this node has a replica, by name."""
         node = self.js.node
         if not self.is_clustered:
@@ -185,7 +193,7 @@ class JetStreamz:
                 found.append(replica)
         return found
 
-    def _totals(self, replicas: Sequence[Any]) -> Steps[_Totals]:
+    def _totals(self, replicas: Sequence[StreamHandle]) -> Steps[_Totals]:
         """Add up what the streams hold and set aside."""
         totals = _Totals()
         for replica in looked_at(replicas):
@@ -254,7 +262,7 @@ class JetStreamz:
         return document
 
     def _stream_details(
-        self, replicas: Sequence[Any], part: _Page, flags: dict[str, bool]
+        self, replicas: Sequence[StreamHandle], part: _Page, flags: dict[str, bool]
     ) -> Document:
         """Return one page of the streams. Where it is not all, it says how many there are."""
         shown = part.streams(replicas, has_consumers=flags["consumers"])
@@ -266,7 +274,7 @@ class JetStreamz:
         details["stream_detail"] = Rows(rows)
         return details
 
-    def _leads(self, replica: Any) -> bool:
+    def _leads(self, replica: StreamHandle) -> bool:
         if not self.is_clustered:
             return True
         return bool(self.js.node.leader_of(replica.uid) == self._server_name)
@@ -304,7 +312,9 @@ class JetStreamz:
         stats["api"]["level"] = 0
         return {"name": ACCOUNT, "id": ACCOUNT, **stats}
 
-    def _stream_detail(self, replica: Any, part: _Page, flags: dict[str, bool]) -> Document:
+    def _stream_detail(
+        self, replica: StreamHandle, part: _Page, flags: dict[str, bool]
+    ) -> Document:
         js = self.js
         machine = replica.machine
         cluster: Document = {"leader": self._server_name}
@@ -339,7 +349,7 @@ class JetStreamz:
         return detail
 
     def _consumer_rows(
-        self, replica: Any, names: Sequence[str], *, has_config: bool
+        self, replica: StreamHandle, names: Sequence[str], *, has_config: bool
     ) -> Iterator[Document]:
         """Make the rows of a stream's consumers; those deleted meanwhile are left out."""
         for name in names:
@@ -351,7 +361,7 @@ class JetStreamz:
                 info.pop("config", None)
             yield info
 
-    def _consumer_groups(self, replica: Any, names: Sequence[str]) -> Document:
+    def _consumer_groups(self, replica: StreamHandle, names: Sequence[str]) -> Document:
         """Name the groups of consumers as tools know them; here they are part of their stream's."""
         group_of = self.js.consumer_group
         rows = [
