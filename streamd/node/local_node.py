@@ -82,7 +82,6 @@ class LocalNode:
         self.catalog = Catalog(lambda pattern: self.groups.meta.capturing(pattern))
         self._requests = PeerRequests(self._log)
         self._links = Links()
-        self._bootstrap: Bootstrap | None = None
         self._log_thread: NodeThread
         self._opening = StoreOpening(
             options, self._env, self.groups, self._log, self._life, self.hooks
@@ -162,7 +161,7 @@ class LocalNode:
         assert links.peers is not None, "a clustered node needs its peers first"
         check_directory(context.identity, context.name, context.root)
         ownership.check_kind(context.identity, context.wal, context.root, is_clustered=True)
-        self._bootstrap = bootstrap = Bootstrap(
+        bootstrap = Bootstrap(
             name=context.name,
             identity=context.identity.facts,
             expected_size=links.expected_size,
