@@ -77,7 +77,7 @@ def rot(node: ServerProcess, message: bytes) -> None:
     segment.write_bytes(blob)
 
 
-def test_what_all_voters_lost_is_given_up_when_the_operator_says_so(
+def test_accepted_loss_gives_up_entries_that_all_voters_lost(
     make_cluster: MakeCluster,
 ) -> None:
     """S lives on n1 to n3, ONE on n3. n1 and n2 come back empty, the log of n3 has lost its end:

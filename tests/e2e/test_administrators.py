@@ -41,7 +41,7 @@ def check_refused(frames: list[Frame], subject: str) -> None:
     assert [frame.status[:3] for frame in frames if frame.op != "-ERR"] == ["503"], frames
 
 
-def test_what_concerns_servers_is_for_who_is_named_for_it(make_cluster: MakeCluster) -> None:
+def test_server_requests_are_for_named_administrators(make_cluster: MakeCluster) -> None:
     """At every node, whoever leads; a reload that names somebody holds for that node at once."""
     cluster = make_cluster(extra=users())
     nodes = list(cluster.nodes.values())

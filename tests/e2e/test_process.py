@@ -357,7 +357,7 @@ def test_answers_and_acks_name_the_domain(binary: str, tmp_path: Path) -> None:
             assert advisory.json()["domain"] == "hub"
 
 
-def test_who_creates_a_push_consumer_is_answered_first(server: ServerProcess) -> None:
+def test_creator_of_a_push_consumer_is_answered_before_deliveries(server: ServerProcess) -> None:
     """Clients prepare for messages when they have the answer."""
     config = {"durable_name": "C", "deliver_subject": "d.c", "ack_policy": "none"}
     body = json.dumps({"stream_name": "S", "config": config}).encode()

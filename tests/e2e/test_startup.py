@@ -197,7 +197,7 @@ def test_configuration_is_tested_without_starting(tmp_path: Path) -> None:
         (["-p", "-1", "-a", "203.0.113.1"], "cannot assign requested address"),
     ],
 )
-def test_what_cannot_start_says_why(arguments: list[str], words: str, tmp_path: Path) -> None:
+def test_a_start_that_fails_says_why(arguments: list[str], words: str, tmp_path: Path) -> None:
     """A reason on stderr and exit status 1."""
     done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 1

@@ -45,7 +45,7 @@ def lead(cluster: ClusterProcess, name: str) -> None:
     cluster.wait_until(does, f"{name} leads")
 
 
-def test_what_was_acknowledged_and_is_lost_is_told_and_can_be_published_again(
+def test_lost_acked_messages_are_reported_and_can_be_published_again(
     make_cluster: MakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = make_cluster()

@@ -98,7 +98,7 @@ def test_a_long_range_takes_no_room_in_a_snapshot() -> None:
     assert list(again.ranges()) == [(5, 2_000_000), (3_000_000, 3_000_000)]
 
 
-def test_what_was_deleted_long_ago_costs_nothing() -> None:
+def test_seqs_deleted_long_ago_cost_nothing() -> None:
     """One key that is never written again keeps all that was deleted behind it in the set. Each
     2,048 of them took an entry, that was walked over to find what comes next."""
     made = SeqSet()
@@ -120,7 +120,7 @@ def test_what_was_deleted_long_ago_costs_nothing() -> None:
     assert list(made.ranges()) == [(1 << 61, 1 << 62)]
 
 
-def test_what_is_discarded_in_front_is_not_looked_for_in_all_that_follows() -> None:
+def test_seqs_discarded_in_front_are_not_searched_behind() -> None:
     """Each message that leaves at the front of a stream, below scattered deletes."""
 
     class Spans(dict[int, int]):

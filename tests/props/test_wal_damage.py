@@ -216,7 +216,7 @@ def prepared(seed: int) -> tuple[Work, int]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_a_damaged_log_keeps_is_true_and_who_lost_something_is_named(fault: str) -> None:
+def test_a_damaged_log_keeps_true_entries_and_names_groups_that_lost_some(fault: str) -> None:
     seen: Counter[str] = Counter()
     for seed in range(40):
         work, close_at = prepared(seed)

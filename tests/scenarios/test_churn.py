@@ -47,9 +47,7 @@ def test_nothing_is_kept_of_streams_that_are_gone(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_who_asks_something_of_a_stream_that_goes_is_answered(
-    cluster: Cluster, replicas: int
-) -> None:
+def test_requests_of_a_deleted_stream_are_answered(cluster: Cluster, replicas: int) -> None:
     """What was on its way when its group ended was never answered, and counted for ever as a
     request under way: after ten thousand of them the API served nobody any more."""
     for number in range(8):
@@ -70,7 +68,7 @@ def test_who_asks_something_of_a_stream_that_goes_is_answered(
         assert not cluster.node(name).hooks.has_requests()
 
 
-def test_what_was_applied_is_kept_for_peers_alone(cluster: Cluster) -> None:
+def test_applied_entries_are_kept_for_peers_alone(cluster: Cluster) -> None:
     """Entries stay in memory for peers that are a little behind. Each kept who had waited for it as
     well, thousands of connections that were gone, and what it had been decoded to."""
     cluster.create("S")
@@ -116,7 +114,7 @@ def test_publishes_that_are_never_answered_are_forgotten(cluster: Cluster) -> No
         assert (relay.waiting_count, relay.held_bytes) == (0, 0), name
 
 
-def test_who_led_what_is_deleted_is_not_remembered(cluster: Cluster) -> None:
+def test_leaders_of_deleted_streams_are_forgotten(cluster: Cluster) -> None:
     """What a leader says of itself, and that its stream is deleted, take different links. Nobody
     would ever have said that it leads no more."""
     uid = cluster.create("S")

@@ -10,7 +10,7 @@ from streamd.raft.core import RaftCore
 from tests.scenarios.driver import Cluster
 
 
-def test_nobody_gives_up_a_leader_that_was_elected_just_now(
+def test_followers_keep_a_leader_that_was_elected_just_now(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members heard from the new leader itself that it leads no more, as it was not ready yet:

@@ -54,7 +54,7 @@ def check(cluster: Cluster, name: str, before: int) -> None:
 
 @pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_who_writes_meets_the_gap(cluster: Cluster, loss: Gone, is_leader: bool) -> None:
+def test_a_write_meets_the_missing_file(cluster: Cluster, loss: Gone, is_leader: bool) -> None:
     """No scrubber comes by: blocks are written, sealed, and snapshots taken."""
     cluster.create()
     publish(cluster, 100)

@@ -115,7 +115,7 @@ def test_publishes_wait_for_the_next_leader_after_a_crash(cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_a_killed_leader_had_goes_to_the_next_if_it_has_ids(make: Make, seed: int) -> None:
+def test_publishes_with_ids_go_from_a_killed_leader_to_the_next(make: Make, seed: int) -> None:
     """Nobody knows if it was stored; the next leader finds out. Before, there was no answer."""
     cluster = make()
     seen: Counter[str] = Counter()
@@ -141,7 +141,7 @@ def test_what_a_killed_leader_had_goes_to_the_next_if_it_has_ids(make: Make, see
     )
 
 
-def test_what_a_killed_leader_had_is_not_sent_again_if_its_id_may_be_forgotten(
+def test_publishes_are_not_sent_again_if_their_ids_may_be_forgotten(
     cluster: Cluster,
 ) -> None:
     window_ns = limits.SENT_AGAIN_WINDOW_NS_MIN - 1
@@ -159,7 +159,7 @@ def test_what_a_killed_leader_had_is_not_sent_again_if_its_id_may_be_forgotten(
     assert not any(cluster.node(name).parts.cluster.forwarding.relay.held_bytes for name in others)
 
 
-def test_who_waits_too_long_is_refused(cluster: Cluster) -> None:
+def test_a_publish_that_waits_too_long_is_refused(cluster: Cluster) -> None:
     """Without a majority nobody will lead. What waited is refused; then nobody takes publishes."""
     cluster.create()
     left = cluster.followers("S")[0]
@@ -211,7 +211,7 @@ def test_a_hand_over_that_fails_loses_nothing(cluster: Cluster) -> None:
     cluster.until_whole()
 
 
-def test_what_hand_overs_hold_up_is_bounded_for_all_streams(
+def test_publishes_held_by_transfers_are_bounded_for_all_streams(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that stops hands over all it leads at once: 64 MiB for each had no bound."""
@@ -356,7 +356,7 @@ def test_a_server_that_stops_refuses_no_request_of_others(cluster: Cluster) -> N
         cluster.until_whole()
 
 
-def test_who_made_a_stream_can_publish_at_once_where_the_disk_is_slow(cluster: Cluster) -> None:
+def test_creator_of_a_stream_can_publish_at_once_on_a_slow_disk(cluster: Cluster) -> None:
     """Its node has no part in the majority, and would learn of the stream after its own client."""
     leader = cluster.leader_name(META_UID)
     slow = next(name for name in cluster.names if name != leader)

@@ -112,7 +112,7 @@ def test_the_machine_of_the_only_voter_is_replaced_by_an_empty_one(cluster: Clus
     cluster.publish(5)
 
 
-def test_nobody_is_passed_over_who_may_have_more(cluster: Cluster) -> None:
+def test_forced_election_passes_over_no_member_that_may_have_more(cluster: Cluster) -> None:
     """n2, which has most, is away: n1 and n3 do not go on without it, whatever was accepted."""
     stored = growing(cluster)
     lose_log(cluster, "n1")
@@ -163,7 +163,7 @@ def test_other_groups_of_a_node_that_accepts_the_loss_lose_nothing(cluster: Clus
 
 
 @pytest.mark.parametrize("has_snapshot", [False, True])
-def test_who_comes_back_with_more_than_the_heir_had_is_told_again(
+def test_a_member_that_returns_with_more_than_the_forced_leader_is_reported_again(
     cluster: Cluster, has_snapshot: bool
 ) -> None:
     """n1 has what nobody else has; its machine is replaced by an empty one, the loss accepted, and

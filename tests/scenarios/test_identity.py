@@ -77,7 +77,7 @@ def test_a_node_of_a_cluster_that_lost_both_joins_as_one_that_forgot(
     assert any(path.startswith(f"{ROOT}/trash/unknown-1/wal/") for path in disk.paths)
 
 
-def test_what_an_interrupted_rm_left_is_no_data_of_a_cluster(cluster: Cluster) -> None:
+def test_leftovers_of_an_interrupted_rm_are_no_data_of_a_cluster(cluster: Cluster) -> None:
     """`rm -rf` beside a server that writes: a log segment is there, and no word of whose it is."""
     cluster.create()
     cluster.publish(20)

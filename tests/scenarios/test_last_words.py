@@ -33,14 +33,14 @@ def expect_the_rest(cluster: Cluster) -> None:
         assert [(each.seq, each.deliveries) for each in got] == [(at, 1) for at in range(11, 31)]
 
 
-def test_one_that_hands_leadership_over(cluster: Cluster) -> None:
+def test_deliveries_are_logged_before_a_leadership_transfer(cluster: Cluster) -> None:
     deliver_ten(cluster)
     cluster.step_down("S")
     expect_the_rest(cluster)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_one_that_stops(cluster: Cluster, replicas: int) -> None:
+def test_deliveries_are_logged_before_a_stop(cluster: Cluster, replicas: int) -> None:
     deliver_ten(cluster, replicas)
     name = cluster.leader("S")
     cluster.stop(name)

@@ -131,7 +131,7 @@ def test_a_cluster_whose_logs_all_lost_their_end_goes_on_when_that_is_accepted(
     assert len(cluster.node("n1").meta.losses) == 1
 
 
-def test_what_was_created_in_what_is_lost_is_kept_and_its_uid_is_not_used_again(
+def test_streams_created_in_lost_entries_are_kept_and_their_uids_not_reused(
     cluster: Cluster,
 ) -> None:
     """L and its messages were acknowledged, and no log knows of L any more. Its files stay where
@@ -205,7 +205,7 @@ def test_two_empty_servers_and_one_whose_log_lost_its_end_go_on(cluster: Cluster
     until_used_up(cluster)
 
 
-def test_nobody_is_passed_over_who_may_have_more_of_the_meta_group(cluster: Cluster) -> None:
+def test_forced_meta_election_passes_over_no_member_that_may_have_more(cluster: Cluster) -> None:
     cluster.create()
     cluster.publish(10)
     lose_ends(cluster, *cluster.names)
@@ -218,7 +218,7 @@ def test_nobody_is_passed_over_who_may_have_more_of_the_meta_group(cluster: Clus
     until_whole(cluster)
 
 
-def test_who_remembers_is_elected_without_anybodys_word(cluster: Cluster) -> None:
+def test_a_member_that_remembers_is_elected_without_an_operator(cluster: Cluster) -> None:
     cluster.create()
     cluster.publish(10)
     cluster.until_whole()

@@ -78,7 +78,7 @@ def test_followers_whose_link_was_down_at_rest_compare_when_it_is_back(cluster: 
     assert len(cluster.read(wrong)) == 300
 
 
-def test_whoever_does_not_come_to_rest_compares_at_an_entry(cluster: Cluster) -> None:
+def test_busy_groups_compare_digests_at_a_checkpoint(cluster: Cluster) -> None:
     uid = cluster.create()
     groups = [cluster.group(name, "S") for name in cluster.names]
     since = _at_rest(cluster, "S")[0].raft.last_index
@@ -146,7 +146,7 @@ def test_of_a_message_to_a_group_at_rest_nothing_but_itself_is_logged(cluster: C
     assert len(logged) == len(groups)
 
 
-def test_what_is_told_of_a_stream_while_it_is_removed_is_not_kept(cluster: Cluster) -> None:
+def test_notes_about_a_stream_being_removed_are_not_kept(cluster: Cluster) -> None:
     """Its last notes come when it was deleted already, and its files are about to go."""
     uid = cluster.create()
     cluster.publish(1)

@@ -100,7 +100,7 @@ def test_the_directory_of_another_node_is_refused(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("starts_alone", [0, 3])
 @pytest.mark.parametrize("is_n3_started_anew", [False, True])
-def test_who_has_seen_a_later_start_of_a_node_tells_it_that_it_forgot(
+def test_a_peer_that_saw_a_later_start_tells_a_node_that_it_forgot(
     cluster: Cluster, is_n3_started_anew: bool, starts_alone: int
 ) -> None:
     """All of n2's directory is of before its latest start, which n3 has seen; n1, which has what n2

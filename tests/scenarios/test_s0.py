@@ -336,7 +336,7 @@ def test_s0_8_dead_within_a_snapshot(cluster: Cluster, point: str, is_power_lost
     assert not [path for path in host.disk.paths if path.startswith(f"{ROOT}/trash/")]
 
 
-def test_who_waits_for_a_later_snapshot_is_not_told_of_the_one_under_way(cluster: Cluster) -> None:
+def test_waiters_for_a_later_snapshot_ignore_the_one_under_way(cluster: Cluster) -> None:
     """One is being written when somebody needs what came after it: another follows at once."""
     cluster.create()
     cluster.publish(20)

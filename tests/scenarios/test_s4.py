@@ -288,7 +288,7 @@ def test_two_of_three_differ_while_the_third_is_away(cluster: Cluster) -> None:
     assert len(cluster.read(third)) == 300
 
 
-def test_who_differed_and_was_right_all_along_is_heard_again(cluster: Cluster) -> None:
+def test_a_replica_that_differed_and_was_right_is_heard_again(cluster: Cluster) -> None:
     """What differed was in its memory, and a restart has mended it. Nothing is written, and the
     third, which waits for a content, keeps the group awake: they compare at an entry."""
     cluster.create()

@@ -20,7 +20,7 @@ def leader_and_wipe(cluster: Cluster) -> NodeId:
     return name
 
 
-def test_who_lost_its_directory_acks_nothing_more_and_others_lead(cluster: Cluster) -> None:
+def test_a_node_without_its_directory_acks_nothing_and_others_lead(cluster: Cluster) -> None:
     """`rm -rf` under the leader of an R3 stream, while it is written to. Within half a second the
     node says so and leads nothing; the others go on; started again, it catches up."""
     cluster.create()
@@ -68,7 +68,7 @@ def test_a_single_node_acks_nothing_more_and_begins_anew(make: Make) -> None:
     assert cluster.ask("STREAM.NAMES")["total"] == 0
 
 
-def test_what_is_on_its_way_is_not_acked_once_it_is_known(make: Make) -> None:
+def test_publishes_under_way_are_not_acked_once_the_loss_is_known(make: Make) -> None:
     """A batch that was written before the look, and of which the loop had not heard yet."""
     cluster = make(1)
     cluster.create(replicas=1)

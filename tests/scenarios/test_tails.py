@@ -219,7 +219,9 @@ def test_a_crash_while_it_is_set_aside_changes_nothing(cluster: Cluster) -> None
     assert payloads_of(tail) == {seq: each for seq, each in stored.items() if seq > 20}
 
 
-def test_who_was_killed_while_it_sets_aside_notices_again_that_it_differs(cluster: Cluster) -> None:
+def test_a_member_killed_while_setting_aside_notices_again_that_it_differs(
+    cluster: Cluster,
+) -> None:
     """n1 has in its snapshot what the others lack, and more than all that they have. After its next
     start it was asked from the first entry on, and acked what its leader reads of its log at once,
     which was common, for ever."""
@@ -240,7 +242,7 @@ def test_who_was_killed_while_it_sets_aside_notices_again_that_it_differs(cluste
     check_told(cluster, stored)
 
 
-def test_what_a_leader_could_not_commit_is_nobodys_loss(cluster: Cluster) -> None:
+def test_entries_that_a_leader_could_not_commit_are_no_loss(cluster: Cluster) -> None:
     """n1 is cut off with what it was told, and acknowledges none of it: nothing is set aside."""
     uid = cluster.create()
     cluster.publish(20)
@@ -289,7 +291,7 @@ MAY_BE = "entries that may have been committed are not in the leader's log: set 
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_what_a_follower_was_not_told_to_be_committed_is_set_aside(
+def test_committed_entries_unknown_to_a_follower_are_set_aside(
     cluster: Cluster, is_compacted: bool
 ) -> None:
     """n1 runs all the time. It acks n2's last entry and is cut off before n2 tells it that this is

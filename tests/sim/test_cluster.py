@@ -27,7 +27,7 @@ def test_one_seed_is_one_story() -> None:
     assert len(hashes) == 1, hashes
 
 
-def test_who_wakes_for_ever_is_found_out() -> None:
+def test_an_event_that_repeats_in_no_time_is_reported() -> None:
     """Nothing that happens takes no time at all: a run in which time stands still would not end."""
     world = World(1)
 

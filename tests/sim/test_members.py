@@ -223,7 +223,7 @@ def test_a_stream_in_memory_that_all_have_forgotten_begins_anew() -> None:
             script.wait_for_last(name, uid, 1)
 
 
-def test_who_never_was_in_a_stream_in_memory_waits_for_who_has_it() -> None:
+def test_a_node_new_to_a_stream_in_memory_waits_for_its_leader() -> None:
     """Two that were wanted twice took themselves for founders, and led beside the one that was."""
     with born(3) as script:
         uid, first, second, leader = script.create_apart(IN_MEMORY)
@@ -336,7 +336,7 @@ def test_the_only_replica_in_memory_begins_anew_where_it_moved(is_late: bool) ->
         script.wait_for_last(second, uid, 1)
 
 
-def test_who_alone_was_moved_to_forgot_it_before_the_meta_group_was_told() -> None:
+def test_the_only_new_replica_in_memory_may_forget_before_its_move_is_reported() -> None:
     """Empty, it took the node before it for the only voter, by what the meta group knew; that one
     knew that it was none any more. Nobody led: seed 69650."""
     with born(3) as script:
@@ -419,7 +419,7 @@ def test_a_founder_that_comes_back_is_given_the_snapshot() -> None:
         script.wait_for_last(first, uid, 11)
 
 
-def test_who_was_told_a_part_that_names_who_has_left_begins_anew() -> None:
+def test_a_member_whose_partial_log_names_a_departed_voter_begins_anew() -> None:
     """Restarted, it is given a snapshot of before a member left, and who gave it forgets the rest:
     it waited for that member's vote, and refused its own to who held less. Seed 60380."""
     with born(3) as script:
@@ -472,7 +472,7 @@ def test_a_newcomer_is_known_to_be_there() -> None:
         assert raft.transfer_target() == late
 
 
-def test_who_was_alone_and_forgot_it_does_not_lead_by_what_it_was_told_first() -> None:
+def test_a_former_sole_voter_in_memory_does_not_lead_by_an_old_snapshot() -> None:
     """The snapshot that it is given names it as the only voter; the entries that made others voters
     come after. Two members led in one term: seed 68321."""
     with born(3) as script:
@@ -486,7 +486,7 @@ def test_who_was_alone_and_forgot_it_does_not_lead_by_what_it_was_told_first() -
             script.wait_for_last(name, uid, 6)
 
 
-def test_who_is_wanted_again_while_its_member_goes_begins_another() -> None:
+def test_a_node_wanted_again_during_removal_begins_another_member() -> None:
     """It was told so before the files of the old one were gone, and not once more after that: a
     voter that was never there, and no leader. Seed 81455."""
     with born(5) as script:
@@ -513,7 +513,7 @@ def test_who_is_wanted_again_while_its_member_goes_begins_another() -> None:
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_who_is_wanted_again_while_its_member_is_opened_opens_no_other(is_new: bool) -> None:
+def test_a_node_wanted_again_during_opening_opens_no_other_member(is_new: bool) -> None:
     """Two of one group ran on one node, with one log; the node itself knew one of them."""
     with born(5) as script:
         uid = next(asset.uid for asset in script.cluster.assets() if asset.name == "S1")
@@ -573,7 +573,7 @@ def test_a_meta_group_that_begins_anew_deletes_no_stream_that_it_has_not_heard_o
         assert node.parts.recovery.amnesia.was_dropped(uid)
 
 
-def test_who_is_left_alone_rests() -> None:
+def test_the_last_member_of_a_group_rests() -> None:
     """The time of a checkpoint, for which there are no others any more, stayed in the past: the
     group was woken for it without end."""
     with born(3) as script:
@@ -644,7 +644,7 @@ class Apart:
         return node is not None and node.meta.applied >= index
 
 
-def test_who_came_back_and_hears_then_that_it_was_away_keeps_what_it_acked() -> None:
+def test_late_news_of_a_move_does_not_destroy_acked_entries() -> None:
     """Two of three members had been let go and were wanted again before they knew of either, and
     went on as if nothing had been. When the old news came, both destroyed what they had acked."""
     with born(5) as script:
@@ -669,7 +669,7 @@ def test_who_came_back_and_hears_then_that_it_was_away_keeps_what_it_acked() -> 
             script.wait_for_last(name, uid, 8)
 
 
-def test_who_is_let_go_stays_as_long_as_its_leader_counts_on_it() -> None:
+def test_a_released_member_stays_while_its_leader_counts_on_it() -> None:
     """The group's next leader had not heard of the move, and took it back: who had left acked
     again. It knew by then that the stream had moved away, and destroyed what it had acked."""
     with born(5) as script:
@@ -696,7 +696,7 @@ def test_who_is_let_go_stays_as_long_as_its_leader_counts_on_it() -> None:
         script.wait("its end", lambda: script.group(b, uid) is None)
 
 
-def test_who_can_ask_nobody_whether_it_is_counted_on_stays_until_its_stream_is_deleted() -> None:
+def test_a_member_without_a_leader_to_ask_stays_until_its_stream_is_deleted() -> None:
     """It hears from the meta group alone that the stream has moved away."""
     with born(5) as script:
         apart = Apart(script)
@@ -715,7 +715,7 @@ def test_who_can_ask_nobody_whether_it_is_counted_on_stays_until_its_stream_is_d
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_who_left_and_comes_back_elects_nobody_who_has_not_heard_that_it_left(
+def test_a_readded_member_elects_no_candidate_of_an_earlier_membership(
     is_restarted: bool,
 ) -> None:
     """It had been the only voter, and had handed over what it held to the next. Back with nothing,
@@ -768,7 +768,7 @@ def test_who_left_and_comes_back_elects_nobody_who_has_not_heard_that_it_left(
             script.wait_for_last(each, uid, 10)
 
 
-def test_who_was_in_a_stream_in_memory_before_begins_anew_with_a_voter_that_forgot() -> None:
+def test_a_former_member_in_memory_begins_anew_with_a_voter_that_forgot() -> None:
     """A learner, and had been a member before, which it had noted; for that, it did not note that
     it was open by now, was never looked at, and refused whoever had less: seed 9100009 of those
     worlds in which streams change their size. The stream had no leader any more."""

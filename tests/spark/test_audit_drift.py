@@ -56,7 +56,7 @@ def test_without_a_majority_one_finding_names_all_that_differ() -> None:
     assert verdicts(both, labels="abcd", aligned="abcd") == [("drift-missing", "c, d")]
 
 
-def test_what_is_at_another_log_index_may_lack_messages_but_not_change_them() -> None:
+def test_copies_at_other_log_indexes_may_lack_messages_but_not_change_them() -> None:
     assert verdicts({"a": A, "b": A}, aligned="ab") == []
     assert verdicts({"c": A}, aligned="ab") == []
     assert verdicts({"a": A, "b": A, "c": B}, aligned="ab") == [("drift-content", "c")]
@@ -120,7 +120,7 @@ def test_ranges_and_sums() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_what_is_read_of_a_store_is_what_the_machine_holds(tmp_path: Path, seed: int) -> None:
+def test_a_store_reads_as_the_machine_holds_it(tmp_path: Path, seed: int) -> None:
     """Random work, killed or stopped at random: state, live messages and digests are equal."""
     rng = random.Random(f"view {seed}")
     config = rng.choice([{}, {"max_msgs": 50}, {"max_msgs_per_subject": 2}])

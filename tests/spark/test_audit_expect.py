@@ -140,7 +140,7 @@ def test_a_damaged_record_is_the_only_one_lost_of_its_block(spark: Any, tmp_path
     assert notes == []
 
 
-def test_what_was_deleted_does_not_hide_what_is_lost(
+def test_deleted_messages_do_not_hide_lost_ones(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many acked messages have left the stream since: the lost ones are looked for

@@ -68,7 +68,7 @@ def test_a_replica_that_is_behind_is_no_damage() -> None:
     assert len(steps) == 2
 
 
-def test_what_concerns_a_node_comes_before_its_streams() -> None:
+def test_findings_of_a_node_come_before_those_of_its_streams() -> None:
     log = finding("log-damaged", replica="n2", file="/data/n2/streamd/wal")
     steps = next_steps(document(damaged("n1"), log))
     assert steps[1].startswith("log-damaged on n2: ")

@@ -180,7 +180,7 @@ def test_the_verdict_comes_first_and_only_differing_bytes_are_marked() -> None:
     assert page.count("<mark>") == 4 * differing  # hex and text, on both sides
 
 
-def test_what_comes_from_data_is_escaped() -> None:
+def test_text_from_data_is_escaped() -> None:
     page = render(damaged())
     assert "<b>billing" not in page and "&lt;b&gt;billing" in page
     odd = finding("torn-tail", replica="a\u202eb\x00", stream="<script>", got="\x1b[31m")

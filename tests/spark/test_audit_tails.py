@@ -27,7 +27,7 @@ from streamd.store.disk import OsDisk
         (OPEN, "tail-open", WARNING),
     ],
 )
-def test_what_was_set_aside_is_found(tmp_path: Path, proof: str, code: str, severity: str) -> None:
+def test_entries_set_aside_are_found(tmp_path: Path, proof: str, code: str, severity: str) -> None:
     trash = tmp_path / "trash"
     trash.mkdir()
     facts = TailFacts(

@@ -245,7 +245,7 @@ def test_no_flipped_bit_of_a_record_s_head_hides_it(seed: int) -> None:
         assert str(seq) in lost[0]
 
 
-def test_what_is_lost_is_named_exactly_unless_there_never_were_all_seqs() -> None:
+def test_lost_seqs_are_named_exactly_unless_some_never_existed() -> None:
     """Two damaged records, of which one was deleted, in a block without a footer."""
     records, _, _ = fmt.encode_batch(11, TS, [(b"s", b"", b"payload %d" % at) for at in range(9)])
     blob = fmt.encode_block_header(UID, BLOCK_NO) + b"".join(records)

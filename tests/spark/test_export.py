@@ -156,7 +156,7 @@ def test_the_same_beginning_again_is_no_other_one(
     assert run(orders, other, "--start-seq", "400") == EXIT_FAILED
 
 
-def test_what_is_not_the_same_stream_is_refused(
+def test_another_stream_under_the_name_is_refused(
     spark: Any, orders: SparkTestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Other partitions, other subjects, a gap, an older copy, and a stream created anew."""

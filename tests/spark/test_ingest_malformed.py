@@ -207,7 +207,7 @@ def test_parquet_of_another_schema_is_malformed_as_a_whole(spark: Any, tmp_path:
     }
 
 
-def test_what_a_schema_declares_not_null_must_be_there(spark: Any, tmp_path: Path) -> None:
+def test_columns_declared_not_null_must_be_present(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "null.json"
     path.write_text('{"id":1}\n{"r":"eu"}\n')
     rows, told = read(spark, "json", path, "id long NOT NULL, r string")

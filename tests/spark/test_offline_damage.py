@@ -95,9 +95,7 @@ def test_a_damaged_block_header_costs_no_message(stored: Stored, caplog: Any) ->
     assert "its header is damaged" in caplog.text
 
 
-def test_what_only_the_log_has_is_read_although_the_file_lacks_what_is_before_it(
-    tmp_path: Path, caplog: Any
-) -> None:
+def test_records_of_the_log_are_read_behind_a_truncated_file(tmp_path: Path, caplog: Any) -> None:
     with small_blocks():
         replica = Replica(tmp_path)
         replica.fill(200)

@@ -79,7 +79,7 @@ def test_each_record_comes_from_whichever_copy_is_whole(three: Three, caplog: An
 
 
 @pytest.mark.parametrize("number", [1, -1])
-def test_what_no_copy_has_whole_is_named(three: Three, number: int) -> None:
+def test_blocks_whole_on_no_copy_are_named(three: Three, number: int) -> None:
     number = number if number > 0 else len(three.spans)
     seq = sum(three.spans[number - 1]) // 2
     three.flip("n1", number, seq + 1)

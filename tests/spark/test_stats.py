@@ -93,7 +93,7 @@ def test_figures_are_those_of_the_messages(
     assert {row.key: row["count"] for row in rows} == counts
 
 
-def test_what_cannot_be_counted_is_said_in_one_line(
+def test_a_count_that_fails_is_said_in_one_line(
     spark: Any, server: SparkTestServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.create_stream("EMPTY", allow_direct=True)

@@ -256,7 +256,7 @@ def test_a_token_opens_a_server_that_wants_one(start_server: StartServer) -> Non
         Wire.connect(to(server.address))
 
 
-def test_what_is_not_permitted_is_said_and_the_connection_stays(start_server: StartServer) -> None:
+def test_denied_subjects_are_reported_and_the_connection_stays(start_server: StartServer) -> None:
     server = start_server(extra=USERS)
     with Wire.connect(to(server.address, user="joe", password="secret")) as wire:
         wire.publish("forbidden", b"")

@@ -19,7 +19,7 @@ def test_both_layouts(subject: bytes) -> None:
     "subject",
     [b"", b"$JS.ACK.S.C", b"$JS.ACK.S.C.x.y.z.1.2", V1 + b".9", b"$JS.ACK.S.C.1.2.3.4", b"." * 8],
 )
-def test_what_is_no_ack_is_none(subject: bytes) -> None:
+def test_subjects_that_are_no_ack_are_none(subject: bytes) -> None:
     assert acks.parse_target(subject) is None
 
 

@@ -64,7 +64,7 @@ def test_which_configs_ask_for_the_same_consumer(change: dict[str, Any], is_equa
         ({"deliver_subject": "d"}, "can not update pull consumer to push based"),
     ],
 )
-def test_what_can_not_be_updated(change: dict[str, Any], text: str) -> None:
+def test_fields_that_cannot_be_updated_are_refused(change: dict[str, Any], text: str) -> None:
     bed = Bed()
     bed.create()
     with pytest.raises(JsError) as caught:
@@ -103,7 +103,7 @@ def test_limits_of_the_stream_bind_its_consumers() -> None:
     assert refusal(bed, "C", max_ack_pending=7, description="x") == 0
 
 
-def test_where_all_must_ack_all_replicas_have_the_consumer() -> None:
+def test_consumers_of_interest_streams_are_on_all_replicas() -> None:
     bed = Bed(retention="interest", num_replicas=3)
     assert [refusal(bed, "C", num_replicas=count) for count in (0, 1, 3, 5)] == [0, 10134, 0, 10126]
     bed = Bed(num_replicas=3)
@@ -213,7 +213,7 @@ def test_an_update_of_something_else_leaves_the_count_right_before_the_start() -
 
 @pytest.mark.parametrize("policy", ["explicit", "none"])
 @pytest.mark.parametrize(("before", "after"), [("a", "b"), ("a", ""), ("", "b")])
-def test_what_an_earlier_filter_let_through_is_not_counted_by_the_next(
+def test_messages_of_an_earlier_filter_are_not_counted_by_the_next(
     policy: str, before: str, after: str
 ) -> None:
     """Deliveries that are planned while a new filter is in the log come behind it there."""
@@ -239,7 +239,7 @@ def test_what_an_earlier_filter_let_through_is_not_counted_by_the_next(
     assert bed.info().pending == pending - 1
 
 
-def test_what_is_acked_behind_one_that_waits_is_forgotten() -> None:
+def test_acks_behind_a_waiting_message_are_forgotten() -> None:
     """With a filter each message is a range of its own; the floor moves as if all were there."""
     bed = Bed()
     bed.create(filter_subject="a")
@@ -274,7 +274,7 @@ def held(consumer: Consumer) -> list[Any]:
     return [[*consumer.pending], dict(consumer.redelivered), [*consumer.naked]]
 
 
-def test_what_clients_say_of_what_does_not_wait_means_nothing() -> None:
+def test_acks_of_messages_that_are_not_pending_mean_nothing() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 4)
     bed.create()
@@ -317,7 +317,7 @@ def test_a_delay_ends_with_what_comes_next(kind: int, items: list[Any], left: li
     assert held(consumer) == left
 
 
-def test_what_is_told_of_deliveries_that_failed() -> None:
+def test_failed_deliveries_are_reported() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 3)
     bed.create()
@@ -357,7 +357,7 @@ def test_an_ack_of_all_settles_what_was_sent_again_or_delayed() -> None:
 
 
 @pytest.mark.parametrize("is_purge", [False, True])
-def test_what_leaves_the_stream_is_settled(is_purge: bool) -> None:
+def test_messages_that_leave_the_stream_are_settled(is_purge: bool) -> None:
     bed = Bed()
     bed.store(*[b"a"] * 4)
     bed.create()
@@ -498,7 +498,7 @@ def test_times_as_go_writes_them() -> None:
         parse_ns("yesterday")
 
 
-def test_what_a_later_version_wrote_is_refused_in_words() -> None:
+def test_states_of_a_later_version_are_refused_in_words() -> None:
     """After a downgrade: the reason in the log was a bare number."""
     bed = Bed()
     bed.create()

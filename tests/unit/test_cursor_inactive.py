@@ -23,7 +23,7 @@ def test_inactive_consumer_asks_to_be_deleted() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"+ACK", b"+WPI", b"-NAK", b"+TERM", b"nonsense"])
-def test_whatever_a_client_says_of_a_message_is_activity(payload: bytes) -> None:
+def test_any_reply_about_a_message_is_activity(payload: bytes) -> None:
     """It works on one for long, and asks for no other meanwhile: its consumer was deleted."""
     bed = Bed()
     bed.store(b"a")
@@ -37,7 +37,7 @@ def test_whatever_a_client_says_of_a_message_is_activity(payload: bytes) -> None
     assert "C" not in bed.consumers
 
 
-def test_nobody_is_inactive_before_its_acks_are_due() -> None:
+def test_a_consumer_is_not_inactive_before_its_acks_are_due() -> None:
     """A client works on one message for longer than the threshold, and says nothing meanwhile."""
     bed = Bed()
     bed.store(b"a", b"b", b"c")
@@ -49,7 +49,7 @@ def test_nobody_is_inactive_before_its_acks_are_due() -> None:
     assert "C" not in bed.consumers
 
 
-def test_who_acked_what_it_held_is_inactive_from_then_on() -> None:
+def test_a_consumer_with_all_acked_is_inactive_from_then_on() -> None:
     """By backoff, too, and one that was refused for a time counts until that is over."""
     bed = Bed()
     bed.store(b"a", b"b")

@@ -101,7 +101,7 @@ def test_pinned_client_has_it_alone_until_it_is_late() -> None:
     assert bed.cursors["C"].pinned_id != pin_id
 
 
-def test_who_gets_nothing_is_not_pinned() -> None:
+def test_a_client_that_gets_nothing_is_not_pinned() -> None:
     """A pull that no message fits into is told of no pin: nobody could name it, nor be served."""
     bed = bed_with("pinned_client")
     bed.store(*[b"a"] * 2)

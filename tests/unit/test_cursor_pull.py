@@ -278,7 +278,7 @@ def test_nak_at_once_and_with_delay() -> None:
     assert bed.info().redelivered == 1
 
 
-def test_what_is_refused_again_and_again_holds_back_nothing_that_was_due_before() -> None:
+def test_repeated_naks_hold_back_no_message_due_before() -> None:
     """Messages come again in the order in which they came due, not the lowest first."""
     bed = Bed()
     bed.store(*[b"a"] * 4)
@@ -619,7 +619,7 @@ def led_by_a_clock_behind(count: int) -> Bed:
     return bed
 
 
-def test_what_was_delivered_by_a_clock_ahead_comes_again_each_time() -> None:
+def test_deliveries_by_a_clock_ahead_are_redelivered() -> None:
     """While a redelivery is in the log, what it covers has a time of the future. Its timer was
     taken for one that a later delivery had replaced, and the message never came again."""
     count = 200  # more timers than are kept unlooked at
@@ -650,7 +650,7 @@ def test_work_on_what_was_delivered_by_a_clock_ahead_sets_one_timer() -> None:
     assert bed.cursors["C"].pending.redelivery.next_ms > bed.now_ms() + 9000
 
 
-def test_what_waits_to_be_sent_again_is_given_up_when_it_may_no_longer_be() -> None:
+def test_redeliveries_beyond_max_deliver_are_given_up() -> None:
     """max_deliver is lowered below what a refused message was delivered already."""
     bed = Bed()
     bed.store(b"a", b"b", b"c")
@@ -700,7 +700,7 @@ def test_the_end_of_a_pause_wakes_once_if_nobody_waits() -> None:
     assert cursor not in bed.wakes
 
 
-def test_who_was_slow_and_went_away_wakes_nobody() -> None:
+def test_a_slow_client_that_left_wakes_no_cursor() -> None:
     bed = Bed()
     bed.store(b"a")
     cursor = bed.create()
@@ -738,7 +738,7 @@ def test_a_pull_that_does_not_wait_is_answered_during_a_pause() -> None:
     assert cursor.num_waiting == 0
 
 
-def test_who_no_longer_listens_claims_no_messages() -> None:
+def test_a_client_that_unsubscribed_claims_no_messages() -> None:
     """Those who wait for what `max_ack_pending` holds back, and have gone, are not in the way."""
     bed = Bed()
     bed.store(*[b"a"] * 3)
@@ -765,7 +765,7 @@ def test_a_term_of_what_was_given_up_covers_what_came_before_it() -> None:
     assert (bed.info().ack_pending, bed.info().floor) == (0, (3, 2))
 
 
-def test_who_leads_next_knows_when_the_consumer_was_active() -> None:
+def test_the_next_leader_knows_the_last_activity() -> None:
     """An operator reads there whether anybody still takes messages: a change of leaders is no
     reason to forget it."""
     bed = Bed()
@@ -972,7 +972,7 @@ def test_pulls_that_share_an_inbox_get_messages_in_order() -> None:
     assert box.seqs() == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_was_sent_and_replaced_is_not_taken_off_twice() -> None:
+def test_sent_and_replaced_messages_are_subtracted_once() -> None:
     """Without acks, where a reader is gets logged once a second. Meanwhile what it was sent may
     leave the stream (a newer value of a key): what comes then is all the same left to deliver."""
     bed = Bed()
@@ -994,7 +994,7 @@ def test_what_was_sent_and_replaced_is_not_taken_off_twice() -> None:
 
 
 @pytest.mark.parametrize("filters", [[], ["a"]])
-def test_what_was_sent_and_purged_is_not_taken_off_what_comes(filters: list[str]) -> None:
+def test_sent_and_purged_messages_are_not_subtracted_from_later_ones(filters: list[str]) -> None:
     """Without acks a position is logged once a second. A purge within that second moves on from it,
     and the next position tells of messages that were sent before the purge as well."""
     bed = Bed()
@@ -1050,7 +1050,7 @@ def test_last_per_subject_counts_what_was_sent_and_replaced_once() -> None:
     assert bed.info().pending == 0
 
 
-def test_what_a_rollup_took_is_not_left_to_deliver() -> None:
+def test_messages_removed_by_a_rollup_are_not_pending() -> None:
     bed = Bed()
     bed.is_auto = False
     bed.create(ack_policy="none", filter_subject="s.*")

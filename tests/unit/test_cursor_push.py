@@ -204,7 +204,7 @@ def test_a_new_deliver_subject_is_watched() -> None:
     assert (old.seqs(), new.seqs()) == ([], [1])
 
 
-def test_who_comes_back_under_another_subject_gets_first_what_was_not_acked() -> None:
+def test_a_new_deliver_subject_gets_unacked_messages_first() -> None:
     """A client that lost its connection binds again with a new inbox; what the old one was sent
     is sent to it at once, before what is new, and not again when its ack was due."""
     bed = Bed()

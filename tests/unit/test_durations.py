@@ -36,7 +36,7 @@ from streamd.durations import format_duration, parse_duration
         ("2562048h", None),  # beyond 64 bits
     ],
 )
-def test_what_is_a_duration(text: str, ns: int | None) -> None:
+def test_durations_are_read_as_go_reads_them(text: str, ns: int | None) -> None:
     assert parse_duration(text) == ns
 
 
@@ -58,5 +58,5 @@ def test_how_it_is_printed(ns: int, text: str) -> None:
 
 
 @given(st.integers(-(1 << 63) + 1, (1 << 63) - 1))
-def test_what_is_printed_reads_back(ns: int) -> None:
+def test_printed_durations_read_back(ns: int) -> None:
     assert parse_duration(format_duration(ns)) == ns

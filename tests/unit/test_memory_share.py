@@ -22,7 +22,7 @@ class Holder:
         return self.size
 
 
-def test_who_grew_longest_ago_gives_up_first() -> None:
+def test_the_holder_that_grew_longest_ago_gives_up_first() -> None:
     share = MemoryShare(100)
     first, second, third = Holder(share), Holder(share), Holder(share)
     first.grow(40)
@@ -44,7 +44,7 @@ def test_as_many_give_up_as_must() -> None:
     assert share.used == 95
 
 
-def test_who_grows_keeps_what_it_has_however_much() -> None:
+def test_a_growing_holder_keeps_all_it_has() -> None:
     share = MemoryShare(100)
     holder, other = Holder(share), Holder(share)
     other.grow(1)
@@ -55,7 +55,7 @@ def test_who_grows_keeps_what_it_has_however_much() -> None:
     assert share.used == 0
 
 
-def test_who_keeps_a_bit_is_asked_again() -> None:
+def test_a_holder_that_keeps_a_bit_is_asked_again() -> None:
     share = MemoryShare(100)
     holders = [Holder(share, keeps=10) for _ in range(9)]
     for holder in holders:

@@ -115,7 +115,7 @@ def test_matcher_knows_when_it_is_all_or_one_literal():
         ([], b""),
     ],
 )
-def test_what_all_that_matches_begins_with(patterns, prefix):
+def test_the_common_prefix_of_all_matches(patterns, prefix):
     assert Matcher(patterns).prefix == prefix
 
 

@@ -125,7 +125,7 @@ def test_audit_tells_who_asked(bed: Bed) -> None:
     }
 
 
-def test_nobody_listens_nothing_is_made(bed: Bed) -> None:
+def test_advisories_without_a_listener_are_not_made(bed: Bed) -> None:
     bed.wires.heard = ()
     bed.make("T")
     assert bed.wires.sent == []
@@ -140,7 +140,7 @@ def test_nobody_listens_nothing_is_made(bed: Bed) -> None:
         ("consumer_ack", {"ack_time": 5}, "METRIC.CONSUMER.ACK.T.c"),
     ],
 )
-def test_what_happens_to_deliveries(
+def test_deliveries_have_their_advisories(
     bed: Bed, kind: str, fields: dict[str, Any], subject: str
 ) -> None:
     stream = bed.make("T")
@@ -194,7 +194,7 @@ def test_republish_headers_only(bed: Bed) -> None:
     assert headers.endswith(b"Nats-Msg-Size: 5\r\n\r\n")
 
 
-def test_what_is_read_message_by_message_is_not_audited(bed: Bed) -> None:
+def test_single_message_reads_are_not_audited(bed: Bed) -> None:
     """As in nats-server: whoever keeps the audits would keep one for each message that is read."""
     bed.make("T", subjects=["t"]).store("t", b"x")
     bed.wires.sent.clear()

@@ -83,7 +83,7 @@ def test_an_answer_does_not_need_interest_that_is_still_on_its_way(world: World)
 
 
 @pytest.mark.parametrize("is_caught_up", [True, False])
-def test_who_changed_something_is_told_when_its_own_node_knows(
+def test_a_change_is_answered_when_the_clients_node_has_applied_it(
     world: World, is_caught_up: bool
 ) -> None:
     """n3 has not applied yet what its client asked for, and what it is asked next may rest on it.
@@ -731,7 +731,7 @@ class User:
 
 
 @pytest.mark.parametrize("node", NAMES)
-def test_what_concerns_servers_is_for_administrators(world: World, node: str) -> None:
+def test_server_requests_are_for_administrators(world: World, node: str) -> None:
     """At whichever node they are: it is judged there, and forwarded or not. Others are told as for
     any subject that they may not publish to, and that nobody answers."""
     asset = world.make("S", num_replicas=3)

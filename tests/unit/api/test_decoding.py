@@ -137,7 +137,7 @@ def test_lenient_decoding_skips_unknown_fields() -> None:
     assert decode(b'{"zz":1,"seq":2}', shapes.MSG_GET, is_strict=False) == {"seq": 2}
 
 
-def test_what_counts_as_empty_or_as_a_document() -> None:
+def test_empty_payloads_and_documents_are_told_apart() -> None:
     assert all(map(is_empty_request, (b"", b"{}", b" { } ")))
     assert not is_empty_request(b" ")
     assert not any(map(is_empty_request, (b"x", b"[]", b'{"a":1}')))

@@ -45,7 +45,7 @@ def test_get_by_every_selector(bed: Bed) -> None:
     assert found(bed, start_time=message["time"]) == 3
 
 
-def test_what_cannot_be_read_is_not_called_missing(bed: Bed) -> None:
+def test_unreadable_messages_are_not_called_missing(bed: Bed) -> None:
     stream = bed.node.stream("T")
     assert stream is not None
     stream.unreadable = [3]

@@ -372,7 +372,7 @@ def test_update_replaces_the_config_but_not_its_foundations(bed: Bed) -> None:
         assert bed.error("STREAM.UPDATE.T", same | change) == (10052, text)
 
 
-def test_what_an_update_can_not_take_back(bed: Bed) -> None:
+def test_an_update_cannot_take_back_permanent_settings(bed: Bed) -> None:
     given = {"deny_delete": True, "deny_purge": True, "allow_msg_ttl": True}
     bed.make("T", **given)
     for field, text in (
@@ -512,7 +512,7 @@ def test_bytes_reserved_by_limits_are_refused_beyond_the_servers_own(bed: Bed) -
     assert bed.error("STREAM.CREATE.B", memory)[0] == 10028
 
 
-def test_what_is_not_served_says_so(bed: Bed) -> None:
+def test_unserved_features_are_refused_by_name(bed: Bed) -> None:
     bed.make("T")
     assert bed.error("STREAM.LEADER.STEPDOWN.T")[0] == 10010
     assert bed.error("STREAM.PEER.REMOVE.T")[0] == 10010

@@ -39,6 +39,6 @@ def test_apply(source: bytes, destination: bytes, subject: bytes, expected: byte
         (b"a.>", b"r.>.b"),
     ],
 )
-def test_what_does_not_fit_is_refused(source: bytes, destination: bytes) -> None:
+def test_transforms_that_do_not_fit_are_refused(source: bytes, destination: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         Transform(source, destination)

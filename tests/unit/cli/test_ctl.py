@@ -90,7 +90,7 @@ def test_up_with_other_ports_leaves_a_running_cluster_alone(
         (["--nodes", "0"], "--nodes 0: 1 to 9 can be started"),
     ],
 )
-def test_what_cannot_be_started_is_refused_before_a_file_is_written(
+def test_a_cluster_that_cannot_start_is_refused_before_a_file_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
     """With the flag's name, not with a traceback of a socket."""

@@ -49,7 +49,7 @@ def test_a_configuration_mistake_has_its_place(
         assert f'{file}:3:3: unknown field "max_men"' in capsys.readouterr().err
 
 
-def test_what_protects_and_is_not_served_stops_the_start(
+def test_unserved_protections_stop_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`[FTL]` for each setting with its place, and status 1: tested or started."""
@@ -109,7 +109,7 @@ def test_ports_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_where_clients_are_sent() -> None:
+def test_clients_are_sent_to_the_advertised_address() -> None:
     """What is advertised, else the address that is listened on, else all there are."""
     assert client_urls(Options(host="127.0.0.1"), 5) == ["127.0.0.1:5"]
     assert client_urls(Options(host="::1"), 5) == ["[::1]:5"]

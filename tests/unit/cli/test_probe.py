@@ -57,7 +57,9 @@ def test_a_server_under_an_init_is_found(tmp_path: Path) -> None:
         assert probe.health_address(os.getpid()) == "http://127.0.0.1:7777/healthz"
 
 
-def test_what_is_no_server_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_that_is_no_server_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With status 1, as an unhealthy server."""
     with process(tmp_path, name="other") as pid:
         assert ctl.main(["health", "--pid", str(pid)]) == 1

@@ -61,7 +61,7 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert "no tail that can be read" in capsys.readouterr().err
 
 
-def test_what_held_then_is_not_asked_for_again() -> None:
+def test_expectations_of_the_lost_publish_are_not_asked_again() -> None:
     """Expectations and roll-ups are left out; the rest stays, with an id."""
     before = b"NATS/1.0\r\nA: 1\r\nNats-Expected-Last-Sequence: 9\r\nNats-Rollup: sub\r\n\r\n"
     assert headers_for(before, b"id") == b"NATS/1.0\r\nA: 1\r\nNats-Msg-Id: id\r\n\r\n"

@@ -68,13 +68,13 @@ def test_every_change_is_told_and_no_secret_is(old: str, new: str, wanted: list[
         ("store_dir: /x", "JetStream: jetstream.store_dir changed"),
     ],
 )
-def test_what_cannot_change_is_refused_by_name(new: str, key: str) -> None:
+def test_settings_that_cannot_change_are_refused_by_name(new: str, key: str) -> None:
     """A reload that would be carried out in part is not carried out."""
     with pytest.raises(ConfigError, match=f"config reload not supported for {key}"):
         changes.refuse_fixed(options("port: 4222"), options(new))
 
 
-def test_what_cannot_change_of_jetstream_has_the_name_of_its_key() -> None:
+def test_jetstream_settings_that_cannot_change_are_named_by_key() -> None:
     old = options("jetstream {}")
     for key, text in [
         ("max_file_store", "max_file: 5"),

@@ -96,7 +96,7 @@ def test_without_routes_jetstream_stands_alone(tmp_path: Path) -> None:
         ("cluster { port: 1, authorization { timeout: 0 } }", "timeout needs to be positive"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_meaningless_cluster_settings_are_refused(tmp_path: Path, text: str, words: str) -> None:
     """In nats-server's words where it has some."""
     with pytest.raises(ConfigError) as caught:
         from_text(tmp_path, text)
@@ -177,7 +177,7 @@ def test_client_address(text: str, address: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["a:port", "a:", ":4222", "::1", "a:0", "a:65536"])
-def test_what_is_no_client_address_is_refused_at_the_start(text: str) -> None:
+def test_invalid_client_addresses_are_refused_at_the_start(text: str) -> None:
     with pytest.raises(ConfigError, match="invalid client_advertise value"):
         finish(Options(client_advertise=text))
 

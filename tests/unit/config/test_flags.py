@@ -114,7 +114,7 @@ def test_a_flag_never_takes_users_away(
     assert o.is_auth_required
 
 
-def test_who_cannot_log_in_keeps_others_out_whatever_the_flags(tmp_path: Path) -> None:
+def test_users_that_cannot_log_in_keep_others_out_whatever_the_flags(tmp_path: Path) -> None:
     """Users with nkeys are refused; ignored, they leave a server that still asks for logins."""
     file = tmp_path / "a.conf"
     file.write_text("authorization { users [{nkey: U}] }")

@@ -162,7 +162,7 @@ def test_deep_nesting_is_refused_before_the_stack_is() -> None:
             plain("a: " + opening * 5000)
 
 
-def test_what_lies_side_by_side_is_not_deep() -> None:
+def test_blocks_side_by_side_are_not_deep() -> None:
     many = 2 * CONFIG_DEPTH_MAX
     assert plain("a: [" + "[1], {b: 1}, " * many + "]") == {"a": [[1], {"b": 1}] * many}
 

@@ -497,7 +497,7 @@ def test_durations(text: str, ns: int) -> None:
         ("9223372037s", "it cannot be read"),
     ],
 )
-def test_what_is_no_duration_is_refused(text: str, why: str) -> None:
+def test_invalid_durations_are_refused(text: str, why: str) -> None:
     """With ValueError; the caller knows the key."""
     with pytest.raises(ValueError, match=f'^"{text}" is not a duration, such as .*: {why}$'):
         duration_values.parse_duration(text)

@@ -38,7 +38,7 @@ class LosingContext:
         return future
 
 
-def test_what_could_not_be_sent_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_publishes_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_demo, "PAUSE_S", 0.0)
     context = LosingContext()
     connection: Any = SimpleNamespace(jetstream=lambda **_: context)

@@ -123,7 +123,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[Any
 
 
 @pytest.mark.parametrize("way", ["delete", "update"])
-def test_who_goes_asks_nobody_whose_filter_does_not_fit(
+def test_a_deleted_consumer_asks_only_consumers_with_fitting_filters(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = crowd(retention="interest")
@@ -137,7 +137,7 @@ def test_who_goes_asks_nobody_whose_filter_does_not_fit(
 
 
 @pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
-def test_what_leaves_is_told_to_whom_it_concerns(
+def test_removals_are_told_to_the_consumers_they_concern(
     retention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = crowd(retention=retention)
@@ -152,7 +152,7 @@ def test_what_leaves_is_told_to_whom_it_concerns(
     assert consumer.num_pending == 0
 
 
-def test_who_comes_and_goes_changes_nothing_for_the_others(
+def test_consumers_that_come_and_go_leave_others_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     box = crowd(retention="interest")

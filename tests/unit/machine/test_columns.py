@@ -31,7 +31,7 @@ def test_those_asked_for_longest_ago_make_room() -> None:
     assert cache.byte_count == 3 * 24 * 100
 
 
-def test_what_is_dropped_or_put_again_counts_once() -> None:
+def test_dropped_or_replaced_columns_count_once() -> None:
     cache = ColumnsCache(bytes_max=10_000)
     key = cache.key()
     for rows in (100, 50):
@@ -92,7 +92,7 @@ def test_streams_may_share_a_cache_once_they_are_in_one_thread() -> None:
 @pytest.mark.parametrize(
     "patterns", [[b"a.*.x"], [b"a.5.x"], [b"a.7.x", b"b.>"], [b"none.*"], [b"a.>"]]
 )
-def test_what_matches_is_known_also_when_subjects_come(patterns: list[bytes]) -> None:
+def test_matches_stay_known_when_subjects_come(patterns: list[bytes]) -> None:
     matcher = Matcher(patterns)
     made = Columns()
     for number in range(40):
@@ -109,7 +109,7 @@ def test_what_matches_is_known_also_when_subjects_come(patterns: list[bytes]) ->
         assert wanted.count_of(ids[5:-1]) == len(rows)
 
 
-def test_what_matches_takes_little() -> None:
+def test_filter_matches_take_a_byte_a_subject() -> None:
     """It was a set of numbers for each filter: half a gigabyte for one block with many subjects
     and 64 consumers, beside the bound of all blocks of a node."""
     made = Columns()

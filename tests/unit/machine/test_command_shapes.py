@@ -97,7 +97,7 @@ def test_each_command_of_a_stream_has_a_shape(kind: int) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("which", [0, 1])
-def test_what_is_no_command_is_passed_over(data: bytes, which: int) -> None:
+def test_entries_that_are_no_command_are_ignored(data: bytes, which: int) -> None:
     """An unknown kind, or bytes of something else. It raised KeyError on every member at once."""
     machine, twin = machines()[which], machines()[which]
     before = machine.fingerprint()
@@ -172,7 +172,7 @@ def test_the_proposer_passes_over_what_its_followers_pass_over() -> None:
 
 @pytest.mark.parametrize("kind", sorted(command_shapes._TRUSTED))
 @pytest.mark.parametrize("change", [lambda fields: [*fields, *[0] * 9], lambda fields: []])
-def test_who_proposed_passes_over_what_the_others_do(kind: int, change: Any) -> None:
+def test_the_proposer_ignores_the_same_entries_as_the_others(kind: int, change: Any) -> None:
     """A proposer holds its commands decoded and trusts what is in them, but not how much: one that
     every follower passes over, applied by its leader alone, made all replicas differ."""
     command = [kind, 1, *change(OF_STREAM[kind])]

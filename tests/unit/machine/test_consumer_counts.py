@@ -77,7 +77,7 @@ def test_a_purge_counts_for_no_one(walks: list[int], keep: int) -> None:
     assert kept(box.machine) == counted_anew(box)
 
 
-def test_what_a_rollup_took_from_the_middle_is_counted() -> None:
+def test_messages_removed_by_a_rollup_are_counted() -> None:
     """One entry may empty the stream and then replace what it has stored itself."""
     box = crowd(max_msgs_per_subject=1, allow_rollup_hdrs=True)
     headers = b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n"

@@ -80,7 +80,7 @@ def test_a_snapshot_says_what_was_so_when_it_was_frozen() -> None:
     assert len(before) == 6
 
 
-def test_what_left_before_its_time_is_not_searched_for_the_first_that_did_not(
+def test_removed_messages_are_not_searched_for_the_first_live_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A purge of a million messages that have a time to live."""
@@ -116,7 +116,7 @@ def test_what_left_before_its_time_is_not_searched_for_the_first_that_did_not(
 
 
 @pytest.mark.parametrize("first_life", ["1h", "9000h"])
-def test_what_left_before_its_time_is_not_kept_until_then(first_life: str) -> None:
+def test_removed_messages_are_not_kept_until_their_expiry(first_life: str) -> None:
     """A key that is written anew every second, to live for 30 days, left 2.6 million entries that
     waited for their time."""
     box = Box(allow_msg_ttl=True, max_msgs_per_subject=1)
@@ -136,7 +136,9 @@ def test_what_left_before_its_time_is_not_kept_until_then(first_life: str) -> No
     assert machine.plan_expiry(now)[2:] == [0, [last]]
 
 
-def test_what_never_leaves_is_not_looked_at_by_each_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_never_expire_are_not_visited_by_each_expiry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A bucket whose keys last for ever, but for some: each EXPIRE looked at every one of the keys
     that had come before, on each replica: a second of the loop for a million."""
     box = Box(block_bytes=2000, allow_msg_ttl=True, max_age=10 * SECOND)

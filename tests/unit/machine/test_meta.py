@@ -40,7 +40,7 @@ def test_uid_is_the_entry_that_created_it() -> None:
     assert box.events == ["stream_created", "stream_created", "stream_deleted", "stream_created"]
 
 
-def test_what_was_created_in_what_is_lost_is_not_taken_for_deleted() -> None:
+def test_streams_created_in_lost_entries_do_not_count_as_deleted() -> None:
     """The log went to entry 4, of which the last two may never have been committed; entries up to
     8 may have been there."""
     box = MetaBox()
@@ -122,7 +122,7 @@ def test_update_keeps_uid_and_first_config() -> None:
     assert box.do(commands.UPDATE_STREAM, 6, "Z", {"name": "Z"}) == errors.STREAM_NOT_FOUND()
 
 
-def test_what_no_update_changes() -> None:
+def test_fields_that_no_update_changes_stay() -> None:
     box = MetaBox()
     box.create("A", "a", storage="file", retention="workqueue")
     base = {"name": "A", "subjects": ["a"], "storage": "file", "retention": "workqueue"}
@@ -194,7 +194,7 @@ def test_a_decision_counts_only_for_the_stream_it_rests_on() -> None:
     assert box.do(commands.UPDATE_STREAM, 9, "A", changed, None, moved.basis).config == changed
 
 
-def test_who_was_wanted_is_not_let_go_before_the_leader_says_so() -> None:
+def test_wanted_members_stay_until_the_leader_reports() -> None:
     """The group may have moved to n4 and n5, with the report on its way, when others are wanted:
     who dropped its copy then was a voter, and what it had acked was gone."""
     box = MetaBox()
@@ -215,7 +215,7 @@ def test_no_stream_loses_its_last_peer() -> None:
     assert box.do(commands.SET_PEERS, 6, 1, []) == errors.PEER_REMAP()
 
 
-def test_nobody_drops_a_stream_without_placement() -> None:
+def test_a_stream_without_placement_is_dropped_by_no_node() -> None:
     """A single node's streams have no peers; it keeps them all the same."""
     asset = MetaBox().create("A", "a")
     assert asset.peers == () and not asset.may_be_dropped_by("n1")
@@ -289,7 +289,7 @@ def test_removed_server_leaves_its_streams() -> None:
     assert box.machine.thin == set()
 
 
-def test_what_nodes_carry_is_what_the_streams_say() -> None:
+def test_loads_of_nodes_are_those_of_their_streams() -> None:
     """Counted along, through all that changes it: placing a stream must not look at all others."""
     box = MetaBox()
     machine = box.machine

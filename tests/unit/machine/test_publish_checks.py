@@ -63,7 +63,7 @@ def test_id_is_forgotten_after_the_window() -> None:
         ({"Msg_Id": "m", "Expected_Last_Sequence": 0}, False),
     ],
 )
-def test_what_may_be_sent_again_when_its_leader_is_gone(
+def test_publishes_that_may_be_sent_again_after_a_lost_leader(
     headers: dict[str, Any], is_once: bool
 ) -> None:
     """What the id decides, whatever else has been stored since. An expectation would be refused
@@ -273,7 +273,7 @@ def test_numbers_of_thousands_of_digits_are_refused() -> None:
     assert code(box.put(b"a.1", Expected_Last_Sequence="9" * 5000)) == 10071
 
 
-def test_what_the_config_forbids_is_refused_whoever_asks() -> None:
+def test_operations_that_the_config_forbids_are_always_refused() -> None:
     """The API refuses it too, by the config that it knows."""
     box = Box(deny_purge=True)
     box.put(b"a.1")
@@ -344,7 +344,7 @@ def test_atomic_batch_is_all_or_nothing() -> None:
         ({}, {"Expected_Last_Subject_Sequence_Subject": "a.*"}, b"", 10193),
     ],
 )
-def test_what_is_refused_alone_is_refused_in_a_batch(
+def test_messages_refused_alone_are_refused_in_a_batch(
     config: dict[str, Any], headers: dict[str, Any], payload: bytes, err_code: int
 ) -> None:
     box = Box(allow_atomic=True, **config)
@@ -499,7 +499,7 @@ def test_an_entry_is_applied_by_the_rules_it_was_proposed_by(line: bytes) -> Non
 @pytest.mark.parametrize(
     "line", [b"Nats-Scheduler: a.2", b"Nats-Schedule-Next: purge", b"Nats-Schedule-Next: x"]
 )
-def test_what_old_entries_stored_stays_stored(line: bytes) -> None:
+def test_messages_stored_by_old_entries_stay_stored(line: bytes) -> None:
     headers = b"NATS/1.0\r\n" + line + b"\r\n\r\n"
     box = Box()
     assert old_store(box, headers) == 1
@@ -508,7 +508,7 @@ def test_what_old_entries_stored_stays_stored(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("key", [b"Nats-Schedule", b"Nats-Stream-Source"])
-def test_what_old_entries_refused_stays_refused(key: bytes) -> None:
+def test_messages_refused_by_old_entries_stay_refused(key: bytes) -> None:
     headers = b"NATS/1.0\r\n" + key + b": \r\n\r\n"
     box = Box()
     assert code(old_store(box, headers)) in (10188, 10227)

@@ -78,7 +78,7 @@ def test_never_outlives_age() -> None:
     assert box.restored().next_expiry_ns() == 0
 
 
-def test_who_reads_the_block_again_finds_the_same_time_to_live() -> None:
+def test_a_block_read_again_gives_the_same_time_to_live() -> None:
     """Headers without their first line, as no client library sends them: stored, `never` was
     found in them; from the block, not, and two replicas expired different messages."""
     box = Box(allow_msg_ttl=True, max_age=10 * SECOND)
@@ -132,7 +132,7 @@ def test_ttl_is_raised_to_the_marker_ttl() -> None:
 
 @pytest.mark.parametrize("is_batch", [False, True])
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_what_tells_of_a_removal_leaves_no_marker(is_batch: bool, is_restored: bool) -> None:
+def test_removal_markers_leave_no_marker(is_batch: bool, is_restored: bool) -> None:
     """Nor does it when a start has read the flags of messages from their records again; and what
     is to stay for ever stays, whatever the age."""
     box = Box(
@@ -205,7 +205,7 @@ def test_interest_needs_a_consumer() -> None:
     assert box.machine.index.first_seq == 4
 
 
-def test_what_is_not_stored_needs_no_room() -> None:
+def test_messages_that_are_not_stored_need_no_room() -> None:
     """A full stream with interest retention refuses what somebody wants; of what nobody wants it
     still takes the seq, and the id."""
     box = Box(retention="interest", discard="new", max_msgs=1)

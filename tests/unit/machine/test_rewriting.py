@@ -57,7 +57,7 @@ def test_a_rewritten_block_is_rewritten_with_others_and_dies_as_any(box: Box) ->
     assert set(box.blocks.files) >= set(box.sealed())
 
 
-def test_what_was_deleted_since_the_records_were_read_stays_deleted(box: Box) -> None:
+def test_messages_deleted_during_compaction_stay_deleted(box: Box) -> None:
     planned = box.plan_rewrite(box.sealed()[1:5])
     box.do(commands.DELETE_MSG, 12, False)
     box.do(commands.PURGE, b"", 7, 0)

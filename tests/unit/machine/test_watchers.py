@@ -40,7 +40,7 @@ def watcher(*, history: int) -> tuple[Box, Any]:
     return box, box.consumer("w", filter_subject="k.*.x", **wanted)
 
 
-def test_what_replaces_older_values_does_not_walk_the_keys_to_come() -> None:
+def test_replacing_values_does_not_walk_the_keys_to_come() -> None:
     box, consumer = watcher(history=2)
     consumer.remaining.initial = initial = Walked(consumer.remaining.initial)
     box.store(*keys(*range(0, KEYS, 10)))  # 100 values leave that the list does not have
@@ -49,7 +49,7 @@ def test_what_replaces_older_values_does_not_walk_the_keys_to_come() -> None:
     assert consumer.remaining.initial is initial
 
 
-def test_what_is_replaced_leaves_the_keys_to_come() -> None:
+def test_replaced_values_leave_the_keys_to_come() -> None:
     box, consumer = watcher(history=2)
     box.do(commands.POSITION, consumer.uid, KEYS + 100, 100, 0)
     for gone in ([7], [3, 150, 151, 999], [200], list(range(300, KEYS))):

@@ -205,7 +205,7 @@ def test_among_several_users_only_those_named_for_it_administer(
     assert administered(options, {"user": "b", "pass": "2"}) == []
 
 
-def test_everybody_administers_a_server_without_users_and_the_only_one_a_server_with_one() -> None:
+def test_any_client_administers_a_server_without_users_and_a_single_user_its_server() -> None:
     """A token or one user and password; several users, one that needs no login, are not that."""
     all_of_them = list(ADMINISTRATIVE)
     assert administered(Options(), {}) == all_of_them

@@ -83,7 +83,7 @@ def test_a_subject_that_only_one_server_knows_of_yet_goes_there() -> None:
     assert b"NATS/1.0 503" in sent and links.sent() == []
 
 
-def test_nobody_answers_where_nobody_has_jetstream() -> None:
+def test_requests_get_no_responders_without_a_jetstream_server() -> None:
     bed, links = gated()
     sent = bed.peer(CONNECT).send(b"SUB in 1\r\nPUB $JS.API.INFO in 0\r\n\r\n")
     assert b"NATS/1.0 503" in sent and links.sent() == []

@@ -114,7 +114,7 @@ def test_one_who_left_again_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("theirs", ["", "known"])
-def test_what_can_not_be_written_down_is_not_decided(theirs: str) -> None:
+def test_decisions_that_cannot_be_written_down_are_not_taken(theirs: str) -> None:
     bed = Bed("a")
     bed.is_disk_well = False
     for name in "bc":
@@ -125,7 +125,7 @@ def test_what_can_not_be_written_down_is_not_decided(theirs: str) -> None:
     assert not bed.bootstrap.is_decided
 
 
-def test_where_no_route_says_how_many_there_are_the_founder_waits_for_who_comes() -> None:
+def test_without_a_known_size_the_bootstrap_member_waits_for_peers() -> None:
     """All routes lead to a server without JetStream, by which the others meet."""
     bed = Bed("a", expected=1)
     bed.bootstrap.on_peer_up("b", VIRGIN)

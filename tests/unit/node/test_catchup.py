@@ -279,7 +279,7 @@ def test_without_a_leader_it_asks_for_ever_and_stays_as_it_was() -> None:
     assert not world.failures
 
 
-def test_what_nobody_offers_any_more_is_not_asked_for_again() -> None:
+def test_snapshots_no_longer_offered_are_not_asked_for_again() -> None:
     """The index offered in an earlier term may never be reached again: seed 20353."""
     world = World(Replica("b"), leader())
     del world.leaders["a"]
@@ -341,7 +341,7 @@ def test_a_rotten_block_of_the_follower_is_replaced_and_the_others_are_not_fetch
     assert same(world.reopened(), one)
 
 
-def test_what_was_set_aside_as_damaged_is_used_as_far_as_it_is_good() -> None:
+def test_good_parts_of_files_set_aside_are_used() -> None:
     one, two = leader("a", seed=1), leader("b", seed=2)
     two.disk.flip(f"{STREAM}/4.blk", 321)
     quarantine(two.disk, ROOT, UID)
@@ -372,7 +372,7 @@ def test_a_full_disk_is_waited_out() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_what_others_need_of_the_disk_stays_free(when: str) -> None:
+def test_a_catch_up_leaves_the_disk_reserve_free(when: str) -> None:
     """A fetch that filled the disk stopped the streams that were well: their next write failed."""
     one = leader()
     world = World(Replica("b"), one, keep_free_bytes=50_000)
@@ -665,7 +665,7 @@ def test_a_group_opened_again_while_somebody_waits_is_asked_for_a_snapshot_again
     assert [answer["index"] for answer in answers] == [214, 214]
 
 
-def test_who_asks_for_what_there_is_does_not_wait_for_who_asks_for_more() -> None:
+def test_requests_for_the_present_snapshot_do_not_wait_for_later_ones() -> None:
     """Seed 711349: somebody asked for an index that a stream begun anew had not reached yet, and
     was gone; all who asked afterwards waited for that index too."""
     one = leader()
@@ -684,7 +684,7 @@ def test_who_asks_for_what_there_is_does_not_wait_for_who_asks_for_more() -> Non
     assert [answer["index"] for answer in first] == [214]
 
 
-def test_what_the_log_does_not_reach_is_refused() -> None:
+def test_indexes_beyond_the_log_are_refused() -> None:
     """The group began anew since it was offered; nobody knows when it comes to that index."""
     one = leader()
     one.is_leading = True
@@ -775,7 +775,7 @@ def test_meta_waits_for_no_turn() -> None:
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_what_is_begun_anew_while_blocks_are_looked_for_here_is_not_disturbed(
+def test_a_catch_up_begun_anew_ignores_the_former_block_search(
     is_stopped: bool,
 ) -> None:
     """A new leader, or a replica opened again, with hundreds of blocks to be copied from here. The

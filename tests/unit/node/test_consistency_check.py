@@ -83,7 +83,7 @@ def test_a_server_of_before_hears_of_one_group_at_a_time() -> None:
     ]
 
 
-def test_who_differs_among_many_is_made_anew() -> None:
+def test_a_replica_that_differs_from_the_majority_is_made_anew() -> None:
     """And a group that is not here any more is no matter."""
     node: Any = _Node()
     checks = _of(node)

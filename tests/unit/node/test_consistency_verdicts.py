@@ -82,7 +82,7 @@ def test_a_dispute_is_over_where_they_compare_again_or_who_differed_begins_anew(
     assert not fingerprints.is_disputed(7, THREE)
 
 
-def test_what_was_the_same_once_still_counts_for_who_held_it() -> None:
+def test_an_earlier_equal_digest_still_counts_for_its_holder() -> None:
     fingerprints = _told(10, {"a": 1, "c": 1})
     fingerprints.forgive(7, "c")
     fingerprints.add(7, 10, "b", 2, THREE)

@@ -66,7 +66,7 @@ def test_the_disk_is_looked_at_now_and_then() -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 12 * MIB])
-def test_what_is_taken_leaves_the_reserve(lag: int) -> None:
+def test_accepted_publishes_leave_the_reserve(lag: int) -> None:
     """A byte is stored twice, in the log and in a block, and there later: on a small disk, with a
     small reserve, bursts filled the disk before a look said that it was short."""
     disk = Disk(120 * MIB)

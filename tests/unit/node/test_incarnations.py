@@ -74,7 +74,7 @@ def test_a_later_start_and_a_lost_log_are_no_older_copy(nodes: list[_Node]) -> N
     assert not b.is_ended
 
 
-def test_who_was_told_is_another_from_then_on(nodes: list[_Node]) -> None:
+def test_a_node_told_of_a_later_log_takes_another_name(nodes: list[_Node]) -> None:
     """By n3, which heard of the other log from n1: it has not met n2 since."""
     a, b, c = nodes
     old = dict(b.identity)
@@ -98,7 +98,7 @@ def test_who_was_told_is_another_from_then_on(nodes: list[_Node]) -> None:
     assert not b.is_ended
 
 
-def test_who_took_the_old_log_for_the_newer_one_convinces_nobody(nodes: list[_Node]) -> None:
+def test_a_node_that_confused_two_logs_convinces_no_peer(nodes: list[_Node]) -> None:
     """n3 lost all that it knew, and met n2 first with its new log, then with the old one."""
     a, b, c = nodes
     old = dict(b.identity)
@@ -175,7 +175,7 @@ def test_starts_that_nobody_was_told_of_are_not_written_down(nodes: list[_Node])
     assert [segment for segment, _ in b.identity["starts"][1][1]] == [1, 499]
 
 
-def test_who_was_away_for_more_starts_than_are_remembered_is_no_reason(nodes: list[_Node]) -> None:
+def test_starts_beyond_the_remembered_ones_are_no_evidence(nodes: list[_Node]) -> None:
     a, b, c = nodes
     for segment in range(2, 100):
         b.begin("log of n2", segment)
@@ -203,7 +203,7 @@ def test_a_start_that_could_not_be_written_down_is_not_missed_later(nodes: list[
 
 
 @pytest.mark.parametrize("was_newer_before", [False, True])
-def test_what_an_earlier_server_did_not_write_down_is_no_reason(
+def test_starts_that_an_earlier_release_did_not_write_are_no_evidence(
     nodes: list[_Node], was_newer_before: bool
 ) -> None:
     a, b, c = nodes

@@ -60,7 +60,7 @@ def test_a_withdrawn_leader_is_not_announced_as_one() -> None:
     assert bed.told() == [[7, 4, False]]
 
 
-def test_who_was_elected_and_is_not_ready_does_not_say_that_it_leads_no_more() -> None:
+def test_a_new_leader_that_is_not_ready_announces_no_end() -> None:
     """Its followers would look for another leader."""
     bed = _leading()
     bed.leaders.record_own(7, 4, is_ready=False)

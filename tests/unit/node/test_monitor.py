@@ -62,7 +62,7 @@ def test_a_long_log_is_replayed_with_others_served_in_between(
 
 
 @pytest.mark.parametrize("is_over", [True, False])
-def test_who_has_more_to_do_lets_others_go_first_when_its_share_is_over(
+def test_a_busy_group_yields_when_its_share_is_over(
     monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
     monkeypatch.setattr(limits, "LOOP_SHARE_S", 0.0 if is_over else 60.0)
@@ -93,7 +93,7 @@ def test_who_has_more_to_do_lets_others_go_first_when_its_share_is_over(
     assert seen == (taking_turns if is_over else turns + others)
 
 
-def test_who_waits_may_be_cancelled() -> None:
+def test_a_waiting_group_may_be_cancelled() -> None:
     async def run() -> None:
         wakeup = Wakeup()
         waiting = asyncio.get_running_loop().create_task(wakeup.wait())
@@ -209,7 +209,7 @@ def test_a_group_that_does_not_run_yet_keeps_nobody_from_going_on() -> None:
     asyncio.run(asyncio.wait_for(run(), 10))
 
 
-def test_who_has_stopped_keeps_nothing_of_what_still_comes(tmp_path: Path) -> None:
+def test_a_stopped_group_keeps_no_later_messages(tmp_path: Path) -> None:
     """Peers send to a replica that failed as if it lived: appends until the window is full, and a
     heartbeat four times a second. It kept them all, for nobody."""
 
@@ -231,7 +231,7 @@ def test_who_has_stopped_keeps_nothing_of_what_still_comes(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_who_waits_for_what_a_group_does_not_do_any_more_is_told(
+def test_waiters_of_a_group_that_ends_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
 ) -> None:
     """What was in the log and not committed, what nobody had looked at, and what still came: none

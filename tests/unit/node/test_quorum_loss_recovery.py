@@ -126,7 +126,7 @@ def damage(image: Path, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_proven_stays(tmp_path: Path, seed: int) -> None:
+def test_proven_messages_stay(tmp_path: Path, seed: int) -> None:
     """Each stream is what it was at some moment after its snapshot; no uid is used twice; and all
     of it is so after the next start too, which needs no word of anybody."""
 
@@ -173,7 +173,7 @@ def test_what_is_proven_stays(tmp_path: Path, seed: int) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_what_blocks_have_of_after_the_newest_snapshot_stays(tmp_path: Path) -> None:
+def test_messages_in_blocks_after_the_newest_snapshot_stay(tmp_path: Path) -> None:
     """It is in no log any more, and all of it was acked."""
 
     async def run() -> None:

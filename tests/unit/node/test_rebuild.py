@@ -519,7 +519,7 @@ async def random_work(node: LocalNode, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_whatever_is_lost_what_is_left_is_right(tmp_path: Path, seed: int) -> None:
+def test_a_rebuild_after_any_loss_has_only_right_messages(tmp_path: Path, seed: int) -> None:
     """Random work, a crash, and random losses. Each message that is there is what was stored under
     its seq; each that was there, and of which a whole record is left, is there still; nothing is
     back that was deleted while some state of it is whole, but from the front; no seq is given again

@@ -64,7 +64,7 @@ def begun() -> tuple[_Node, ReplicaRemoval]:
     return fake, removal
 
 
-def test_who_has_left_by_its_leaders_word_goes() -> None:
+def test_a_replica_leaves_by_its_leaders_word() -> None:
     node, removal = begun()
     removal.begin(7)
     removal.check()
@@ -87,7 +87,7 @@ def _open_again(node: _Node, removal: ReplicaRemoval) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [_vote, _take, _open_again])
-def test_who_promised_something_meanwhile_asks_again(
+def test_a_replica_that_promised_something_asks_again(
     meanwhile: Callable[[_Node, ReplicaRemoval], None],
 ) -> None:
     """Whatever the leader was asked about, it was not this."""
@@ -101,7 +101,7 @@ def test_who_promised_something_meanwhile_asks_again(
 
 
 @pytest.mark.parametrize("outcome", [False, errors.CLUSTER_NOT_AVAIL(), errors.BAD_REQUEST()])
-def test_who_is_not_told_that_it_has_left_stays_and_asks_again(outcome: Any) -> None:
+def test_a_replica_without_its_leaders_word_stays_and_asks_again(outcome: Any) -> None:
     node, removal = begun()
     node.calls.pop()[2](outcome)
     assert not node.left and not node.calls
@@ -109,7 +109,7 @@ def test_who_is_not_told_that_it_has_left_stays_and_asks_again(outcome: Any) -> 
     assert len(node.calls) == 1
 
 
-def test_who_is_wanted_again_stays() -> None:
+def test_a_replica_that_is_wanted_again_stays() -> None:
     node, removal = begun()
     removal.forget(7)
     node.calls.pop()[2](True)
@@ -118,7 +118,7 @@ def test_who_is_wanted_again_stays() -> None:
 
 
 @pytest.mark.parametrize("leader", ["", "a"])
-def test_who_knows_of_no_other_leader_asks_later(leader: NodeId) -> None:
+def test_a_replica_without_a_leader_asks_later(leader: NodeId) -> None:
     node, removal = begun()
     node.calls.pop()[2](False)
     node.leader = leader
@@ -153,7 +153,7 @@ def test_many_are_asked_for_in_turn() -> None:
         (simple("bcd"), 9, False),
     ],
 )
-def test_who_is_counted_on_is_told_so_at_once(
+def test_a_replica_that_is_counted_on_is_told_at_once(
     members: Membership, commit: int, is_leader: bool
 ) -> None:
     node, removal = begun()

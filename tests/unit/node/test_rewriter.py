@@ -134,7 +134,7 @@ def test_a_stream_that_loses_its_oldest_messages_is_let_alone() -> None:
     assert world.proposed == []
 
 
-def test_what_is_proposed_at_once_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_proposals_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("BLOCKS", 3), ("ROWS", 1000), ("MSGS", 1000)):
         monkeypatch.setattr(limits, f"REWRITE_{name}_MAX", value)
     world = World()

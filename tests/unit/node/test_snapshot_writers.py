@@ -67,7 +67,7 @@ class _Stream:
         self.writer.save(group, index=index, term=1, chain=0, is_last=is_last, done=lambda: None)
 
 
-def test_what_changes_before_the_thread_gets_to_it_is_not_in_a_snapshot() -> None:
+def test_changes_after_the_turn_are_not_in_its_snapshot() -> None:
     stream = _Stream()
     machine = stream.machine
     state, index_db = machine.snapshot(), machine.index_db()

@@ -31,7 +31,7 @@ class Unlockable(SimDisk):
         raise OSError(self.reason, os.strerror(self.reason), path)
 
 
-def test_who_comes_second_hears_that_another_server_is_there() -> None:
+def test_a_second_server_on_a_directory_is_refused() -> None:
     disk = SimDisk()
     prepare("/data", disk)
     with pytest.raises(ConfigError, match="'/data' is in use by another server"):
@@ -197,7 +197,7 @@ def test_data_that_is_half_set_aside_is_set_aside_to_the_end() -> None:
         assert kept[0].startswith(f"{ROOT}/trash/unknown-"), step
 
 
-def test_what_a_cut_off_removal_left_of_empty_directories_is_no_data() -> None:
+def test_empty_directories_of_a_cut_off_removal_are_no_data() -> None:
     disk = SimDisk()
     for name in ("wal", "meta", "streams", "trash"):
         disk.make_dirs(f"{ROOT}/{name}")
@@ -241,7 +241,7 @@ def test_an_unknown_format_is_refused() -> None:
         started(disk)
 
 
-def test_what_is_none_of_ours_is_named_and_left_alone() -> None:
+def test_foreign_files_are_named_and_left_alone() -> None:
     """Beside data that is ours; a directory that holds nothing else is somebody else's, but for
     what a new file system has."""
     disk = SimDisk()

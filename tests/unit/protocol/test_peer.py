@@ -200,7 +200,7 @@ def test_strangers_are_told_apart(value: list[Any], words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_what_comes_behind_another_frame_is_measured_by_the_bound_of_then() -> None:
+def test_a_frame_behind_another_is_measured_by_the_bound_of_then() -> None:
     proof, long = (
         peer_frames.frame(peer_frames.AUTH, bytes(32)),
         peer_frames.frame(peer_frames.NOTE, "n", [bytes(1000)]),

@@ -63,7 +63,7 @@ def test_a_commit_rides_with_the_next_entries() -> None:
         assert appends_sent(cluster) == []
 
 
-def test_where_a_client_wrote_every_commit_is_told_at_once() -> None:
+def test_commits_are_told_at_once_to_nodes_whose_clients_wrote() -> None:
     cluster = settled()
     cluster.core("a").hasten_commit("b")
     cluster.core("a").propose(b"x")

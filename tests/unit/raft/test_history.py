@@ -89,7 +89,7 @@ def test_a_term_of_which_only_the_end_is_known_is_common_as_far_as_both_go() -> 
     assert last_common(ours, 95, theirs, 130) == Common(95, is_exact=True)
 
 
-def test_where_nothing_is_shared_nothing_is_said() -> None:
+def test_histories_without_a_common_entry_share_nothing() -> None:
     assert last_common([LogPosition(1, 1)], 5, [LogPosition(9, 3)], 12) is None
     assert last_common([], 0, [LogPosition(9, 3)], 12) is None
 

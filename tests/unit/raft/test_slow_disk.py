@@ -47,7 +47,7 @@ def test_a_leader_whose_disk_is_slow_leads_on() -> None:
         assert cluster.core("a").is_leader
 
 
-def test_nobody_hands_over_to_a_disk_that_hangs_too() -> None:
+def test_leadership_is_not_transferred_to_a_hanging_disk() -> None:
     """Others have nothing that the leader lacks: it leads on, whoever else hangs."""
     for hung in ({"a", "b", "c"}, {"a", "b"}, {"b"}):
         cluster = led_by_a()

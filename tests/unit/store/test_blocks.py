@@ -159,7 +159,7 @@ def test_a_span_that_is_damaged_or_missing_is_an_error() -> None:
     assert "offset 64:" in str(told[1])
 
 
-def test_what_was_appended_is_in_memory_at_once_and_in_the_file_after_a_flush() -> None:
+def test_appends_are_in_memory_at_once_and_in_the_file_after_a_flush() -> None:
     disk, thread = SimDisk(), SimThread()
     store, _ = opened(disk, thread)
     blob = blob_of(1, 3)
@@ -172,7 +172,7 @@ def test_what_was_appended_is_in_memory_at_once_and_in_the_file_after_a_flush() 
     assert disk.contents(f"{DIRECTORY}/1.blk") == fmt.encode_block_header(7, 1) + blob
 
 
-def test_what_is_behind_is_written_past_the_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bulky_writes_bypass_the_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, thread = SimDisk(), SimThread()
     store, _ = opened(disk, thread)
     told: list[bool] = []
@@ -193,7 +193,7 @@ def test_what_is_behind_is_written_past_the_page_cache(monkeypatch: pytest.Monke
     assert disk.contents(f"{DIRECTORY}/1.blk")[64:] == 5 * blob
 
 
-def test_what_readers_of_many_streams_had_read_is_bounded_together() -> None:
+def test_chunks_read_of_many_streams_are_bounded_together() -> None:
     """Each stream kept up to 4 MiB after its last reader had gone, thousands of them."""
     disk, thread = SimDisk(), SimThread()
     budget = CacheBudget(bytes_max=0)
@@ -225,7 +225,9 @@ def test_what_readers_of_many_streams_had_read_is_bounded_together() -> None:
     assert budget.chunks.used == 0, "nor what was on its way from the disk"
 
 
-def test_who_has_nothing_in_a_file_is_not_asked_to_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_with_nothing_in_a_file_are_not_asked_to_shrink(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With 5,000 streams that had 20 KiB each on their way to a file, each publish asked them all
     and took 5 ms."""
     asked: list[TailCache] = []
@@ -252,7 +254,7 @@ def test_who_has_nothing_in_a_file_is_not_asked_to_shrink(monkeypatch: pytest.Mo
     assert budget.used == 0
 
 
-def test_what_gathers_for_a_write_is_bounded_for_all_streams_together() -> None:
+def test_bytes_gathered_for_writes_are_bounded_for_all_streams() -> None:
     """Each gathers up to 1 MiB: thousands of them kept gigabytes in memory."""
     disk, thread = SimDisk(), SimThread()
     budget = CacheBudget(gathered_bytes_max=100_000)
@@ -280,7 +282,7 @@ def test_what_gathers_for_a_write_is_bounded_for_all_streams_together() -> None:
     assert disk.contents("/streams/1/1.blk")[64:] == 2 * blob
 
 
-def test_who_fills_the_queue_is_told_when_there_is_room_again() -> None:
+def test_a_writer_that_filled_the_queue_is_told_of_room() -> None:
     told: list[str] = []
     disk, thread = SimDisk(), SimThread()
     budget = CacheBudget(
@@ -314,7 +316,7 @@ def test_a_block_that_can_not_be_written_is_closed_with_its_stream(operation: st
     assert not disk._open
 
 
-def test_what_never_gets_to_its_file_leaves_the_queue_too() -> None:
+def test_bytes_that_never_reach_their_file_leave_the_queue() -> None:
     disk, thread = SimDisk(), SimThread()
     budget = CacheBudget()
     store, errors = opened(disk, thread, budget)

@@ -74,7 +74,7 @@ def test_whole_pages_do_not_go_through_the_cache_but_for_the_last(tmp_path: Path
     os.close(fd)
 
 
-def test_what_a_direct_write_leaves_goes_through_the_cache(
+def test_the_rest_of_a_direct_write_goes_through_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a disk that is almost full: the cached write says so, or finishes it."""
@@ -94,7 +94,7 @@ def test_what_a_direct_write_leaves_goes_through_the_cache(
     os.close(fd)
 
 
-def test_where_the_file_system_refuses_all_goes_through_the_cache(
+def test_without_direct_io_all_writes_go_through_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct_io, "_O_DIRECT", 0)

@@ -271,7 +271,7 @@ def test_a_quick_job_never_overtakes_a_completion_that_the_loop_has_not_heard_of
     assert results == [f"{who} {number}" for number in range(200) for who in ("thread", "soon")]
 
 
-def test_what_is_submitted_after_a_quick_job_runs_after_it() -> None:
+def test_jobs_submitted_after_a_quick_job_run_after_it() -> None:
     both = LoopAndThread()
     results: list[object] = []
     both.thread.submit_soon(both.job("a"), results.append)
@@ -354,7 +354,7 @@ except OSError as err:
 """
 
 
-def test_what_others_open_leaves_the_store_its_files(tmp_path: Path) -> None:
+def test_files_opened_by_others_leave_the_store_its_reserve(tmp_path: Path) -> None:
     """A process that may open 64 files, and all of them are open: 8 were kept for the store."""
     found = subprocess.run(
         [sys.executable, "-c", _OUT_OF_FILES, str(tmp_path)],
@@ -363,7 +363,7 @@ def test_what_others_open_leaves_the_store_its_files(tmp_path: Path) -> None:
     assert (found.stdout.strip(), found.stderr) == ("Too many open files", "")
 
 
-def test_what_is_given_up_opens_nothing_by_name(tmp_path: Path) -> None:
+def test_an_abandoned_disk_opens_nothing_by_name(tmp_path: Path) -> None:
     """Open files stay so; the directory is somebody else's."""
     disk = OsDisk()
     fd = disk.open(str(tmp_path / "mine"), create=True)

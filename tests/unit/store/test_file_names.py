@@ -99,7 +99,7 @@ def test_a_real_segment_beside_them_still_counts_and_is_set_aside_alone(damage: 
     assert all(len(name) == 20 for name in disk.listdir("/wal/damaged-1"))
 
 
-def test_what_stands_in_the_place_of_a_segment_is_an_error() -> None:
+def test_a_directory_in_place_of_a_segment_is_an_error() -> None:
     disk = log_with_foreign_files()
     wal, thread = open_wal(disk, tolerates=False)
     wal.close()

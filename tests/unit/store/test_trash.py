@@ -42,7 +42,7 @@ def test_a_directory_that_is_not_there_is_no_matter() -> None:
 
 
 @pytest.mark.parametrize("operation", ["unlink", "remove_tree"])
-def test_what_cannot_be_removed_stays_and_is_told(operation: str) -> None:
+def test_files_that_cannot_be_removed_stay_and_are_reported(operation: str) -> None:
     disk, thread = SimDisk(), SimThread()
     filled(disk)
     told: list[BaseException] = []

@@ -66,7 +66,7 @@ def test_all_that_waits_shares_one_sync_and_is_done_in_order() -> None:
     assert bed.done == list(range(1, 50))
 
 
-def test_what_is_held_back_is_written_later_and_in_order() -> None:
+def test_appends_held_back_are_written_later_in_order() -> None:
     bed = Bed()
     bed.append(1)
     bed.thread.run()
@@ -83,7 +83,7 @@ def test_what_is_held_back_is_written_later_and_in_order() -> None:
     assert bed.done == [1, 2, 3, 4]
 
 
-def test_what_waits_already_is_held_back_too() -> None:
+def test_waiting_appends_are_held_back_too() -> None:
     """All that a backlog had in front of the log was written on: hundreds of MiB more for blocks
     that were behind as it was."""
     bed = Bed(segment_bytes=16 << 20)
@@ -392,7 +392,7 @@ def test_the_loop_and_the_thread_take_turns_at_writing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_what_was_written_is_not_reported_done_once_the_log_refuses() -> None:
+def test_writes_are_not_reported_once_the_log_refuses() -> None:
     """The store directory is known to be gone: the file that took the write has no name."""
     bed = Bed()
     bed.append(1)

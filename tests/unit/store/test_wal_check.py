@@ -59,7 +59,7 @@ def test_a_whole_log_is_whole_while_more_is_appended() -> None:
     assert is_whole(bed)
 
 
-def test_whatever_byte_rots_it_is_found_if_a_start_would_refuse_it() -> None:
+def test_any_rotten_byte_that_a_start_would_refuse_is_found() -> None:
     """And what it does not find is padding, which says nothing."""
     bed = filled()
     found = {"check": 0, "start": 0}
@@ -77,7 +77,7 @@ def test_whatever_byte_rots_it_is_found_if_a_start_would_refuse_it() -> None:
 
 
 @pytest.mark.parametrize("what", ["header", "middle", "last batch", "manifest"])
-def test_what_is_missing_is_named(what: str) -> None:
+def test_missing_segments_are_named(what: str) -> None:
     bed = filled()
     first, last = bed.segments()[0], bed.segments()[-1]
     name = {"header": first, "middle": first, "last batch": last, "manifest": "manifest"}[what]

@@ -90,7 +90,7 @@ def test_after_a_second_of_silence_a_witness_says_it(bed: Bed) -> None:
     assert bed.restart() == 10
 
 
-def test_what_is_voided_is_not_known_to_be_committed(bed: Bed) -> None:
+def test_voided_entries_are_not_known_to_be_committed(bed: Bed) -> None:
     bed.commit = 10
     bed.append(1, 10)
     bed.commit = 0

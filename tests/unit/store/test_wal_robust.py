@@ -99,7 +99,7 @@ def test_a_reset_may_go_backwards_and_survives_the_segments_before_it() -> None:
         bed.start()
 
 
-def test_what_was_in_flight_beyond_a_reset_is_void_too() -> None:
+def test_entries_in_flight_beyond_a_reset_are_void() -> None:
     """It looks as if it went on from where the log begins anew."""
     bed = Bed()
     bed.append(1, 2)
@@ -449,7 +449,7 @@ def test_a_file_that_may_not_be_read_now_is_no_damage(operation: str, code: int,
     assert not bed.wal.damage and bed.indexes() == [1, 2]
 
 
-def test_what_an_earlier_use_of_the_file_left_is_no_part_of_a_torn_batch() -> None:
+def test_records_of_an_earlier_use_are_no_part_of_a_torn_batch() -> None:
     """A segment is used again, and its batches may lie as those before them did. Of the last one a
     crash may leave the pages it begins in: older records stood behind, whole ones, and took back
     votes that were safe."""
@@ -572,7 +572,7 @@ def test_on_real_files_a_damaged_log_goes_on(disk: OsDisk, tmp_path: Path) -> No
 # --- failed syncs -------------------------------------------------------------------------------
 
 
-def test_what_a_failed_sync_left_in_the_cache_is_written_again_before_it_counts() -> None:
+def test_bytes_of_a_failed_sync_are_written_again_before_they_count() -> None:
     """After a failed fdatasync the pages are clean and hold what the platter never got: a sync of
     the same file then promises nothing."""
     for _ in range(20):  # whether a failed sync kept the write is the disk's dice
