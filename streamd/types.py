@@ -9,6 +9,8 @@ Index: TypeAlias = int  # position of an entry in a group's log, from 1
 Term: TypeAlias = int
 Uid: TypeAlias = int  # index of the meta entry that created the asset; 0 is the meta group itself
 NodeId: TypeAlias = str
+Document: TypeAlias = dict[str, Any]
+"""A JSON object of the API or a monitoring page, decoded or to be encoded."""
 
 META_UID: Uid = 0
 ACCOUNT = "$G"  # the one account there is; nats-server's name for it

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamd import limits
 from streamd.api import cluster_endpoints
 from streamd.api.request import Request
 from streamd.api.stream_endpoints import reserved_bytes
+from streamd.types import Document
 
 
 def info(request: Request) -> None:
@@ -27,7 +26,7 @@ def info(request: Request) -> None:
     _answer(request, usage)
 
 
-def _answer(request: Request, usage: dict[str, Any]) -> None:
+def _answer(request: Request, usage: Document) -> None:
     context = request.context
     counts = context.counts
     if context.is_clustered:
@@ -37,7 +36,7 @@ def _answer(request: Request, usage: dict[str, Any]) -> None:
         reserved_memory = reserved_bytes(context, "memory")
         reserved_storage = reserved_bytes(context, "file")
     # Limits belong to accounts; the one account there is has none of its own.
-    account_limits: dict[str, Any] = {
+    account_limits: Document = {
         "max_memory": -1,
         "max_storage": -1,
         "max_streams": -1,

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import secrets
 import string
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from streamd import limits
 from streamd.api import times
 from streamd.api.cluster_infos import replica_rows, short_hash
 from streamd.api.transforms import Transform
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
-from streamd.types import ACCOUNT, META_UID, Uid
+from streamd.types import ACCOUNT, META_UID, Document, Uid
 
 _PREFIX: Final = "$JS.EVENT.ADVISORY."
 _TYPE: Final = "io.nats.jetstream.advisory.v1."
@@ -51,14 +51,39 @@ _CONSUMER_EVENTS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
 class ClientFacts(Protocol):
     """Facts about the client that made a request: a connection of `net`."""
 
-    cid: int
-    ip: str
-    start_ns: int
-    rtt_ns: int
-    user: str
-    name: str
-    lang: str
-    version: str
+    @property
+    def cid(self) -> int: ...
+
+    @property
+    def ip(self) -> str: ...
+
+    @property
+    def start_ns(self) -> int: ...
+
+    @property
+    def rtt_ns(self) -> int: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def lang(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+
+class ApiClient(ClientFacts, Protocol):
+    """The client that made a request, as far as the API asks and tells it anything."""
+
+    def may_administer(self, subject: bytes) -> bool:
+        """Return True if the client may have the whole cluster changed."""
+
+    def forbid_publish(self, subject: bytes) -> None:
+        """Tell the client that it may not publish on `subject`."""
 
 
 class Advisories:
@@ -73,7 +98,7 @@ class Advisories:
 
     # --- what streams and consumers report ------------------------------------------------------
 
-    def on_stream_event(self, handle: StreamHandle, kind: str, fields: dict[str, Any]) -> None:
+    def on_stream_event(self, handle: StreamHandle, kind: str, fields: Document) -> None:
         """Publish what follows from one event of a stream's machine or leader; most are advisories,
         but a republished message is a message."""
         if kind == "republish":
@@ -115,12 +140,12 @@ class Advisories:
                 {"stream": handle.name, "leader": leader, "replicas": replicas},
             )
 
-    def on_meta_event(self, kind: str, fields: dict[str, Any]) -> None:
+    def on_meta_event(self, kind: str, fields: Document) -> None:
         """Publish what this node, as its leader, has seen of the meta group."""
         self._write_quorum("DOMAIN.WRITE_QUORUM", "domain_write_quorum", {}, META_UID, fields)
 
     def _write_quorum(
-        self, subject: str, type_name: str, names: dict[str, Any], uid: Uid, fields: dict[str, Any]
+        self, subject: str, type_name: str, names: Document, uid: Uid, fields: Document
     ) -> None:
         """A group's acks come to be on fewer disks than a majority of the replicas asked for, or on
         enough again. nats-server, whose replicas all vote at once, has no such advisory."""
@@ -155,7 +180,7 @@ class Advisories:
             },
         )
 
-    def _consumer_event(self, stream: str, kind: str, fields: dict[str, Any]) -> None:
+    def _consumer_event(self, stream: str, kind: str, fields: Document) -> None:
         subject, type_name, wanted = _CONSUMER_EVENTS[kind]
         body = {"stream": stream, "consumer": fields["consumer"]}
         if "group" in wanted:
@@ -163,7 +188,7 @@ class Advisories:
         body |= {field: fields[field] for field in wanted if fields.get(field, "") != ""}
         self._publish(f"{subject}.{stream}.{fields['consumer']}", type_name, body)
 
-    def _ack_metric(self, stream: str, fields: dict[str, Any]) -> None:
+    def _ack_metric(self, stream: str, fields: Document) -> None:
         subject = f"$JS.EVENT.METRIC.CONSUMER.ACK.{stream}.{fields['consumer']}"
         body = {
             "stream": stream,
@@ -175,7 +200,7 @@ class Advisories:
         }
         self._send(subject, "io.nats.jetstream.metric.v1.consumer_ack", body)
 
-    def _republish(self, handle: StreamHandle, fields: dict[str, Any]) -> None:
+    def _republish(self, handle: StreamHandle, fields: Document) -> None:
         config = handle.machine.config["republish"]
         if not config or not config["dest"]:
             return  # configured away between apply and now
@@ -215,7 +240,7 @@ class Advisories:
         """Report a served API request with its response."""
         if not self._wires.has_interest(_AUDIT):
             return
-        body: dict[str, Any] = {
+        body: Document = {
             "server": self._node.server_name,
             "client": self._client(client),
             "subject": subject.decode("utf-8", "replace"),
@@ -235,14 +260,14 @@ class Advisories:
         body = {"server": server, "server_id": server_id, "cluster": self._node.cluster_name}
         self._publish("SERVER.REMOVED", "server_removed", body)
 
-    def _client(self, client: ClientFacts | None) -> dict[str, Any]:
+    def _client(self, client: ClientFacts | None) -> Document:
         """Return the ClientInfo of who asked, in the order of nats-server's fields."""
         node = self._node
         server = getattr(client, "server", node.server_name)  # another node's, if it says so
         place = {"server": server} | ({"cluster": node.cluster_name} if node.is_clustered else {})
         if client is None:
             return {"acc": ACCOUNT} | place | {"kind": "Client"}
-        shown: dict[str, Any] = {
+        shown: Document = {
             "start": times.format_ns(client.start_ns),
             "host": client.ip,
             "id": client.cid,
@@ -261,13 +286,13 @@ class Advisories:
     # --- publishing -----------------------------------------------------------------------------
 
     def _publish(
-        self, subject: str, type_name: str, body: dict[str, Any], *, prefix: str = _TYPE
+        self, subject: str, type_name: str, body: Document, *, prefix: str = _TYPE
     ) -> None:
         if self._domain:
             body = body | {"domain": self._domain}
         self._send(_PREFIX + subject, prefix + type_name, body)
 
-    def _send(self, subject: str, type_name: str, body: dict[str, Any]) -> None:
+    def _send(self, subject: str, type_name: str, body: Document) -> None:
         where = subject.encode()
         if not self._wires.has_interest(where):
             return

@@ -18,7 +18,7 @@ from streamd.api import (
     stream_configs,
     times,
 )
-from streamd.api.cluster_infos import Document, led_stream, short_hash
+from streamd.api.cluster_infos import led_stream, short_hash
 from streamd.api.decoding import decode, decode_optional
 from streamd.api.paging import paged
 from streamd.api.request import ApiContext, Request
@@ -28,7 +28,7 @@ from streamd.machine.asset_configs import ConsumerLimits, Placement, StreamConfi
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster import placement
 from streamd.node.ports import NodeHandle, StreamHandle
-from streamd.types import META_UID, NodeId
+from streamd.types import META_UID, Document, NodeId
 
 # --- streams: made, changed, deleted, shown -----------------------------------------------------
 
@@ -96,7 +96,7 @@ def _check_consumers(
     context = request.context
     handle = led_stream(context.node, asset.uid)
 
-    def judged(offenders: Any) -> None:
+    def judged(offenders: list[str] | JsError) -> None:
         if isinstance(offenders, JsError):
             request.refuse(offenders)
         elif offenders:
@@ -132,7 +132,7 @@ def delete_stream(request: Request) -> None:
     context = request.context
     asset = request.asset()
 
-    def deleted(_: Any) -> None:
+    def deleted(_: object) -> None:
         context.advisories.stream_action("DELETED", "delete", asset.name)
         request.answer({"success": True})
 
@@ -146,7 +146,7 @@ def _show_configured(
     """Get the info of a stream once its leader runs the config of `asset`."""
     context = request.context
 
-    def ask(outcome: Any) -> None:
+    def ask(outcome: object) -> None:
         if isinstance(outcome, JsError):
             request.refuse(outcome)
         else:
@@ -370,7 +370,7 @@ def remove_server(request: Request) -> None:
         raise errors.RAFT_GENERAL(err=f"{text}: have it come back, or delete the stream")
     server_id = cluster.facts.get(name, {}).get("server_id", "")
 
-    def removed(outcome: Any) -> None:
+    def removed(outcome: object) -> None:
         context.removing_until_ms = 0
         if isinstance(outcome, JsError):
             request.refuse(outcome)
@@ -423,7 +423,7 @@ def _step_down(request: Request, uid: int) -> None:
         return
     preferred = _successor(context, wanted, others) if wanted else ""
 
-    def stepped(outcome: Any) -> None:
+    def stepped(outcome: object) -> None:
         context.counts.pending -= 1
         if isinstance(outcome, JsError):
             request.refuse(outcome)

@@ -12,9 +12,8 @@ from streamd.api import times
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import NodeHandle, StreamHandle
-from streamd.types import SYSTEM_ACCOUNT, NodeId, Uid
+from streamd.types import SYSTEM_ACCOUNT, Document, NodeId, Uid
 
-Document = dict[str, Any]
 _ALPHABET: Final = (string.digits + string.ascii_uppercase + string.ascii_lowercase).encode()
 _ID_LENGTH: Final = 8
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from streamd import errors, limits
 from streamd.api import consumer_configs, decoding, infos, shapes, times
@@ -15,6 +15,7 @@ from streamd.machine.asset_configs import ConsumerConfig, CreateConsumer
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.consumers.consumer_checks import check_limits
 from streamd.node.ports import StreamHandle
+from streamd.types import Document
 
 _ENDS_TOO_SOON: Final = "unexpected end of JSON input"
 
@@ -176,7 +177,7 @@ def list_infos(request: Request) -> None:
     request.answer(place | {"consumers": rows})
 
 
-def _page(request: Request, size: int) -> tuple[list[Consumer], dict[str, Any]]:
+def _page(request: Request, size: int) -> tuple[list[Consumer], Document]:
     wanted = decode_optional(request.payload, shapes.CONSUMERS)
     by_name = request.stream().machine.consumers
     found = [by_name[name] for name in sorted(by_name) if not by_name[name].config.get("direct")]
@@ -190,7 +191,7 @@ def delete(request: Request) -> None:
     handle, consumer = _consumer(request)
     name = consumer.name
 
-    def deleted(_: Any) -> None:
+    def deleted(_: object) -> None:
         request.answer({"success": True})
 
     now_ns = request.context.clock.now_ns()
@@ -203,9 +204,9 @@ def pause(request: Request) -> None:
     handle, consumer = _consumer(request)
     until_ns = max(0, times.parse_ns(wanted.get("pause_until", "")))
 
-    def paused(_: Any) -> None:
+    def paused(_: object) -> None:
         remaining = until_ns - request.context.clock.now_ns()
-        answer: dict[str, Any] = {
+        answer: Document = {
             "paused": remaining > 0,
             "pause_until": times.format_ns(until_ns),
         }
@@ -256,7 +257,7 @@ def reset(request: Request) -> None:
     request.propose(handle, command, done)
 
 
-def _decode_plainly(request: Request, shape: Shape) -> dict[str, Any]:
+def _decode_plainly(request: Request, shape: Shape) -> Document:
     """Decode as nats-server does for a few requests: more tolerant, and errors without offsets."""
     try:
         return decode_one(request.payload, shape)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from streamd import errors
 from streamd.api import times
 from streamd.errors import JsError
+from streamd.types import Document
 
 INT_RANGES: Final = {
     "int": (-(1 << 63), (1 << 63) - 1),
@@ -69,14 +70,14 @@ class Enum:
         self.refusal = refusal
 
 
-def decode(body: bytes, shape: Shape, *, is_strict: bool = True) -> dict[str, Any]:
+def decode(body: bytes, shape: Shape, *, is_strict: bool = True) -> Document:
     """Return the fields given in `body`, by the names the shape has for them.
 
     An empty body is an empty object. Absent and null fields are absent from the result. Raises
     JsError 10025.
     """
     text = body.decode("utf-8", "replace")
-    out: dict[str, Any] = {}
+    out: Document = {}
     position = _skip_space(text, 0)
     while position < len(text):
         # nats-server decodes value after value into the same struct until the end of the body.
@@ -89,7 +90,7 @@ def decode(body: bytes, shape: Shape, *, is_strict: bool = True) -> dict[str, An
     return out
 
 
-def decode_one(body: bytes, shape: Shape) -> dict[str, Any]:
+def decode_one(body: bytes, shape: Shape) -> Document:
     """`decode` of a body that holds one value and nothing else, in which unknown fields are passed
     over. Raises JsError 10025."""
     text = body.decode("utf-8", "replace")
@@ -97,7 +98,7 @@ def decode_one(body: bytes, shape: Shape) -> dict[str, Any]:
     end = _skip_space(text, end)
     if end < len(text):
         raise errors.INVALID_JSON(err=_bad(text, end, "after top-level value"))
-    out: dict[str, Any] = {}
+    out: Document = {}
     try:
         _fill_top(out, value, shape, is_strict=False)
     except _Refused as err:
@@ -112,7 +113,7 @@ def is_empty_request(body: bytes) -> bool:
     return not body or (is_object and not stripped[1:-1].strip())
 
 
-def decode_optional(body: bytes, shape: Shape) -> dict[str, Any]:
+def decode_optional(body: bytes, shape: Shape) -> Document:
     """`decode` of a body that begins as a JSON object or array; any other asks for nothing."""
     return decode(body, shape) if body.lstrip()[:1] in (b"{", b"[") else {}
 
@@ -120,7 +121,7 @@ def decode_optional(body: bytes, shape: Shape) -> dict[str, Any]:
 # --- values -------------------------------------------------------------------------------------
 
 
-def _fill_top(out: dict[str, Any], value: Any, shape: Shape, is_strict: bool) -> None:
+def _fill_top(out: Document, value: Any, shape: Shape, is_strict: bool) -> None:
     if value is None:
         return
     if not isinstance(value, dict):
@@ -130,9 +131,7 @@ def _fill_top(out: dict[str, Any], value: Any, shape: Shape, is_strict: bool) ->
     _fill(out, value, shape, shape.name, is_strict)
 
 
-def _fill(
-    out: dict[str, Any], given: dict[str, Any], shape: Shape, path: str, is_strict: bool
-) -> None:
+def _fill(out: Document, given: Document, shape: Shape, path: str, is_strict: bool) -> None:
     for key, value in given.items():
         field = shape.find(key)
         if field is None:
@@ -155,7 +154,7 @@ def _convert(value: Any, wanted: Any, path: str, is_strict: bool) -> Any:
     if isinstance(wanted, Shape):
         if not isinstance(value, dict):
             raise _Refused(_mismatch(value, path, f"server.{wanted.name}"))
-        inner: dict[str, Any] = {}
+        inner: Document = {}
         _fill(inner, value, wanted, path, is_strict)
         return inner
     if isinstance(wanted, list):

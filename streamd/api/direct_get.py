@@ -8,7 +8,7 @@ did not wait for its own write's ack may miss it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from streamd import limits, subjects
 from streamd.api import shapes, times
@@ -18,7 +18,7 @@ from streamd.api.request import Request
 from streamd.errors import JsError
 from streamd.node.ports import StreamHandle
 from streamd.subjects import Matcher
-from streamd.types import Seq, StoredMsg
+from streamd.types import Document, Seq, StoredMsg
 
 _NOT_FOUND: Final = b"NATS/1.0 404 Message Not Found\r\n\r\n"
 _NO_RESULTS: Final = b"NATS/1.0 404 No Results\r\n\r\n"
@@ -34,7 +34,7 @@ def get(request: Request) -> None:
     if handle is None or not handle.machine.config["allow_direct"]:
         request.no_responders()
         return
-    wanted: dict[str, Any] = {}
+    wanted: Document = {}
     if not request.payload and len(request.names) > 1:
         # What a key-value get is: kept short, there are many. A pattern is no subject.
         subject, machine = request.names[1], handle.machine
@@ -67,7 +67,7 @@ def get(request: Request) -> None:
         _get_one(request, handle, wanted)
 
 
-def _get_one(request: Request, handle: StreamHandle, wanted: dict[str, Any]) -> None:
+def _get_one(request: Request, handle: StreamHandle, wanted: Document) -> None:
     seq = select(handle.machine, wanted)
     _send_one(request, handle, seq, with_headers=not wanted.get("no_hdr"))
 
@@ -93,7 +93,7 @@ def _send_one(
     handle.read([seq], send)
 
 
-def _get_batch(request: Request, handle: StreamHandle, wanted: dict[str, Any]) -> None:
+def _get_batch(request: Request, handle: StreamHandle, wanted: Document) -> None:
     index = handle.machine.index
     pattern = wanted.get("next_by_subj", "").encode()
     matcher = Matcher([pattern]) if pattern else None
@@ -119,7 +119,7 @@ def _get_batch(request: Request, handle: StreamHandle, wanted: dict[str, Any]) -
     batch.run(more)
 
 
-def _get_last_of_many(request: Request, handle: StreamHandle, wanted: dict[str, Any]) -> None:
+def _get_last_of_many(request: Request, handle: StreamHandle, wanted: Document) -> None:
     """The last message of each subject that matches, in stream order: not after `up_to_seq`, and
     before `up_to_time`."""
     index = handle.machine.index
@@ -179,7 +179,7 @@ class _Batch:
         self,
         request: Request,
         handle: StreamHandle,
-        wanted: dict[str, Any],
+        wanted: Document,
         matching: int,
         trailer: bytes,
     ) -> None:

@@ -40,8 +40,8 @@ class RemoteClient(NamedTuple):
     version: str
     is_administrator: bool = False  # as its server says of a request that comes by the gate
 
-    def may_administer(self, _subject: bytes) -> bool:
-        """True if it may have this request served, which is not for every user."""
+    def may_administer(self, subject: bytes) -> bool:
+        """Return True if the client may have this request served, which not every user may."""
         return self.is_administrator
 
     def forbid_publish(self, subject: bytes) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamd import limits
 from streamd.api import cluster_infos, consumer_configs, stream_configs, times
 from streamd.api.request import ApiContext
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.consumers.consumer import Consumer
 from streamd.node.ports import ConsumerView, StreamHandle
-
-Document = dict[str, Any]
+from streamd.types import Document
 
 
 def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = False) -> Document:

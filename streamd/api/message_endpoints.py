@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamd import errors
 from streamd.api import decoding, shapes, times
@@ -11,7 +11,7 @@ from streamd.api.decoding import decode
 from streamd.api.request import Request
 from streamd.machine import commands
 from streamd.subjects import Matcher, is_literal
-from streamd.types import Seq, StoredMsg
+from streamd.types import Document, Seq, StoredMsg
 
 if TYPE_CHECKING:
     from streamd.machine.streams.stream import StreamMachine
@@ -31,7 +31,7 @@ def get(request: Request) -> None:
         message = found[0]
         if message is None:
             raise errors.NO_MESSAGE_FOUND()
-        shown: dict[str, Any] = {
+        shown: Document = {
             "subject": message.subject.decode("utf-8", "replace"),
             "seq": message.seq,
         }
@@ -52,11 +52,11 @@ def get(request: Request) -> None:
     request.when_current(handle, look_up)
 
 
-def _asks_for_many(wanted: dict[str, Any]) -> bool:
+def _asks_for_many(wanted: Document) -> bool:
     return bool(wanted.get("batch", 0) > 0 or wanted.get("max_bytes", 0) > 0)
 
 
-def has_selector(wanted: dict[str, Any]) -> bool:
+def has_selector(wanted: Document) -> bool:
     """True if a get request says at all which message it wants."""
     return bool(
         wanted.get("seq")
@@ -66,14 +66,14 @@ def has_selector(wanted: dict[str, Any]) -> bool:
     )
 
 
-def is_contradictory(wanted: dict[str, Any]) -> bool:
+def is_contradictory(wanted: Document) -> bool:
     """True if the ways to name a message exclude each other."""
     last, following = wanted.get("last_by_subj"), wanted.get("next_by_subj")
     seq, since = wanted.get("seq"), wanted.get("start_time")
     return bool((last and (seq or since or following)) or (seq and since))
 
 
-def select(machine: StreamMachine, wanted: dict[str, Any]) -> Seq:
+def select(machine: StreamMachine, wanted: Document) -> Seq:
     """Return the seq of the message a get request asks for; 0 if there is none."""
     index = machine.index
     last = wanted.get("last_by_subj")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from streamd.types import Document
 
 Item = TypeVar("Item")
 
 
-def paged(
-    items: list[Item], wanted: dict[str, Any], size: int
-) -> tuple[list[Item], dict[str, Any]]:
+def paged(items: list[Item], wanted: Document, size: int) -> tuple[list[Item], Document]:
     """Return the page of `items` that begins at the request's `offset`, or right behind the last,
     and the fields of the answer that say which page it is."""
     offset = min(max(wanted.get("offset", 0), 0), len(items))

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from streamd import errors
-from streamd.api.advisories import Advisories
+from streamd.api.advisories import Advisories, ApiClient
 from streamd.errors import CorruptionError, JsError
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
-from streamd.types import AssetLimits, NodeId
+from streamd.types import AssetLimits, Document, NodeId
 
 _UNREADABLE: Final = b"NATS/1.0 500 Message Can Not Be Read\r\n\r\n"
 _TYPE_PREFIX: Final = "io.nats.jetstream.api.v1."
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def to_json(document: dict[str, Any]) -> bytes:
+def to_json(document: Document) -> bytes:
     """Return `document` as JSON bytes."""
     return _encode(document).encode("utf-8", "replace")
 
@@ -113,7 +113,7 @@ class Endpoint:
         *,
         name_count: int = 0,
         has_rest: bool = False,
-        blank: dict[str, Any] | None = None,
+        blank: Document | None = None,
         where: int = HERE,
         is_cluster_only: bool = False,
         is_audited: bool = True,
@@ -160,7 +160,7 @@ class Request:
         reply: bytes,
         headers: bytes,
         payload: bytes,
-        client: Any,
+        client: ApiClient | None,
     ) -> None:
         self.context = context
         self.endpoint = endpoint
@@ -179,7 +179,7 @@ class Request:
 
     # --- answers --------------------------------------------------------------------------------
 
-    def answer(self, fields: dict[str, Any]) -> None:
+    def answer(self, fields: Document) -> None:
         """Send the success response made of `fields`."""
         endpoint = self.endpoint
         document = {"type": _TYPE_PREFIX + endpoint.type_name} | fields
@@ -211,7 +211,7 @@ class Request:
         """Answer as if nobody listened on the subject."""
         self.status(b"NATS/1.0 503\r\nNats-Subject: " + self.subject + b"\r\n\r\n")
 
-    def _send(self, document: dict[str, Any], *, is_audited: bool) -> None:
+    def _send(self, document: Document, *, is_audited: bool) -> None:
         body = to_json(document)
         if self.reply:
             self.send(b"", body)

@@ -15,7 +15,7 @@ from streamd.api import (
     message_endpoints,
     stream_endpoints,
 )
-from streamd.api.advisories import Advisories
+from streamd.api.advisories import Advisories, ApiClient
 from streamd.api.forwarding import FORWARD, CallLater, Forwarding, RemoteClient, client_of
 from streamd.api.request import (
     ANSWER,
@@ -30,7 +30,7 @@ from streamd.api.request import (
 from streamd.machine.message_headers import get, parse_number
 from streamd.node.clock import SystemClock
 from streamd.node.ports import Clock, NodeHandle, Wires
-from streamd.types import AssetLimits, NodeId
+from streamd.types import AssetLimits, Document, NodeId
 
 PREFIX: Final = b"$JS.API."
 _DIRECT: Final = b"$JS.API.DIRECT.GET."
@@ -55,14 +55,16 @@ _ADMINISTRATIVE: Final = (
     "STREAM.CANCEL_MOVE",
 )
 _LISTS: Final = ("STREAM.LIST", "CONSUMER.LIST")
-_PAGED: Final[dict[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
+_PAGED: Final[Document] = {"total": 0, "offset": 0, "limit": 0}
+
+Serve = Callable[[Request], None]
 
 
 def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
-    def row(type_name: str, serve: Any, names: int = 0, **more: Any) -> Endpoint:
+    def row(type_name: str, serve: Serve, names: int = 0, **more: Any) -> Endpoint:
         return Endpoint(type_name and f"{type_name}_response", serve, name_count=names, **more)
 
-    def moving(type_name: str, serve: Any, names: int, where: int = META) -> Endpoint:
+    def moving(type_name: str, serve: Serve, names: int, where: int = META) -> Endpoint:
         """Endpoints that move replicas or leadership: they need another server."""
         return row(
             type_name, serve if is_clustered else stream_endpoints.needs_cluster, names, where=where
@@ -206,7 +208,7 @@ class Router:
         subscriptions.subscribe_internal(PREFIX + b">", self._on_message)
 
     def _on_message(
-        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: Any
+        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: ApiClient | None
     ) -> None:
         """Interest of clients. Answers and acks of the server go wherever a client wants them, and
         may not ask for what that client may not: they are no requests."""
@@ -214,7 +216,12 @@ class Router:
             self.handle(subject, reply, headers, payload, client)
 
     def handle(
-        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: Any = None
+        self,
+        subject: bytes,
+        reply: bytes,
+        headers: bytes,
+        payload: bytes,
+        client: ApiClient | None = None,
     ) -> None:
         """Serve one request. A subject that is no endpoint gets no answer, as with nats-server."""
         request = self._request(subject, reply, headers, payload, client)
@@ -222,10 +229,11 @@ class Router:
             return
         if isinstance(client, RemoteClient):  # of a server without JetStream, which passed it on
             request.hops, request.origin = 1, client.server
-        if request.endpoint.is_administrative and not _may_administer(client, subject):
-            # Here, at the client's own node, which knows its user: nodes take each other's word.
+        is_checked = request.endpoint.is_administrative  # the server itself may
+        if is_checked and client is not None and not client.may_administer(subject):
+            # Checked at the client's own node, which knows its user: nodes trust each other.
             client.forbid_publish(subject)
-            request.no_responders()  # or who asked would wait for an answer that never comes
+            request.no_responders()  # or the client would wait for an answer that never comes
             return
         if headers and not _knows_level(headers):
             if request.endpoint.is_json:
@@ -240,7 +248,7 @@ class Router:
             self._serve(request)
 
     def _request(
-        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: Any
+        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: ApiClient | None
     ) -> Request | None:
         """Return the request that a message on `subject` is; None if it is none."""
         if subject.startswith(_DIRECT):
@@ -321,11 +329,6 @@ class Router:
                 return endpoint, names
             return None
         return None
-
-
-def _may_administer(client: Any, subject: bytes) -> bool:
-    """True if `client` may have an administrative request served; the server itself may."""
-    return client is None or bool(client.may_administer(subject))
 
 
 def _knows_level(headers: bytes) -> bool:

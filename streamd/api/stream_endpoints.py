@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from streamd import errors, limits
 from streamd.api import cluster_endpoints, decoding, infos, shapes, stream_configs
@@ -11,8 +11,10 @@ from streamd.api.paging import paged
 from streamd.api.request import ApiContext, Request
 from streamd.machine import commands
 from streamd.machine.asset_configs import StreamConfig
+from streamd.machine.meta import StreamAsset
 from streamd.node.ports import StreamHandle
 from streamd.subjects import Matcher
+from streamd.types import Document
 
 
 def create(request: Request) -> None:
@@ -42,7 +44,7 @@ def create(request: Request) -> None:
     _check_resources(request.context, config)
     is_new = request.context.node.stream(name) is None
 
-    def created(asset: Any) -> None:
+    def created(asset: StreamAsset) -> None:
         handle = request.stream()
         if is_new:
             request.context.advisories.stream_action("CREATED", "create", name)
@@ -78,7 +80,7 @@ def update(request: Request) -> None:
     _check_resources(request.context, config, handle)
     _check_consumers(handle, config)
 
-    def updated(asset: Any) -> None:
+    def updated(asset: StreamAsset) -> None:
         request.context.advisories.stream_action("UPDATED", "modify", name)
         request.answer(infos.stream_info(request.context, request.stream()))
 
@@ -129,7 +131,7 @@ def info(request: Request) -> None:
     request.when_current(request.stream(), _show_info, request, wanted)
 
 
-def _show_info(request: Request, wanted: dict[str, Any]) -> None:
+def _show_info(request: Request, wanted: Document) -> None:
     handle = request.stream()
     shown = infos.stream_info(request.context, handle)
     if not request.context.is_clustered:
@@ -181,7 +183,7 @@ def delete(request: Request) -> None:
     handle = request.stream()
     name = handle.name
 
-    def deleted(_: Any) -> None:
+    def deleted(_: object) -> None:
         request.context.advisories.stream_action("DELETED", "delete", name)
         request.answer({"success": True})
 
