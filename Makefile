@@ -51,7 +51,7 @@ pipeline: $(SPARK)
 run-single: $(STAMP)
 	$(BIN)/python -m examples.cluster_demo --single $(ARGS)
 
-# All that a change can break, in some minutes. As many processes as there are cores, but four at
+# All that a change can break. As many processes as there are cores, but four at
 # most; all Spark tests of a process share one JVM.
 test: $(SPARK)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(ARGS)
