@@ -1,42 +1,211 @@
 """The consensus core of one group, pure: inputs are calls, the output is `take() -> Ready`.
 
-Inputs never do I/O and nothing is sent by them; they only change state. A sole voter needs
-nobody: it leads from construction on, and what it proposes is committed as soon as it is durable.
-A group with peers also wants `tick(now_ms)` before the messages of a turn, because leases and
-signs of life are measured by the latest time the core was told.
+Roles. A member is in one of them, and each has only the methods that are legal in it:
 
-Promises to others (votes, append replies) are held until the write they rest on is reported by
-`persisted`. Appends and heartbeats of a leader are not: its term is durable before it leads.
+    +----------+  patience ends   +----------------+  would win  +-----------+  won  +--------+
+    | Follower | ---------------> | Candidate(pre) | ----------> | Candidate | ----> | Leader |
+    +----------+                  +----------------+             +-----------+       +--------+
+         ^   a leader of this term, a later term, or an election that is lost |            |
+         +--------------------------------------------------------------------+------------+
+                                     a later term, or no quorum was heard for a while
+
+Parts. Each owns its state, and is given the parts that it uses; none knows the core:
+
+    RaftCore     the inputs; which role this member has, and every change of it
+    Standing     term, vote, known leader          Clock     time, deadline, links that are up
+    Election     when to stand, whom to ask        Recovery  what this member may have forgotten
+    Follower     answers to a leader               RaftLog   entries: memory, or read from the shell
+    Leader       proposals, commits, hand-over     Outbox    messages, held promises, news
+      Replication (a Progress a peer), ReadIndex, Readmission, Quiescence, Transfer
+
+Callers. The shell (a group's turn) alone, on one thread. Inputs never do I/O and nothing is sent by
+them; they only change state. `take` is called until it returns None; what to do with a `Ready`, and
+in which order, its docstring says. A sole voter needs nobody: it leads from construction on, and
+what it proposes is committed as soon as it is durable. A group with peers also wants `tick(now_ms)`
+before the messages of a turn: leases and signs of life are measured by the latest time told.
+
+Invariants:
+
+- Promises to others (votes, append replies) are held until the write they rest on is reported by
+  `persisted` (I1). Appends and heartbeats of a leader are not: its term is durable before it leads.
+- One vote a term, and a vote lasts as long as its term (`Standing.enter`).
+- A leader's log only grows. It commits only by an entry of its own term (`Leader.advance_commit`).
+- A follower never truncates what it knows to be committed: it diverges instead (`Follower`).
+- applied <= min(commit, durable): an entry is given out only when both hold.
+- A member in doubt about itself commits and elects nothing that rests on its memory (`recovering`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from streamd.limits import UNCOMMITTED_BYTES_MAX
-from streamd.raft import membership, recovering
-from streamd.raft.election import FOLLOWER, ROLE_NAMES
-from streamd.raft.log import LogReader
-from streamd.raft.member import Member
+from streamd.memory_share import MemoryShare
+from streamd.raft import membership
+from streamd.raft.election import (
+    HURRIED_TRIES,
+    NEVER,
+    ROLE_NAMES,
+    Ballot,
+    Candidate,
+    Clock,
+    Dice,
+    Election,
+    Standing,
+)
+from streamd.raft.follower import Follower
+from streamd.raft.history import LogPosition
+from streamd.raft.leader import Leader
+from streamd.raft.log import LogReader, RaftLog
 from streamd.raft.membership import Membership
-from streamd.raft.messages import ReadQuery
-from streamd.raft.progress import REPLICATE, STATE_NAMES, Peer
-from streamd.raft.ready import NotLeader, ProposalRejected, ReadState, Ready, Token, Write
-from streamd.raft.replication import Leadership
-from streamd.raft.state import NEVER
-from streamd.types import Entry, HardState, Index, NodeId, Term
+from streamd.raft.messages import (
+    Append,
+    AppendReply,
+    Certify,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    Quiesce,
+    ReadAnswer,
+    ReadQuery,
+    SnapshotOffer,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
+from streamd.raft.ready import NotLeader, Outbox, ProposalRejected, ReadState, Ready, Token
+from streamd.raft.recovering import Recovery
+from streamd.raft.replication import Replication
+from streamd.types import Entry, HardState, Index, LogState, NodeId, Term, Uid
 
 COMMIT_HINT_EVERY = 4096  # entries; how far the durable commit hint may lag behind
 EAGER_MS = 1000  # a peer hears of commits at once, since a client there wrote
 
-__all__ = ["NEVER", "LogReader", "NotLeader", "ProposalRejected", "RaftCore", "Ready"]
+__all__ = [
+    "NEVER",
+    "LogReader",
+    "MemberStart",
+    "NotLeader",
+    "ProposalRejected",
+    "RaftCore",
+    "Ready",
+]
 
 
-class RaftCore(Member):
-    """One member of one group. Not thread-safe; owned by the group's turn."""
+@dataclass(slots=True, kw_only=True)
+class MemberStart:
+    """State from which a member starts: `log` as storage has it, and a snapshot at `applied` whose
+    members were `voters` and `learners` (or `members`, if it was taken amid a joint change).
 
-    __slots__ = ()
+    `is_uncertain`: it may have forgotten votes or entries it acknowledged (see `recovering`); also
+    if its hard state says so. `is_incomplete`: the log is whole, but the machine's state below it
+    is missing; then `applied` may be anything up to the start of the log. `may_begin_anew`: what
+    all members have forgotten is gone, and the group may go on without it: an uncertain member may
+    stand, and wins if all voters, or a majority that remembers, grant it; whoever has a longer log
+    does not. `named`: who belongs to the group, or will, whatever its log says: it may have been
+    told a part of before they came, or have lost it. They must be among the voters for that, and
+    are asked who leads. `left_at`: (term, index) of the last entry of an earlier member of this
+    node, which was destroyed when it had left; nobody with less is granted a vote while there is a
+    doubt. `windows`: shared by the logs of the node. `history`: of entries up to the snapshot.
+    """
+
+    group: Uid
+    node_id: NodeId
+    voters: Sequence[NodeId]
+    log: LogState
+    reader: LogReader
+    now_ms: int
+    seed: int
+    applied: Index = 0
+    election_ms: int = 1000
+    heartbeat_ms: int = 250
+    learners: Sequence[NodeId] = ()
+    members: Membership | None = None
+    is_uncertain: bool = False
+    is_incomplete: bool = False
+    may_begin_anew: bool = False
+    named: frozenset[NodeId] = frozenset()
+    left_at: tuple[Term, Index] = (0, 0)
+    windows: MemoryShare | None = None
+    history: Iterable[LogPosition] = ()
+
+
+class RaftCore:
+    """A member of one group. Not thread-safe; owned by the group's turn."""
+
+    __slots__ = (
+        "_clock",
+        "_election",
+        "_follower",
+        "_leader",
+        "_outbox",
+        "_recovery",
+        "_role",
+        "_standing",
+        "commit_delay_ms",
+        "group",
+        "log",
+        "node_id",
+        "nonce",
+    )
+
+    def __init__(self, start: MemberStart) -> None:
+        """Take the first role: a member that has nobody else to wait for leads at once.
+
+        Reads the durable log once, and raises CorruptionError if it does not fit together.
+        """
+        self.group = start.group
+        self.node_id = start.node_id
+        self.nonce = 0  # differs from one life of a member to the next; the shell's to set
+        self.commit_delay_ms = 0  # how long a leader lets a commit index wait for entries
+        log = start.log
+        is_uncertain = start.is_uncertain or log.hard_state.is_uncertain
+        if is_uncertain:
+            # The hint may be younger than the entries that are left: let a leader verify them.
+            log = log._replace(hard_state=log.hard_state._replace(commit=0))
+        applied = start.applied
+        self.log = RaftLog(
+            log,
+            start.reader,
+            applied=max(applied, log.first_index - 1) if start.is_incomplete else applied,
+            membership=start.members or membership.simple(start.voters, start.learners),
+            windows=start.windows,
+            history=start.history,
+        )
+        self._standing = Standing(start.group, start.node_id, log.hard_state)
+        self._standing.check_log(self.log.last_term, is_uncertain=is_uncertain)
+        # Durable before it promises anything: a member that restarts must know its doubt.
+        self._standing.has_changed = is_uncertain and not log.hard_state.is_uncertain
+        self._recovery = Recovery(
+            is_uncertain=is_uncertain,
+            is_incomplete=start.is_incomplete,
+            may_begin_anew=start.may_begin_anew,
+            named=start.named,
+            left_at=start.left_at,
+        )
+        if not start.is_incomplete:
+            self.log.emit_to = min(self.log.commit, self.log.stable)
+        self._clock = Clock(
+            start.now_ms, election_ms=start.election_ms, heartbeat_ms=start.heartbeat_ms
+        )
+        self._outbox = Outbox()
+        self._election = Election(
+            self._standing, self._clock, self._recovery, self.log, self._outbox, Dice(start.seed)
+        )
+        self._follower = Follower(
+            self._standing,
+            self._clock,
+            self._recovery,
+            self.log,
+            self._outbox,
+            members_changed=self._follow_membership,
+        )
+        self._role: Follower | Candidate | Leader = self._follower
+        self._leader: Leader | None = None  # the role, if it is a leader's
+        self._follow_membership()
+        if self.log.membership.voters == (self.node_id,):
+            self._campaign()
 
     # --- facts ----------------------------------------------------------------------------------
 
@@ -59,19 +228,112 @@ class RaftCore(Member):
         return self.log.membership
 
     @property
+    def term(self) -> Term:
+        return self._standing.term
+
+    @property
+    def vote(self) -> NodeId:
+        return self._standing.vote
+
+    @property
+    def role(self) -> int:
+        return self._role.role
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        return self._standing.leader_id
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leader is not None
+
+    @property
+    def is_leader_ready(self) -> bool:
+        """True once the no-op of this leader's term was given out as committed."""
+        return self._leader is not None and self._leader.is_ready
+
+    @property
+    def led_terms(self) -> tuple[Term, ...]:
+        """The newest terms that this member has led since it was made."""
+        return self._standing.led_terms
+
+    @property
+    def first_commit(self) -> Index:
+        """The first commit index that a leader told since this member was made; 0: none yet."""
+        return self._standing.first_commit
+
+    @property
+    def now_ms(self) -> int:
+        return self._clock.now_ms
+
+    @property
+    def heard_ms(self) -> int:
+        """When a leader was last heard."""
+        return self._clock.heard_ms
+
+    @property
+    def deadline_ms(self) -> int:
+        """When `tick` has something to do; NEVER: not before another input."""
+        return self._clock.deadline_ms
+
+    @property
+    def is_quiescent(self) -> bool:
+        return self._clock.is_quiescent
+
+    @property
+    def is_uncertain(self) -> bool:
+        """True while this member may have forgotten votes or acks: see `recovering`."""
+        return self._recovery.is_uncertain
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True while the state below the log is missing."""
+        return self._recovery.is_incomplete
+
+    @property
+    def certified_index(self) -> Index:
+        """An entry after which nothing was forgotten, since a leader certified it; 0: none."""
+        return self._recovery.certified_index
+
+    @property
+    def forgetful(self) -> set[NodeId]:
+        """Members that elected this leader although they may have forgotten something."""
+        return self._recovery.forgetful
+
+    @property
     def has_ready(self) -> bool:
         """True if `take` would return something."""
-        log = self.log
+        log, leader = self.log, self._leader
         return (
             log.written < log.last_index
-            or log.emitted < self._emit_to
-            or self._hard_state_changed
-            or self._role_changed
-            or bool(self._outbox or self._held or self._read_states)
+            or log.emitted < log.emit_to
+            or self._standing.has_changed
+            or self._outbox.is_filled
             or log.truncated_from > 0
-            or (self._leadership is not None and not self._is_sole and self._has_sends_due())
-            or self._has_news
+            or (
+                leader is not None
+                and not self._standing.is_sole
+                and leader.replication.has_sends_due(self._clock.now_ms)
+            )
         )
+
+    def status(self) -> dict[str, Any]:
+        """Return facts for people; `peers` only on a leader."""
+        standing, recovery, leader = self._standing, self._recovery, self._leader
+        return {
+            "role": ROLE_NAMES[self.role],
+            "term": standing.term,
+            "vote": standing.vote,
+            "leader_id": standing.leader_id or "",
+            "commit": self.log.commit,
+            "applied": self.log.emitted,
+            "last_index": self.log.last_index,
+            "is_uncertain": recovery.is_uncertain,
+            "is_incomplete": recovery.is_incomplete,
+            "has_diverged": recovery.has_diverged,
+            "is_quiescent": self._clock.is_quiescent,
+            "peers": leader.status() if leader is not None else {},
+        }
 
     # --- proposals ------------------------------------------------------------------------------
 
@@ -81,15 +343,10 @@ class RaftCore(Member):
         Raises NotLeader, or ProposalRejected when the backlog is full or leadership is on its
         way to another member. `data` is a command: not empty, not a membership's.
         """
-        if not self.is_leader:
-            raise NotLeader(self.leader_id)
-        if self._uncommitted_bytes >= UNCOMMITTED_BYTES_MAX:
-            raise ProposalRejected(f"{self._uncommitted_bytes} bytes are not committed yet")
-        if not self._is_sole:
-            self._assert_takes_proposals()
-        assert data and data[:1] != membership.MARK, data[:1]
-        self._uncommitted_bytes += len(data)
-        return self._append(data, command, tag)
+        leader = self._leader
+        if leader is None:
+            raise NotLeader(self._standing.leader_id)
+        return leader.propose(data, command, tag)
 
     def propose_membership(
         self, voters: Iterable[NodeId], learners: Iterable[NodeId] = ()
@@ -100,66 +357,47 @@ class RaftCore(Member):
         nothing committed yet. A joint phase, if one is needed, ends by itself. A learner should
         be caught up (`is_close`) before it is made a voter: the core does not insist.
         """
-        leadership = self._leadership
-        if leadership is None:
-            raise NotLeader(self.leader_id)
-        self._assert_takes_proposals()
-        wanted = membership.simple(voters, learners)
-        if self.log.commit < leadership.term_start:
-            raise ProposalRejected("nothing of this leader's term is committed yet")
-        if self.log.membership_index > self.log.commit:
-            raise ProposalRejected("another change of members is not committed yet")
-        if self.log.membership.is_joint:
-            raise ProposalRejected("the group is still leaving a joint membership")
-        if not wanted.voters:
-            raise ProposalRejected("a group needs a voter")
-        changed = self.log.membership.changed_to(wanted.voters, wanted.learners)
-        return self._append_membership(changed)
+        return self._leading().propose_membership(membership.simple(voters, learners))
 
     def has_vote(self, node_id: NodeId) -> bool:
-        """True if the vote of `node_id` counts by every membership that may be in force."""
+        """Return True if the vote of `node_id` counts by every membership that may be in force."""
         return self.log.has_vote(node_id)
 
     def is_close(self, node_id: NodeId, entries: int) -> bool:
-        """True if `node_id` is following and lacks at most so many entries (the leader's view)."""
-        leadership = self._leadership
-        if leadership is None or not self.is_following(node_id):
+        """Return True if `node_id` is following and lacks at most so many entries (the leader's
+        view)."""
+        leader = self._leader
+        if leader is None or not self.is_following(node_id):
             return False
         if node_id == self.node_id:
             return True  # it may be a learner: see `stand_in`
-        return self.log.last_index - leadership.peers[node_id].match <= entries
+        return self.log.last_index - leader.replication.peers[node_id].match <= entries
 
     def is_following(self, node_id: NodeId) -> bool:
-        """True if `node_id` is there and takes entries as they come, and its acks count (the
-        leader's view). A member without a snapshot it needs does not, however short the log is."""
+        """Return True if `node_id` is there and takes entries as they come, and its acks count
+        (the leader's view). A member without a snapshot it needs does not, however short the log
+        is."""
+        leader = self._leader
         if node_id == self.node_id:
-            return self.is_leader
-        peer = self._leadership.peers.get(node_id) if self._leadership else None
-        return (
-            peer is not None
-            and peer.state == REPLICATE
-            and not (peer.needs_snapshot or peer.is_uncertain)
-            and self._is_live(node_id, peer)
-            # A frozen process keeps its link for a while. At rest nobody gives a sign of life.
-            and (self.is_quiescent or peer.heard_ms >= self.now_ms - 2 * self._heartbeat_ms)
-        )
+            return leader is not None
+        return leader is not None and leader.is_following(node_id)
 
     def hasten_commit(self, node_id: NodeId = "") -> None:
         """Let `node_id`, for a second, or all, for what is proposed up to the next entry, hear of
         the commit at once: somebody there will read what was just written."""
-        leadership = self._leadership
-        if leadership is None:
+        leader = self._leader
+        if leader is None:
             return
-        peer = leadership.peers.get(node_id)
+        peer = leader.replication.peers.get(node_id)
         if peer is not None:
-            peer.eager_until_ms = self.now_ms + EAGER_MS
+            peer.eager_until_ms = self._clock.now_ms + EAGER_MS
         elif not node_id:
-            leadership.eager_to = self.log.last_index + 1
+            leader.replication.eager_to = self.log.last_index + 1
 
     @property
     def is_handing_over(self) -> bool:
         """True while another member is to take over, so that nothing can be proposed."""
-        return self._leadership is not None and bool(self._leadership.transfer_to)
+        return self._leader is not None and bool(self._leader.transfer.to)
 
     def transfer(self, node_id: NodeId) -> None:
         """Hand leadership to `node_id`; given up after one election timeout.
@@ -167,28 +405,32 @@ class RaftCore(Member):
         Raises NotLeader, or ProposalRejected if it is no other voter, not whole, or another is
         under way.
         """
-        leadership = self._leadership
-        if leadership is None:
-            raise NotLeader(self.leader_id)
-        self._assert_takes_proposals()
-        leadership.start_transfer(node_id, by_ms=self.now_ms + self._election_ms)
-        self._arm_leader()
+        leader = self._leading()
+        leader.check_proposals()
+        leader.transfer.start(node_id, by_ms=self._clock.now_ms + self._clock.election_ms)
+        leader.arm()
+
+    def transfer_target(self, preferred: NodeId = "") -> NodeId:
+        """Return to whom leadership could go: `preferred` if it is fit for it; "" if nobody is."""
+        leader = self._leader
+        return leader.transfer.best_target(preferred, leader.is_live) if leader is not None else ""
 
     def stand_in(self, named: frozenset[NodeId], opening: bytes = b"") -> None:
         """Stand for election once, as a learner or in doubt too: an operator accepts that what only
-        voters in doubt have had is lost. Why that elects nobody wrongly: `doubt`.
+        voters in doubt have had is lost. Why that elects nobody wrongly: `recovering`.
 
         Won only if everybody grants: all voters, and `named`, who may have more, or be voters by
         entries that this member lacks. Its term begins with the command `opening`, if any: whoever
         leads later has that too. Ignored where a leader may be alive, and by a member that is not
         whole.
         """
-        is_whole = not (self.is_incomplete or self._has_diverged or self.may_begin_anew)
-        if is_whole and self.role == FOLLOWER and not self._hears_leader():
+        recovery, election = self._recovery, self._election
+        is_whole = recovery.is_whole and not recovery.may_begin_anew
+        if is_whole and self._role is self._follower and not election.hears_leader():
             open_members = self.log.open_memberships()
             voters = {name for held in open_members for name in (*held.voters, *held.voters_out)}
-            self._everybody, self._opening = named | voters | {self.node_id}, opening
-            self._arm_election()
+            election.everybody, election.opening = named | voters | {self.node_id}, opening
+            election.arm()
             self._campaign()
 
     def read_index(self, context: int) -> None:
@@ -197,227 +439,408 @@ class RaftCore(Member):
         On a follower the leader is asked. Index 0: no leader, or its term ended meanwhile. An
         answer may also be lost with its message: the shell bounds its own wait.
         """
-        leadership = self._leadership
-        if self.is_quiescent:
+        standing, outbox = self._standing, self._outbox
+        if self._clock.is_quiescent:
             self._wake()
-        if leadership is not None:
-            leadership.add_read(self.node_id, context)
-            self._settle_reads()
-        elif self.leader_id is not None:
-            self._outbox.append((self.leader_id, ReadQuery(self.term, context)))
+        if self._leader is not None:
+            self._leader.read_index(context)
+        elif standing.leader_id is not None:
+            outbox.send_now.append((standing.leader_id, ReadQuery(standing.term, context)))
         else:
-            self._read_states.append(ReadState(context, 0))
+            outbox.read_states.append(ReadState(context, 0))
 
     # --- time -----------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Tell the time; acts only at `deadline_ms`, so more calls than needed are harmless."""
-        self.now_ms = now_ms
-        if not self.deadline_ms or now_ms < self.deadline_ms:
+        clock = self._clock
+        clock.now_ms = now_ms
+        if not clock.deadline_ms or now_ms < clock.deadline_ms:
             return
-        leadership = self._leadership
-        if leadership is None:
-            if self._everybody:
-                self._become_follower(self.term, None)  # not everybody has answered in time
-            self._arm_election()
-            self._campaign()
+        if self._leader is not None:
+            self._leader.tick(now_ms)
             return
-        if not leadership.quorum_at_ms:
-            leadership.expect_signs_from(now_ms)
-            leadership.quorum_at_ms = now_ms + self._election_ms
-        if now_ms >= leadership.quorum_at_ms:
-            since_ms = now_ms - self._election_ms
-            if not leadership.has_heard_quorum(since_ms) or (
-                leadership.has_doubts and recovering.is_stuck(leadership, since_ms)
-            ):
-                self._become_follower(self.term, None)
-                return
-            leadership.quorum_at_ms = now_ms + self._election_ms
-            self._look_at_own_disk(leadership)
-        if leadership.transfer_to and now_ms >= leadership.transfer_by_ms:
-            leadership.transfer_to = ""  # it did not take over in time: lead on
-        if now_ms >= leadership.heartbeat_at_ms:
-            if self._live is not None and self._may_rest(leadership, self._live):
-                leadership.send_quiesce(self._live)
-                self.is_quiescent = True
-                if leadership.have_all():
-                    self.log.give_up()
-                self.deadline_ms = NEVER
-                return
-            leadership.send_heartbeats()
-            leadership.heartbeat_at_ms = now_ms + self._heartbeat_ms
-        self._arm_leader()
+        if self._election.everybody:
+            self._become_follower(self.term, None)  # not everybody has answered in time
+        self._election.arm()
+        self._campaign()
 
-    def _look_at_own_disk(self, leadership: Leadership) -> None:
-        """Hand over if our disk still lacks what a majority of disks had an election timeout ago:
-        it hangs, or is slow, and nothing is applied and answered here before it has it as well."""
-        if leadership.commit_seen > self.log.stable and not leadership.transfer_to:
-            target = self.transfer_target()
-            if target:
-                leadership.start_transfer(target, by_ms=self.now_ms + self._election_ms)
-        leadership.commit_seen = self.log.commit
+    def lose_patience(self, now_ms: int) -> None:
+        """End the patience of a follower at `now_ms`: it stands at the next `tick` from then on."""
+        self._clock.deadline_ms = now_ms
 
     def excuse_silence(self, now_ms: int) -> None:
-        """Told before a `tick` that comes much too late: this process stood still, so what others
-        said waits to be read, and that nobody was heard proves nothing yet. Good for one
+        """Tell before a `tick` that comes much too late that this process stood still, so what
+        others said waits to be read, and that nobody was heard proves nothing yet. Good for one
         heartbeat, and not again until somebody was heard: who is always late must not wait."""
-        until_ms = now_ms + self._heartbeat_ms
-        leadership = self._leadership
-        if leadership is not None:
-            is_over = 0 < leadership.quorum_at_ms < until_ms
-            if is_over and leadership.has_heard_quorum(self._excused_ms):
-                leadership.quorum_at_ms = until_ms
-                self._excused_ms = now_ms
-        elif self.leader_id is not None and self.heard_ms >= self._excused_ms:
-            self.deadline_ms = until_ms
-            self._excused_ms = now_ms
+        clock = self._clock
+        until_ms = now_ms + clock.heartbeat_ms
+        if self._leader is not None:
+            if self._leader.excuse_silence(until_ms):
+                clock.excused_ms = now_ms
+        elif self._standing.leader_id is not None and clock.heard_ms >= clock.excused_ms:
+            clock.deadline_ms = until_ms
+            clock.excused_ms = now_ms
+
+    def _wake(self) -> None:
+        """End the rest of this member: something happens again, so time counts from now."""
+        if self._leader is not None:
+            self._leader.wake()
+            return
+        clock = self._clock
+        clock.is_quiescent = False
+        self._election.arm()
+        # A leader may rest on, unaware that it is missed: to ask it ourselves comes before
+        # helping somebody who may just be cut off from it.
+        clock.heard_ms = max(clock.now_ms, clock.deadline_ms - clock.election_ms)
 
     # --- storage --------------------------------------------------------------------------------
 
     def persisted(self, token: Token) -> None:
-        """The write `token`, and so every one before it, is durable. Unknown tokens are ignored.
+        """Note that the write `token`, and so every one before it, is durable. Unknown tokens are
+        ignored.
 
         What a later truncation voided does not count, even if equal entries were appended again
         since: they are in a later write.
         """
-        writes = self._writes
+        writes = self._outbox.writes
         log = self.log
         while writes and writes[0].token <= token:
             write = writes.popleft()
             if write.last_index > log.stable:
                 log.stable = write.last_index
             for receiver, message in write.held:
-                if message.term < self.term:
+                if message.term < self._standing.term:
                     continue  # a promise of a term that is over; what it rests on may be void
                 if receiver == self.node_id:
                     self.step(receiver, message)  # our own vote, now that it is durable
                 else:
-                    self._outbox.append((receiver, message))
-        leadership = self._leadership
-        if leadership is not None and self._is_sole:
-            # The same as `_advance_commit`, on the path every publish of a lone node takes.
-            if log.stable >= leadership.term_start:
-                log.commit = self._emit_to = log.stable
-                if leadership.has_reads:
-                    self._settle_reads()
+                    self._outbox.send_now.append((receiver, message))
+        leader = self._leader
+        if leader is not None and self._standing.is_sole:
+            # The same as `advance_commit`, on the path every publish of a lone node takes.
+            if log.stable >= leader.replication.term_start:
+                log.commit = log.emit_to = log.stable
+                if leader.reads.has_reads:
+                    leader.settle_reads()
             return
-        if self.is_incomplete:
+        if self._recovery.is_incomplete:
             log.forget(log.stable)  # nobody applies them for now; a reader has them
             return
-        self._emit_to = min(log.commit, log.stable)
-        if leadership is not None:
-            self._advance_commit()
+        log.emit_to = min(log.commit, log.stable)
+        if leader is not None:
+            leader.advance_commit()
 
     def snapshot_saved(self, index: Index, term: Term, chain: int) -> None:
-        """A snapshot at `index` is durable: entries up to it may be gone from the reader."""
+        """Note that a snapshot at `index` is durable: entries up to it may be gone from the
+        reader."""
         self.log.compact(index, term, chain)
 
     def is_snapshot_wanted(self, index: Index) -> bool:
-        """True if a snapshot at `index` brings what this member will not have without it."""
-        if self.is_incomplete or self._has_diverged:
+        """Return True if a snapshot at `index` brings what this member will not have without it."""
+        if not self._recovery.is_whole:
             return True
-        return self.applied < index and not self._follows_leader_to(index)
+        return self.applied < index and not self._follower.follows_leader_to(index)
 
     # --- other nodes ----------------------------------------------------------------------------
 
-    def unreachable(self, node_id: NodeId) -> None:
-        """The link to `node_id` broke: what was under way to it may be lost."""
-        leadership = self._leadership
-        if leadership is None:
+    def step(self, sender: NodeId, message: Message) -> None:
+        """Take a message of `sender`. Old terms are refused, newer ones followed."""
+        standing = self._standing
+        term = message.term
+        kind = type(message)
+        if self._leader is not None and kind in _OF_LEADERS and self._is_of_before(sender, term):
             return
-        leadership.on_unreachable(node_id)
-        peer = leadership.peers.get(node_id)
-        if peer is not None and peer.is_uncertain:
-            self._doubt(leadership, peer)  # it may have forgotten more when it comes back
+        if self._clock.is_quiescent and kind is not Quiesce:
+            if type(message) is Vote and term > standing.term and not message.is_transfer:
+                self._wake()  # but no help to depose a leader that only had nothing to say
+                return
+            self._wake()
+        if term > standing.term:
+            if type(message) is Vote:
+                if not message.is_transfer and self._election.hears_leader():
+                    return  # silence, not a refusal: the term of a disturber is not ours
+                if not message.is_pre:
+                    self._become_follower(term, None)
+            elif not (type(message) is VoteReply and message.is_pre and message.is_granted):
+                self._become_follower(term, sender if kind in _OF_LEADERS else None)
+        elif term < standing.term:
+            self._refuse_old_term(sender, message)
+            return
+        handle = _FROM_LEADER.get(kind)
+        if handle is None:
+            _HANDLERS[kind](self, sender, message)
+        elif type(message) is Certify and sender == self.node_id:
+            self._readmit(message.index)
+        else:
+            self._follow(sender)
+            handle(self._follower, sender, message)
+
+    def unreachable(self, node_id: NodeId) -> None:
+        """Note that the link to `node_id` broke: what was under way to it may be lost."""
+        if self._leader is not None:
+            self._leader.unreachable(node_id)
 
     def set_live(self, nodes: frozenset[NodeId]) -> None:
         """Tell which nodes have a link up, our own included. Told once, the group may quiesce."""
-        self._live = nodes
+        clock = self._clock
+        clock.live = nodes
         if (
-            self.is_quiescent
-            and self._leadership is not None
-            and not self.log.membership.has_quorum(nodes.__contains__)
+            clock.is_quiescent
+            and self._leader is not None
+            and not clock.has_live_quorum(self.log.membership)
         ):
             self._wake()  # check-quorum decides
 
     def peer_up(self, node_id: NodeId) -> None:
-        """A link to `node_id` is up: a leader asks what it has. Where nobody is known to lead and
-        enough have met to elect somebody, as after a start of all, there is nothing to wait for:
-        the pre-vote sees to it that nobody is deposed."""
-        leadership = self._leadership
-        if self._live is not None:
-            self._live |= {node_id}
+        """Note that a link to `node_id` is up: a leader asks what it has. Where nobody is known to
+        lead and enough have met to elect somebody, as after a start of all, there is nothing to
+        wait for: the pre-vote sees to it that nobody is deposed."""
+        clock = self._clock
+        if clock.live is not None:
+            clock.live |= {node_id}
             members = self.log.membership
             if (
-                self.leader_id is None
-                and self.role == FOLLOWER
+                self._standing.leader_id is None
+                and self._role is self._follower
                 and members.is_voter(node_id)
-                and members.has_quorum(self._live.__contains__)
-                and self._may_stand()
+                and clock.has_live_quorum(members)
+                and self._election.may_stand()
             ):
-                self._hurry()
-        if leadership is None or node_id not in leadership.peers:
-            return
-        leadership.on_unreachable(node_id)
-        if self.is_quiescent:
-            self._wake()
-        leadership.is_round_due = True
+                self._election.hurry()
+        if self._leader is not None:
+            self._leader.peer_up(node_id)
 
     def peer_down(self, node_id: NodeId) -> None:
-        """The link to `node_id` is gone. If it was our leader, another is wanted soon; members
-        notice at about the same time, hence the dice."""
-        if self._live is not None:
-            self.set_live(self._live - {node_id})
+        """Note that the link to `node_id` is gone. If it was our leader, another is wanted soon;
+        members notice at about the same time, hence the dice."""
+        clock, standing = self._clock, self._standing
+        if clock.live is not None:
+            self.set_live(clock.live - {node_id})
         self.unreachable(node_id)
-        if self.leader_id != node_id or self.is_leader:
+        if standing.leader_id != node_id or self._leader is not None:
             return
-        self.leader_id = None
-        self.is_quiescent = False
-        self._role_changed = True
-        self.heard_ms = self.now_ms - self._election_ms
-        self._arm_election()
-        self._hurry()
+        standing.leader_id = None
+        clock.is_quiescent = False
+        self._outbox.role_changed = True
+        clock.heard_ms = clock.now_ms - clock.election_ms
+        self._election.arm()
+        self._election.hurry()
 
-    def transfer_target(self, preferred: NodeId = "") -> NodeId:
-        """To whom leadership could go: `preferred` if it is fit for it; "" if nobody is."""
-        leadership = self._leadership
-        if leadership is None:
-            return ""
-        return leadership.best_target(preferred, self._is_live)
+    def _refuse_old_term(self, sender: NodeId, message: Message) -> None:
+        """Tell a leader or candidate of an old term that it is one; ignore the rest."""
+        held, term = self._outbox.held, self._standing.term
+        if type(message) is Vote:
+            held.append((sender, self._election.vote_reply(term, message.is_pre, False)))
+        elif type(message) in _OF_LEADERS:
+            held.append((sender, self._recovery.append_reply(term, False, 0)))
 
-    def _is_live(self, node_id: NodeId, peer: Peer) -> bool:
-        if self._live is not None:
-            return node_id in self._live
-        return peer.heard_ms >= self.now_ms - self._election_ms
+    def _is_of_before(self, sender: NodeId, term: Term) -> bool:
+        """True in memory of a leader here if `sender`, which leads in `term`, may do so of before
+        the group began anew: in our term, or without a vote here. (If it is us who lead of before,
+        nobody answers us, and we lead no more before long.)"""
+        return self._recovery.may_begin_anew and (
+            term == self._standing.term
+            or not any(members.is_voter(sender) for members in self.log.open_memberships())
+        )
 
-    def status(self) -> dict[str, Any]:
-        """Facts for people; `peers` only on a leader."""
-        leadership = self._leadership
-        peers = {}
-        if leadership is not None:
-            for node_id, peer in sorted(leadership.peers.items()):
-                peers[node_id] = {
-                    "state": STATE_NAMES[peer.state],
-                    "match": peer.match,
-                    "next": peer.next,
-                    "heard_ms_ago": max(self.now_ms - peer.heard_ms, 0),
-                    "is_uncertain": peer.is_uncertain,
-                    "needs_snapshot": peer.needs_snapshot,
-                }
-        return {
-            "role": ROLE_NAMES[self.role],
-            "term": self.term,
-            "vote": self.vote,
-            "leader_id": self.leader_id or "",
-            "commit": self.log.commit,
-            "applied": self.log.emitted,
-            "last_index": self.log.last_index,
-            "is_uncertain": self.is_uncertain,
-            "is_incomplete": self.is_incomplete,
-            "has_diverged": self._has_diverged,
-            "is_quiescent": self.is_quiescent,
-            "peers": peers,
-        }
+    def _on_vote(self, sender: NodeId, vote: Vote) -> None:
+        self._election.on_vote(sender, vote, is_follower=self._role is self._follower)
+
+    def _on_vote_reply(self, sender: NodeId, reply: VoteReply) -> None:
+        role = self._role
+        if type(role) is Candidate and role.on_vote_reply(sender, reply, self._standing.term):
+            self._count_votes(role)
+
+    def _on_timeout_now(self, sender: NodeId, message: TimeoutNow) -> None:
+        if self._leader is None:
+            self._campaign(is_transfer=True)
+
+    def _on_append_reply(self, sender: NodeId, reply: AppendReply) -> None:
+        if self._leader is not None:
+            self._leader.on_append_reply(sender, reply)
+
+    def _on_heartbeat_reply(self, sender: NodeId, reply: HeartbeatReply) -> None:
+        if self._leader is not None:
+            self._leader.on_heartbeat_reply(sender, reply)
+
+    def _on_read_query(self, sender: NodeId, query: ReadQuery) -> None:
+        if self._leader is not None:
+            self._leader.on_read_query(sender, query)
+        else:
+            answer = ReadAnswer(self._standing.term, query.context, 0)
+            self._outbox.send_now.append((sender, answer))
+
+    def _on_read_answer(self, sender: NodeId, answer: ReadAnswer) -> None:
+        self._outbox.read_states.append(ReadState(answer.context, answer.index))
+
+    # --- roles ----------------------------------------------------------------------------------
+
+    def _leading(self) -> Leader:
+        if self._leader is None:
+            raise NotLeader(self._standing.leader_id)
+        return self._leader
+
+    def _follow(self, leader: NodeId) -> None:
+        """Note a sign of life of `leader`, which leads this term."""
+        standing = self._standing
+        assert not standing.is_leader, f"{leader} and {self.node_id} both lead term {self.term}"
+        if self._role is not self._follower or standing.leader_id != leader:
+            self._become_follower(standing.term, leader)
+        self._election.hear_leader()
+
+    def _become_follower(self, term: Term, leader: NodeId | None) -> None:
+        standing, election = self._standing, self._election
+        assert term >= standing.term, (term, standing.term)
+        if term > standing.term:
+            standing.enter(term)
+            self._outbox.held.clear()  # promises of a term that is over
+            self._recovery.is_certified = False
+        self._clock.is_quiescent = False
+        self._end_leadership()
+        election.everybody, election.opening = frozenset(), b""
+        self._role = self._follower
+        standing.leader_id = leader
+        self._outbox.role_changed = True
+        election.arm()
+
+    def _step_down(self) -> None:
+        """Lead no more, in a term that nobody else leads."""
+        self._become_follower(self._standing.term, None)
+
+    def _end_leadership(self) -> None:
+        leader, self._leader = self._leader, None
+        self._standing.is_leader = False
+        if leader is not None:
+            leader.end()
+
+    def _campaign(self, *, is_transfer: bool = False) -> None:
+        """Stand for election: for the term at once if nobody else has a say, or the leader
+        asked for it; else ask first whether it could be won."""
+        election, standing, recovery, log = self._election, self._standing, self._recovery, self.log
+        if not election.may_stand():
+            if recovery.lacks_something:
+                election.seek_leader()
+            return
+        self._outbox.role_changed = True
+        standing.leader_id = None
+        if is_transfer or election.needs_nobody():
+            self._stand(known=frozenset(), is_transfer=is_transfer)
+            return
+        self._role = candidate = Candidate(Ballot(everybody=election.everybody), is_pre=True)
+        election.ask_for_votes(Vote(standing.term + 1, True, log.last_index, log.last_term))
+        # Promises nothing, and counts like everybody's if we have forgotten something.
+        candidate.ballot.record(self.node_id, is_granted=True, is_uncertain=recovery.is_uncertain)
+        self._count_votes(candidate)
+
+    def _stand(self, *, known: frozenset[NodeId], is_transfer: bool) -> None:
+        """Raise the term and ask for real votes, our own included. `known`: members whose
+        uncertainty was heard of before."""
+        election, standing, log = self._election, self._standing, self.log
+        standing.enter(standing.term + 1)
+        standing.vote_for(self.node_id)
+        self._role = candidate = Candidate(Ballot(known, election.everybody), is_pre=False)
+        election.arm()
+        if election.needs_nobody():
+            # Term, vote and no-op go into one write, and nothing leaves before it is durable.
+            self._become_leader(candidate.ballot)
+            return
+        # Requests wait for the disk as well: they claim a log and a term that must survive us,
+        # or a grant could be counted by a later incarnation that has less.
+        term = standing.term
+        election.ask_for_votes(Vote(term, False, log.last_index, log.last_term, is_transfer))
+        self._outbox.held.append((self.node_id, election.vote_reply(term, False, True)))
+
+    def _count_votes(self, candidate: Candidate) -> None:
+        members, ballot = self.log.membership, candidate.ballot
+        clock, election = self._clock, self._election
+        if ballot.is_won(members):
+            if candidate.is_pre:
+                self._stand(known=frozenset(ballot.uncertain), is_transfer=False)
+            else:
+                self._become_leader(ballot)
+        elif ballot.is_lost(members, clock.live):
+            self._become_follower(self._standing.term, None)
+            if clock.has_live_quorum(members):
+                # Votes were split, or another has the longer log: no leader is to be waited for.
+                election.tries += 1
+                if election.tries <= HURRIED_TRIES:
+                    election.hurry()
+
+    def _become_leader(self, ballot: Ballot) -> None:
+        standing, recovery, log = self._standing, self._recovery, self.log
+        standing.lead()
+        self._outbox.role_changed = True
+        replication = Replication(
+            node_id=self.node_id,
+            term=standing.term,
+            log=log,
+            outbox=self._outbox.send_now,
+            now_ms=self._clock.now_ms,
+            commit_delay_ms=self.commit_delay_ms,
+        )
+        self._role = self._leader = leader = Leader(
+            standing,
+            self._clock,
+            log,
+            self._outbox,
+            replication,
+            step_down=self._step_down,
+            members_changed=self._follow_membership,
+        )
+        leader.is_elected_by_all = bool(ballot.everybody)
+        is_unanimous = bool(ballot.uncertain) and ballot.is_unanimous(log.membership)
+        recovery.forgetful = ballot.uncertain | ({self.node_id} if recovery.is_uncertain else set())
+        if ballot.has_quorum(log.membership):
+            recovery.forgetful = set()
+        if recovery.is_uncertain:
+            # All voters, or a majority that remembers, granted this term after we forgot: nobody
+            # else can be elected in it, and nobody has an entry that we lack.
+            recovery.is_uncertain = False
+            self._note_sole()
+            standing.has_changed = True
+        opening, self._election.opening = self._election.opening, b""
+        self._election.everybody = frozenset()
+        leader.begin(
+            uncertain=ballot.uncertain,
+            at_once=ballot.uncertain & ballot.known if is_unanimous else set(),
+            opening=opening,
+        )
+
+    def _readmit(self, index: Index) -> None:
+        """Count again: the leader has vouched for this member, and that is durable."""
+        recovery, standing = self._recovery, self._standing
+        recovery.is_uncertain = recovery.is_certified = False
+        recovery.certified_index = index
+        self._note_sole()
+        self._outbox.role_changed = True  # it counts from now on: whoever runs it wants to know
+        self._election.arm()
+        if standing.leader_id is not None:
+            reply = recovery.append_reply(standing.term, True, index)
+            self._outbox.held.append((standing.leader_id, reply))
+
+    # --- members --------------------------------------------------------------------------------
+
+    def _note_sole(self) -> None:
+        """Treat the log as a lone member's only if this one knows that it is: a bootstrap member
+        that forgot, or whose snapshot is lost, may have been given company, or left."""
+        self.log.is_sole = self._standing.is_sole and not (
+            self._recovery.is_uncertain or self._recovery.is_incomplete
+        )
+
+    def _follow_membership(self) -> None:
+        """Take the membership in force into account, here and in the leadership."""
+        log, recovery, leader = self.log, self._recovery, self._leader
+        members = log.membership
+        recovery.may_have_voted |= any(held.is_voter(self.node_id) for _, held in log.memberships)
+        self._standing.is_sole = members.voters == (self.node_id,) and not (
+            members.voters_out or members.learners
+        )
+        self._note_sole()
+        if leader is not None:
+            leader.follow_membership()
+        elif self._clock.deadline_ms == NEVER:
+            self._election.arm()  # a voter, perhaps only now
 
     # --- output ---------------------------------------------------------------------------------
 
@@ -425,79 +848,55 @@ class RaftCore(Member):
         """Return what follows from the inputs since the last call; None if nothing does."""
         if not self.has_ready:
             return None
-        log = self.log
-        leadership = self._leadership
+        log, clock, outbox, leader = self.log, self._clock, self._outbox, self._leader
         ready = Ready()
-        if leadership is not None and not self._is_sole:
-            leadership.send_appends(self.now_ms)
-            if leadership.is_round_due:
-                leadership.send_heartbeats()
-            if self.now_ms < leadership.commit_at_ms < self.deadline_ms:
-                self.deadline_ms = leadership.commit_at_ms
-        if log.emitted < self._emit_to:
+        if leader is not None and not self._standing.is_sole:
+            replication = leader.replication
+            replication.send_appends(clock.now_ms)
+            if replication.is_round_due:
+                replication.send_heartbeats()
+            if clock.now_ms < replication.commit_at_ms < clock.deadline_ms:
+                clock.deadline_ms = replication.commit_at_ms
+        if log.emitted < log.emit_to:
             self._emit(ready, max_entries, max_bytes)
-        if log.written < log.last_index or self._hard_state_changed or log.truncated_from:
+        if log.written < log.last_index or self._standing.has_changed or log.truncated_from:
             self._write(ready)
-        elif self._held:
-            if self._writes:
-                self._writes[-1].held.extend(self._held)
-            else:
-                self._outbox.extend(self._held)  # all they rest on is durable already
-            self._held = []
-        if self._outbox:
-            ready.send_now = self._outbox[:]
-            self._outbox.clear()  # the same list: the leadership writes into it as well
-        if self._read_states:
-            ready.read_states, self._read_states = self._read_states, []
-        if self._role_changed:
-            ready.role_changed = True
-            self._role_changed = False
-        if self._has_news:
-            ready.dropped, self._dropped = self._dropped, []
-            ready.alerts, self._alerts = self._alerts, []
-            ready.snapshot_wanted, self._snapshot_wanted = self._snapshot_wanted, None
-            self._has_news = False
-        ready.is_leader_ready = self.is_leader_ready
+        elif outbox.held:
+            outbox.release_held()
+        outbox.take_into(ready)
+        ready.is_leader_ready = leader is not None and leader.is_ready
         return ready
 
     def _write(self, ready: Ready) -> None:
-        log = self.log
+        log, standing, recovery = self.log, self._standing, self._recovery
         ready.truncate_from = log.truncated_from
         log.truncated_from = 0
         if log.written < log.last_index:
             ready.entries = log.unwritten()
             log.written = log.last_index
-            if not self._is_sole and log.commit - self._hinted >= COMMIT_HINT_EVERY:
-                self._hard_state_changed = True
-        if self._hard_state_changed:
-            ready.hard_state = HardState(
-                self.term, self.vote, log.commit, self.is_uncertain and not self._is_certified
-            )
-            self._hinted = log.commit
-            self._hard_state_changed = False
-        self._token += 1
-        ready.token = self._token
-        self._writes.append(Write(self._token, log.written, self._held))
-        self._held = []
+            if not standing.is_sole and log.commit - standing.hinted >= COMMIT_HINT_EVERY:
+                standing.has_changed = True
+        if standing.has_changed:
+            is_uncertain = recovery.is_uncertain and not recovery.is_certified
+            ready.hard_state = HardState(standing.term, standing.vote, log.commit, is_uncertain)
+            standing.hinted = log.commit
+            standing.has_changed = False
+        ready.token = self._outbox.begin_write(log.written)
 
     def _emit(self, ready: Ready, max_entries: int, max_bytes: int) -> None:
-        log = self.log
-        last = self._emit_to
+        log, leader = self.log, self._leader
+        last = log.emit_to
         assert log.emitted < last <= log.stable, (log.emitted, last, log.stable)
         entries = log.slice(
             log.emitted + 1, last=last, max_entries=max_entries, max_bytes=max_bytes
         )
         log.emitted = entries[-1].index
         ready.more = log.emitted < last
-        leadership = self._leadership
-        if leadership is not None:
+        if leader is not None:
             size = 0
             for entry in entries:
                 size += len(entry.data)
-            # Entries of earlier leaders were never added; they can only make this too small.
-            self._uncommitted_bytes = max(self._uncommitted_bytes - size, 0)
-            if log.emitted >= leadership.term_start:
-                self.is_leader_ready = True
+            leader.note_emitted(size)
         log.forget_emitted()
         ready.committed = entries
         for position, entry in enumerate(entries):
@@ -505,30 +904,22 @@ class RaftCore(Member):
             if entry.data and entry.data[0] == 0xC1:
                 entries[position] = Entry(entry.term, entry.index, b"", chain=entry.chain)
 
-    # --- helpers --------------------------------------------------------------------------------
 
-    def _assert_takes_proposals(self) -> None:
-        leadership = self._leadership
-        if leadership is None:
-            return
-        if self.is_quiescent:
-            self._wake()
-            # The entry itself wakes the others, and their acks are signs of life.
-            leadership.is_round_due = False
-            leadership.quiet_index += 1
-        if leadership.transfer_to:
-            target = leadership.transfer_to
-            raise ProposalRejected(f"leadership is being handed to {target}")
+_FROM_LEADER: dict[type, Callable[[Follower, NodeId, Any], None]] = {
+    Append: Follower.on_append,
+    Heartbeat: Follower.on_heartbeat,
+    SnapshotOffer: Follower.on_snapshot_offer,
+    Quiesce: Follower.on_quiesce,
+    Certify: Follower.on_certify,
+}
+_OF_LEADERS = frozenset(_FROM_LEADER)  # only a leader says these
 
-    def _may_rest(self, leadership: Leadership, live: frozenset[NodeId]) -> bool:
-        """True when nothing was appended since the last heartbeat, and nothing is under way."""
-        last = self.log.last_index
-        is_quiet = last == leadership.quiet_index
-        leadership.quiet_index = last
-        return is_quiet and leadership.is_settled(live)
-
-    def _has_sends_due(self) -> bool:
-        leadership = self._leadership
-        return leadership is not None and (
-            leadership.is_round_due or leadership.has_appends_due(self.now_ms)
-        )
+_HANDLERS: dict[type, Callable[[RaftCore, NodeId, Any], None]] = {
+    Vote: RaftCore._on_vote,
+    VoteReply: RaftCore._on_vote_reply,
+    TimeoutNow: RaftCore._on_timeout_now,
+    AppendReply: RaftCore._on_append_reply,
+    HeartbeatReply: RaftCore._on_heartbeat_reply,
+    ReadQuery: RaftCore._on_read_query,
+    ReadAnswer: RaftCore._on_read_answer,
+}

@@ -20,6 +20,7 @@ A log knows the positions of its own entries; those that its snapshots cover are
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -37,10 +38,62 @@ class LogPosition(NamedTuple):
 
 
 class Common(NamedTuple):
-    """How far two logs are known to have the same entries."""
+    """The part of two logs that is known to have the same entries."""
 
     index: Index  # type: ignore[assignment]  # the last entry that both have
     is_exact: bool  # False: some entries after it may be common as well
+
+
+class History:
+    """Terms and positions of one log's entries, as far back as they are known.
+
+    Of the entries that the log still has (after its base) the term of each is known, by runs: run i
+    begins at `run_starts[i]` and goes up to the next one.
+    """
+
+    __slots__ = ("_positions", "next_index", "run_starts", "run_terms")
+
+    def __init__(self, past: Iterable[LogPosition], base: LogPosition) -> None:
+        """Begin with what a snapshot says of the entries up to the log's base."""
+        self._positions: list[LogPosition] = bounded(past, last=base.index)
+        if base.index and (not self._positions or self._positions[-1].term < base.term):
+            self._positions.append(base)
+        self.next_index: Index = next_index(self._positions, base.index)
+        self.run_starts: list[Index] = []
+        self.run_terms: list[Term] = []
+
+    def up_to(self, last: Index) -> list[LogPosition]:
+        """Return the positions up to `last`."""
+        return bounded(self._positions, last=last)
+
+    def note(self, position: LogPosition) -> None:
+        """Take the next entry that begins a run of one term, or has index `next_index`."""
+        index, term, _ = position
+        if not self.run_terms or term != self.run_terms[-1]:
+            self.run_starts.append(index)
+            self.run_terms.append(term)
+        positions = self._positions
+        if index == self.next_index or not positions or term != positions[-1].term:
+            positions.append(position)
+            self.next_index = next_index(positions, index)
+            if len(positions) > POSITIONS_MAX:
+                del positions[0]
+
+    def truncate(self, last: Index) -> None:
+        """Forget all after `last`."""
+        while self.run_starts and self.run_starts[-1] > last:
+            self.run_starts.pop()
+            self.run_terms.pop()
+        self._positions = bounded(self._positions, last=last)
+        self.next_index = next_index(self._positions, last)
+
+    def forget_runs(self, base: Index, *, last: Index) -> None:
+        """Forget the runs that end at or before the new base of a log that ends at `last`."""
+        keep = max(bisect_right(self.run_starts, base + 1) - 1, 0)
+        if base == last:
+            keep = len(self.run_starts)
+        del self.run_starts[:keep]
+        del self.run_terms[:keep]
 
 
 def bounded(positions: Iterable[LogPosition], *, last: Index) -> list[LogPosition]:

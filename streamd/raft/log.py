@@ -1,4 +1,4 @@
-"""The log of one group as its core sees it: a tail in memory, the rest through `LogReader`.
+"""Log of one group, as its core sees it: a tail in memory, the rest through `LogReader`.
 
 Holds entries that storage has not reported yet, those not yet emitted as committed, and (for a
 group with peers) a trailing window for slow followers. Of every other entry it knows the term,
@@ -27,7 +27,7 @@ from streamd.limits import (
     RAFT_WINDOWS_BYTES,
 )
 from streamd.memory_share import MemoryShare
-from streamd.raft.history import POSITIONS_MAX, LogPosition, bounded, next_index
+from streamd.raft.history import History, LogPosition
 from streamd.raft.membership import Membership, decode, is_membership
 from streamd.types import Entry, Index, LogState, NodeId, Term
 
@@ -48,23 +48,19 @@ def next_chain(previous: int, term: Term, index: Index, data: bytes) -> int:
 
 
 class RaftLog:
-    """See the module. `commit` and the cursors are moved by the core, never here alone."""
+    """Entries of one log, as the module says. The core moves `commit` and the cursors."""
 
     __slots__ = (
         "_first",
         "_first_prev",
+        "_history",
         "_memory_bytes",
-        "_next_position",
         "_noted_bytes",
-        "_positions",
         "_reader",
-        "_run_starts",
-        "_run_terms",
         "_windows",
-        "base_chain",
-        "base_index",
-        "base_term",
+        "base",
         "commit",
+        "emit_to",
         "emitted",
         "entries",
         "is_in_memory",
@@ -73,9 +69,7 @@ class RaftLog:
         "last_index",
         "last_term",
         "memberships",
-        "snapshot_chain",
-        "snapshot_index",
-        "snapshot_term",
+        "snapshot",
         "stable",
         "truncated_from",
         "written",
@@ -104,9 +98,7 @@ class RaftLog:
                 f"the log starts at index {state.first_index}, the snapshot ends at {applied}"
             )
         # The entry before the first that can be had; peers that need it need a snapshot.
-        self.base_index: Index = base
-        self.base_term: Term = state.prev_term
-        self.base_chain = state.prev_chain
+        self.base = LogPosition(base, state.prev_term, state.prev_chain)
         self.last_index: Index = base
         self.last_term: Term = state.prev_term
         self.last_chain = state.prev_chain
@@ -115,48 +107,58 @@ class RaftLog:
         self._first: Index = base + 1
         self._first_prev = (state.prev_term, state.prev_chain)
         self._memory_bytes = 0
-        # As far back as the snapshot says them; see `history`.
-        self._positions: list[LogPosition] = bounded(history, last=base)
-        self._next_position: Index = 0  # of this entry as well; 0: none, if the term goes on
-        if base and (not self._positions or self._positions[-1].term < self.base_term):
-            self._positions.append(LogPosition(base, self.base_term, self.base_chain))
-        self._next_position = next_index(self._positions, base)
-        # Runs of one term: run i holds _run_starts[i] and what follows, up to the next run.
-        self._run_starts: list[Index] = []
-        self._run_terms: list[Term] = []
+        self._history = History(history, self.base)
         # Memberships by the index that brought each; the first is the snapshot's.
         self.memberships: list[tuple[Index, Membership]] = [(applied, membership)]
         self.is_sole = False
         self.is_in_memory = False  # what is dropped before a snapshot has it can't be read back
         self.truncated_from: Index = 0  # lowest index voided since the last write; 0: none
-        self.snapshot_index: Index = applied
-        self.snapshot_term, self.snapshot_chain = state.prev_term, state.prev_chain
+        self.snapshot = LogPosition(applied, state.prev_term, state.prev_chain)
         self._load(state.last_index, applied)
         if base < applied:
             self._raise_base()  # the reader has it still, and may be told any time to let go of it
         self.written = self.stable = self.last_index
         self.emitted: Index = applied
+        self.emit_to: Index = applied  # up to here entries may be emitted: committed and stable
         self.commit: Index = max(applied, min(state.hard_state.commit, self.last_index))
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    @property
+    def base_index(self) -> Index:
+        return self.base.index
+
+    @property
+    def base_term(self) -> Term:
+        return self.base.term
+
+    @property
+    def base_chain(self) -> int:
+        return self.base.chain
+
+    @property
+    def snapshot_index(self) -> Index:
+        return self.snapshot.index
 
     # --- questions ------------------------------------------------------------------------------
 
     def term_at(self, index: Index) -> Term:
         """The term of the entry at `index`, base_index <= index <= last_index. Never reads."""
-        assert self.base_index <= index <= self.last_index, (
+        assert self.base.index <= index <= self.last_index, (
             index,
-            self.base_index,
+            self.base.index,
             self.last_index,
         )
-        if index == self.base_index:
-            return self.base_term
-        return self._run_terms[bisect_right(self._run_starts, index) - 1]
+        if index == self.base.index:
+            return self.base.term
+        return self._history.run_terms[bisect_right(self._history.run_starts, index) - 1]
 
     def entry_id(self, index: Index) -> tuple[Term, int]:
         """(term, chain) of the entry at `index`, base_index <= index <= last_index."""
         if index == self.last_index:
             return self.last_term, self.last_chain
-        if index == self.base_index:
-            return self.base_term, self.base_chain
+        if index == self.base.index:
+            return self.base.term, self.base.chain
         first = self._first
         if index >= first:
             entry = self.entries[index - first]
@@ -169,15 +171,15 @@ class RaftLog:
     def last_with_term_up_to(self, index: Index, term: Term) -> Index:
         """The highest index <= `index` whose term is <= `term`; base_index if there is none."""
         index = min(index, self.last_index)
-        while index > self.base_index and self.term_at(index) > term:
-            run = bisect_right(self._run_starts, index) - 1
-            index = self._run_starts[run] - 1
-        return max(index, self.base_index)
+        while index > self.base.index and self.term_at(index) > term:
+            run = bisect_right(self._history.run_starts, index) - 1
+            index = self._history.run_starts[run] - 1
+        return max(index, self.base.index)
 
     def history(self, last: Index) -> list[LogPosition]:
-        """Positions of this log up to `last`, as far back as they are known: snapshots say those
-        of what they cover."""
-        return bounded(self._positions, last=last)
+        """Return positions of this log up to `last`, as far back as they are known: snapshots say
+        those of what they cover."""
+        return self._history.up_to(last)
 
     def slice(self, lo: Index, *, last: Index, max_entries: int, max_bytes: int) -> list[Entry]:
         """Entries from `lo` to `last` inclusive, bounded; at least one if there is one."""
@@ -213,7 +215,7 @@ class RaftLog:
         return self.memberships[-1][0]
 
     def membership_at(self, index: Index) -> Membership:
-        """What was in force at `index`; a snapshot at `index` must hold this."""
+        """Return the membership in force at `index`; a snapshot at `index` must hold it."""
         found = self.memberships[0][1]
         for since, membership in self.memberships:
             if since > index:
@@ -239,12 +241,13 @@ class RaftLog:
     def append(self, entry: Entry) -> None:
         """Add the next entry, whose term, index and chain are set."""
         assert entry.index == self.last_index + 1, (entry.index, self.last_index)
+        history = self._history
         if (
-            entry.index == self._next_position
+            entry.index == history.next_index
             or entry.term != self.last_term
-            or not self._run_terms
+            or not history.run_terms
         ):
-            self._note_position(LogPosition(entry.index, entry.term, entry.chain))
+            history.note(LogPosition(entry.index, entry.term, entry.chain))
         self.entries.append(entry)
         self._memory_bytes += len(entry.data)
         self.last_index = entry.index
@@ -268,11 +271,7 @@ class RaftLog:
             self._first_prev = (term, chain)
         self._memory_bytes -= sum(len(entry.data) for entry in voided)
         self.last_index, self.last_term, self.last_chain = from_index - 1, term, chain
-        while self._run_starts and self._run_starts[-1] >= from_index:
-            self._run_starts.pop()
-            self._run_terms.pop()
-        self._positions = bounded(self._positions, last=self.last_index)
-        self._next_position = next_index(self._positions, self.last_index)
+        self._history.truncate(self.last_index)
         while len(self.memberships) > 1 and self.memberships[-1][0] >= from_index:
             self.memberships.pop()
         if from_index <= self.written:
@@ -284,7 +283,7 @@ class RaftLog:
         return voided
 
     def open_entries(self) -> list[Entry]:
-        """What is not emitted: it may be committed or not."""
+        """Return the entries that are not emitted: they may be committed or not."""
         return self.entries[max(0, self.emitted + 1 - self._first) :]
 
     def forget_emitted(self) -> None:
@@ -294,7 +293,7 @@ class RaftLog:
     def forget(self, index: Index) -> None:
         """Drop from memory what is not after `index` nor in the trailing window."""
         if self.is_in_memory and not self.is_sole:
-            index = min(index, self.snapshot_index)
+            index = min(index, self.snapshot.index)
         count = index + 1 - self._first
         if count <= 0:
             return
@@ -330,7 +329,7 @@ class RaftLog:
     def give_up(self) -> int:
         """Keep in memory only what is not emitted, and what is nowhere else, which is not counted:
         0."""
-        last = min(self.emitted, self.snapshot_index) if self.is_in_memory else self.emitted
+        last = min(self.emitted, self.snapshot.index) if self.is_in_memory else self.emitted
         self._drop_first(last + 1 - self._first)
         self.let_go()
         return 0
@@ -343,13 +342,13 @@ class RaftLog:
     def compact(self, index: Index, term: Term, chain: int) -> None:
         """The snapshot covers all up to `index`: the reader may no longer have it."""
         assert index <= self.emitted, (index, self.emitted)
-        if index <= self.snapshot_index:
+        if index <= self.snapshot.index:
             return
         if index >= self._first:  # below, it may be gone from the reader already
             assert self.entry_id(index) == (term, chain), (index, term, chain)
         later = [brought for brought in self.memberships if brought[0] > index]
         self.memberships = [(index, self.membership_at(index)), *later]
-        self.snapshot_index, self.snapshot_term, self.snapshot_chain = index, term, chain
+        self.snapshot = LogPosition(index, term, chain)
         if self._first == index + 1:
             self._first_prev = (term, chain)
         if self.is_sole:
@@ -357,15 +356,14 @@ class RaftLog:
         self._raise_base()  # memory still serves peers that are a little behind
 
     def lose_stored(self) -> bool:
-        """What only the reader has can't be read: from here on it is as if it were compacted.
+        """Treat entries that only the reader has, and can't read, as if they were compacted.
 
         False: some of that is not emitted yet, and this member can't do without it.
         """
         if self._first - 1 > self.emitted:
             return False
-        self.base_index = self._first - 1
-        self.base_term, self.base_chain = self._first_prev
-        self._forget_runs()
+        self.base = LogPosition(self._first - 1, *self._first_prev)
+        self._history.forget_runs(self.base.index, last=self.last_index)
         return True
 
     # --- helpers --------------------------------------------------------------------------------
@@ -387,7 +385,7 @@ class RaftLog:
         newest = dropped[-1]
         self._first_prev = (newest.term, newest.chain)
         self._first = newest.index + 1
-        if self.base_index < self.snapshot_index or self.is_in_memory:
+        if self.base.index < self.snapshot.index or self.is_in_memory:
             self._raise_base()  # what was compacted could be had from memory only
 
     def _read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
@@ -404,9 +402,10 @@ class RaftLog:
         """
         kept: list[Entry] | None = []
         kept_bytes = 0
-        kept_prev = (self.base_term, self.base_chain)
-        index = self.base_index
+        kept_prev = (self.base.term, self.base.chain)
+        index = self.base.index
         term, chain = kept_prev
+        past = self._history
         while index < last:
             for entry in self._read(index + 1, last + 1, RAFT_READ_BYTES):
                 index += 1
@@ -416,14 +415,15 @@ class RaftLog:
                         f"log entry {index}: term {entry.term} after {term}, chain "
                         f"{entry.chain:#010x}, expected {chain:#010x}"
                     )
-                if index == self._next_position or entry.term != term or not self._run_terms:
+                if index == past.next_index or entry.term != term or not past.run_terms:
                     term = entry.term
-                    self._note_position(LogPosition(index, term, chain))
+                    past.note(LogPosition(index, term, chain))
                 if is_membership(entry.data) and index > applied:
                     self.memberships.append((index, decode(entry.data)))
                 if index <= applied:
                     kept_prev = (term, chain)
-                    self.snapshot_term, self.snapshot_chain = term, chain
+                    if index == applied:
+                        self.snapshot = LogPosition(index, term, chain)
                 elif kept is not None:
                     kept.append(entry)
                     kept_bytes += len(entry.data)
@@ -438,33 +438,10 @@ class RaftLog:
             self._first = index + 1 - len(kept)
             self._first_prev = kept_prev
 
-    def _note_position(self, position: LogPosition) -> None:
-        """Remember an entry that begins a run of one term here, or has its place in the history."""
-        index, term, _ = position
-        if not self._run_terms or term != self._run_terms[-1]:
-            self._run_starts.append(index)
-            self._run_terms.append(term)
-        positions = self._positions
-        if index == self._next_position or not positions or term != positions[-1].term:
-            positions.append(position)
-            self._next_position = next_index(positions, index)
-            if len(positions) > POSITIONS_MAX:
-                del positions[0]
-
     def _raise_base(self) -> None:
         """Entries up to the snapshot are to be had only as far as memory reaches back."""
-        if self._first <= self.snapshot_index or self.is_in_memory:
-            self.base_index = self._first - 1
-            self.base_term, self.base_chain = self._first_prev
-        elif self.base_index < self.snapshot_index:  # else see `lose_stored`
-            self.base_index = self.snapshot_index
-            self.base_term, self.base_chain = self.snapshot_term, self.snapshot_chain
-        self._forget_runs()
-
-    def _forget_runs(self) -> None:
-        """Those that end at or before the base."""
-        keep = max(bisect_right(self._run_starts, self.base_index + 1) - 1, 0)
-        if self.base_index == self.last_index:
-            keep = len(self._run_starts)
-        del self._run_starts[:keep]
-        del self._run_terms[:keep]
+        if self._first <= self.snapshot.index or self.is_in_memory:
+            self.base = LogPosition(self._first - 1, *self._first_prev)
+        elif self.base.index < self.snapshot.index:  # else see `lose_stored`
+            self.base = self.snapshot
+        self._history.forget_runs(self.base.index, last=self.last_index)

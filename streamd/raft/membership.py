@@ -1,4 +1,4 @@
-"""Who belongs to a group, and what a majority of it is: simple, or joint while it changes.
+"""Membership of a group, and what a majority of it is: simple, or joint while it changes.
 
 A membership travels in the log as an entry whose data starts with a byte no command starts with.
 It counts from the moment it is appended, on every member, and is undone with its entry. A change
@@ -37,7 +37,7 @@ class Membership(NamedTuple):
         return node_id in self.voters or node_id in self.voters_out
 
     def members(self) -> tuple[NodeId, ...]:
-        """Everybody who receives the log, each once, sorted."""
+        """Return all nodes that receive the log, each once, sorted."""
         return tuple(sorted({*self.voters, *self.voters_out, *self.learners}))
 
     def has_quorum(self, holds: Callable[[NodeId], bool]) -> bool:

@@ -1,4 +1,4 @@
-"""What members of one group say to each other. Values only; bytes are `protocol/peer_frames.py`'s.
+"""Messages between the members of one group. Values only; bytes are `protocol/peer_frames.py`'s.
 
 Every message carries the term of its sender (a pre-vote: the term it would campaign in), so that
 whatever an old term produced is recognised and dropped by its receiver.
@@ -31,7 +31,7 @@ class VoteReply:
     term: Term
     is_pre: bool
     is_granted: bool
-    is_uncertain: bool = False  # see `doubt`: such a grant counts only if everybody grants
+    is_uncertain: bool = False  # see `recovering`: such a grant counts only if everybody grants
 
 
 @dataclass(slots=True)

@@ -1,17 +1,23 @@
-"""The leader's side: what to send each peer next, and what is thereby committed and confirmed."""
+"""Replication: what a leader knows of each other member, and what it therefore sends it.
+
+A peer is *probed* with one append at a time until a common entry is found, then *replicated* to
+with a window of unanswered appends, and sent to the *snapshot* when what it needs is compacted.
+A peer whose log has other content under the same term is *diverged*: it gets nothing more until
+it says that it has a snapshot instead, and nothing that it acked before counts. An *uncertain* one
+gets all, and counts for nothing.
+
+        probe ---ack of a common entry---> replicate      (any) ---says that it differs---> diverged
+          ^  <-----refusal, link broke-----  |                                                 |
+          |                                  | what it needs is compacted                      |
+          +-----link broke---- snapshot <----+          probe <---acks: a snapshot came--------+
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from streamd.errors import CorruptionError, is_passing
-from streamd.limits import (
-    RAFT_APPEND_BYTES,
-    RAFT_APPEND_ENTRIES,
-    RAFT_INFLIGHT_APPENDS,
-    RAFT_READS_MAX,
-)
+from streamd.limits import RAFT_APPEND_BYTES, RAFT_APPEND_ENTRIES, RAFT_INFLIGHT_APPENDS
 from streamd.raft.log import RaftLog
 from streamd.raft.messages import (
     Append,
@@ -20,43 +26,102 @@ from streamd.raft.messages import (
     Quiesce,
     ReadAnswer,
     SnapshotOffer,
-    TimeoutNow,
 )
-from streamd.raft.progress import DIVERGED, PROBE, REPLICATE, SNAPSHOT, Peer
-from streamd.raft.ready import Outgoing, ProposalRejected
+from streamd.raft.ready import Outgoing
 from streamd.types import Index, NodeId, Term
 
+PROBE = 0
+REPLICATE = 1
+SNAPSHOT = 2
+DIVERGED = 3
 
-class Leadership:
-    """One term of leading: peers, reads to confirm, a hand-over under way.
+STATE_NAMES = ("probe", "replicate", "snapshot", "diverged")
+
+
+class Progress:
+    """Progress of one other member, as the leader knows it.
+
+    `match`: known to hold, durable. `next`: first entry not yet sent. match < next always.
+    """
+
+    __slots__ = (
+        "certain_from",
+        "commit_sent",
+        "eager_until_ms",
+        "heard_ms",
+        "inflight",
+        "is_certain_at_once",
+        "is_commit_due",
+        "is_match_refused",
+        "is_paused",
+        "is_uncertain",
+        "match",
+        "needs_snapshot",
+        "next",
+        "offered_ms",
+        "probe_round",
+        "round_no",
+        "state",
+    )
+
+    def __init__(self, next_index: Index, now_ms: int) -> None:
+        self.state = PROBE
+        self.match: Index = 0
+        self.is_match_refused = False  # by the last answer, as if it did not hold it
+        self.next: Index = next_index
+        self.commit_sent: Index = 0
+        self.is_commit_due = False  # it waits for what the commit index tells
+        self.eager_until_ms = 0  # until then it hears of every commit at once
+        self.inflight: deque[Index] = deque()  # last index of each unanswered append
+        self.is_paused = False  # a probe is under way
+        self.probe_round = 0  # heartbeat round before the probe; a later answer proves it lost
+        self.heard_ms = now_ms
+        self.round_no = 0  # last heartbeat round it answered
+        self.offered_ms = 0
+        self.needs_snapshot = False  # its log is whole, its state is not
+        self.is_uncertain = False
+        self.certain_from: Index = 0  # it may count again once it holds this entry
+        self.is_certain_at_once = False  # ... even before that entry is committed without it
+
+    def probe(self) -> None:
+        """Doubt what was sent: start again after the last entry known to be there."""
+        self.state = PROBE
+        self.next = self.match + 1
+        self.commit_sent = 0
+        self.inflight.clear()
+        self.is_paused = self.is_match_refused = False
+
+    def replicate(self) -> None:
+        """A common entry is known: stream what follows it."""
+        self.state = REPLICATE
+        self.next = self.match + 1
+        self.inflight.clear()
+        self.is_paused = self.is_match_refused = False
+
+    def __repr__(self) -> str:
+        return f"{STATE_NAMES[self.state]} match={self.match} next={self.next}"
+
+
+class Replication:
+    """Appends, heartbeats and snapshot offers of one term of leading, and what peers hold.
 
     Created when an election is won and thrown away when the term is over, so nothing of an old
     term can leak into a new one.
     """
 
     __slots__ = (
-        "_confirmed_round",
-        "_early_reads",
         "_outbox",
-        "_reads",
-        "_round_no",
         "commit_at_ms",
         "commit_delay_ms",
-        "commit_seen",
         "eager_to",
         "has_doubts",
-        "heartbeat_at_ms",
         "is_round_due",
         "log",
         "node_id",
         "peers",
-        "quiet_index",
-        "quorum_at_ms",
+        "round_no",
         "term",
         "term_start",
-        "transfer_by_ms",
-        "transfer_sent",
-        "transfer_to",
     )
 
     def __init__(
@@ -72,39 +137,28 @@ class Leadership:
         self.node_id = node_id
         self.commit_delay_ms = commit_delay_ms
         self.commit_at_ms = 0  # until then a mere commit index waits for entries to ride with
-        self.commit_seen: Index = 0  # an election timeout ago or longer
         self.eager_to: Index = 0  # a commit up to here waits for nothing
         self.log = log
         self._outbox = outbox
         self.term = term
         self.term_start: Index = log.last_index + 1  # the no-op; nothing below commits by count
-        self.peers: dict[NodeId, Peer] = {}
-        self._reads: deque[tuple[int, Index, NodeId, int]] = deque()  # round, index, who, context
-        self._early_reads: list[tuple[NodeId, int]] = []  # asked before the no-op was committed
-        self._round_no = 0
-        self._confirmed_round = 0
+        self.peers: dict[NodeId, Progress] = {}
+        self.round_no = 0
         self.is_round_due = False
         self.has_doubts = False  # some peer is uncertain
-        # Where the log ended a heartbeat ago; from here on with what begins the term, or wakes it.
-        self.quiet_index: Index = self.term_start
-        self.heartbeat_at_ms = now_ms
-        self.quorum_at_ms = now_ms
-        self.transfer_to: NodeId = ""
-        self.transfer_by_ms = 0
-        self.transfer_sent = False
         self.follow_membership(now_ms)
 
     # --- members --------------------------------------------------------------------------------
 
     def follow_membership(self, now_ms: int) -> None:
-        """Have exactly one `Peer` for each other member of the membership in force."""
+        """Keep exactly one `Progress` for each other member of the membership in force."""
         members = self.log.membership.members()
         for node_id in list(self.peers):
             if node_id not in members:
                 del self.peers[node_id]
         for node_id in members:
             if node_id != self.node_id and node_id not in self.peers:
-                self.peers[node_id] = Peer(self.log.last_index + 1, now_ms)
+                self.peers[node_id] = Progress(self.log.last_index + 1, now_ms)
 
     def expect_signs_from(self, now_ms: int) -> None:
         """Count every peer's silence from now on, not from before."""
@@ -133,6 +187,10 @@ class Leadership:
 
     # --- appends --------------------------------------------------------------------------------
 
+    def has_sends_due(self, now_ms: int) -> bool:
+        """Return True if a round of heartbeats, or an append, is to be sent."""
+        return self.is_round_due or self.has_appends_due(now_ms)
+
     def has_appends_due(self, now_ms: int) -> bool:
         """True if `send_appends` would send something."""
         last = self.log.last_index
@@ -146,7 +204,7 @@ class Leadership:
                 return True
         return False
 
-    def _owes_commit(self, peer: Peer, now_ms: int) -> bool:
+    def _owes_commit(self, peer: Progress, now_ms: int) -> bool:
         """True if the peer is to hear of the commit index although there is no entry to send."""
         if peer.commit_sent >= min(self.log.commit, peer.next - 1):
             return False
@@ -172,7 +230,7 @@ class Leadership:
                 if not peer.is_paused:
                     self._send_append(node_id, peer, now_ms)
                     peer.is_paused = True
-                    peer.probe_round = self._round_no
+                    peer.probe_round = self.round_no
             elif peer.state == REPLICATE:
                 while len(peer.inflight) < RAFT_INFLIGHT_APPENDS:
                     if peer.next > self.log.last_index and not self._owes_commit(peer, now_ms):
@@ -181,7 +239,7 @@ class Leadership:
                         break
 
     def _send_append(
-        self, node_id: NodeId, peer: Peer, now_ms: int, *, is_empty: bool = False
+        self, node_id: NodeId, peer: Progress, now_ms: int, *, is_empty: bool = False
     ) -> bool:
         log = self.log
         previous = peer.next - 1
@@ -200,7 +258,7 @@ class Leadership:
             if is_passing(err):
                 # Not in this turn again: the answer to the next heartbeat ends the pause.
                 peer.probe()
-                peer.is_paused, peer.probe_round = True, self._round_no
+                peer.is_paused, peer.probe_round = True, self.round_no
                 return False
             if not log.lose_stored():
                 raise
@@ -217,19 +275,17 @@ class Leadership:
         peer.is_commit_due = False
         return True
 
-    def _offer_snapshot(self, node_id: NodeId, peer: Peer, now_ms: int) -> None:
+    def _offer_snapshot(self, node_id: NodeId, peer: Progress, now_ms: int) -> None:
         peer.state = SNAPSHOT
         peer.inflight.clear()
         self.offer_snapshot(node_id, peer, now_ms)
 
-    def offer_snapshot(self, node_id: NodeId, peer: Peer, now_ms: int) -> None:
+    def offer_snapshot(self, node_id: NodeId, peer: Progress, now_ms: int) -> None:
         """Say which snapshot there is; what the peer gets of the log stays as it is."""
         log = self.log
         peer.offered_ms = now_ms
-        index, term, chain = log.snapshot_index, log.snapshot_term, log.snapshot_chain
-        if index < log.base_index:
-            # In memory, and what came before was dropped: a snapshot is taken when it is asked for.
-            index, term, chain = log.base_index, log.base_term, log.base_chain
+        # In memory, and what came before was dropped: a snapshot is taken when it is asked for.
+        index, term, chain = log.base if log.snapshot.index < log.base.index else log.snapshot
         offer = SnapshotOffer(self.term, index, term, chain, log.membership_at(index))
         self._outbox.append((node_id, offer))
 
@@ -254,7 +310,7 @@ class Leadership:
             peer.is_paused = 0 < reply.index <= peer.match
         return False
 
-    def _on_accepted(self, node_id: NodeId, peer: Peer, index: Index) -> bool:
+    def _on_accepted(self, node_id: NodeId, peer: Progress, index: Index) -> bool:
         assert index <= self.log.last_index, (node_id, index, self.log.last_index)
         has_grown = index > peer.match
         if has_grown:
@@ -271,11 +327,9 @@ class Leadership:
         elif peer.state == DIVERGED:
             peer.match = index  # a snapshot has replaced its log, with all that it acked beyond
             peer.probe()
-        if node_id == self.transfer_to:
-            self.advance_transfer()
         return has_grown
 
-    def probe_own_term(self, peer: Peer) -> None:
+    def probe_own_term(self, peer: Progress) -> None:
         """Send a peer that holds more than there is the entries of this term from its first on. It
         may have acked or skipped all below as if that were its own, and may even have this term's
         entries of another leader: those differ from the second on. Once is enough until the next
@@ -299,11 +353,11 @@ class Leadership:
 
     def send_heartbeats(self) -> None:
         """Start a round: one heartbeat to every peer."""
-        self._round_no += 1
+        self.round_no += 1
         self.is_round_due = False
         commit = self.log.commit
         for node_id, peer in self.peers.items():
-            beat = Heartbeat(self.term, min(commit, peer.match), self._round_no)
+            beat = Heartbeat(self.term, min(commit, peer.match), self.round_no)
             self._outbox.append((node_id, beat))
 
     def on_heartbeat_reply(
@@ -323,63 +377,8 @@ class Leadership:
             self._offer_snapshot(node_id, peer, now_ms)
         if peer.needs_snapshot and now_ms - peer.offered_ms >= election_ms:
             self.offer_snapshot(node_id, peer, now_ms)
-        self._confirm_rounds()
 
-    def _confirm_rounds(self) -> None:
-        peers = self.peers
-        round_no = self.log.membership.quorum_index(
-            lambda node_id: (
-                self._round_no
-                if node_id == self.node_id
-                else peers[node_id].round_no
-                if node_id in peers and not peers[node_id].is_uncertain
-                else 0
-            )
-        )
-        self._confirmed_round = max(self._confirmed_round, round_no)
-
-    @property
-    def has_reads(self) -> bool:
-        """True if a read waits for a confirmation."""
-        return bool(self._reads or self._early_reads)
-
-    def add_read(self, requester: NodeId, context: int) -> None:
-        """Note the commit index a read must see; `confirmed_reads` gives it back once a round of
-        heartbeats that starts from now on has shown that no later leader can have been."""
-        if len(self._reads) + len(self._early_reads) >= RAFT_READS_MAX:
-            raise ProposalRejected("too many reads wait for the leader's confirmation")
-        if self.log.commit < self.term_start:
-            self._early_reads.append((requester, context))
-            return
-        self._reads.append((self._round_no + 1, self.log.commit, requester, context))
-        self.is_round_due = True
-
-    def confirmed_reads(self) -> list[tuple[NodeId, int, Index]]:
-        """Reads that may be answered: (requester, context, index), in the order they came."""
-        if self._early_reads and self.log.commit >= self.term_start:
-            early, self._early_reads = self._early_reads, []
-            for requester, context in early:
-                self.add_read(requester, context)
-        reads = self._reads
-        if not reads:
-            return []
-        members = self.log.membership
-        if members.voters == (self.node_id,) and not members.voters_out:
-            # Nobody else could lead: the majority that must agree is this member. Learners have no
-            # say, and may all be away.
-            self.is_round_due = False
-            self._confirmed_round = self._round_no + 1
-        confirmed = []
-        while reads and reads[0][0] <= self._confirmed_round:
-            _, index, requester, context = reads.popleft()
-            confirmed.append((requester, context, index))
-        return confirmed
-
-    def unconfirmed_reads(self) -> list[tuple[NodeId, int]]:
-        """The reads that this leadership, now over, leaves unanswered."""
-        return [*self._early_reads, *((who, context) for _, _, who, context in self._reads)]
-
-    def answer(self, requester: NodeId, context: int, index: Index) -> None:
+    def answer_read(self, requester: NodeId, context: int, index: Index) -> None:
         """Send a follower the answer to its read."""
         self._outbox.append((requester, ReadAnswer(self.term, context, index)))
         peer = self.peers.get(requester)
@@ -399,14 +398,14 @@ class Leadership:
         last = log.last_index
         if not (last == log.commit == log.emitted == log.stable) or log.membership.is_joint:
             return False
-        if self.transfer_to or self._reads or self._early_reads or self.is_round_due:
+        if self.is_round_due:
             return False
         for node_id, peer in self.peers.items():
             if node_id not in live:
                 continue
             if peer.state != REPLICATE or peer.match != last or peer.commit_sent != last:
                 return False
-            if peer.is_uncertain or peer.needs_snapshot or peer.round_no != self._round_no:
+            if peer.is_uncertain or peer.needs_snapshot or peer.round_no != self.round_no:
                 return False
         return log.membership.has_quorum(live.__contains__)
 
@@ -417,43 +416,3 @@ class Leadership:
             if node_id in live:
                 message = Quiesce(self.term, log.last_index, log.commit)
                 self._outbox.append((node_id, message))
-
-    # --- hand-over ------------------------------------------------------------------------------
-
-    def start_transfer(self, node_id: NodeId, *, by_ms: int) -> None:
-        """Take no more proposals, bring `node_id` up to date, then have it campaign."""
-        peer = self.peers.get(node_id)
-        if peer is None or not self.log.membership.is_voter(node_id):
-            raise ProposalRejected(f"{node_id} is no other voter of this group")
-        if peer.is_uncertain or peer.needs_snapshot or peer.state == DIVERGED:
-            raise ProposalRejected(f"{node_id} is not whole")
-        self.transfer_to = node_id
-        self.transfer_by_ms = by_ms
-        self.transfer_sent = False
-        self.advance_transfer()
-
-    def best_target(self, preferred: NodeId, is_live: Callable[[NodeId, Peer], bool]) -> NodeId:
-        """The live voter that would lead soonest: `preferred` if it can, else the longest log.
-
-        Not one that a joint phase is bringing in: once this leader is gone, it could not end it.
-        """
-        fit = [
-            (-peer.match, node_id)
-            for node_id, peer in self.peers.items()
-            if self.log.has_vote(node_id)
-            and peer.state in (PROBE, REPLICATE)
-            and not (peer.is_uncertain or peer.needs_snapshot)
-            and is_live(node_id, peer)
-        ]
-        if any(node_id == preferred for _, node_id in fit):
-            return preferred
-        return min(fit)[1] if fit else ""
-
-    def advance_transfer(self) -> None:
-        """Say "now" once the target holds everything."""
-        peer = self.peers.get(self.transfer_to)
-        if peer is None:
-            self.transfer_to = ""
-        elif peer.match == self.log.last_index and not self.transfer_sent:
-            self._outbox.append((self.transfer_to, TimeoutNow(self.term)))
-            self.transfer_sent = True

@@ -9,6 +9,7 @@ it does wrong is its docstring.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,15 +28,14 @@ from streamd.node.groups.raft_members import RaftMembers
 from streamd.node.groups.snapshot_writers import StreamSnapshots
 from streamd.node.integrity.discarded_entries import DiscardedEntries
 from streamd.raft import election, membership
-from streamd.raft.core import RaftCore
+from streamd.raft.core import MemberStart, RaftCore
 from streamd.raft.election import Ballot
+from streamd.raft.follower import Follower
 from streamd.raft.log import next_chain
-from streamd.raft.member import Member
 from streamd.raft.membership import Membership
 from streamd.raft.messages import Append, AppendReply, Quiesce
 from streamd.raft.ready import Ready
-from streamd.raft.replication import Leadership
-from streamd.raft.state import State
+from streamd.raft.replication import Replication
 from streamd.store.blocks.block import BlockFiles
 from streamd.store.wal.wal_recovery import _SegmentScan
 from streamd.store.wal.write_ahead_log import Wal
@@ -135,28 +135,29 @@ def vote_not_logged(replace: Replace) -> None:
 
 def follower_acks_early(replace: Replace) -> None:
     """A follower acknowledges entries before they are on its disk."""
-    on_append = Member._on_append
+    on_append = Follower.on_append
 
-    def eager(member: Member, sender: str, append: Append) -> None:
-        on_append(member, sender, append)
-        for row in [row for row in member._held if type(row[1]) is AppendReply]:
-            member._held.remove(row)
-            member._outbox.append(row)
+    def eager(follower: Follower, sender: str, append: Append) -> None:
+        on_append(follower, sender, append)
+        outbox = follower._outbox
+        for row in [row for row in outbox.held if type(row[1]) is AppendReply]:
+            outbox.held.remove(row)
+            outbox.send_now.append(row)
 
     _handle(replace, Append, eager)
 
 
 def leader_counts_itself_early(replace: Replace) -> None:
     """The leader counts its own copy of an entry before that is on its disk."""
-    match_of = Leadership._match_of
+    match_of = Replication._match_of
 
-    def eager(leadership: Leadership, node_id: str) -> int:
-        if node_id == leadership.node_id:
-            return leadership.log.last_index
-        index: int = match_of(leadership, node_id)
+    def eager(replication: Replication, node_id: str) -> int:
+        if node_id == replication.node_id:
+            return replication.log.last_index
+        index: int = match_of(replication, node_id)
         return index
 
-    replace(Leadership, "_match_of", eager)
+    replace(Replication, "_match_of", eager)
 
 
 def log_cut_at_damage(replace: Replace) -> None:
@@ -204,12 +205,12 @@ def one_vote_too_few(replace: Replace) -> None:
 
 def amnesiac_votes(replace: Replace) -> None:
     """A member that lost its disk takes itself for one that remembers all."""
-    init = State.__init__
+    init = RaftCore.__init__
 
-    def certain(member: State, **arguments: Any) -> None:
-        init(member, **arguments | {"is_uncertain": False})
+    def certain(core: RaftCore, start: MemberStart) -> None:
+        init(core, dataclasses.replace(start, is_uncertain=False))
 
-    replace(State, "__init__", certain)
+    replace(RaftCore, "__init__", certain)
 
 
 def dead_leader_not_noticed(replace: Replace) -> None:
@@ -231,23 +232,23 @@ def one_copy_too_few(replace: Replace) -> None:
 
 def old_terms_commit_by_count(replace: Replace) -> None:
     """A leader commits entries of earlier terms by counting copies (figure 8)."""
-    init = Leadership.__init__
+    init = Replication.__init__
 
-    def from_the_start(leadership: Leadership, **arguments: Any) -> None:
-        init(leadership, **arguments)
-        leadership.term_start = 0
+    def from_the_start(replication: Replication, **arguments: Any) -> None:
+        init(replication, **arguments)
+        replication.term_start = 0
 
-    replace(Leadership, "__init__", from_the_start)
+    replace(Replication, "__init__", from_the_start)
 
 
 def commits_what_it_has(replace: Replace) -> None:
     """A follower commits up to the leader's commit, also entries the append did not confirm."""
-    on_append = Member._on_append
+    on_append = Follower.on_append
 
-    def generous(member: Member, sender: str, append: Append) -> None:
-        on_append(member, sender, append)
-        if not member._has_diverged:
-            member._commit_to(min(append.commit, member.log.last_index))
+    def generous(follower: Follower, sender: str, append: Append) -> None:
+        on_append(follower, sender, append)
+        if not follower._recovery.has_diverged:
+            follower._commit_to(min(append.commit, follower._log.last_index))
 
     _handle(replace, Append, generous)
 
@@ -255,17 +256,17 @@ def commits_what_it_has(replace: Replace) -> None:
 def conflict_kept(replace: Replace) -> None:
     """A follower keeps its own entry where the leader has another."""
 
-    def stubborn(member: Member, sender: str, append: Append) -> bool:
-        log = member.log
+    def stubborn(follower: Follower, sender: str, append: Append) -> bool:
+        log = follower._log
         for entry in append.entries:
             if entry.index == log.last_index + 1:
                 chain = next_chain(log.last_chain, entry.term, entry.index, entry.data)
                 entry.chain = chain
                 log.append(entry)
-        member._follow_membership()
+        follower._members_changed()
         return True
 
-    replace(Member, "_append_foreign", stubborn)
+    replace(Follower, "_append_foreign", stubborn)
 
 
 def two_majorities(replace: Replace) -> None:
@@ -398,13 +399,13 @@ def ids_ignored(replace: Replace) -> None:
 
 def uncertain_acks_count(replace: Replace) -> None:
     """What an uncertain member acknowledges counts like everybody's."""
-    replace(Leadership, "_match_of", _match_of_anybody)
+    replace(Replication, "_match_of", _match_of_anybody)
 
 
-def _match_of_anybody(leadership: Leadership, node_id: str) -> int:
-    if node_id == leadership.node_id:
-        return leadership.log.stable
-    peer = leadership.peers.get(node_id)
+def _match_of_anybody(replication: Replication, node_id: str) -> int:
+    if node_id == replication.node_id:
+        return replication.log.stable
+    peer = replication.peers.get(node_id)
     return peer.match if peer is not None else 0
 
 
@@ -413,7 +414,7 @@ def certified_unseen(replace: Replace) -> None:
     write = RaftCore._write
 
     def certain(core: RaftCore, ready: Ready) -> None:
-        core.is_uncertain = False
+        core._recovery.is_uncertain = False
         write(core, ready)
 
     replace(RaftCore, "_write", certain)
@@ -422,10 +423,9 @@ def certified_unseen(replace: Replace) -> None:
 def quiet_without_a_look(replace: Replace) -> None:
     """A follower goes quiet without having what the leader has."""
 
-    def trusting(member: Member, sender: str, message: Quiesce) -> None:
-        member._follow(sender)
-        member.is_quiescent = True
-        member.deadline_ms = 0
+    def trusting(follower: Follower, sender: str, message: Quiesce) -> None:
+        follower._clock.is_quiescent = True
+        follower._clock.deadline_ms = 0
 
     _handle(replace, Quiesce, trusting)
 
@@ -464,11 +464,11 @@ def failed_writes_forgotten(replace: Replace) -> None:
 
 
 def _handle(replace: Replace, message: type, handler: Any) -> None:
-    from streamd.raft import member
+    from streamd.raft import core
 
-    handlers = dict(member._HANDLERS)
+    handlers = dict(core._FROM_LEADER)
     handlers[message] = handler
-    replace(member, "_HANDLERS", handlers)
+    replace(core, "_FROM_LEADER", handlers)
 
 
 # --- growth ---------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from streamd.node.groups.raft_members import log_from_snapshot
 from streamd.node.groups.snapshot_writers import StreamSnapshots
 from streamd.node.stream_groups.atomic_batches import BatchStager
 from streamd.node.stream_groups.stream_group import StreamGroup
-from streamd.raft.core import RaftCore
+from streamd.raft.core import MemberStart, RaftCore
 from streamd.store.blocks.block_codec import BlockCodec
 from streamd.store.blocks.stream_store import StreamStore
 from streamd.store.wal.write_ahead_log import Wal
@@ -166,11 +166,11 @@ class SimNode:
             def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
                 return wal.read(UID, lo, hi, max_bytes)
 
-        raft = RaftCore(
+        raft = RaftCore(MemberStart(
             group=UID, node_id="n1", voters=("n1",),
             log=log_from_snapshot(UID, wal.groups.get(UID), index=index, term=term, chain=chain),
             reader=Reader(), now_ms=clock.ms, seed=1, applied=index,
-        )  # fmt: skip
+        ))  # fmt: skip
         self.group = StreamGroup(
             uid=UID, raft=raft, machine=machine, blocks=self.store, snapshot_index=index,
             wires=wires, stager=BatchStager(), max_payload=1 << 20,

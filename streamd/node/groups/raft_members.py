@@ -2,7 +2,7 @@
 
 A member that may have forgotten a vote or an acked entry is *uncertain*; one whose log is whole but
 whose state below the log's start is gone is *incomplete* (what both may do: `raft/recovering.py`,
-and `_may_stand` in `raft/roles.py`). Alone, both are errors: there is nobody to ask.
+and `Election.may_stand` in `raft/election.py`). Alone, both are errors: there is nobody to ask.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamd.memory_share import MemoryShare
 from streamd.node.context import NodeContext
 from streamd.node.ports import Peers
 from streamd.node.recovery.quorum_loss_recovery import QuorumLossRecovery
-from streamd.raft.core import RaftCore
+from streamd.raft.core import MemberStart, RaftCore
 from streamd.raft.history import LogPosition
 from streamd.raft.membership import Membership
 from streamd.types import META_UID, Entry, HardState, Index, LogState, NodeId, Term, Uid
@@ -171,24 +171,26 @@ class RaftMembers:
         name = f"{context.name}/{start.uid}".encode()
         reader = None if start.is_memory else _WalReader(context, start.uid, self._on_damaged_log)
         core = RaftCore(
-            group=start.uid,
-            node_id=context.name,
-            voters=start.voters or (context.name,),
-            members=start.members,
-            log=log,
-            reader=reader or _NoReader(),
-            now_ms=context.env.clock.monotonic_ms(),
-            seed=self._seed ^ zlib.crc32(name),
-            applied=applied,
-            election_ms=limits.RAFT_ELECTION_MS,
-            heartbeat_ms=limits.RAFT_HEARTBEAT_MS,
-            is_uncertain=is_uncertain,
-            is_incomplete=is_incomplete,
-            may_begin_anew=start.is_memory,
-            named=start.named,
-            left_at=start.left_at,
-            windows=self._windows,
-            history=start.history if applied == start.index else (),  # else there is a gap
+            MemberStart(
+                group=start.uid,
+                node_id=context.name,
+                voters=start.voters or (context.name,),
+                members=start.members,
+                log=log,
+                reader=reader or _NoReader(),
+                now_ms=context.env.clock.monotonic_ms(),
+                seed=self._seed ^ zlib.crc32(name),
+                applied=applied,
+                election_ms=limits.RAFT_ELECTION_MS,
+                heartbeat_ms=limits.RAFT_HEARTBEAT_MS,
+                is_uncertain=is_uncertain,
+                is_incomplete=is_incomplete,
+                may_begin_anew=start.is_memory,
+                named=start.named,
+                left_at=start.left_at,
+                windows=self._windows,
+                history=start.history if applied == start.index else (),  # else there is a gap
+            )
         )
         if reader is not None:
             reader.is_begun = True

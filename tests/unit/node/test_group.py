@@ -9,7 +9,7 @@ from streamd import limits
 from streamd.node.groups import group as g
 from streamd.node.groups import inbox
 from streamd.node.groups.block_port import NoBlocks
-from streamd.raft.core import RaftCore
+from streamd.raft.core import MemberStart, RaftCore
 from streamd.raft.log import next_chain
 from streamd.raft.membership import simple
 from streamd.raft.messages import Append, Heartbeat, ReadAnswer, ReadQuery, SnapshotOffer
@@ -95,10 +95,10 @@ def test_who_lost_its_snapshot_takes_one_though_it_knows_of_no_other_member() ->
     """It began alone, and the snapshot that told of the others is lost: simulator seeds 7101290 and
     7001888."""
     disk = Cluster(["b"]).members["b"].disk
-    core = RaftCore(
+    core = RaftCore(MemberStart(
         group=7, node_id="b", voters="b", log=LogState(*disk.state()), reader=disk, now_ms=0,
         seed=1, is_incomplete=True,
-    )  # fmt: skip
+    ))  # fmt: skip
     group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
     group.turn(0, 0, [inbox.Step("a", Heartbeat(3, 0, 1))])
     offer = SnapshotOffer(3, 56, 2, 5, simple("abc"))

@@ -14,7 +14,7 @@ from streamd.node.cluster.reconfiguration_steps import (
     has_wrong_members,
     next_membership,
 )
-from streamd.raft.core import RaftCore
+from streamd.raft.core import MemberStart, RaftCore
 from streamd.raft.membership import Membership
 from streamd.raft.messages import Heartbeat
 from streamd.types import HardState, LogState
@@ -26,10 +26,10 @@ LATER_MS = limits.LEADERLESS_MS
 def member(voters: str, last_index: int, *, is_uncertain: bool = True) -> RaftCore:
     """The member "c" of a stream's group in memory, whose log is a snapshot at `last_index`."""
     log = LogState(HardState(1), last_index + 1, last_index, min(last_index, 1), 0)
-    return RaftCore(
+    return RaftCore(MemberStart(
         group=7, node_id="c", voters=voters, log=log, reader=Disk(), now_ms=0, seed=1,
         applied=last_index, is_uncertain=is_uncertain, may_begin_anew=True,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def placed(members: str, peers: str = "") -> StreamAsset:
@@ -83,10 +83,10 @@ def test_who_is_in_doubt_does_not_stand_without_those_who_are_named() -> None:
     """By its log c is the only voter; a and b may have become voters since: seed 68321."""
     for named, is_leader in (("abc", False), ("c", True)):
         log = LogState(HardState(1), 53, 52, 1, 0)
-        core = RaftCore(
+        core = RaftCore(MemberStart(
             group=7, node_id="c", voters="c", log=log, reader=Disk(), now_ms=0, seed=1,
             applied=52, is_uncertain=True, may_begin_anew=True, named=frozenset(named),
-        )  # fmt: skip
+        ))  # fmt: skip
         core.tick(10 * LATER_MS)
         assert (core.is_leader, core.term) == (is_leader, 1 + is_leader)
         assert has_wrong_members(core, placed("c", named), 10 * LATER_MS) is not is_leader

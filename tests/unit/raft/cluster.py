@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from streamd.raft import membership
-from streamd.raft.core import RaftCore
+from streamd.raft.core import MemberStart, RaftCore
 from streamd.raft.history import LogPosition
 from streamd.raft.membership import Membership
 from streamd.raft.messages import (
@@ -145,18 +145,20 @@ class Cluster:
         if disk.snapshot is not None:
             applied, _, _, members = disk.snapshot
         core = RaftCore(
-            group=7,
-            node_id=node_id,
-            voters=[],
-            members=members,
-            log=disk.state(),
-            reader=disk,
-            now_ms=self.now_ms,
-            seed=self.seed + sum(node_id.encode()),
-            applied=applied,
-            history=disk.history,
-            is_uncertain=disk.is_wiped and disk.hard_state == HardState(),
-            is_incomplete=is_damaged or applied < disk.first - 1,
+            MemberStart(
+                group=7,
+                node_id=node_id,
+                voters=[],
+                members=members,
+                log=disk.state(),
+                reader=disk,
+                now_ms=self.now_ms,
+                seed=self.seed + sum(node_id.encode()),
+                applied=applied,
+                history=disk.history,
+                is_uncertain=disk.is_wiped and disk.hard_state == HardState(),
+                is_incomplete=is_damaged or applied < disk.first - 1,
+            )
         )
         self.members[node_id] = Member(core, disk)
         self.tell_links()
@@ -200,7 +202,7 @@ class Cluster:
         for node_id, member in self.members.items():
             live = {n for n in self.members if n == node_id or (node_id, n) not in self.cuts}
             core = member.core
-            core.now_ms = self.now_ms
+            core._clock.now_ms = self.now_ms
             before, member.live = member.live, live
             core.set_live(frozenset(live))
             for gone in sorted(before - live):
@@ -272,7 +274,7 @@ class Cluster:
             return
         self.trace.append(f"{sender}->{receiver} {describe(message)}")
         core = self.members[receiver].core
-        core.now_ms = self.now_ms
+        core._clock.now_ms = self.now_ms
         core.step(sender, copied(message))
 
     def tick(self, by_ms: int) -> None:
@@ -293,7 +295,7 @@ class Cluster:
         for member in self.members.values():
             member.live.discard(node_id)
             if self.has_links:
-                member.core.now_ms = self.now_ms
+                member.core._clock.now_ms = self.now_ms
                 member.core.set_live(frozenset(member.live))
                 member.core.peer_down(node_id)
         return disk

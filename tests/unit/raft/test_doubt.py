@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streamd.raft import membership
-from streamd.raft.core import ProposalRejected, RaftCore
+from streamd.raft.core import MemberStart, ProposalRejected, RaftCore
 from streamd.raft.election import FOLLOWER, Ballot
 from streamd.raft.log import next_chain
 from streamd.raft.membership import Membership, simple
@@ -241,7 +241,7 @@ def test_whoever_certified_has_the_vote_of_that_term() -> None:
     c = cluster.boot("c", disk).core
     assert not c.is_uncertain
     cluster.now_ms += 5000
-    c.now_ms = cluster.now_ms
+    c._clock.now_ms = cluster.now_ms
     c.step("b", Vote(1, False, 99, 1))
     assert c.vote == "a"
 
@@ -273,14 +273,16 @@ def test_trusts_no_commit_that_it_cannot_check() -> None:
     disk = Disk()
     disk.entries[1] = entry
     core = RaftCore(
-        group=1,
-        node_id="c",
-        voters="abc",
-        log=LogState(HardState(3, "b", 1), 1, 1, 0, 0),
-        reader=disk,
-        now_ms=0,
-        seed=1,
-        is_uncertain=True,
+        MemberStart(
+            group=1,
+            node_id="c",
+            voters="abc",
+            log=LogState(HardState(3, "b", 1), 1, 1, 0, 0),
+            reader=disk,
+            now_ms=0,
+            seed=1,
+            is_uncertain=True,
+        )
     )
     assert core.commit == 0
     core.step("a", Heartbeat(3, 1, 1))
@@ -295,14 +297,16 @@ def test_a_lost_hard_state_is_no_corruption_for_who_admits_it() -> None:
     disk = Disk()
     disk.entries[1] = entry
     core = RaftCore(
-        group=1,
-        node_id="c",
-        voters="abc",
-        log=LogState(HardState(), 1, 1, 0, 0),
-        reader=disk,
-        now_ms=0,
-        seed=1,
-        is_uncertain=True,
+        MemberStart(
+            group=1,
+            node_id="c",
+            voters="abc",
+            log=LogState(HardState(), 1, 1, 0, 0),
+            reader=disk,
+            now_ms=0,
+            seed=1,
+            is_uncertain=True,
+        )
     )
     ready = core.take(64, 1 << 20)
     assert ready is not None
@@ -351,15 +355,17 @@ def test_a_snapshot_may_have_taken_in_the_certified_entry(
     """Entry 40 is below the installed snapshot at 50: if that is of the leader's term, it holds
     the leader's entry; if not, nothing shows that."""
     core = RaftCore(
-        group=1,
-        node_id="b",
-        voters=("a", "b", "c"),
-        log=LogState(HardState(3, "", 50, True), 51, 50, snapshot_term, 7),
-        reader=_NoEntries(),
-        now_ms=0,
-        seed=1,
-        applied=50,
-        is_uncertain=True,
+        MemberStart(
+            group=1,
+            node_id="b",
+            voters=("a", "b", "c"),
+            log=LogState(HardState(3, "", 50, True), 51, 50, snapshot_term, 7),
+            reader=_NoEntries(),
+            now_ms=0,
+            seed=1,
+            applied=50,
+            is_uncertain=True,
+        )
     )
     core.step("a", Certify(3, 40))
     while (ready := core.take(100, 1 << 20)) is not None:
@@ -371,10 +377,10 @@ def test_a_snapshot_may_have_taken_in_the_certified_entry(
 def b_in_memory(log: LogState, **facts: Any) -> RaftCore:
     """The member "b" of a stream's group in memory; `facts` replace what is usual."""
     given: dict[str, Any] = {"voters": "ab", "is_uncertain": True, "may_begin_anew": True} | facts
-    return RaftCore(
+    return RaftCore(MemberStart(
         group=7, node_id="b", log=log, reader=Disk(), now_ms=0, seed=1,
         applied=log.last_index, **given,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_one_vote_a_term_and_only_for_a_log_as_good_as_ours() -> None:
     cluster.core("a").propose(b"x")
     cluster.run()
     core = cluster.core("b")
-    core.now_ms += 5000
+    core._clock.now_ms += 5000
     core.step("c", Vote(2, False, 1, 1))  # shorter
     assert core.vote == ""
     core.step("c", Vote(2, False, 2, 1))
@@ -356,7 +356,7 @@ def test_broken_link_makes_the_leader_ask_again() -> None:
 def test_too_many_reads_are_refused_to_peers_without_harm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("streamd.raft.replication.RAFT_READS_MAX", 2)
+    monkeypatch.setattr("streamd.raft.read_index.RAFT_READS_MAX", 2)
     cluster = elected()
     for context in range(3):
         cluster.core("b").read_index(context)

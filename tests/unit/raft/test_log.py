@@ -7,6 +7,7 @@ import pytest
 from streamd.limits import RAFT_ENTRY_MEMORY_BYTES, RAFT_WINDOW_STEP_BYTES
 from streamd.memory_share import MemoryShare
 from streamd.raft import membership
+from streamd.raft.history import LogPosition
 from streamd.raft.log import RaftLog, next_chain
 from streamd.raft.membership import simple
 from streamd.types import Entry
@@ -297,7 +298,7 @@ def test_what_is_nowhere_else_stays_in_memory() -> None:
     """A group in memory has only its snapshot besides."""
     windows = MemoryShare(4 * RAFT_WINDOW_STEP_BYTES)
     first, disk = window(windows, entries=2, is_in_memory=True)
-    first.snapshot_index = 1
+    first.snapshot = LogPosition(1, *first.entry_id(1))
     grow(first, disk)
     assert windows.used == 3 * RAFT_WINDOW_STEP_BYTES
     window(windows, entries=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.raft.core import RaftCore
+from streamd.raft.core import MemberStart, RaftCore
 from streamd.raft.log import next_chain
 from streamd.raft.membership import simple
 from streamd.raft.messages import Append, SnapshotOffer, Vote
@@ -27,15 +27,17 @@ def test_an_incomplete_member_starts_at_its_log_whatever_is_missing_below() -> N
     disk = cluster.crash("c")
     disk.hard_state = disk.hard_state._replace(commit=6)  # that 5 and 6 may be applied is known
     core = RaftCore(
-        group=7,
-        node_id="c",
-        voters="abc",
-        log=disk.state(),
-        reader=disk,
-        now_ms=cluster.now_ms,
-        seed=1,
-        applied=0,
-        is_incomplete=True,
+        MemberStart(
+            group=7,
+            node_id="c",
+            voters="abc",
+            log=disk.state(),
+            reader=disk,
+            now_ms=cluster.now_ms,
+            seed=1,
+            applied=0,
+            is_incomplete=True,
+        )
     )
     assert (core.applied, core.last_index) == (4, 6)
     assert core.take(64, 1 << 20) is None
@@ -202,14 +204,16 @@ def test_an_offer_of_what_is_here_is_no_other_history() -> None:
 
 def test_an_incomplete_sole_voter_does_not_lead() -> None:
     core = RaftCore(
-        group=1,
-        node_id="n",
-        voters=["n"],
-        log=LogState(*Cluster(["n"]).members["n"].disk.state()),
-        reader=Cluster(["n"]).members["n"].disk,
-        now_ms=0,
-        seed=1,
-        is_incomplete=True,
+        MemberStart(
+            group=1,
+            node_id="n",
+            voters=["n"],
+            log=LogState(*Cluster(["n"]).members["n"].disk.state()),
+            reader=Cluster(["n"]).members["n"].disk,
+            now_ms=0,
+            seed=1,
+            is_incomplete=True,
+        )
     )
     assert not core.is_leader
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.raft.core import NEVER, RaftCore
+from streamd.raft.core import NEVER, MemberStart, RaftCore
 from streamd.raft.messages import AppendReply, Heartbeat, Quiesce, Vote
 from tests.unit.raft.cluster import Cluster
 
@@ -104,14 +104,16 @@ def test_a_member_that_begins_anew_without_its_state_is_made_whole() -> None:
         cluster.compact(node_id, 1)
     member = cluster.members["b"]
     member.core = RaftCore(
-        group=7,
-        node_id="b",
-        voters="abc",
-        log=member.disk.state(),
-        reader=member.disk,
-        now_ms=cluster.now_ms,
-        seed=1,
-        is_incomplete=True,
+        MemberStart(
+            group=7,
+            node_id="b",
+            voters="abc",
+            log=member.disk.state(),
+            reader=member.disk,
+            now_ms=cluster.now_ms,
+            seed=1,
+            is_incomplete=True,
+        )
     )
     member.core.set_live(frozenset("abc"))
     cluster.pass_time(5000)

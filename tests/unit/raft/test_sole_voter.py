@@ -7,7 +7,7 @@ import pytest
 from streamd import limits
 from streamd.errors import CorruptionError
 from streamd.raft import membership
-from streamd.raft.core import NEVER, NotLeader, ProposalRejected, RaftCore
+from streamd.raft.core import NEVER, MemberStart, NotLeader, ProposalRejected, RaftCore
 from streamd.raft.log import next_chain
 from streamd.types import Entry, HardState, LogState
 from tests.unit.raft.cluster import Disk
@@ -17,14 +17,16 @@ EMPTY = LogState(HardState(), 1, 0, 0, 0)
 
 def boot(disk: Disk, applied: int = 0) -> RaftCore:
     return RaftCore(
-        group=1,
-        node_id="n",
-        voters=["n"],
-        log=disk.state(),
-        reader=disk,
-        now_ms=0,
-        seed=1,
-        applied=applied,
+        MemberStart(
+            group=1,
+            node_id="n",
+            voters=["n"],
+            log=disk.state(),
+            reader=disk,
+            now_ms=0,
+            seed=1,
+            applied=applied,
+        )
     )
 
 
@@ -213,7 +215,7 @@ def test_no_time_is_wanted() -> None:
 
 
 def test_backlog_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamd.raft.core.UNCOMMITTED_BYTES_MAX", 100)
+    monkeypatch.setattr("streamd.raft.leader.UNCOMMITTED_BYTES_MAX", 100)
     disk = Disk()
     core = boot(disk)
     settle(core, disk)
@@ -246,14 +248,16 @@ def test_reads_wait_only_for_the_noop() -> None:
 
 def test_a_member_without_vote_refuses_proposals() -> None:
     core = RaftCore(
-        group=1,
-        node_id="n",
-        voters=["other"],
-        learners=["n"],
-        log=EMPTY,
-        reader=Disk(),
-        now_ms=0,
-        seed=1,
+        MemberStart(
+            group=1,
+            node_id="n",
+            voters=["other"],
+            learners=["n"],
+            log=EMPTY,
+            reader=Disk(),
+            now_ms=0,
+            seed=1,
+        )
     )
     with pytest.raises(NotLeader):
         core.propose(b"x")

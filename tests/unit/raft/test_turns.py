@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamd.raft.core import RaftCore
-from streamd.raft.election import FOLLOWER
-from streamd.raft.roles import LEADER_LOST_MS, TURN_MS
+from streamd.raft.election import FOLLOWER, LEADER_LOST_MS, TURN_MS
 from tests.unit.raft.cluster import Cluster
 
 
