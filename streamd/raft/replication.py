@@ -296,6 +296,7 @@ class Replication:
             return self._on_accepted(node_id, peer, reply.index)
         if reply.is_diverged:
             peer.state = DIVERGED
+            peer.match = 0  # what it acked, it may have acked of another log
             peer.inflight.clear()
             return False
         if peer.state == REPLICATE:
@@ -330,14 +331,22 @@ class Replication:
         return has_grown
 
     def probe_own_term(self, peer: Progress) -> None:
-        """Send a peer that holds more than there is the entries of this term from its first on. It
-        may have acked or skipped all below as if that were its own, and may even have this term's
-        entries of another leader: those differ from the second on. Once is enough until the next
-        round of heartbeats."""
-        if peer.state != REPLICATE and not (peer.state == PROBE and peer.next == self.term_start):
-            peer.match = 0  # whatever it acked was of another log
-            peer.probe()
-            peer.next = self.term_start
+        """Show a peer that holds more than there is that it differs: by turns, once each round of
+        heartbeats, send it the entries of this term from the first on, and what follows the newest
+        entry of which both know the chain. The peer may have acked or skipped all below as if that
+        were its own, and may even have this term's entries of another leader: those differ from
+        the second on."""
+        log = self.log
+        newest = log.history(log.last_index)[-1].index + 1
+        places = [index for index in (self.term_start, newest) if index > log.base_index]
+        if peer.state == REPLICATE or not places:
+            return  # what is appended next shows it
+        if peer.state == PROBE and peer.next in places:
+            peer.next = places[-1] if peer.next == places[0] else places[0]
+            return
+        peer.match = 0  # whatever it acked was of another log
+        peer.probe()
+        peer.next = places[0]
 
     def on_unreachable(self, node_id: NodeId) -> None:
         """The link broke: what was under way may be lost."""
